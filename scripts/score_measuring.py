@@ -24,10 +24,8 @@ from pinn.coefficients.intervals import NORMAL_QUANTILE
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.step import STEP_FEATURES
-from pinn.server.calibration.calibrate import all_features
 from pinn.server.calibration.measured_steps import fit_steps, measured_features
-from pinn.server.calibration.posterior import relative_spread
-from pinn.server.calibration.prior import Prior, Start
+from pinn.server.calibration.prior import Prior, Start, all_features
 from pinn.server.measuring import (
     AskedLoad,
     all_batches,
@@ -110,7 +108,7 @@ def score(label: str, deployment: Deployment, noise: float, seed: int, folder: P
     truth, limits = drawn(prior, seed), deployment_limits(deployment)
     asked = all_features(load_features(deployment, asked_loads(seed), limits))
     true = asked @ truth
-    before = relative_spread(asked, prior.mean, prior.covariance)
+    before = prior.spread(asked)
     rows = []
     for arm in arms:
         beta = truth[: len(STEP_FEATURES)]

@@ -24,7 +24,6 @@ from pinn.server.calibration.posterior import (
     TTFT_NOISE,
     Posterior,
     fit_posterior,
-    relative_spread,
 )
 from pinn.server.calibration.prior import SCALAR_SPREADS, SCALARS, Prior, assumed_prior
 
@@ -165,7 +164,7 @@ def _spreads(
     rows: np.ndarray, data: LeftOut, found: Posterior | Prior, settings: Settings
 ) -> Float[np.ndarray, "rows figures"]:
     flat = data.features[rows].reshape(2 * len(rows), -1)
-    spread = relative_spread(flat, found.mean, found.covariance).reshape(len(rows), 2)
+    spread = found.spread(flat).reshape(len(rows), 2)
     return np.hypot(spread, settings.noise)
 
 

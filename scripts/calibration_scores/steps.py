@@ -21,14 +21,12 @@ from pinn.server.calibration.calibrate import (
     TEST,
     BetaSettings,
     Intervals,
-    all_features,
     calibrate_beta,
     calibrate_to,
     chosen,
     read_intervals,
 )
-from pinn.server.calibration.posterior import relative_spread
-from pinn.server.calibration.prior import Prior, checkpoint_prior
+from pinn.server.calibration.prior import Prior, all_features, checkpoint_prior
 from pinn.server.traces.ingestion import ingest_steps
 from pinn.server.traces.trace_tables import Target
 from pinn.specs.batch import parse_batch
@@ -147,6 +145,6 @@ def _moves(
     ratios = []
     for seed in range(_PROMPT_SEEDS):
         found = calibrate_beta(intervals, prior, BetaSettings(kind, budget, seed=seed)).posterior
-        half = NORMAL_QUANTILE * relative_spread(features, found.mean, found.covariance)
+        half = NORMAL_QUANTILE * found.spread(features)
         ratios.append(abs(np.log(features @ found.mean / before)) / half)
     return float(np.max(ratios))

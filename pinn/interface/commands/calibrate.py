@@ -109,10 +109,10 @@ def _fit_traces(
     traces = read_trace_tables(folder)
     deployment = traces.deployment()
     _note_release(deployment, start.notes)
+    named = _named(traces.manifest.get("deployment") or {})
     if traces.manifest["tables"].get("cycles", {}).get("rows"):
         settings = BetaSettings(asked.intervals, asked.budget or None, asked.seed)
-        return fit.fit_traces(traces, start, settings, asked.force)
-    named = _named(traces.manifest.get("deployment") or {})
+        return fit.fit_traces(traces, named, start, settings, asked.force)
     if MEASURED in traces.manifest["tables"]:
         steps = ingested_steps(traces)
         return fit.fit_measured_steps(steps, deployment, named, start, asked.force)

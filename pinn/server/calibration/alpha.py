@@ -81,16 +81,6 @@ class AlphaCalibration:
     verdicts: tuple[Verdict, ...] = ()
     worse: tuple[Verdict, ...] = ()
 
-    @property
-    def base(self) -> Float[np.ndarray, " features"]:
-        """Alpha before."""
-        return self.prior.mean[_BETA:]
-
-    @property
-    def alpha(self) -> Float[np.ndarray, " features"]:
-        """Alpha after."""
-        return self.posterior.mean[_BETA:]
-
 
 def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
     """Fit alpha phase by phase to the requests of the first 60 % of time.
@@ -119,7 +109,7 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
             if verdict.is_worse:
                 continue
         mine = phase_mask(phase) > 0
-        waits = np.where(mine & _IS_SHARE, found.mean[_BETA:], waits)
+        waits = np.where(mine & _IS_SHARE, found.alpha, waits)
         learned = mine & (np.diag(before.covariance)[_BETA:] > 0)
         taught |= learned
         after = _with_phase(after, found, _BETA + np.flatnonzero(learned))
@@ -145,7 +135,7 @@ def _measured(
     first = phase == "schedule_to_first_token"
     own = rows.own_steps * first
     design = np.hstack([own, rows.features * phase_mask(phase)])
-    seconds = rows.targets[phase] + own @ before.mean[:_BETA]
+    seconds = rows.targets[phase] + own @ before.beta
     known = np.isfinite(seconds)
     if phase == "queue_to_schedule":
         known &= ~rows.met_queue
@@ -225,7 +215,10 @@ def phase_errors(rows: RequestRows, found: AlphaCalibration) -> pd.DataFrame:
         ``error_s`` (median absolute).
     """
     expected = _prior_waits(rows)
-    alphas = {"before": found.base + expected, "calibrated": found.alpha + found.waits}
+    alphas = {
+        "before": found.prior.alpha + expected,
+        "calibrated": found.posterior.alpha + found.waits,
+    }
     table = []
     for phase in PHASES:
         seconds = rows.targets[phase]

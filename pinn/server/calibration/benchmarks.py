@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,13 +21,13 @@ from pinn.server.calibration.posterior import (
     TIME_NOISE,
     TTFT_NOISE,
     Posterior,
-    Quantity,
     distance_squared,
     fit_posterior,
     scalar_quantities,
     step_quantities,
 )
 from pinn.server.calibration.prior import Prior
+from pinn.server.calibration.run import ServerCalibration
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs, simulate_many
@@ -204,27 +205,25 @@ _ROUNDS, _TOLERANCE = 6, 0.005
 
 
 @dataclass(frozen=True)
-class BenchmarkCalibration:
+class BenchmarkCalibration(ServerCalibration):
     """A server calibrated to its benchmarks.
 
     Attributes:
-        deployment: The server.
         runs: What it was calibrated to.
-        prior: Coefficients before.
-        posterior: Coefficients after.
         errors: ``run``, ``load``, ``figure``, ``measured``, ``before`` and ``after``, one row for
             each figure that was fitted.
-        quantities: What the runs determine.
-        verdicts: Before and after on loads left out.
     """
 
-    deployment: Deployment
     runs: tuple[BenchmarkRun, ...]
-    prior: Prior
-    posterior: Posterior
     errors: pd.DataFrame
-    quantities: list[Quantity]
-    verdicts: list[Verdict | Likelihood]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a file says of the runs and of the fit to them."""
+        return {
+            "sources": [{"path": run.name, "tool": run.tool} for run in self.runs],
+            "figures": self.errors.to_dict("records"),
+        }
 
 
 def calibrate_to_benchmarks(
@@ -266,7 +265,7 @@ def calibrate_to_benchmarks(
     ]
     verdicts = _left_out(runs, served, prior, before)
     return BenchmarkCalibration(
-        deployment, tuple(runs), prior, posterior, errors, quantities, verdicts
+        deployment, prior, posterior, quantities, verdicts, tuple(runs), errors
     )
 
 

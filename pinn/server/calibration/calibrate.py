@@ -9,14 +9,13 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int, Shaped
 
-from pinn.coefficients.coefficients import NAMES
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
-from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.physics.step import step_features
 from pinn.server.calibration.posterior import Posterior, fit_posterior
-from pinn.server.calibration.prior import Prior
+from pinn.server.calibration.prior import Prior, all_features
 from pinn.server.traces.batches import WeightedBatches, each_sum
 from pinn.server.traces.interval_batches import IntervalBatches, temporal_split
 from pinn.server.traces.trace_tables import TraceTables
@@ -170,16 +169,6 @@ class BetaCalibration:
     posterior: Posterior
     used: Intervals
 
-    @property
-    def base(self) -> Float[np.ndarray, " features"]:
-        """Beta before."""
-        return self.prior.mean[: len(STEP_FEATURES)]
-
-    @property
-    def beta(self) -> Float[np.ndarray, " features"]:
-        """Beta after."""
-        return self.posterior.mean[: len(STEP_FEATURES)]
-
 
 def candidates(intervals: Intervals, kind: str) -> Intervals:
     """The intervals of the first 60 % of time that may be calibrated on.
@@ -233,13 +222,6 @@ def calibrate_to(used: Intervals, prior: Prior) -> BetaCalibration:
     """Fit to all given intervals."""
     posterior = fit_posterior(prior, all_features(used.features), used.seconds)
     return BetaCalibration(prior, posterior, used)
-
-
-def all_features(
-    features: Float[np.ndarray, "n step_features"],
-) -> Float[np.ndarray, "n coefficients"]:
-    """Step features among those of all coefficients: a step holds nothing of alpha."""
-    return np.pad(features, ((0, 0), (0, len(NAMES) - len(STEP_FEATURES))))
 
 
 def error_table(

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-import numpy as np
 import pandas as pd
-from jaxtyping import Bool
 
-from pinn.coefficients.coefficients import Coefficients, CoefficientSet, deployment_facts
+from pinn.coefficients.coefficients import Coefficients, CoefficientSet
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun
@@ -22,7 +19,7 @@ from pinn.server.calibration.checks import Finding, check_traces, refuse
 from pinn.server.calibration.checks_benchmarks import check_benchmarks
 from pinn.server.calibration.measured_steps import StepCalibration, calibrate_steps, check_steps
 from pinn.server.calibration.prior import Prior, Start, served_prior
-from pinn.server.calibration.run import Calibration, found_facts, posterior_set, run_calibration
+from pinn.server.calibration.run import ServerCalibration, run_calibration
 from pinn.server.traces.ingestion import BENCHMARKS, read_benchmark_table
 from pinn.server.traces.measured_steps import MeasuredSteps
 from pinn.server.traces.trace_tables import TraceTables
@@ -100,30 +97,6 @@ def benchmark_runs(traces: TraceTables) -> list[BenchmarkRun]:
     return read_benchmark_table(traces)
 
 
-# A calibration to benchmarks as a file's content.
-
-
-def benchmark_set(
-    found: BenchmarkCalibration,
-    named: dict[str, str],
-    taught: Bool[np.ndarray, " request_features"],
-) -> CoefficientSet:
-    """The posterior with what it was fitted to.
-
-    Args:
-        found: The calibration.
-        named: Model, GPU and format as the user named them.
-        taught: Whether data had taught each alpha before.
-    """
-    facts: dict[str, Any] = {
-        "sources": [{"path": run.name, "tool": run.tool} for run in found.runs],
-        "figures": found.errors.to_dict("records"),
-        **found_facts(found.quantities, found.verdicts),
-    }
-    deployment = deployment_facts(found.deployment) | {"named": named}
-    return posterior_set(deployment, found.prior, found.posterior, taught, facts)
-
-
 # A fit to one server's measurements: checked, fitted and judged.
 
 
@@ -138,7 +111,7 @@ class Fit:
         first: What was fitted before it, to measured steps of the same server; None for nothing.
     """
 
-    found: Calibration | BenchmarkCalibration | StepCalibration
+    found: ServerCalibration
     coefficients: CoefficientSet
     kept: bool
     first: Fit | None = None
@@ -176,28 +149,26 @@ def fit_benchmarks(
         PinnError: If they do not match, unless forced, or cannot be fitted.
     """
     before, prior = _checked(start, deployment, partial(check_benchmarks, runs), force)
-    return _to_benchmarks(runs, deployment, named, prior, before, engine)
+    return _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
 
 
-def _to_benchmarks(
-    runs: Sequence[BenchmarkRun],
-    deployment: Deployment,
-    named: dict[str, str],
-    prior: Prior,
-    before: CoefficientSet,
-    engine: EngineSpec | None,
+def _fit(
+    found: BenchmarkCalibration | StepCalibration, named: dict[str, str], before: CoefficientSet
 ) -> Fit:
-    found = calibrate_to_benchmarks(runs, deployment, prior, engine)
+    """The fit, which stands where nothing was left out to judge it by."""
     kept = not found.verdicts or is_kept(found.verdicts)
-    return Fit(found, benchmark_set(found, named, before.taught), kept)
+    return Fit(found, found.coefficient_set(named, before.taught), kept)
 
 
-def fit_traces(traces: TraceTables, start: Start, settings: BetaSettings, force: bool) -> Fit:
+def fit_traces(
+    traces: TraceTables, named: dict[str, str], start: Start, settings: BetaSettings, force: bool
+) -> Fit:
     """Fit to step times of traces; arguments and errors as of :func:`fit_benchmarks`."""
     deployment = traces.deployment()
     before, prior = _checked(start, deployment, partial(check_traces, traces), force)
     found = run_calibration(traces, deployment, prior, settings)
-    return Fit(found, found.coefficient_set(before.taught), is_kept(found.verdicts))
+    coefficients = found.coefficient_set(named, before.taught | found.alpha.taught)
+    return Fit(found, coefficients, is_kept(found.verdicts))
 
 
 def fit_measured_steps(
@@ -215,13 +186,11 @@ def fit_measured_steps(
     of the steps does. Arguments and errors as of :func:`fit_benchmarks`.
     """
     before, prior = _checked(start, deployment, partial(check_steps, steps), force)
-    found = calibrate_steps(steps, deployment, prior)
-    kept = not found.verdicts or is_kept(found.verdicts)
-    first = Fit(found, found.coefficient_set(named, before.taught), kept)
+    first = _fit(calibrate_steps(steps, deployment, prior), named, before)
     if not runs:
         return first
-    prior = served_prior(Prior(found.posterior.mean, found.posterior.covariance))
-    served = _to_benchmarks(runs, deployment, named, prior, before, engine)
+    prior = served_prior(first.found.posterior)
+    served = _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
     if served.kept:
         whole = replace(
             served.coefficients,

@@ -12,32 +12,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
-from pinn.coefficients.coefficients import Coefficients, CoefficientSet, deployment_facts
+from pinn.coefficients.coefficients import Coefficients
 from pinn.engines.deployment import Deployment
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
-from pinn.server.calibration.calibrate import (
-    Likelihood,
-    Verdict,
-    all_features,
-    judge,
-    judge_likelihood,
-)
+from pinn.server.calibration.calibrate import Likelihood, Verdict, judge, judge_likelihood
 from pinn.server.calibration.checks import Finding, check_kv_blocks, check_speed
 from pinn.server.calibration.posterior import (
     TIME_NOISE,
     TTFT_NOISE,
     Posterior,
-    Quantity,
     fit_posterior,
-    relative_spread,
     scalar_quantities,
     step_quantities,
 )
-from pinn.server.calibration.prior import Prior
-from pinn.server.calibration.run import found_facts, posterior_set
+from pinn.server.calibration.prior import Prior, all_features
+from pinn.server.calibration.run import ServerCalibration
 from pinn.server.traces.measured_steps import MeasuredSteps
 
 #: Scales of what no coefficient explains that are tried, relative.
@@ -56,49 +48,30 @@ Rows = Float[np.ndarray, " batches"]
 
 
 @dataclass(frozen=True)
-class StepCalibration:
-    """A server calibrated to measured steps.
+class StepCalibration(ServerCalibration):
+    """A server calibrated to measured steps; alpha stays what it was.
 
     Attributes:
-        deployment: The server.
         steps: What was measured.
-        prior: Coefficients before.
-        posterior: Coefficients after; alpha stays what it was.
         unexplained: Relative scale of what no coefficient explains.
-        quantities: What the steps determine.
-        verdicts: Before and after on batches left out.
     """
 
-    deployment: Deployment
     steps: MeasuredSteps
-    prior: Prior
-    posterior: Posterior
     unexplained: float
-    quantities: list[Quantity]
-    verdicts: list[Verdict | Likelihood]
 
     def predictions(self) -> tuple[Rows, Rows]:
         """Seconds of each batch before and after."""
         features = measured_features(self.steps, self.deployment)
         return features @ self.prior.mean, features @ self.posterior.mean
 
-    def coefficient_set(
-        self, named: dict[str, str], taught: Bool[np.ndarray, " request_features"]
-    ) -> CoefficientSet:
-        """The result as a file's content.
-
-        Args:
-            named: Model, GPU and format as the user named them.
-            taught: Whether data had taught each alpha before.
-        """
-        facts: dict[str, Any] = {
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a file says of the steps and of the fit to them."""
+        return {
             "sources": [{"path": self.steps.name, "sha256": self.steps.report.sha256}],
             "used": len(self.steps),
             "noise": self.unexplained,
-            **found_facts(self.quantities, self.verdicts),
         }
-        deployment = deployment_facts(self.deployment) | {"named": named}
-        return posterior_set(deployment, self.prior, self.posterior, taught, facts)
 
 
 def measured_features(
@@ -161,7 +134,7 @@ def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) 
         *scalar_quantities(prior, posterior, features),
     ]
     verdicts = _left_out(steps, features, prior)
-    return StepCalibration(deployment, steps, prior, posterior, scale, quantities, verdicts)
+    return StepCalibration(deployment, prior, posterior, quantities, verdicts, steps, scale)
 
 
 def _left_out(
@@ -172,7 +145,7 @@ def _left_out(
         return []
     noise = np.where(steps.rows["num_prefill_requests"] > 0, TTFT_NOISE, TIME_NOISE)
     before = features @ prior.mean
-    before_spread = np.hypot(relative_spread(features, prior.mean, prior.covariance), noise)
+    before_spread = np.hypot(prior.spread(features), noise)
     after, after_spread = before.copy(), before_spread.copy()
     for number in range(_PARTS):
         out = part == number

@@ -11,11 +11,10 @@ from jaxtyping import Bool, Float
 from pinn.coefficients.coefficients import NAMES, CoefficientSet
 from pinn.coefficients.intervals import NORMAL_QUANTILE
 from pinn.engines.deployment import Deployment
-from pinn.errors import PinnError
 from pinn.physics.batch_sums import sum_batches, uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
-from pinn.server.calibration.prior import LOWER_BOUNDS, SCALARS, Prior
+from pinn.server.calibration.prior import SCALARS, Prior, all_features, prior_of_set
 from pinn.specs.batch import parse_batch
 
 # How far figures of a benchmark are from any coefficients; apart, as it needs no simulator.
@@ -53,33 +52,14 @@ Rows = Float[np.ndarray, " rows"]
 
 
 @dataclass(frozen=True)
-class Posterior:
-    """Coefficients after a calibration.
+class Posterior(Prior):
+    """Coefficients after a calibration: the prior of the next one.
 
     Attributes:
-        mean: Most probable ones, in the order of ``pinn.server.calibration.prior.NAMES``.
-        covariance: Of the coefficients.
         noise: Relative scale of a measurement's noise, of each row.
     """
 
-    mean: Vector
-    covariance: Float[np.ndarray, "coefficients coefficients"]
     noise: Rows
-
-    def spread(self, features: Float[np.ndarray, "n coefficients"]) -> Float[np.ndarray, " n"]:
-        """Relative standard deviation of what coefficients x features add up to."""
-        return relative_spread(features, self.mean, self.covariance)
-
-
-def relative_spread(
-    features: Float[np.ndarray, "n coefficients"],
-    mean: Vector,
-    covariance: Float[np.ndarray, "coefficients coefficients"],
-) -> Float[np.ndarray, " n"]:
-    """Standard deviation of features . coefficients over its mean; 0 where the mean is 0."""
-    variance = np.einsum("ij,jk,ik->i", features, covariance, features)
-    value = features @ mean
-    return np.sqrt(np.maximum(variance, 0.0)) / np.where(value > 0, value, np.inf)
 
 
 def fit_posterior(
@@ -178,10 +158,8 @@ def posterior_step_half_widths(
     """
     parsed = [parse_batch(text) for text in batches]
     sums = sum_batches(parsed, deployment.model.window_tokens)
-    features = step_features(step_costs([deployment]), sums)
-    padded = np.pad(features, ((0, 0), (0, len(NAMES) - features.shape[1])))
-    mean = np.concatenate([found.beta, found.alpha])
-    spread = relative_spread(padded, mean, _covariance(found))
+    features = all_features(step_features(step_costs([deployment]), sums))
+    spread = _posterior(found).spread(features)
     noise = [TTFT_NOISE if any(batch.is_prefill) else TIME_NOISE for batch in parsed]
     return NORMAL_QUANTILE * np.hypot(spread, noise)
 
@@ -191,19 +169,18 @@ def posterior_coefficient_ends(found: CoefficientSet) -> Float[np.ndarray, "2 co
 
     None lies below what the datasheet allows.
     """
-    mean = np.concatenate([found.beta, found.alpha])
-    half = NORMAL_QUANTILE * np.sqrt(np.diag(_covariance(found)))
-    ends = np.stack([np.maximum(mean - half, np.minimum(LOWER_BOUNDS, mean)), mean + half])
+    known = _posterior(found)
+    half = NORMAL_QUANTILE * np.sqrt(np.diag(known.covariance))
+    ends = np.stack([np.maximum(known.mean - half, known.lower), known.mean + half])
     return np.where(half > 0, ends, np.nan)
 
 
-def _covariance(found: CoefficientSet) -> Float[np.ndarray, "coefficients coefficients"]:
-    if found.covariance is None:
-        raise PinnError(
-            "these coefficients have no covariance, which 'pinn calibrate' writes: take the "
-            "network's intervals"
-        )
-    return found.covariance
+def _posterior(found: CoefficientSet) -> Prior:
+    return prior_of_set(
+        found,
+        "these coefficients have no covariance, which 'pinn calibrate' writes: take the "
+        "network's intervals",
+    )
 
 
 # What a calibration determines: scalars and combinations of coefficients, with their errors.
@@ -318,7 +295,7 @@ def _quantities(
     parts: Sequence[tuple[str, str]],
     vectors: CoefficientRows,
     prior: Prior,
-    posterior: Posterior | Prior,
+    posterior: Prior,
 ) -> list[Quantity]:
     """Products of vectors and coefficients before and after, by their names and units."""
     errors = [
@@ -363,5 +340,4 @@ def _decode_vectors(deployment: Deployment, requests: float, context: float) -> 
     per_token = (longer - at) / (_MORE_TOKENS * requests)
     per_request = more - at - context * per_token
     once = at - requests * (per_request + context * per_token)
-    rows = np.stack([once, per_request, per_token])
-    return np.pad(rows, ((0, 0), (0, len(NAMES) - rows.shape[1])))
+    return all_features(np.stack([once, per_request, per_token]))

@@ -16,7 +16,7 @@ from pinn.coefficients.coefficients import (
     deployment_facts,
     read_coefficient_set,
 )
-from pinn.coefficients.intervals import NORMAL_QUANTILE, StatedIntervals, read_calibration
+from pinn.coefficients.intervals import NORMAL_QUANTILE, read_calibration
 from pinn.coefficients.step_interval import gpu_is_known, step_half_width
 from pinn.coefficients.surrogate import Surrogate
 from pinn.common.files import find_checkpoint
@@ -124,9 +124,32 @@ class Prior:
     covariance: Matrix
 
     @property
+    def beta(self) -> Float[np.ndarray, " step_features"]:
+        """Coefficients of steps."""
+        return self.mean[: len(STEP_FEATURES)]
+
+    @property
+    def alpha(self) -> Float[np.ndarray, " request_features"]:
+        """Coefficients of requests."""
+        return self.mean[len(STEP_FEATURES) :]
+
+    def spread(self, features: Float[np.ndarray, "n coefficients"]) -> Float[np.ndarray, " n"]:
+        """Relative standard deviation of features . coefficients; 0 where they add up to 0."""
+        variance = np.einsum("ij,jk,ik->i", features, self.covariance, features)
+        value = features @ self.mean
+        return np.sqrt(np.maximum(variance, 0.0)) / np.where(value > 0, value, np.inf)
+
+    @property
     def lower(self) -> Vector:
         """Smallest coefficients: those of the registry, or the mean where it lies below."""
         return np.minimum(LOWER_BOUNDS, self.mean)
+
+
+def all_features(
+    features: Float[np.ndarray, "n step_features"],
+) -> Float[np.ndarray, "n coefficients"]:
+    """Step features among those of all coefficients: a step holds nothing of alpha."""
+    return np.pad(features, ((0, 0), (0, len(NAMES) - len(STEP_FEATURES))))
 
 
 @dataclass(frozen=True)
@@ -170,16 +193,14 @@ def served_prior(steps: Prior) -> Prior:
     return Prior(steps.mean, steps.covariance + directions @ directions.T)
 
 
-def prior_of_set(found: CoefficientSet, where: str) -> Prior:
+def prior_of_set(found: CoefficientSet, problem: str) -> Prior:
     """The posterior that a file holds, as the prior of what comes next.
 
     Raises:
-        PinnError: If it holds none.
+        PinnError: With the problem, if it holds none.
     """
     if found.covariance is None:
-        raise PinnError(
-            f"{where} holds no posterior to go on from: calibrate without --append first"
-        )
+        raise PinnError(problem)
     return Prior(np.concatenate([found.beta, found.alpha]), found.covariance)
 
 
@@ -202,25 +223,17 @@ def checkpoint_prior(
     mean = np.concatenate([coefficients.beta[0], coefficients.alpha[0]])
     try:
         found = read_calibration(checkpoint)
-        known = gpu_is_known(checkpoint, deployment)
-        half = [step_half_width(found, known, step) for step in STEPS]
+        is_known = gpu_is_known(checkpoint, deployment)
+        half = [step_half_width(found, is_known, step) for step in STEPS]
     except PinnError as error:
         return assumed_prior(mean), str(error)
-    return prior_from_intervals(mean, found, deployment, half), None
-
-
-def prior_from_intervals(
-    mean: Float[np.ndarray, " coefficients"],
-    found: StatedIntervals,
-    deployment: Deployment,
-    half: list[float],
-) -> Prior:
-    """A prior where the half-widths of ``STEPS`` are known."""
     own = np.array([found.coefficients[name] for name in NAMES]) / NORMAL_QUANTILE
     batches = [parse_batch(step) for step in STEPS]
     sums = sum_batches(batches, deployment.model.window_tokens)
-    features = step_features(step_costs([deployment]), sums)
-    return assumed_prior(mean, own, KnownSteps(features, np.array(half) / NORMAL_QUANTILE))
+    steps = KnownSteps(
+        step_features(step_costs([deployment]), sums), np.array(half) / NORMAL_QUANTILE
+    )
+    return assumed_prior(mean, own, steps), None
 
 
 # What a calibration starts from.
@@ -271,7 +284,10 @@ class Start:
     def prior(self, deployment: Deployment, start: CoefficientSet) -> Prior:
         """How far the coefficients before may be off."""
         if self.append is not None:
-            return prior_of_set(start, str(self.append))
+            return prior_of_set(
+                start,
+                f"{self.append} holds no posterior to go on from: calibrate without --append first",
+            )
         used = find_checkpoint(self.checkpoint)
         prior, missing = checkpoint_prior(used, deployment, start.coefficients)
         if missing:

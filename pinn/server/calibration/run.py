@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool
 
-from pinn.coefficients.coefficients import NAMED, Coefficients, CoefficientSet, deployment_facts
+from pinn.coefficients.coefficients import Coefficients, CoefficientSet, deployment_facts
 from pinn.engines.deployment import Deployment
-from pinn.physics.step import STEP_FEATURES
 from pinn.server.calibration.alpha import AlphaCalibration, calibrate_alpha
 from pinn.server.calibration.calibrate import (
     BetaCalibration,
@@ -21,7 +20,6 @@ from pinn.server.calibration.calibrate import (
     Intervals,
     Likelihood,
     Verdict,
-    all_features,
     calibrate_beta,
     calibrate_to,
     candidates,
@@ -31,13 +29,12 @@ from pinn.server.calibration.calibrate import (
     read_intervals,
 )
 from pinn.server.calibration.posterior import (
-    Posterior,
     Quantity,
     request_quantities,
     scalar_quantities,
     step_quantities,
 )
-from pinn.server.calibration.prior import Prior
+from pinn.server.calibration.prior import Prior, all_features
 from pinn.server.calibration.requests import read_requests
 from pinn.server.traces.trace_tables import TraceTables
 
@@ -47,81 +44,79 @@ _TWO_LOADS, _LEAST = 1.5, 20
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """A calibrated server.
+class ServerCalibration:
+    """A calibrated server, whatever of it was measured.
 
     Attributes:
         deployment: The server.
-        settings: How beta was calibrated.
-        intervals: All its good intervals.
-        beta: What was found for steps.
-        alpha: What was found for requests.
-        errors: Before and after, of :func:`pinn.server.calibration.calibrate.error_table`.
-        quantities: What the observations determine.
+        prior: Coefficients before.
+        posterior: Coefficients after.
+        quantities: What the measurements determine.
         verdicts: Before and after on what was left out.
-        sources: The traces, with their digests.
-        named: Model, GPU and format as the user named them.
     """
 
     deployment: Deployment
-    settings: BetaSettings
-    intervals: Intervals
-    beta: BetaCalibration
-    alpha: AlphaCalibration
-    errors: pd.DataFrame
+    prior: Prior
+    posterior: Prior
     quantities: list[Quantity]
-    verdicts: list[Verdict]
-    sources: list[dict[str, str]]
-    named: dict[str, str]
+    verdicts: Sequence[Verdict | Likelihood]
 
-    def coefficient_set(self, base_taught: Bool[np.ndarray, " request_features"]) -> CoefficientSet:
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a file says of the measurements."""
+        raise NotImplementedError
+
+    def coefficient_set(
+        self, named: dict[str, str], taught: Bool[np.ndarray, " request_features"]
+    ) -> CoefficientSet:
         """The result as a file's content.
 
         Args:
-            base_taught: Whether data had taught each alpha before.
+            named: Model, GPU and format as the user named them.
+            taught: Whether data taught each alpha.
         """
-        facts: dict[str, Any] = {
+        facts = self.facts | {
+            "quantities": [asdict(quantity) for quantity in self.quantities],
+            "verdicts": [
+                asdict(verdict) | {"standard_error": _finite(verdict.standard_error)}
+                for verdict in self.verdicts
+            ],
+        }
+        deployment = deployment_facts(self.deployment) | {"named": named}
+        before, after = (Coefficients(c.beta[None], c.alpha[None])
+                         for c in (self.prior, self.posterior))  # fmt: skip
+        return CoefficientSet(deployment, after, taught, before, facts, self.posterior.covariance)
+
+
+@dataclass(frozen=True)
+class Calibration(ServerCalibration):
+    """A server calibrated to its traces.
+
+    Attributes:
+        settings: How beta was calibrated.
+        beta: What was found for steps.
+        alpha: What was found for requests.
+        errors: Before and after, of :func:`pinn.server.calibration.calibrate.error_table`.
+        sources: The traces, with their digests.
+    """
+
+    settings: BetaSettings
+    beta: BetaCalibration
+    alpha: AlphaCalibration
+    errors: pd.DataFrame
+    sources: list[dict[str, str]]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a file says of the traces and of the fit to them."""
+        return {
             "sources": self.sources,
             **asdict(self.settings),
             "used": len(self.beta.used),
             "noise": float(np.median(self.beta.posterior.noise)),
             "errors": _records(self.errors),
             "requests": _records(self.alpha.errors),
-            **found_facts(self.quantities, self.verdicts),
         }
-        deployment = deployment_facts(self.deployment) | {"named": self.named}
-        return posterior_set(
-            deployment,
-            self.beta.prior,
-            self.alpha.posterior,
-            base_taught | self.alpha.taught,
-            facts,
-        )
-
-
-def found_facts(
-    quantities: list[Quantity], verdicts: Sequence[Verdict | Likelihood]
-) -> dict[str, Any]:
-    """What a file says of what was determined and how it was judged."""
-    return {
-        "quantities": [asdict(quantity) for quantity in quantities],
-        "verdicts": [asdict(v) | {"standard_error": _finite(v.standard_error)} for v in verdicts],
-    }
-
-
-def posterior_set(
-    deployment: dict[str, Any],
-    prior: Prior,
-    posterior: Posterior | Prior,
-    taught: Bool[np.ndarray, " request_features"],
-    facts: dict[str, Any],
-) -> CoefficientSet:
-    """A posterior as a file's content."""
-    before, after = (
-        Coefficients(c.mean[None, : len(STEP_FEATURES)], c.mean[None, len(STEP_FEATURES) :])
-        for c in (prior, posterior)
-    )
-    return CoefficientSet(deployment, after, taught, before, facts, posterior.covariance)
 
 
 def run_calibration(
@@ -140,10 +135,9 @@ def run_calibration(
     """
     intervals = read_intervals(traces, deployment)
     beta = calibrate_beta(intervals, prior, settings)
-    requests = read_requests(traces, deployment, beta.beta)
-    taught = Prior(beta.posterior.mean, beta.posterior.covariance)
-    alpha = calibrate_alpha(requests, taught)
-    errors = error_table(intervals, {"before": beta.base, "calibrated": beta.beta})
+    requests = read_requests(traces, deployment, beta.posterior.beta)
+    alpha = calibrate_alpha(requests, beta.posterior)
+    errors = error_table(intervals, {"before": prior.beta, "calibrated": beta.posterior.beta})
     used = beta.used
     context = used.sums.decode_context.sum() / max(used.sums.decode_requests.sum(), 1.0)
     quantities = [
@@ -153,8 +147,6 @@ def run_calibration(
         *scalar_quantities(prior, beta.posterior, all_features(used.features)),
         *request_quantities(prior, alpha.posterior, requests.mean_prompt_tokens, alpha.taught),
     ]
-    entry = traces.manifest.get("deployment") or {}
-    named = {k: entry[k] for k in NAMED if entry.get(k)}
     sources = list(traces.manifest["sources"])
     verdicts = [
         *_later(intervals, beta),
@@ -162,7 +154,16 @@ def run_calibration(
         *alpha.verdicts,
     ]
     return Calibration(
-        deployment, settings, intervals, beta, alpha, errors, quantities, verdicts, sources, named
+        deployment,
+        prior,
+        alpha.posterior,
+        quantities,
+        verdicts,
+        settings,
+        beta,
+        alpha,
+        errors,
+        sources,
     )
 
 
@@ -195,7 +196,8 @@ def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> 
 
 
 def _judged(where: str, rows: Intervals, fitted: BetaCalibration) -> Verdict:
-    errors = [rows.features @ beta / rows.seconds - 1 for beta in (fitted.base, fitted.beta)]
+    betas = (fitted.prior.beta, fitted.posterior.beta)
+    errors = [rows.features @ beta / rows.seconds - 1 for beta in betas]
     return judge(where, *errors)
 
 

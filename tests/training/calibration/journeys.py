@@ -102,7 +102,7 @@ def trial(prior: Prior, requests: int, seed: int) -> pd.DataFrame:
         tables = read_back(truth, requests, seed, Path(folder))
         steps = calibrate_to(read_intervals(tables, DEPLOYMENT), prior).posterior
         rows = read_requests(tables, DEPLOYMENT, steps.mean[: len(STEP_FEATURES)])
-        after = calibrate_alpha(rows, Prior(steps.mean, steps.covariance)).posterior
+        after = calibrate_alpha(rows, steps).posterior
     half = NORMAL_QUANTILE * np.sqrt(np.diag(after.covariance))
     table = pd.DataFrame({
         "alpha": [NAMES[i].removeprefix("alpha.") for i in SHOWN], "truth": truth[SHOWN],

@@ -23,7 +23,7 @@ def spread(prior: Prior) -> np.ndarray:
 def off(found: AlphaCalibration, truth: np.ndarray) -> np.ndarray:
     """How many half-widths of its 90 % interval each taught alpha is off."""
     half = NORMAL_QUANTILE * spread(found.posterior)
-    return np.abs(found.alpha - truth)[found.taught] / half[found.taught]
+    return np.abs(found.posterior.alpha - truth)[found.taught] / half[found.taught]
 
 
 def test_known_alphas_come_back_within_their_intervals() -> None:
@@ -42,11 +42,11 @@ def test_what_is_left_of_a_step_is_no_alpha() -> None:
     truth = true_alpha(0)
     found = calibrate_alpha(requests(truth, 2000), PRIOR)
     share = index("arrival_to_queue.step_time")
-    assert found.alpha[share] == 0
+    assert found.posterior.alpha[share] == 0
     assert spread(found.posterior)[share] == 0
     assert found.waits[share] == pytest.approx(0.5, abs=0.05)
     constant = index("arrival_to_queue.constant")
-    assert found.alpha[constant] == pytest.approx(truth[constant], rel=0.15)
+    assert found.posterior.alpha[constant] == pytest.approx(truth[constant], rel=0.15)
 
 
 def test_stalls_do_not_move_alpha() -> None:
@@ -64,7 +64,7 @@ def test_what_no_journey_shows_keeps_its_value_and_interval() -> None:
     for name in ("completion.constant", "preemption.constant"):
         at = index(name)
         assert not found.taught[at]
-        assert found.alpha[at] == ALPHA[at]
+        assert found.posterior.alpha[at] == ALPHA[at]
         assert spread(found.posterior)[at] == spread(PRIOR)[at]
     beta = len(BASE)
     assert np.array_equal(found.posterior.mean[:beta], BASE)
@@ -79,7 +79,7 @@ def test_an_alpha_far_from_its_prior_is_found() -> None:
     truth = ALPHA.copy()
     truth[index("completion.constant")] *= 8
     found = calibrate_alpha(requests(truth), PRIOR)
-    assert found.alpha[index("completion.constant")] == pytest.approx(
+    assert found.posterior.alpha[index("completion.constant")] == pytest.approx(
         truth[index("completion.constant")], rel=0.02
     )
 
@@ -99,7 +99,7 @@ def test_a_phase_that_later_requests_contradict_stays() -> None:
     rows.targets["completion"][late] /= 1.5
     found = calibrate_alpha(rows, PRIOR)
     at = index("completion.constant")
-    assert found.alpha[at] == ALPHA[at]
+    assert found.posterior.alpha[at] == ALPHA[at]
     assert [v.where for v in found.worse] == ["later requests, completion"]
     assert len(found.verdicts) == len(PHASES) - 1
 

@@ -11,13 +11,14 @@ from pinn.coefficients.coefficients import NAMES
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
-from pinn.server.calibration.calibrate import all_features, calibrate_to
-from pinn.server.calibration.posterior import fit_posterior, relative_spread
+from pinn.server.calibration.calibrate import calibrate_to
+from pinn.server.calibration.posterior import fit_posterior
 from pinn.server.calibration.prior import (
     SCALARS,
     STEP_SCALARS,
     KnownSteps,
     Prior,
+    all_features,
     assumed_prior,
     membership,
 )
@@ -39,7 +40,7 @@ def test_a_prior_told_of_a_step_keeps_its_spread() -> None:
     known = KnownSteps(prompt_features()[:, : len(STEP_FEATURES)], np.array([0.05]))
     mean = PRIOR.mean
     free, told = (assumed_prior(mean, known=k) for k in (None, known))
-    spread = [relative_spread(prompt_features(), p.mean, p.covariance)[0] for p in (free, told)]
+    spread = [p.spread(prompt_features())[0] for p in (free, told)]
     assert spread[1] < 0.05 < spread[0]
     size = np.sqrt(np.diag(told.covariance)) + 1e-30
     assert np.linalg.eigvalsh(told.covariance / np.outer(size, size)).min() > -1e-9
@@ -80,13 +81,9 @@ def test_going_on_from_a_posterior_is_fitting_to_both_at_once() -> None:
     features, noise = all_features(rows.features), np.full(60, 0.01)
     whole = fit_posterior(PRIOR, features, rows.seconds, noise)
     first = fit_posterior(PRIOR, features[:30], rows.seconds[:30], noise[:30])
-    then = fit_posterior(
-        Prior(first.mean, first.covariance), features[30:], rows.seconds[30:], noise[30:]
-    )
+    then = fit_posterior(first, features[30:], rows.seconds[30:], noise[30:])
     assert features @ then.mean == pytest.approx(features @ whole.mean, rel=2e-3)
-    assert relative_spread(features, then.mean, then.covariance) == pytest.approx(
-        whole.spread(features), rel=0.05
-    )
+    assert then.spread(features) == pytest.approx(whole.spread(features), rel=0.05)
 
 
 def test_known_scalars_come_back_within_their_intervals() -> None:

@@ -56,10 +56,10 @@ def test_windows(intervals: Intervals, budget: int, bar: float) -> None:
     fits = [
         calibrate_beta(intervals, PRIOR, BetaSettings("windows", budget, seed)) for seed in range(5)
     ]
-    assert np.median([last_error(intervals, fit.beta, "windows") for fit in fits]) <= bar
+    assert np.median([last_error(intervals, fit.posterior.beta, "windows") for fit in fits]) <= bar
 
 
 def test_single_steps(intervals: Intervals) -> None:
     fit = calibrate_beta(intervals, PRIOR, BetaSettings("singles", None))
     assert len(fit.used) == 463
-    assert last_error(intervals, fit.beta, "singles") <= 0.016
+    assert last_error(intervals, fit.posterior.beta, "singles") <= 0.016

@@ -19,12 +19,11 @@ from pinn.server.calibration.alpha import calibrate_alpha
 from pinn.server.calibration.calibrate import (
     BetaCalibration,
     Intervals,
-    all_features,
     calibrate_to,
     read_intervals,
 )
 from pinn.server.calibration.posterior import Posterior, scalar_quantities, step_quantities
-from pinn.server.calibration.prior import assumed_prior
+from pinn.server.calibration.prior import all_features, assumed_prior
 from pinn.server.calibration.requests import read_requests
 from pinn.server.traces.cycles import accounting
 from pinn.server.traces.ingestion import ingest_vllm
@@ -139,31 +138,35 @@ def test_step_times_come_back(traced: Traced) -> None:
     """To less than a step's own jitter, which windows of several steps average."""
     rows = traced.rows
     before = rows.features @ BASE.beta[0] / rows.seconds - 1
-    after = rows.features @ traced.found.beta / rows.seconds - 1
+    after = rows.features @ traced.found.posterior.beta / rows.seconds - 1
     assert np.median(np.abs(before)) > 0.1
     assert np.median(np.abs(after)) < traced.server.jitter / 2
 
 
 def test_overheads_of_requests_come_back(traced: Traced) -> None:
-    rows = read_requests(traced.tables, traced.server.target.deployment(), traced.found.beta)
-    before = assumed_prior(np.concatenate([traced.found.beta, BASE.alpha[0]]))
+    rows = read_requests(
+        traced.tables, traced.server.target.deployment(), traced.found.posterior.beta
+    )
+    before = assumed_prior(np.concatenate([traced.found.posterior.beta, BASE.alpha[0]]))
     found = calibrate_alpha(rows, before)
     names = list(REQUEST_FEATURES)
-    completion = found.alpha[names.index("completion.constant")]
+    completion = found.posterior.alpha[names.index("completion.constant")]
     assert completion == pytest.approx(HTTP_S, rel=0.03)
     # A wait ends with a step, so single ones are anything up to its length; their mean is known.
     queue = rows.targets["arrival_to_queue"]
-    predicted = rows.features @ ((found.alpha + found.waits) * phase_mask("arrival_to_queue"))
+    predicted = rows.features @ (
+        (found.posterior.alpha + found.waits) * phase_mask("arrival_to_queue")
+    )
     known = np.isfinite(queue)
     assert known.mean() > 0.9
     assert predicted[known].mean() == pytest.approx(queue[known].mean(), rel=0.05)
     # What is left of the step in flight is no work of the API server.
     spread = np.sqrt(np.diag(found.posterior.covariance))[-len(names) :]
     constant = names.index("arrival_to_queue.constant")
-    assert abs(found.alpha[constant] - HTTP_S) < 2 * spread[constant] < 1.5e-3
+    assert abs(found.posterior.alpha[constant] - HTTP_S) < 2 * spread[constant] < 1.5e-3
     share = names.index("arrival_to_queue.step_time")
     assert found.waits[share] == pytest.approx(0.5, abs=0.05)
-    assert found.alpha[share] == 0
+    assert found.posterior.alpha[share] == 0
     # The writer stamps first tokens when the step ends, so nothing is left beside the step itself.
     first_token = rows.targets["schedule_to_first_token"]
     own_step = np.nanmedian(rows.features[:, names.index("schedule_to_first_token.step_time")])
