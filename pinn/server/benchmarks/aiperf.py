@@ -26,6 +26,7 @@ from pinn.server.benchmarks.documents import (
     request_figures,
     statistics_of,
     streamed,
+    unit_seconds,
 )
 
 TOOL = "aiperf"
@@ -114,12 +115,8 @@ def _statistics(
     found = next((metrics[t] for t in tags if isinstance(metrics.get(t), dict)), None)
     if found is None:
         return {}
-    unit = str(found.get("unit") or "ms")
-    if unit not in SECONDS:
-        raise NotUsable(f"{tags[0]} is in {unit!r}, known units are {', '.join(SECONDS)}")
-    return statistics_of(
-        latency, lambda each: found.get("avg" if each == "mean" else each), SECONDS[unit]
-    )
+    unit_s = unit_seconds(tags[0], found.get("unit") or "ms")
+    return statistics_of(latency, lambda each: found.get("avg" if each == "mean" else each), unit_s)
 
 
 def _sending(config: Mapping[str, Any]) -> tuple[int | None, float | None, str]:
@@ -128,19 +125,15 @@ def _sending(config: Mapping[str, Any]) -> tuple[int | None, float | None, str]:
     if len(phases) > 1:
         raise NotUsable("several load phases in one summary")
     if phases:
-        phase = phases[0]
-        kind = str(phase.get("type", ""))
-        return (
-            phase.get("concurrency"),
-            phase.get("rate"),
-            kind if kind in _PROCESSES else "poisson",
-        )
-    load = config.get("loadgen") or config.get("perf_analyzer", {}).get("stimulus") or {}
-    mode = str(load.get("request_rate_mode", ""))
+        load, rate, process = phases[0], "rate", "type"
+    else:
+        load = config.get("loadgen") or config.get("perf_analyzer", {}).get("stimulus") or {}
+        rate, process = "request_rate", "request_rate_mode"
+    spelled = str(load.get(process))
     return (
         load.get("concurrency"),
-        load.get("request_rate"),
-        mode if mode in _PROCESSES else "poisson",
+        load.get(rate),
+        spelled if spelled in _PROCESSES else "poisson",
     )
 
 

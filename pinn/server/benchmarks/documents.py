@@ -90,6 +90,18 @@ SECONDS = {
     "ms": MILLISECOND, "ms/token": MILLISECOND, "us": MICROSECOND, "ns": 1e-9,
 }  # fmt: skip
 
+
+def unit_seconds(latency: str, unit: Any) -> float:
+    """A unit as a file spells it, in seconds.
+
+    Raises:
+        NotUsable: If it is unknown.
+    """
+    if str(unit) not in SECONDS:
+        raise NotUsable(f"{latency} is in {str(unit)!r}, known units are {', '.join(SECONDS)}")
+    return SECONDS[str(unit)]
+
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -143,6 +155,27 @@ def statistics_of(
     """
     found = {each: lookup(each) for each in STATISTICS}
     return kept({f"{latency}_{k}_s": None if v is None else v * unit_s for k, v in found.items()})
+
+
+def client_statistics(
+    values: Mapping[str, Any], names: Mapping[str, str], unit_s: float, suffix: str = ""
+) -> dict[str, float]:
+    """Latencies of a file that has ``mean_ttft``, ``median_ttft``, ``p99_ttft`` and so on as keys.
+
+    Args:
+        values: The file.
+        names: Latency here -> as the file spells it.
+        unit_s: The file's unit in seconds.
+        suffix: Of the keys, such as ``_ms``.
+    """
+    figures: dict[str, float] = {}
+    for latency, spelled in names.items():
+
+        def lookup(each: str, key: str = f"{spelled}{suffix}") -> float | None:
+            return (each == "p50" and values.get(f"median_{key}")) or values.get(f"{each}_{key}")
+
+        figures |= statistics_of(latency, lookup, unit_s)
+    return figures
 
 
 def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:

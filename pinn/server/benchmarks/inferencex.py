@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from pinn.server.benchmarks.benchmark_run import (
@@ -17,13 +16,14 @@ from pinn.server.benchmarks.benchmark_run import (
     engine_flags,
 )
 from pinn.server.benchmarks.documents import (
-    SECONDS,
     Document,
     Foreign,
     checked,
+    client_statistics,
     kept,
     statistics_of,
     streamed,
+    unit_seconds,
 )
 from pinn.specs.flags import flags_of, given_flags
 from pinn.specs.serving import SGLANG, TRTLLM, ServingSpec
@@ -83,9 +83,7 @@ def read_inferencex(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     apart = str(file.dp_attention).lower() == "true"
     if apart and engine_flags(engine).get("engine") != TRTLLM:
         raise NotUsable("data-parallel attention over a number of GPUs that it does not state")
-    figures: dict[str, float] = {}
-    for latency, spelled in _NAMES.items():
-        figures |= statistics_of(latency, partial(_statistic, values, spelled), 1.0)
+    figures = client_statistics(values, _NAMES, 1.0)
     if file.output_tput_per_gpu:
         figures |= kept({"output_tokens_per_s": file.output_tput_per_gpu * file.tp})
     requests = given.num_prompts or PROMPTS_PER_CONCURRENCY * file.conc
@@ -108,10 +106,6 @@ def read_inferencex(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
         file.model, file.hw.split("-")[0], flags, engine=engine, speculative=speculative
     )
     return BenchmarkRun(name, TOOL, load, figures, requests, 0, server, (_ASSUMED,))
-
-
-def _statistic(values: Mapping[str, Any], spelled: str, each: str) -> float | None:
-    return values.get(f"{'median' if each == 'p50' else each}_{spelled}")
 
 
 def _lengths(nominal: int) -> Lengths:
@@ -186,10 +180,8 @@ def _figures(latency: Mapping[str, Any], tool: str) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name, place in places.items():
         found = _at(latency, place)
-        unit = str(found.get("units", "s"))
-        if unit not in SECONDS:
-            raise NotUsable(f"{place} is in {unit!r}, known units are {', '.join(SECONDS)}")
-        figures |= statistics_of(name, found.get, SECONDS[unit])
+        unit_s = unit_seconds(place, found.get("units", "s"))
+        figures |= statistics_of(name, found.get, unit_s)
     return figures
 
 
@@ -216,25 +208,21 @@ def _sending(asked: Mapping[str, Any], load: Mapping[str, Any]) -> tuple[int | N
 
 
 def _server(scenario: Mapping[str, Any]) -> StatedServer:
-    engines = [
-        part
-        for part in scenario.get("stack") or []
-        if _at(part, "standardized").get("kind") == "inference_engine"
-    ]
+    stack = [(_at(part, "standardized"), part) for part in scenario.get("stack") or []]
+    engines = [pair for pair in stack if pair[0].get("kind") == "inference_engine"]
     if not engines:
         return StatedServer()
     if len(engines) > 1:
         raise NotUsable(f"{len(engines)} engines behind one router")
-    facts = _at(engines[0], "standardized")
+    ((facts, engine),) = engines
     replicas = int(facts.get("replicas") or 1)
     if replicas > 1:
         raise NotUsable(f"{replicas} replicas behind one router")
     accelerator = _at(facts, "accelerator")
-    args = _at(engines[0], "native", "args")
     return StatedServer(
         str(_at(facts, "model").get("name") or ""),
         str(accelerator.get("model") or ""),
-        _parallelism(_at(accelerator, "parallelism")) | _flags(args),
+        _parallelism(_at(accelerator, "parallelism")) | _flags(_at(engine, "native", "args")),
         engine=" ".join(str(facts[k]) for k in ("tool", "tool_version") if facts.get(k)),
     )
 

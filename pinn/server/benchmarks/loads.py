@@ -126,7 +126,9 @@ def _figure(run: Run, name: str) -> float:
     if latency == "itl":
         values, counts = run.gaps.seconds, run.gaps.count
     else:
-        values = {"ttft": r.ttft_s, "e2e": r.e2e_s, "tpot": _tpot(run)}[latency][done]
+        # A single token has no time per further one.
+        tpot_s = (r.e2e_s - r.ttft_s) / np.where(r.output_tokens > 1, r.output_tokens - 1.0, np.nan)
+        values = {"ttft": r.ttft_s, "e2e": r.e2e_s, "tpot": tpot_s}[latency][done]
         values = values[~np.isnan(values)]
         counts = np.ones(len(values), np.int64)
     if not counts.sum():
@@ -134,9 +136,3 @@ def _figure(run: Run, name: str) -> float:
     if statistic == "mean":
         return float(values @ counts / counts.sum())
     return weighted_percentiles(values, counts, (int(statistic[1:]),))[0]
-
-
-def _tpot(run: Run) -> np.ndarray:
-    """(E2E - TTFT) / (output tokens - 1) of each request; NaN with a single token."""
-    r = run.requests
-    return (r.e2e_s - r.ttft_s) / np.where(r.output_tokens > 1, r.output_tokens - 1.0, np.nan)

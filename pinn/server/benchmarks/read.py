@@ -86,15 +86,13 @@ def read_benchmarks(
     pages: list[Document] = []
     digest = hashlib.sha256()
     for path in _files(paths):
-        try:
+        with _counted("a benchmark's file", refused):
             document = read_document(path)
             digest.update(file_sha256(path).encode())
             if metrics_page.is_metrics_page(document):
                 pages.append(document)
-                continue
-            _read_document(document, given, runs, refused)
-        except NotUsable as reason:
-            refused[str(reason)] += 1
+            else:
+                _read_document(document, given, runs, refused)
     _read_pages(pages, given, runs, refused)
     read = len(runs) + refused.total()
     names = ", ".join(str(path) for path in paths)
@@ -112,47 +110,38 @@ def read_benchmarks(
 def _read_document(
     document: Document, given: GivenLoad, runs: list[BenchmarkRun], refused: Counter[str]
 ) -> None:
-    with _usual_types("a benchmark's file"):
-        reader = next((reader for reader in READERS if reader.wrote(document)), None)
+    reader = next((reader for reader in READERS if reader.wrote(document)), None)
     if reader is None:
         raise NotUsable(_UNKNOWN)
-    with _usual_types(reader.tool):
+    with _counted(reader.tool, refused):
         points = reader.points(document)
-    for number, point in enumerate(points, 1):
-        name = str(document.path) if len(points) == 1 else f"{document.path}#{number}"
-        try:
-            with _usual_types(reader.tool):
+        for number, point in enumerate(points, 1):
+            name = str(document.path) if len(points) == 1 else f"{document.path}#{number}"
+            with _counted(reader.tool, refused):
                 runs.append(reader.read(point, name, given))
-        except NotUsable as reason:
-            refused[str(reason)] += 1
 
 
 @contextmanager
-def _usual_types(tool: str) -> Iterator[None]:
-    """Values of other types than a tool writes make its file unusable, wherever they are met.
-
-    Raises:
-        NotUsable: In place of what the reader stumbles over.
-    """
+def _counted(tool: str, refused: Counter[str]) -> Iterator[None]:
+    """Count what is not usable: values of other types than a tool writes are, wherever met."""
     try:
         yield
+    except NotUsable as reason:
+        refused[str(reason)] += 1
     except PinnError:
         raise
     except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
         met = printable(error, 60) or type(error).__name__
-        raise NotUsable(f"a value that {tool} does not write there ({met})") from error
+        refused[f"a value that {tool} does not write there ({met})"] += 1
 
 
 def _read_pages(
     pages: list[Document], given: GivenLoad, runs: list[BenchmarkRun], refused: Counter[str]
 ) -> None:
     for first, second in zip(pages[::2], pages[1::2], strict=False):
-        try:
-            texts, name = (first.text, second.text), f"{first.path} to {second.path}"
-            with _usual_types("an engine's metrics page"):
-                runs.append(metrics_page.read_metrics_pages(texts, name, given))
-        except NotUsable as reason:
-            refused[str(reason)] += 1
+        texts, name = (first.text, second.text), f"{first.path} to {second.path}"
+        with _counted("an engine's metrics page", refused):
+            runs.append(metrics_page.read_metrics_pages(texts, name, given))
     if len(pages) % 2:
         refused["a metrics page without a second scrape"] += 1
 

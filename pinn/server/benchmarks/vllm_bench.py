@@ -21,10 +21,10 @@ from pinn.server.benchmarks.documents import (
     Document,
     Foreign,
     checked,
+    client_statistics,
     kept,
     request_figures,
     sample_figures,
-    statistics_of,
 )
 from pinn.specs.flags import Flag, flags_of, given_flags
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
@@ -149,14 +149,7 @@ def client_figures(
     file: ClientFile, values: Mapping[str, Any], names: Mapping[str, str] = _NAMES
 ) -> dict[str, float]:
     """Figures as stated; details add those that the file left out."""
-    stated: dict[str, float] = {}
-    for latency, spelled in names.items():
-
-        def lookup(each: str, spelled: str = spelled) -> float | None:
-            key = "median" if each == "p50" else each
-            return values.get(f"{key}_{spelled}_ms") or values.get(f"{each}_{spelled}_ms")
-
-        stated |= statistics_of(latency, lookup, MILLISECOND)
+    stated = client_statistics(values, names, MILLISECOND, "_ms")
     rates = {
         "requests_per_s": file.request_throughput,
         "output_tokens_per_s": file.output_throughput,

@@ -103,10 +103,9 @@ def alternatives(
         deployment: As the user gave it.
         flags: Fields of ``ServingSpec``, ``precision`` or ``gpu``.
     """
+    values_of = {**_VALUES, "precision": _PRECISIONS, "gpu": list_gpus()}
     for name in flags:
-        for value in {"precision": _PRECISIONS, "gpu": list_gpus()}.get(
-            name, _VALUES.get(name, ())
-        ):
+        for value in values_of[name]:
             try:
                 changed = _changed(deployment, name, value)
             except PinnError:
@@ -131,15 +130,14 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[Finding]:
         blocks: As the server tells them.
         deployment: As the user gave it.
     """
-    expected = _blocks(deployment)
-    if expected is not None and _fits(blocks, deployment):
+    expected, room = _blocks_and_room(deployment)
+    if expected is not None and abs(blocks - expected) <= room:
         return
-    flags = (*_VALUES, "precision", "gpu")
-    near = [
-        (abs(np.log(found / blocks)), option)
-        for option, changed in alternatives(deployment, flags)
-        if (found := _blocks(changed)) and _fits(blocks, changed)
-    ]
+    near = []
+    for option, changed in alternatives(deployment, (*_VALUES, "precision", "gpu")):
+        found, room = _blocks_and_room(changed)
+        if found is not None and abs(blocks - found) <= room:
+            near.append((abs(np.log(found / blocks)), option))
     typed = f"--tensor-parallel-size {deployment.serving.tensor_parallel_size}"
     fits = "the model does not fit" if expected is None else f"{expected:,} fit {typed}"
     text = f"{blocks:,} KV blocks on each GPU, but {fits} on {deployment.gpu.name}"
@@ -153,24 +151,17 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[Finding]:
     yield Finding(text, f"they fit {' or '.join(shown)}")
 
 
-def _blocks(deployment: Deployment) -> int | None:
+def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:
+    """KV blocks by the memory model, None where nothing fits, and by how many it may be off."""
     try:
         # The longest request that the cache must hold is no matter here.
         serving = replace(deployment.serving, max_model_len=1)
-        return kv_layout(replace(deployment, serving=serving), EngineSpec()).blocks or None
+        layout = kv_layout(replace(deployment, serving=serving), EngineSpec())
     except PinnError:
-        return None
-
-
-def _fits(blocks: int, deployment: Deployment) -> bool:
-    expected = _blocks(deployment)
-    if expected is None:
-        return False
-    block_bytes = kv_layout(
-        replace(deployment, serving=replace(deployment.serving, max_model_len=1)), EngineSpec()
-    ).block_bytes
-    room = _KV_SHARE * expected + _MEMORY_SHARE * deployment.gpu.memory_bytes / block_bytes
-    return abs(blocks - expected) <= room
+        return None, 0.0
+    room = _KV_SHARE * layout.blocks
+    room += _MEMORY_SHARE * deployment.gpu.memory_bytes / layout.block_bytes
+    return layout.blocks or None, room
 
 
 def check_speed(

@@ -77,7 +77,13 @@ def relative_error(values: list[float]) -> float:
 
 
 class Session:
-    """One engine, and what it holds at the moment."""
+    """One engine, and what it holds at the moment.
+
+    Attributes:
+        engine: To measure.
+        limits: Of it.
+        rows: What was measured of the batch at hand.
+    """
 
     def __init__(
         self, engine: Any, seconds: float, is_asked: Callable[[], bool] = lambda: False
@@ -98,7 +104,7 @@ class Session:
         self._held: list[str] = []
         self._context, self._left = 0, 0
         self._prefill_rate = 0.0
-        self._rows: list[tuple[Step, bool]] = []
+        self.rows: list[tuple[Step, bool]] = []
 
     @property
     def left(self) -> float:
@@ -114,7 +120,7 @@ class Session:
         Raises:
             StopError: If the time is over or somebody asked.
         """
-        self._rows = []
+        self.rows = []
         self._hold(wanted)
         cold, begun = 0, self.engine.clock()
         values: list[float] = []
@@ -128,7 +134,7 @@ class Session:
             for step in self._turn():
                 if not _is(step, wanted):
                     continue
-                self._rows.append((step, cold < COLD))
+                self.rows.append((step, cold < COLD))
                 if cold < COLD:
                     cold += 1
                     begun = self.engine.clock()
@@ -138,17 +144,12 @@ class Session:
             self._context += bool(wanted.decodes)
             spent = self.engine.clock() - begun
             if len(values) >= LEAST and relative_error(values) <= KNOWN:
-                return self._rows, True
+                return self.rows, True
             if len(values) >= MOST or (spent > self._most_seconds and len(values) >= 3):
                 break
             if wanted.decodes and self._left <= 1:
                 break
-        return self._rows, False
-
-    @property
-    def rows(self) -> list[tuple[Step, bool]]:
-        """What was measured of the batch at hand."""
-        return self._rows
+        return self.rows, False
 
     def can_make(self, wanted: Wanted) -> bool:
         """Whether a batch fits, and is made soon enough."""
