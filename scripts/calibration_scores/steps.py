@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,6 @@ from pinn.server.calibration.calibrate import (
     TEST,
     BetaSettings,
     Intervals,
-    calibrate_beta,
     calibrate_to,
     chosen,
     read_intervals,
@@ -98,7 +98,7 @@ def _later(intervals: Intervals, prior: Prior, kind: str, budget: int | None) ->
     last = intervals.of_part(TEST)
     tests = {"windows": last.take(last.is_window), "singles": last.take(last.is_single)}
     fits = [
-        calibrate_beta(intervals, prior, BetaSettings(kind, budget, seed=seed)).posterior.mean
+        calibrate_to(chosen(intervals, BetaSettings(kind, budget, seed=seed)), prior).mean
         for seed in range(_SEEDS if budget else 1)
     ]
     name = "singles" if kind == "singles" else "windows"
@@ -131,8 +131,9 @@ def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
 
 
 def _fit(pool: Intervals, prior: Prior, kind: str, budget: int, seed: int) -> np.ndarray:
-    used = chosen(pool, BetaSettings(kind, budget, seed=seed))
-    return calibrate_to(used, prior).posterior.mean
+    anytime = replace(pool, part=np.zeros_like(pool.part))
+    used = chosen(anytime, BetaSettings(kind, budget, seed=seed))
+    return calibrate_to(used, prior).mean
 
 
 def _moves(
@@ -144,7 +145,7 @@ def _moves(
     before = features @ prior.mean
     ratios = []
     for seed in range(_PROMPT_SEEDS):
-        found = calibrate_beta(intervals, prior, BetaSettings(kind, budget, seed=seed)).posterior
+        found = calibrate_to(chosen(intervals, BetaSettings(kind, budget, seed=seed)), prior)
         half = NORMAL_QUANTILE * found.spread(features)
         ratios.append(abs(np.log(features @ found.mean / before)) / half)
     return float(np.max(ratios))

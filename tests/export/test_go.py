@@ -24,7 +24,7 @@ from pinn.coefficients.coefficients import (
     deployment_facts,
     write_coefficient_set,
 )
-from pinn.server.calibration.calibrate import BetaSettings, calibrate_beta
+from pinn.server.calibration.calibrate import BetaSettings, calibrate_to, chosen
 
 #: Modules that build without anything from the network.
 BUILT = ("pinn", "blis", "../../tests/export/blis_engine/simulator")
@@ -75,7 +75,7 @@ def calibrated_file(folder: Path) -> Path:
     """Coefficients calibrated to steps that take 1.3 times their prior."""
     base = prior_coefficients(1)
     rows = intervals(1.3 * BASE, noise=0.01)
-    found = calibrate_beta(rows, beta_prior(base.beta[0]), BetaSettings("windows", 50))
+    found = calibrate_to(chosen(rows, BetaSettings("windows", 50)), beta_prior(base.beta[0]))
     assert not np.array_equal(found.beta, base.beta[0])
     calibrated = Coefficients(found.beta[None], 1.7 * base.alpha)
     path = folder / "calibrated.json"

@@ -87,9 +87,9 @@ def _heading(found: ServerCalibration) -> str:
     what = f"{deployment.model.title} on {deployment.gpu.name}"
     if isinstance(found, Calibration):
         return (
-            f"{what}, {sources_text(found)}: fitted to {len(found.beta.used)} intervals "
+            f"{what}, {sources_text(found)}: fitted to {len(found.beta.noise)} intervals "
             f"({found.settings.kind}) that scatter by "
-            f"{100 * np.median(found.beta.posterior.noise):.1f} %"
+            f"{100 * np.median(found.beta.noise):.1f} %"
         )
     if isinstance(found, StepCalibration):
         return (
@@ -105,7 +105,7 @@ def _detail_tables(found: ServerCalibration) -> list[Grid]:
     if isinstance(found, BenchmarkCalibration):
         return [_figures(found.errors)]
     tables = [_errors(found.errors), _offsets("beta", STEP_FEATURES, found.prior.beta,
-                                              found.beta.posterior.beta)]  # fmt: skip
+                                              found.beta.beta)]  # fmt: skip
     if found.alpha.taught.any():
         tables += [
             _offsets("alpha", REQUEST_FEATURES, found.alpha.prior.alpha, found.posterior.alpha),

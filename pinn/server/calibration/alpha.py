@@ -19,7 +19,7 @@ off is part of alpha's error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -77,9 +77,9 @@ class AlphaCalibration:
     posterior: Prior
     taught: Bool[np.ndarray, " features"]
     waits: Float[np.ndarray, " features"]
-    errors: pd.DataFrame = field(default_factory=pd.DataFrame)
-    verdicts: tuple[Verdict, ...] = ()
-    worse: tuple[Verdict, ...] = ()
+    errors: pd.DataFrame
+    verdicts: tuple[Verdict, ...]
+    worse: tuple[Verdict, ...]
 
 
 def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
@@ -113,10 +113,8 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
         learned = mine & (np.diag(before.covariance)[_BETA:] > 0)
         taught |= learned
         after = _with_phase(after, found, _BETA + np.flatnonzero(learned))
-    result = AlphaCalibration(
-        before, after, taught, waits, verdicts=tuple(verdicts), worse=tuple(worse)
-    )
-    return replace(result, errors=phase_errors(rows, result))
+    errors = phase_errors(rows, before, after.alpha + waits)
+    return AlphaCalibration(before, after, taught, waits, errors, tuple(verdicts), tuple(worse))
 
 
 def _prior_waits(rows: RequestRows) -> Float[np.ndarray, " features"]:
@@ -207,34 +205,30 @@ def _judged(phase: str, seconds: Rows, design: Design, prior: Prior, found: Post
     return judge(f"later requests, {phase}", *errors)
 
 
-def phase_errors(rows: RequestRows, found: AlphaCalibration) -> pd.DataFrame:
+def phase_errors(
+    rows: RequestRows, before: Prior, calibrated: Float[np.ndarray, " features"]
+) -> pd.DataFrame:
     """Errors of each phase on the last 20 % of time, in seconds.
+
+    Args:
+        rows: Whole requests of a run.
+        before: Coefficients before the journeys.
+        calibrated: Alpha after them, with the shares of the step in flight beside it.
 
     Returns:
         Columns ``phase``, ``method`` (before, calibrated), ``n``, ``median_s`` (measured) and
         ``error_s`` (median absolute).
     """
-    expected = _prior_waits(rows)
-    alphas = {
-        "before": found.prior.alpha + expected,
-        "calibrated": found.posterior.alpha + found.waits,
-    }
+    alphas = {"before": before.alpha + _prior_waits(rows), "calibrated": calibrated}
     table = []
     for phase in PHASES:
         seconds = rows.targets[phase]
-        known = _measured(rows, phase, found.prior)[2]
+        known = _measured(rows, phase, before)[2]
         test = known & (rows.part == PARTS.index("last 20 %"))
         if (known & (rows.part == 0)).sum() < MIN_REQUESTS or not test.any():
             continue
         for name, alpha in alphas.items():
             error = np.abs(rows.features @ (alpha * phase_mask(phase)) - seconds)
-            table.append(
-                {
-                    "phase": phase,
-                    "method": name,
-                    "n": int(test.sum()),
-                    "median_s": float(np.median(seconds[test])),
-                    "error_s": float(np.median(error[test])),
-                }
-            )
-    return pd.DataFrame(table)
+            medians = (float(np.median(values[test])) for values in (seconds, error))
+            table.append((phase, name, int(test.sum()), *medians))
+    return pd.DataFrame(table, columns=["phase", "method", "n", "median_s", "error_s"])

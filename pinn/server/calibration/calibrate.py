@@ -155,21 +155,6 @@ class BetaSettings:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class BetaCalibration:
-    """A calibrated beta.
-
-    Attributes:
-        prior: Coefficients before.
-        posterior: Coefficients after; alpha stays what it was.
-        used: The intervals it was fitted to.
-    """
-
-    prior: Prior
-    posterior: Posterior
-    used: Intervals
-
-
 def candidates(intervals: Intervals, kind: str) -> Intervals:
     """The intervals of the first 60 % of time that may be calibrated on.
 
@@ -190,27 +175,13 @@ def candidates(intervals: Intervals, kind: str) -> Intervals:
     return found
 
 
-def calibrate_beta(intervals: Intervals, prior: Prior, settings: BetaSettings) -> BetaCalibration:
-    """Fit to chosen intervals of the first 60 % of time.
-
-    Args:
-        intervals: Of a run.
-        prior: Coefficients before.
-        settings: How.
+def chosen(intervals: Intervals, settings: BetaSettings) -> Intervals:
+    """The intervals to calibrate on: as many as the budget allows, in order of time.
 
     Raises:
-        PinnError: If there is nothing to calibrate on.
+        PinnError: If there are none, or the budget is not positive.
     """
     pool = candidates(intervals, settings.kind)
-    return calibrate_to(chosen(pool, settings), prior)
-
-
-def chosen(pool: Intervals, settings: BetaSettings) -> Intervals:
-    """As many of the intervals as the budget allows, in order of time.
-
-    Raises:
-        PinnError: If the budget is not positive.
-    """
     budget = len(pool) if settings.budget is None else settings.budget
     if budget < 1:
         raise PinnError(f"--budget must be at least 1 observation, got {budget}")
@@ -218,10 +189,9 @@ def chosen(pool: Intervals, settings: BetaSettings) -> Intervals:
     return pool.take(np.sort(draws.choice(len(pool), min(budget, len(pool)), replace=False)))
 
 
-def calibrate_to(used: Intervals, prior: Prior) -> BetaCalibration:
-    """Fit to all given intervals."""
-    posterior = fit_posterior(prior, all_features(used.features), used.seconds)
-    return BetaCalibration(prior, posterior, used)
+def calibrate_to(used: Intervals, prior: Prior) -> Posterior:
+    """Fit to all given intervals; alpha stays what it was."""
+    return fit_posterior(prior, all_features(used.features), used.seconds)
 
 
 def error_table(

@@ -176,8 +176,7 @@ def assumed_prior(
     relative = members @ members.T + np.diag(np.broadcast_to(own, len(NAMES)) ** 2)
     if known is not None:
         added = known.features * mean[: len(STEP_FEATURES)]
-        share = np.zeros((len(added), len(NAMES)))
-        share[:, : len(STEP_FEATURES)] = added / added.sum(axis=1, keepdims=True)
+        share = all_features(added / added.sum(axis=1, keepdims=True))
         both = share @ relative
         told = both @ share.T + np.diag(known.spread**2)
         relative = relative - both.T @ np.linalg.solve(told, both)

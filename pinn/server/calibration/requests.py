@@ -24,6 +24,7 @@ long ago. An idle engine makes nobody wait.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -239,10 +240,7 @@ def _targets(table: pd.DataFrame, steps: pd.DataFrame, own_s: Rows) -> dict[str,
         for name in ("first_token", "finished")
     )
     segment = table["segment"].to_numpy()
-
-    def start(step: Rows) -> Rows:
-        return _start_s(steps, segment, step)
-
+    start = partial(_start_s, steps, segment)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean_step = (start(last) - start(first)) / (last - first)
     seconds = {phase: table[f"{phase}_s"].to_numpy(float, na_value=np.nan) for phase in PHASES}

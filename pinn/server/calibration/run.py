@@ -15,12 +15,10 @@ from pinn.coefficients.coefficients import Coefficients, CoefficientSet, deploym
 from pinn.engines.deployment import Deployment
 from pinn.server.calibration.alpha import AlphaCalibration, calibrate_alpha
 from pinn.server.calibration.calibrate import (
-    BetaCalibration,
     BetaSettings,
     Intervals,
     Likelihood,
     Verdict,
-    calibrate_beta,
     calibrate_to,
     candidates,
     chosen,
@@ -29,6 +27,7 @@ from pinn.server.calibration.calibrate import (
     read_intervals,
 )
 from pinn.server.calibration.posterior import (
+    Posterior,
     Quantity,
     request_quantities,
     scalar_quantities,
@@ -94,14 +93,14 @@ class Calibration(ServerCalibration):
 
     Attributes:
         settings: How beta was calibrated.
-        beta: What was found for steps.
+        beta: What was found for steps; its noise is of each interval that was fitted to.
         alpha: What was found for requests.
         errors: Before and after, of :func:`pinn.server.calibration.calibrate.error_table`.
         sources: The traces, with their digests.
     """
 
     settings: BetaSettings
-    beta: BetaCalibration
+    beta: Posterior
     alpha: AlphaCalibration
     errors: pd.DataFrame
     sources: list[dict[str, str]]
@@ -112,8 +111,8 @@ class Calibration(ServerCalibration):
         return {
             "sources": self.sources,
             **asdict(self.settings),
-            "used": len(self.beta.used),
-            "noise": float(np.median(self.beta.posterior.noise)),
+            "used": len(self.beta.noise),
+            "noise": float(np.median(self.beta.noise)),
             "errors": _records(self.errors),
             "requests": _records(self.alpha.errors),
         }
@@ -134,22 +133,20 @@ def run_calibration(
         PinnError: If the tables hold nothing to calibrate on.
     """
     intervals = read_intervals(traces, deployment)
-    beta = calibrate_beta(intervals, prior, settings)
-    requests = read_requests(traces, deployment, beta.posterior.beta)
-    alpha = calibrate_alpha(requests, beta.posterior)
-    errors = error_table(intervals, {"before": prior.beta, "calibrated": beta.posterior.beta})
-    used = beta.used
+    used = chosen(intervals, settings)
+    beta = calibrate_to(used, prior)
+    requests = read_requests(traces, deployment, beta.beta)
+    alpha = calibrate_alpha(requests, beta)
+    errors = error_table(intervals, {"before": prior.beta, "calibrated": beta.beta})
     context = used.sums.decode_context.sum() / max(used.sums.decode_requests.sum(), 1.0)
     quantities = [
-        *step_quantities(
-            deployment, prior, beta.posterior, float(used.sums.decode_requests.mean()), context
-        ),
-        *scalar_quantities(prior, beta.posterior, all_features(used.features)),
+        *step_quantities(deployment, prior, beta, float(used.sums.decode_requests.mean()), context),
+        *scalar_quantities(prior, beta, all_features(used.features)),
         *request_quantities(prior, alpha.posterior, requests.mean_prompt_tokens, alpha.taught),
     ]
     sources = list(traces.manifest["sources"])
     verdicts = [
-        *_later(intervals, beta),
+        *_later(intervals, prior, beta),
         *_other_loads(intervals, prior, settings),
         *alpha.verdicts,
     ]
@@ -167,15 +164,11 @@ def run_calibration(
     )
 
 
-def _usual(intervals: Intervals) -> Intervals:
-    """Intervals of the kinds that are judged."""
-    return intervals.take(intervals.is_window | intervals.is_single)
-
-
-def _later(intervals: Intervals, beta: BetaCalibration) -> list[Verdict]:
+def _later(intervals: Intervals, prior: Prior, beta: Posterior) -> list[Verdict]:
     """Before and after on all that came after the intervals that were fitted to."""
-    later = _usual(intervals.take(intervals.part > 0))
-    return [_judged("later time", later, beta)] if len(later) else []
+    usual = intervals.is_window | intervals.is_single
+    later = intervals.take((intervals.part > 0) & usual)
+    return [_judged("later time", later, prior, beta)] if len(later) else []
 
 
 def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> list[Verdict]:
@@ -189,15 +182,14 @@ def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> 
     if not means[1] > _TWO_LOADS * means[0]:
         return []
     return [
-        _judged(f"the {name} half of the loads, left out", left_out,
+        _judged(f"the {name} half of the loads, left out", left_out, prior,
                 calibrate_to(chosen(halves[other], settings), prior))
         for (name, left_out), other in zip(halves.items(), ("upper", "lower"), strict=True)
     ]  # fmt: skip
 
 
-def _judged(where: str, rows: Intervals, fitted: BetaCalibration) -> Verdict:
-    betas = (fitted.prior.beta, fitted.posterior.beta)
-    errors = [rows.features @ beta / rows.seconds - 1 for beta in betas]
+def _judged(where: str, rows: Intervals, prior: Prior, fitted: Posterior) -> Verdict:
+    errors = [rows.features @ c.beta / rows.seconds - 1 for c in (prior, fitted)]
     return judge(where, *errors)
 
 

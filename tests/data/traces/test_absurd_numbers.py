@@ -11,7 +11,7 @@ from assumed_priors import beta_prior, prior_coefficients
 from trace_runs import engine_run, lines_of, read_lines
 
 from pinn.server.calibration.alpha import calibrate_alpha
-from pinn.server.calibration.calibrate import BetaSettings, calibrate_beta, read_intervals
+from pinn.server.calibration.calibrate import BetaSettings, calibrate_to, chosen, read_intervals
 from pinn.server.calibration.prior import assumed_prior
 from pinn.server.calibration.requests import read_requests
 from pinn.server.traces.ingestion import ingest_vllm
@@ -54,9 +54,9 @@ def test_absurd_numbers_stop_nothing(tmp_path: Path, seed: int) -> None:
     assert sum(tables.manifest["intervals"].values()) == reports["steps"]["accepted"]
     base, deployment = prior_coefficients(1), tables.deployment()
     intervals = read_intervals(tables, deployment)
-    found = calibrate_beta(intervals, beta_prior(base.beta[0]), BetaSettings("both", 50))
+    found = calibrate_to(chosen(intervals, BetaSettings("both", 50)), beta_prior(base.beta[0]))
     prior = assumed_prior(np.concatenate([found.beta, base.alpha[0]]))
-    alpha = calibrate_alpha(read_requests(tables, deployment, found.beta), prior).alpha
+    alpha = calibrate_alpha(read_requests(tables, deployment, found.beta), prior).posterior.alpha
     assert (np.isfinite(alpha) & (alpha >= 0)).all()
 
 

@@ -100,7 +100,7 @@ def trial(prior: Prior, requests: int, seed: int) -> pd.DataFrame:
     truth[SHOWN] *= 1 + draw.choice((-1, 1), len(SHOWN)) * draw.uniform(*_OFF, len(SHOWN))
     with tempfile.TemporaryDirectory() as folder:
         tables = read_back(truth, requests, seed, Path(folder))
-        steps = calibrate_to(read_intervals(tables, DEPLOYMENT), prior).posterior
+        steps = calibrate_to(read_intervals(tables, DEPLOYMENT), prior)
         rows = read_requests(tables, DEPLOYMENT, steps.mean[: len(STEP_FEATURES)])
         after = calibrate_alpha(rows, steps).posterior
     half = NORMAL_QUANTILE * np.sqrt(np.diag(after.covariance))

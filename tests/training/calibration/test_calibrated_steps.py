@@ -11,8 +11,8 @@ from pinn.physics.step import STEP_FEATURES
 from pinn.physics.step_values import floor_seconds
 from pinn.server.calibration.calibrate import (
     BetaSettings,
-    calibrate_beta,
     calibrate_to,
+    chosen,
     error_table,
 )
 from pinn.server.calibration.prior import STEP_SCALARS
@@ -24,7 +24,7 @@ BETA_PRIOR = beta_prior(BASE)
 def test_a_server_slower_by_a_factor_is_found() -> None:
     rows = intervals(1.3 * BASE)
     found = calibrate_to(rows, BETA_PRIOR)
-    assert rows.features @ found.posterior.beta == pytest.approx(rows.seconds, rel=1e-3)
+    assert rows.features @ found.beta == pytest.approx(rows.seconds, rel=1e-3)
 
 
 def test_scalars_that_no_step_shows_keep_their_base() -> None:
@@ -34,7 +34,7 @@ def test_scalars_that_no_step_shows_keep_their_base() -> None:
     unseen = [names.index(name) for name in STEP_SCALARS["communication"]]
     assert not rows.features[:, unseen].any()
     found = calibrate_to(rows, BETA_PRIOR)
-    assert found.posterior.beta[unseen] == pytest.approx(BASE[unseen], rel=1e-6)
+    assert found.beta[unseen] == pytest.approx(BASE[unseen], rel=1e-6)
     variance = [np.diag(c.covariance)[unseen] for c in (found.prior, found.posterior)]
     assert variance[1] == pytest.approx(variance[0], rel=1e-3)
 
@@ -43,9 +43,9 @@ def test_no_calibrated_step_is_faster_than_its_floor() -> None:
     """Even where the measurements are: a column that claims so is an error of the clock."""
     rows = intervals(0.2 * BASE)
     found = calibrate_to(rows, BETA_PRIOR)
-    assert (found.posterior.beta >= LOWER).all()
+    assert (found.beta >= LOWER).all()
     floor = floor_seconds(step_costs([deployment()]), rows.sums)
-    assert (rows.features @ found.posterior.beta >= floor * (1 - 1e-12)).all()
+    assert (rows.features @ found.beta >= floor * (1 - 1e-12)).all()
 
 
 def test_later_time_is_never_fitted_to() -> None:
@@ -54,8 +54,7 @@ def test_later_time_is_never_fitted_to() -> None:
     changed = intervals(1.3 * BASE)
     changed.seconds[later] *= 2
     settings = BetaSettings(budget=None)
-    found = [calibrate_beta(each, BETA_PRIOR, settings) for each in (rows, changed)]
-    fits = [each.posterior.beta for each in found]
+    fits = [calibrate_to(chosen(each, settings), BETA_PRIOR).beta for each in (rows, changed)]
     assert np.array_equal(*fits)
     table = error_table(rows, {"calibrated": fits[0]}).set_index(["part", "kind"])
     assert table.loc[("last 20 %", "windows"), "n"] == (rows.part == 2).sum()
@@ -65,8 +64,8 @@ def test_later_time_is_never_fitted_to() -> None:
 def test_what_is_not_there_is_said() -> None:
     rows = intervals(BASE, 20)
     with pytest.raises(PinnError, match="no singles to calibrate on"):
-        calibrate_beta(rows, BETA_PRIOR, BetaSettings(kind="singles"))
+        chosen(rows, BetaSettings(kind="singles"))
     with pytest.raises(PinnError, match="unknown kind"):
-        calibrate_beta(rows, BETA_PRIOR, BetaSettings(kind="pairs"))
+        chosen(rows, BetaSettings(kind="pairs"))
     with pytest.raises(PinnError, match="at least 1"):
-        calibrate_beta(rows, BETA_PRIOR, BetaSettings(budget=0))
+        chosen(rows, BetaSettings(budget=0))

@@ -108,6 +108,6 @@ def test_one_window_that_contradicts_all_others_moves_nothing_far() -> None:
     rows = intervals(BASE, 200, 0.005)
     odd = int(np.argmax(rows.sums.prefill_tokens))
     rows.seconds[odd] *= 3
-    found = calibrate_to(rows, PRIOR).posterior
+    found = calibrate_to(rows, PRIOR)
     before = prompt_features() @ PRIOR.mean
     assert prompt_features() @ found.mean == pytest.approx(before, rel=0.03)

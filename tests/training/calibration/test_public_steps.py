@@ -13,7 +13,8 @@ from assumed_priors import beta_prior, prior_coefficients
 from pinn.server.calibration.calibrate import (
     BetaSettings,
     Intervals,
-    calibrate_beta,
+    calibrate_to,
+    chosen,
     error_table,
     read_intervals,
 )
@@ -53,13 +54,12 @@ def test_steps_are_scheduled_ahead(traces: TraceTables) -> None:
 
 @pytest.mark.parametrize(("budget", "bar"), [(500, 0.010), (50, 0.013)])
 def test_windows(intervals: Intervals, budget: int, bar: float) -> None:
-    fits = [
-        calibrate_beta(intervals, PRIOR, BetaSettings("windows", budget, seed)) for seed in range(5)
-    ]
-    assert np.median([last_error(intervals, fit.posterior.beta, "windows") for fit in fits]) <= bar
+    settings = [BetaSettings("windows", budget, seed) for seed in range(5)]
+    fits = [calibrate_to(chosen(intervals, each), PRIOR) for each in settings]
+    assert np.median([last_error(intervals, fit.beta, "windows") for fit in fits]) <= bar
 
 
 def test_single_steps(intervals: Intervals) -> None:
-    fit = calibrate_beta(intervals, PRIOR, BetaSettings("singles", None))
-    assert len(fit.used) == 463
-    assert last_error(intervals, fit.posterior.beta, "singles") <= 0.016
+    fit = calibrate_to(chosen(intervals, BetaSettings("singles", None)), PRIOR)
+    assert len(fit.noise) == 463
+    assert last_error(intervals, fit.beta, "singles") <= 0.016

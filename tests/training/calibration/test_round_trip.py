@@ -17,7 +17,6 @@ from pinn.physics.request import REQUEST_FEATURES, phase_mask
 from pinn.physics.step import step_features
 from pinn.server.calibration.alpha import calibrate_alpha
 from pinn.server.calibration.calibrate import (
-    BetaCalibration,
     Intervals,
     calibrate_to,
     read_intervals,
@@ -70,7 +69,7 @@ class Traced:
         return read_intervals(self.tables, self.server.target.deployment())
 
     @cached_property
-    def found(self) -> BetaCalibration:
+    def found(self) -> Posterior:
         return calibrate_to(self.rows, beta_prior(BASE.beta[0]))
 
 
@@ -121,13 +120,14 @@ def test_what_is_determined_comes_back(traced: Traced) -> None:
     """Scalars and the costs of a decode step, within three of their stated standard errors."""
     rows, found = traced.rows, traced.found
     assert accounting(traced.tables.cycles)["set aside: preemption"] > 5
-    prior, truth = found.prior, np.concatenate([TRUE, BASE.alpha[0] * 0])
-    exact = Posterior(truth, 0 * prior.covariance, found.posterior.noise)
+    prior = beta_prior(BASE.beta[0])
+    truth = np.concatenate([TRUE, BASE.alpha[0] * 0])
+    exact = Posterior(truth, 0 * prior.covariance, found.noise)
     features = all_features(rows.features)
     ours, theirs = (
         [*scalar_quantities(prior, p, features),
          *step_quantities(traced.server.target.deployment(), prior, p, 16.0, 1000.0)]
-        for p in (found.posterior, exact)
+        for p in (found, exact)
     )  # fmt: skip
     assert sum(q.is_determined for q in ours) >= 3
     for quantity, true in zip(ours, theirs, strict=True):
@@ -138,16 +138,14 @@ def test_step_times_come_back(traced: Traced) -> None:
     """To less than a step's own jitter, which windows of several steps average."""
     rows = traced.rows
     before = rows.features @ BASE.beta[0] / rows.seconds - 1
-    after = rows.features @ traced.found.posterior.beta / rows.seconds - 1
+    after = rows.features @ traced.found.beta / rows.seconds - 1
     assert np.median(np.abs(before)) > 0.1
     assert np.median(np.abs(after)) < traced.server.jitter / 2
 
 
 def test_overheads_of_requests_come_back(traced: Traced) -> None:
-    rows = read_requests(
-        traced.tables, traced.server.target.deployment(), traced.found.posterior.beta
-    )
-    before = assumed_prior(np.concatenate([traced.found.posterior.beta, BASE.alpha[0]]))
+    rows = read_requests(traced.tables, traced.server.target.deployment(), traced.found.beta)
+    before = assumed_prior(np.concatenate([traced.found.beta, BASE.alpha[0]]))
     found = calibrate_alpha(rows, before)
     names = list(REQUEST_FEATURES)
     completion = found.posterior.alpha[names.index("completion.constant")]
