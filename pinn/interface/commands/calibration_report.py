@@ -16,11 +16,13 @@ from pinn.server.calibration.calibrate import TEST, Likelihood, Verdict
 from pinn.server.calibration.fit import Fit
 from pinn.server.calibration.measured_steps import StepCalibration
 from pinn.server.calibration.posterior import Quantity
-from pinn.server.calibration.run import Calibration, ServerCalibration, sources_text
+from pinn.server.calibration.run import Calibration, sources_text
 from pinn.units import MICROSECOND, MILLISECOND
 
 #: Rows of a screen, of each of its tables; --details has all.
 _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
+
+AnyCalibration = Calibration | StepCalibration | BenchmarkCalibration
 
 
 def print_fit(fit: Fit, notes: Sequence[str], appended: bool, details: bool = False) -> None:
@@ -51,7 +53,7 @@ def _one_line(text: str) -> str:
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 4]} ..."
 
 
-def _print_screen(found: ServerCalibration, appended: bool, is_last: bool) -> None:
+def _print_screen(found: AnyCalibration, appended: bool, is_last: bool) -> None:
     say(_heading(found))
     if is_last:
         for table in (_error_table(found), _determined(found.quantities, appended)):
@@ -67,7 +69,7 @@ def _print_screen(found: ServerCalibration, appended: bool, is_last: bool) -> No
         say(f"... and {len(found.verdicts) - _VERDICTS} more")
 
 
-def _print_details(found: ServerCalibration, appended: bool) -> None:
+def _print_details(found: AnyCalibration, appended: bool) -> None:
     console = page(WIDEST)
     console.print(f"{_heading(found)}\n")
     tables = _detail_tables(found)
@@ -82,7 +84,7 @@ def _print_details(found: ServerCalibration, appended: bool) -> None:
     console.print(f"{_verdicts(found.verdicts, _few(found))}\n")
 
 
-def _heading(found: ServerCalibration) -> str:
+def _heading(found: AnyCalibration) -> str:
     deployment = found.deployment
     what = f"{deployment.model.title} on {deployment.gpu.name}"
     if isinstance(found, Calibration):
@@ -99,7 +101,7 @@ def _heading(found: ServerCalibration) -> str:
     return f"{what}: fitted to {len(found.errors)} figures of {len(found.runs)} runs"
 
 
-def _detail_tables(found: ServerCalibration) -> list[Grid]:
+def _detail_tables(found: AnyCalibration) -> list[Grid]:
     if isinstance(found, StepCalibration):
         return [_steps(found)]
     if isinstance(found, BenchmarkCalibration):
@@ -117,7 +119,7 @@ def _detail_tables(found: ServerCalibration) -> list[Grid]:
 # On one screen: errors before and after, and what is known now.
 
 
-def _error_table(found: ServerCalibration) -> Grid:
+def _error_table(found: AnyCalibration) -> Grid:
     """Median (and largest) absolute errors of what was measured, a row for each kind of it."""
     table = Grid.of("error, %: median (largest)", "n", "before", "after")
     if isinstance(found, Calibration):
@@ -246,7 +248,7 @@ def _steps(found: StepCalibration) -> Grid:
     return table
 
 
-def _few(found: ServerCalibration) -> str:
+def _few(found: AnyCalibration) -> str:
     """What is too few to leave any out."""
     if isinstance(found, StepCalibration):
         return (

@@ -19,7 +19,7 @@ from pinn.server.calibration.checks import Finding, check_traces, refuse
 from pinn.server.calibration.checks_benchmarks import check_benchmarks
 from pinn.server.calibration.measured_steps import StepCalibration, calibrate_steps, check_steps
 from pinn.server.calibration.prior import Prior, Start, served_prior
-from pinn.server.calibration.run import ServerCalibration, run_calibration
+from pinn.server.calibration.run import Calibration, run_calibration
 from pinn.server.traces.ingestion import BENCHMARKS, read_benchmark_table
 from pinn.server.traces.measured_steps import MeasuredSteps
 from pinn.server.traces.trace_tables import TraceTables
@@ -111,7 +111,7 @@ class Fit:
         first: What was fitted before it, to measured steps of the same server; None for nothing.
     """
 
-    found: ServerCalibration
+    found: Calibration | BenchmarkCalibration | StepCalibration
     coefficients: CoefficientSet
     kept: bool
     first: Fit | None = None
