@@ -35,7 +35,7 @@ def test_scalars_that_no_step_shows_keep_their_base() -> None:
     assert not rows.features[:, unseen].any()
     found = calibrate_to(rows, BETA_PRIOR)
     assert found.beta[unseen] == pytest.approx(BASE[unseen], rel=1e-6)
-    variance = [np.diag(c.covariance)[unseen] for c in (found.prior, found.posterior)]
+    variance = [np.diag(c.covariance)[unseen] for c in (BETA_PRIOR, found)]
     assert variance[1] == pytest.approx(variance[0], rel=1e-3)
 
 
