@@ -53,7 +53,7 @@ def test_stalls_do_not_move_alpha() -> None:
     truth = true_alpha(1)
     calm, stalled = (calibrate_alpha(requests(truth, 1000, stalls), PRIOR) for stalls in (0.0, 0.1))
     at = calm.taught & stalled.taught
-    change = np.abs(calm.alpha - stalled.alpha)[at]
+    change = np.abs(calm.posterior.alpha - stalled.posterior.alpha)[at]
     assert (change < 2 * spread(stalled.posterior)[at]).all()
 
 
