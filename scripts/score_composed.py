@@ -22,9 +22,8 @@ from pinn.laboratory.engines import engine_rows
 from pinn.laboratory.metrics import error_summary
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
-from pinn.training.breakdown import saved_scalars
 from pinn.training.data.deployments import measured_deployment
-from pinn.training.teacher import Teacher
+from pinn.training.teacher import Teacher, saved_scalars
 
 
 def main(wanted: str, kernels: Path) -> None:

@@ -33,7 +33,6 @@ from pinn.physics.step import step_features
 from pinn.specs.gpu import GpuSpec, load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.specs.serving import ServingSpec
-from pinn.training.breakdown import saved_scalars
 from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
 from pinn.training.synthetic import (
     TAUGHT_RELEASE,
@@ -43,7 +42,7 @@ from pinn.training.synthetic import (
     synthetic_deployments,
     weight_bytes,
 )
-from pinn.training.teacher import projected_parts
+from pinn.training.teacher import projected_parts, saved_scalars
 
 #: Deployments and batches of training are drawn with small seeds.
 SEED = 1_000_003

@@ -8,13 +8,12 @@ per layer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
 
 from pinn.engines.deployment import Deployment
-from pinn.errors import PinnError
 from pinn.kernels.composition import COMPOSED_PARTS, compose
 from pinn.kernels.evidence import KernelUse, kernels_used
 from pinn.physics.batch_sums import UniformBatches, alike, sum_batches
@@ -25,7 +24,7 @@ from pinn.physics.speculation import (
 )
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.batch import parse_batch
-from pinn.training.teacher import Scalars, Teacher
+from pinn.training.teacher import Teacher
 
 #: Parts of a step and what each holds, in the order of every table and plot.
 PARTS: dict[str, str] = {
@@ -48,13 +47,8 @@ _GEMM = "gemm"
 PART_OF_FEATURE: dict[str, str] = {name: f.part for name, f in STEP_FEATURES.items()}
 #: Part of a composed step -> part of the breakdown.
 PART_OF_OPERATOR: dict[str, str] = {
-    "gemm": _GEMM,
-    "experts": "experts",
-    "decode_attention": "decode_attention",
-    "prefill_attention": "prefill_attention",
-    "all_reduce": "communication",
-    "exchange": "communication",
-    "sampling": "sampling",
+    operator: "communication" if operator in ("all_reduce", "exchange") else operator
+    for operator in COMPOSED_PARTS
 }
 
 #: One decode without context: its multiplications read every weight once and do little else.
@@ -129,14 +123,9 @@ def breakdown(
     overheads = _by_part(
         PART_OF_FEATURE, scalars.overheads * features, scalars.overheads * one_token
     )
-    return Breakdown(
-        found.batch,
-        found.floor,
-        found.network,
-        found.features,
-        composed={part: kernels[part] + overheads[part] for part in PARTS},
-        kernels=tuple(kernels_used(teacher.kernels, deployment, equal)),
-    )
+    composed = {part: kernels[part] + overheads[part] for part in PARTS}
+    used = tuple(kernels_used(teacher.kernels, deployment, equal))
+    return replace(found, composed=composed, kernels=used)
 
 
 def _by_part(
@@ -155,22 +144,3 @@ def _by_part(
         else:
             found[part] += whole
     return found
-
-
-def saved_scalars(values: Mapping[str, Mapping[str, float]]) -> Scalars:
-    """Scalars from their JSON, as a checkpoint's metadata keeps them.
-
-    Raises:
-        PinnError: If an operator is missing or a step feature unknown.
-    """
-    multipliers, overheads = values.get("multipliers", {}), values.get("overheads", {})
-    if set(multipliers) != set(COMPOSED_PARTS) or not set(overheads) <= set(STEP_FEATURES):
-        raise PinnError(
-            f"the checkpoint's scalars are of {sorted(multipliers)} and {sorted(overheads)}, "
-            f"expected {', '.join(COMPOSED_PARTS)} and names of step features: train it anew with "
-            "'python train.py kernels=on'"
-        )
-    return Scalars(
-        np.array([float(multipliers[name]) for name in COMPOSED_PARTS]),
-        np.array([float(overheads.get(name, 0.0)) for name in STEP_FEATURES]),
-    )

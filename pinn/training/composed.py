@@ -86,14 +86,12 @@ def compose_shards(
         initial = (kernels, torch.get_num_threads())
         spawn = multiprocessing.get_context("spawn")
         with spawn.Pool(workers, initializer=_start_worker, initargs=initial) as pool:
-            for _ in pool.imap_unordered(_work, jobs):
-                done += 1
-                progress(done, len(starts))
+            for number, _ in enumerate(pool.imap_unordered(_work, jobs), done + 1):
+                progress(number, len(starts))
     else:
-        for job in jobs:
+        for number, job in enumerate(jobs, done + 1):
             _compose_shard(kernels, *job)
-            done += 1
-            progress(done, len(starts))
+            progress(number, len(starts))
 
 
 def read_composed(folder: Path, deployments: Sequence[Deployment]) -> ComposedSteps:

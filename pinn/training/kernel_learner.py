@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from pinn.kernels.heldout import surrogates_without
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.specs.gpu import GpuSpec, load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.training.composed import ComposedSteps, remembered_steps
 from pinn.training.data.measured_runs import MeasuredRun
@@ -58,6 +58,7 @@ from pinn.training.run_scalars import (
 from pinn.training.serving_rows import ServingRows
 from pinn.training.synthetic import catalog_deployments, synthetic_deployments
 from pinn.training.teacher import Teacher, projected_parts
+from pinn.training.trainer import LAST
 
 # Learning from measured servers: simulate, take the batches, fit, until nothing changes.
 
@@ -130,26 +131,20 @@ def alternate(
     for number in range(1, settings.rounds + 1):
         rows = run_rows(runs, run_latencies(fit, runs, parts), settings.workers)
         error = float(np.median(np.abs(rows.simulated_s / rows.measured_s - 1)))
-        _tell_runs(f"round {number}: median error of a figure {100 * error:.2f} %")
+        _tell(f"round {number}: median error of a figure {100 * error:.2f} %")
         if error > max(_TOO_FAR, least):
             fit = between(trusted, fit)
             continue
         trusted, least = fit, error
-        if before is not None and _change(before, rows.simulated_s) < settings.tolerance:
+        # Root mean square of the figures' log changes.
+        if before is not None and (
+            np.sqrt(np.mean(np.log(rows.simulated_s / before) ** 2)) < settings.tolerance
+        ):
             break
         found = fit_to_runs(Evidence(rows, models, parts, serving, serving_parts), fit, settings)
         fit = found if number <= _WHOLE_ROUNDS else between(fit, found)
         before = rows.simulated_s
     return fit
-
-
-def _change(before: Float[np.ndarray, " n"], after: Float[np.ndarray, " n"]) -> float:
-    """Root mean square of the figures' log changes."""
-    return float(np.sqrt(np.mean(np.log(after / before) ** 2)))
-
-
-def _tell_runs(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 # Learning from measured kernels: surrogates, composed steps, scalars, then the network.
@@ -240,7 +235,8 @@ class KernelLearner:
         trainer = self.trainer(max_epochs=self.distillation.epochs, folder=folder)
         module = Distillation(network, self.distillation, rows.deployments)
         loader = distillation_loader(rows, self.distillation, self.seed, lambda: module.global_step)
-        trainer.fit(module, loader, ckpt_path=_last(folder), weights_only=True)
+        last = folder / LAST
+        trainer.fit(module, loader, ckpt_path=last if last.is_file() else None, weights_only=True)
         return network.double().requires_grad_(False).eval()
 
 
@@ -252,19 +248,15 @@ def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSur
     if settings.released is not None:
         folder = Path(settings.released) / exclude.slug()
         if (folder / "kernels.json").is_file():
-            return _checked(KernelSurrogates.load(folder), exclude, folder)
+            surrogates = KernelSurrogates.load(folder)
+            found = surrogates.metadata.get("excluded")
+            if found != exclude.describe():
+                raise PinnError(
+                    f"{folder} holds surrogates fitted without {found}, wanted without "
+                    f"{exclude.describe()}: delete the folder or name another one"
+                )
+            return surrogates
     return surrogates_without(exclude, settings.seed, Path(settings.cache), _tell)
-
-
-def _checked(surrogates: KernelSurrogates, exclude: Exclusion, folder: Path) -> KernelSurrogates:
-    """The surrogates, if what they were fitted without is what has to be left out."""
-    found = surrogates.metadata.get("excluded")
-    if found != exclude.describe():
-        raise PinnError(
-            f"{folder} holds surrogates fitted without {found}, wanted without "
-            f"{exclude.describe()}: delete the folder or name another one"
-        )
-    return surrogates
 
 
 def composed_steps(
@@ -283,19 +275,13 @@ def composed_steps(
 
 def training_deployments(settings: KernelSettings, exclude: Exclusion) -> Sequence[Deployment]:
     """What steps are composed for: no near copy of a held-out model, no held-out GPU."""
-    gpus: list[GpuSpec] = [load_gpu(name) for name in settings.gpus]
-    gpus = [gpu for gpu in gpus if gpu.name not in exclude.gpus]
+    gpus = [gpu for gpu in map(load_gpu, settings.gpus) if gpu.name not in exclude.gpus]
 
     def allowed(model: ModelSpec) -> bool:
         return not any(is_near_copy(model, held_out) for held_out in exclude.models)
 
     synthetic = synthetic_deployments(settings.synthetic, gpus, settings.seed + 1, allowed)
     return synthetic + catalog_deployments(settings.catalog, gpus, settings.seed + 2, allowed)
-
-
-def _last(folder: Path) -> str | None:
-    path = folder / "last.ckpt"
-    return str(path) if path.is_file() else None
 
 
 def _tell(text: str) -> None:
@@ -385,8 +371,7 @@ def _learn(folder: Path, learner: KernelLearner, fold: Fold, _: str, *, kernels:
     whole = replace(learner, kernels=kernels)
     learned = whole.learn(fold.rows, fold.runs, fold.exclude, folder / "logs")
     write_json_file(folder / "fit.json", learned.fit.to_json(), indent=1)
-    metadata: Mapping[str, Any] = {"excluded": fold.exclude.describe()}
-    checkpoint = Checkpoint(learned.network.trained(), dict(metadata))
+    checkpoint = Checkpoint(learned.network.trained(), {"excluded": fold.exclude.describe()})
     save_checkpoint(checkpoint, folder / CHECKPOINT)
 
 
@@ -402,9 +387,7 @@ def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers
     began_s = time.monotonic()
     for done, (i, _) in enumerate(workers.run(partial(_learn_one, learner, root), folds), 1):
         left = still(done, len(folds), began_s)
-        print(
-            f"fold {done} of {len(folds)}: {_name(folds[i])}, {left}", file=sys.stderr, flush=True
-        )
+        _tell(f"fold {done} of {len(folds)}: {_name(folds[i])}, {left}")
 
 
 def _learn_one(learner: KernelLearner, root: Path, fold: Fold) -> None:

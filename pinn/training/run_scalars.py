@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from pinn.coefficients.coefficient_network import log_huber
-from pinn.errors import PinnError
 from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
@@ -25,7 +24,13 @@ from pinn.simulator.run import Run
 from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.learner import LEAST_STEPS_SHARE
 from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
-from pinn.training.teacher import MULTIPLIER_SPREADS, OVERHEADS, Scalars, prior_scalars
+from pinn.training.teacher import (
+    MULTIPLIER_SPREADS,
+    OVERHEADS,
+    Scalars,
+    prior_scalars,
+    saved_scalars,
+)
 
 # Measured serving runs as rows that are linear in the coefficients, given simulated batches.
 
@@ -97,8 +102,8 @@ def run_rows(
         workers: Threads.
     """
     jobs = [
-        Job(latency.deployment, run.workload, _scaled(latency, 1 + sign * _NUDGE))
-        for run, latency in zip(runs, latencies, strict=True)
+        Job(la.deployment, run.workload, replace(la, beta=la.beta * (1 + sign * _NUDGE)))
+        for run, la in zip(runs, latencies, strict=True)
         for sign in (-1, 0, 1)
     ]
     simulated = simulate_many(jobs, workers)
@@ -134,10 +139,6 @@ def _columns(
     measured = np.array([run.measured[stage][figure] for stage, figure in figures])
     weight = np.array([FIGURE_WEIGHTS[figure] for _, figure in figures])
     return step, request, seconds, measured, np.clip(gain, *_GAINS), weight
-
-
-def _scaled(latency: LinearLatency, factor: float) -> LinearLatency:
-    return LinearLatency(latency.deployment, latency.beta * factor, latency.alpha)
 
 
 def _model_weights(runs: Sequence[MeasuredRun]) -> np.ndarray:
@@ -241,17 +242,7 @@ def run_fit_from_json(values: Mapping[str, Any]) -> RunFit:
     Raises:
         PinnError: If an operator is missing or a name is unknown.
     """
-    multipliers, overheads = values.get("multipliers", {}), values.get("overheads", {})
-    unknown = set(overheads) - set(STEP_FEATURES)
-    if set(multipliers) != set(COMPOSED_PARTS) or unknown:
-        raise PinnError(
-            f"scalars of operators {', '.join(multipliers)} and overheads {', '.join(overheads)} "
-            "are not those of this version: train the checkpoint again"
-        )
-    scalars = Scalars(
-        np.array([multipliers[name] for name in COMPOSED_PARTS]),
-        np.array([overheads.get(name, 0.0) for name in STEP_FEATURES]),
-    )
+    scalars = saved_scalars(values)
     departures = {
         model: np.log([factors[name] for name in (*COMPOSED_PARTS, "overheads")])
         for model, factors in values.get("departures", {}).items()

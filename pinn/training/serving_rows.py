@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import compress
 
 import numpy as np
 import pandas as pd
@@ -94,21 +95,15 @@ class ServingRows:
         """The rows where ``keep`` is true, with the deployments they need and fresh weights."""
         used, index = np.unique(self.deployment[keep], return_inverse=True)
         deployments = tuple(self.deployments[i] for i in used)
-        arrays = {
-            f.name: getattr(self, f.name)[keep]
-            for f in fields(self)
-            if isinstance(getattr(self, f.name), np.ndarray)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        kept = {name: each[keep] for name, each in values.items() if isinstance(each, np.ndarray)}
+        kept |= {
+            "measured": tuple(compress(self.measured, keep)),
+            "deployments": deployments,
+            "deployment": index,
+            "weight": model_weights([deployments[i].model.name for i in index]),
         }
-        return replace(
-            self,
-            **arrays
-            | {
-                "measured": tuple(m for m, k in zip(self.measured, keep, strict=True) if k),
-                "deployments": deployments,
-                "deployment": index,
-                "weight": model_weights([deployments[i].model.name for i in index]),
-            },
-        )
+        return replace(self, **kept)
 
     def embedding(self) -> tuple[Float[np.ndarray, "m descriptors"], Float[np.ndarray, "m rates"]]:
         """Descriptors and log rates of the distinct deployments."""
@@ -139,26 +134,21 @@ def serving_rows(observations: pd.DataFrame) -> ServingRows:
         sums[[c for c in _COLUMNS if c.startswith(f"{part}:")]].to_numpy() for part in _PARTS
     )
     return ServingRows(
-        measured=tuple(measured),
-        deployments=deployments,
-        deployment=index,
-        tpot_features=tpot,
-        ttft_features=ttft,
-        request_features=request,
-        ttft_offset_s=sums["ttft_offset_s"].to_numpy(),
-        tpot_floor_s=sums["tpot_floor_s"].to_numpy(),
-        ttft_floor_s=sums["ttft_floor_s"].to_numpy(),
+        tuple(measured),
+        deployments,
+        index,
+        *(tpot, ttft, request),
+        **{name: sums[name].to_numpy() for name in _SECONDS},
         weight=model_weights([deployments[i].model.name for i in index]),
     )
 
 
 _PARTS = ("tpot", "ttft", "request")
+_SECONDS = ("ttft_offset_s", "tpot_floor_s", "ttft_floor_s")
 _COLUMNS = (
     *(f"{part}:{name}" for part in _PARTS[:2] for name in STEP_FEATURES),
     *(f"request:{name}" for name in REQUEST_FEATURES),
-    "ttft_offset_s",
-    "tpot_floor_s",
-    "ttft_floor_s",
+    *_SECONDS,
 )
 
 

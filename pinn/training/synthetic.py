@@ -103,11 +103,8 @@ def _place(
     draw: np.random.Generator, model: ModelSpec, gpus: Sequence[GpuSpec]
 ) -> Deployment | None:
     """The model on the first GPU kind, in random order, that has room and kernels for it."""
-    for i in draw.permutation(len(gpus)):
-        deployment = _split(draw, model, gpus[int(i)])
-        if deployment is not None:
-            return deployment
-    return None
+    placed = (_split(draw, model, gpus[int(i)]) for i in draw.permutation(len(gpus)))
+    return next(filter(None, placed), None)
 
 
 def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deployment | None:
@@ -120,11 +117,15 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
         moe_backend=as_in_tables(gpu),
         engine_version=TAUGHT_RELEASE,
     )
-    deployment = started(model, gpu, serving)
+    return _fitting(started(model, gpu, serving))
+
+
+def _fitting(deployment: Deployment | None) -> Deployment | None:
+    """The deployment where its weights fit; None where they do not, or it does not start."""
     if deployment is None:
         return None
-    fits = weight_bytes(deployment) <= WEIGHTS_SHARE * gpu.memory_bytes
-    return deployment if fits else None
+    room = WEIGHTS_SHARE * deployment.gpu.memory_bytes
+    return deployment if weight_bytes(deployment) <= room else None
 
 
 def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment | None:
@@ -244,13 +245,7 @@ def _groups(
         yield from (LayerGroup(count, attention, ffn) for count, ffn in ffns)
         return
     window = int(draw.choice([128, 512, 1024, 4096, 8192]))
-    narrow = AttentionSpec(
-        attention.heads,
-        attention.kv_heads,
-        attention.head_dim,
-        window,
-        attention.qk_norm_full_width,
-    )
+    narrow = replace(attention, window_tokens=window)
     share = draw.choice([0.5, 0.5, 0.75, 0.833, 1.0])
     for count, ffn in ffns:
         windowed = round(count * share)
@@ -316,7 +311,7 @@ def catalog_deployments(
             )
         except PinnError:
             continue
-        deployment = started(served, gpu, serving)
-        if deployment is not None and weight_bytes(deployment) <= WEIGHTS_SHARE * gpu.memory_bytes:
+        deployment = _fitting(started(served, gpu, serving))
+        if deployment is not None:
             found += by_all_kernels(deployment)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,16 +67,34 @@ class Scalars:
     ) -> Float[np.ndarray, "... features"]:
         """Betas of deployments from the projection of each part; never below their lower bounds."""
         betas = np.einsum("o,...of->...f", self.multipliers, projected) + self.overheads
-        bounds = np.array([f.lower_bound for f in STEP_FEATURES.values()])
-        return np.maximum(betas, bounds)
+        return np.maximum(betas, _BOUNDS)
 
     def to_json(self) -> dict[str, dict[str, float]]:
         """By name."""
-        names = [name for name, value in zip(STEP_FEATURES, self.overheads, strict=True) if value]
+        overheads = zip(STEP_FEATURES, self.overheads.tolist(), strict=True)
         return {
             "multipliers": dict(zip(COMPOSED_PARTS, self.multipliers.tolist(), strict=True)),
-            "overheads": {n: float(self.overheads[list(STEP_FEATURES).index(n)]) for n in names},
+            "overheads": {name: value for name, value in overheads if value},
         }
+
+
+def saved_scalars(values: Mapping[str, Mapping[str, float]]) -> Scalars:
+    """Scalars from their JSON, as a checkpoint's metadata keeps them.
+
+    Raises:
+        PinnError: If an operator is missing or a step feature unknown.
+    """
+    multipliers, overheads = values.get("multipliers", {}), values.get("overheads", {})
+    if set(multipliers) != set(COMPOSED_PARTS) or not set(overheads) <= set(STEP_FEATURES):
+        raise PinnError(
+            f"the checkpoint's scalars are of {sorted(multipliers)} and {sorted(overheads)}, "
+            f"expected {', '.join(COMPOSED_PARTS)} and names of step features: train it anew with "
+            "'python train.py kernels=on'"
+        )
+    return Scalars(
+        np.array([float(multipliers[name]) for name in COMPOSED_PARTS]),
+        np.array([float(overheads.get(name, 0.0)) for name in STEP_FEATURES]),
+    )
 
 
 def prior_scalars() -> Scalars:

@@ -28,7 +28,7 @@ from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
 from pinn.specs.gpu import list_gpus, load_gpu
-from pinn.training.breakdown import saved_scalars
+from pinn.training.teacher import saved_scalars
 
 #: No interval reaches less far, so none is computed for cells that differ less.
 SLOWER = 1.025

@@ -19,9 +19,8 @@ from pinn.training.breakdown import (
     PART_OF_OPERATOR,
     PARTS,
     breakdown,
-    saved_scalars,
 )
-from pinn.training.teacher import Teacher, prior_scalars
+from pinn.training.teacher import Teacher, prior_scalars, saved_scalars
 
 DENSE, MOE, LATENT = "meta-llama/Llama-3.1-8B", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3"
 MIXED = "1 prefill 512 @ 100 + 16 decode @ 600"

@@ -200,5 +200,5 @@ def test_json_and_back():
 
 def test_scalars_of_another_version_are_refused():
     values = RunFit().to_json()
-    with pytest.raises(PinnError, match="train the checkpoint again"):
+    with pytest.raises(PinnError, match="train it anew"):
         run_fit_from_json(values | {"multipliers": {"gemm": 1.0}})

@@ -98,8 +98,7 @@ def _teacher(
 ) -> tuple[Teacher | None, dict[str, str]]:
     """Kernels and scalars, and in words where they come from or why they are missing."""
     from pinn.kernels.surrogates import KernelSurrogates
-    from pinn.training.breakdown import saved_scalars
-    from pinn.training.teacher import Teacher, prior_scalars
+    from pinn.training.teacher import Teacher, prior_scalars, saved_scalars
 
     found = find_kernels(folder, checkpoint)
     if found is None:
