@@ -35,11 +35,8 @@ def attentions(
     """
     if is_latent(fields):
         latent, reaches = _latent(fields), windows(fields, layers, max_position)
-        chosen = _indexers(fields, layers)
-        return [
-            replace(latent, window_tokens=window, indexer=indexer)
-            for window, indexer in zip(reaches, chosen, strict=True)
-        ]
+        chosen = zip(reaches, _indexers(fields, layers), strict=True)
+        return [replace(latent, window_tokens=w, indexer=indexer) for w, indexer in chosen]
     base = _grouped(fields)
     owners = layers - fields.integer("num_kv_shared_layers", default=0, least=0)
     return [
@@ -179,14 +176,9 @@ def _pattern_layers(fields: ConfigFields, layers: int) -> list[bool]:
 
 _EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
 _TOP_K = (
-    "num_experts_per_tok",
-    "num_experts_per_token",
-    "top_k_experts",
-    "moe_top_k",
-    "moe_topk",
-    "experts_per_token",
-    "moe_k",
-)
+    "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k", "moe_topk",
+    "experts_per_token", "moe_k",
+)  # fmt: skip
 _DENSE_WIDTH = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 _LLAMA4 = frozenset({"llama4", "llama4_text"})
 

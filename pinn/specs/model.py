@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
@@ -10,7 +11,7 @@ from typing import Any
 from pinn.common.documents import MOST_MODEL_SIZE, check_size, is_finite, parse_json, written
 from pinn.errors import PinnError, printable
 from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Projection
-from pinn.specs.precision import Precision, precision
+from pinn.specs.precision import PRECISIONS, Precision
 
 # How next tokens are drawn from the logits: what decides what a sampler does in every step.
 
@@ -291,11 +292,11 @@ class LayerGroup:
 class WeightPrecisions:
     """The number format of each kind of weight matrix."""
 
-    attention: Precision = field(default_factory=lambda: precision("bf16"))
-    dense_ffn: Precision = field(default_factory=lambda: precision("bf16"))
-    experts: Precision = field(default_factory=lambda: precision("bf16"))
-    shared_experts: Precision = field(default_factory=lambda: precision("bf16"))
-    lm_head: Precision = field(default_factory=lambda: precision("bf16"))
+    attention: Precision = PRECISIONS["bf16"]
+    dense_ffn: Precision = PRECISIONS["bf16"]
+    experts: Precision = PRECISIONS["bf16"]
+    shared_experts: Precision = PRECISIONS["bf16"]
+    lm_head: Precision = PRECISIONS["bf16"]
 
 
 @dataclass(frozen=True)
@@ -331,21 +332,20 @@ class ModelSpec:
     hidden_size: int
     vocab_size: int
     layer_groups: tuple[LayerGroup, ...]
-    precisions: WeightPrecisions = field(default_factory=WeightPrecisions)
-    kv_cache_precision: Precision = field(default_factory=lambda: precision("bf16"))
+    precisions: WeightPrecisions = WeightPrecisions()
+    kv_cache_precision: Precision = PRECISIONS["bf16"]
     tied_embeddings: bool = False
     max_position: int = 4096
     extra_parameters: int = 0
     lookup_parameters: int = 0
     side_projections: tuple[tuple[int, Projection], ...] = ()
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling = Sampling()
     asked_as: str = field(default="", compare=False)
     left_out: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", printable(self.name))
-        object.__setattr__(self, "model_type", printable(self.model_type))
-        object.__setattr__(self, "asked_as", printable(self.asked_as))
+        for name in ("name", "model_type", "asked_as"):
+            object.__setattr__(self, name, printable(getattr(self, name)))
         for name in ("hidden_size", "vocab_size", "max_position"):
             if getattr(self, name) <= 0:
                 raise PinnError(
@@ -434,10 +434,8 @@ _LINEAR = {
 }
 
 
-def mixer_name(mixer: Mixer | None) -> str:
+def _mixer_name(mixer: Mixer) -> str:
     """What mixes tokens in a layer, in words."""
-    if mixer is None:
-        return "no mixer"
     if isinstance(mixer, LinearMixerSpec):
         return _LINEAR[mixer.kind]
     if isinstance(mixer, CrossAttentionSpec):
@@ -456,11 +454,9 @@ def mixer_names(model: ModelSpec) -> str:
     >>> mixer_names(load_model("Qwen/Qwen3-8B"))
     '36 full attention'
     """
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for group in model.layer_groups:
         if group.attention is not None:
-            name = mixer_name(group.attention)
-            counts[name] = counts.get(name, 0) + group.count
+            counts[_mixer_name(group.attention)] += group.count
     text = ", ".join(f"{count} {name}" for name, count in counts.items())
-    experts = sum(g.count for g in model.layer_groups if isinstance(g.ffn, MoeFfnSpec))
-    return f"{text}; {experts} with experts" if experts else text
+    return f"{text}; {model.moe_layers} with experts" if model.moe_layers else text
