@@ -163,29 +163,12 @@ def gains(
 _RELATIVE_STEP, _LEAST_STEP = 0.02, 1e-6
 
 
-@dataclass(frozen=True)
-class Sensitivity:
-    """How a figure answers to one coefficient.
-
-    Attributes:
-        name: Of the feature; those of beta first, then those of alpha.
-        coefficient: Its value.
-        derivative: Of the figure, per unit of the coefficient.
-        elasticity: Per cent of the figure per per cent of the coefficient.
-    """
-
-    name: str
-    coefficient: float
-    derivative: float
-    elasticity: float
-
-
 def coefficient_sensitivities(
     workload: Workload,
     latency: LinearLatency,
     figure: Callable[[Run], float],
     engine: EngineSpec | None = None,
-) -> list[Sensitivity]:
+) -> dict[str, dict[str, float]]:
     """Differentiate a figure of a run with respect to every coefficient.
 
     A symmetric difference, or a forward one where a coefficient would turn negative. Step
@@ -196,6 +179,11 @@ def coefficient_sensitivities(
         latency: Deployment and coefficients.
         figure: Such as ``lambda run: run.requests.e2e_s.mean()``.
         engine: Further engine settings.
+
+    Returns:
+        Name of a feature, those of beta first, then those of alpha -> ``value`` of its coefficient,
+        ``derivative`` (units of the figure per unit of the coefficient) and ``elasticity`` (per
+        cent of the figure per per cent of the coefficient).
 
     Raises:
         PinnError: If the figure is 0 or does not exist in the run.
@@ -210,28 +198,21 @@ def coefficient_sensitivities(
     occurs = np.concatenate(
         [step_feature_sums(latency.deployment, base) > 0, np.ones(len(REQUEST_FEATURES), bool)]
     )
-    values = np.concatenate([latency.beta, latency.alpha])
+    values, split = np.concatenate([latency.beta, latency.alpha]), [len(latency.beta)]
     steps = np.maximum(values * _RELATIVE_STEP, _LEAST_STEP)
     lows, highs = np.maximum(values - steps, 0.0), values + steps
-    changed = [(i, value) for i in np.flatnonzero(occurs).tolist() for value in (lows[i], highs[i])]
-    jobs = [
-        Job(latency.deployment, workload, _with(latency, values, i, value), engine)
-        for i, value in changed
-    ]
-    figures = map_runs(lambda _, run: figure(run), jobs)
+    jobs = []
+    for i in np.flatnonzero(occurs):
+        for value in (lows[i], highs[i]):
+            beta, alpha = np.split(np.where(np.arange(len(values)) == i, value, values), split)
+            changed = replace(latency, beta=beta, alpha=alpha)
+            jobs.append(Job(latency.deployment, workload, changed, engine))
+    figures = np.reshape(map_runs(lambda _, run: figure(run), jobs), (-1, 2))
     derivative = np.zeros(len(values))
-    for (i, _), low, high in zip(changed[::2], figures[::2], figures[1::2], strict=True):
-        derivative[i] = (high - low) / (highs[i] - lows[i])
+    derivative[occurs] = (figures[:, 1] - figures[:, 0]) / (highs - lows)[occurs]
     elasticity = derivative * values / base_figure
-    names = [*STEP_FEATURES, *REQUEST_FEATURES]
-    return [
-        Sensitivity(name, float(v), float(d), float(e))
-        for name, v, d, e in zip(names, values, derivative, elasticity, strict=True)
-    ]
-
-
-def _with(latency: LinearLatency, values: np.ndarray, index: int, value: float) -> LinearLatency:
-    changed = values.copy()
-    changed[index] = value
-    beta, alpha = np.split(changed, [len(latency.beta)])
-    return replace(latency, beta=beta, alpha=alpha)
+    columns = {"value": values, "derivative": derivative, "elasticity": elasticity}
+    return {
+        name: {column: float(of_all[i]) for column, of_all in columns.items()}
+        for i, name in enumerate([*STEP_FEATURES, *REQUEST_FEATURES])
+    }

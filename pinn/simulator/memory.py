@@ -68,6 +68,10 @@ class KvLayout:
         windowed = np.minimum(blocks, self.window_blocks)
         return self.full_groups * blocks + self.window_groups * windowed
 
+    def token_bytes(self, block_size: int) -> float:
+        """Keys and values of a token on one GPU, in the layers that keep those of every token."""
+        return self.block_bytes / block_size * self.full_groups
+
 
 def tokens_beyond(deployment: Deployment) -> int:
     """Tokens past a request's end for which it may hold blocks: drafts of two steps and a third's.

@@ -25,10 +25,8 @@ WHOLE_RUN = "all"
 _BAND_PERCENT = 0.5
 
 
-def of_stage(run: Run, stage: str) -> Bool[np.ndarray, " requests"]:
-    """Mask of a stage's requests, or of all of them."""
-    r = run.requests
-    return np.ones(len(r), bool) if stage == WHOLE_RUN else r.stage == int(stage)
+def _of_stage(run: Run, stage: str) -> Bool[np.ndarray, " requests"]:
+    return run.requests.of_stage(None if stage == WHOLE_RUN else int(stage))
 
 
 def figure_seconds(run: Run, stage: str, figure: str) -> float:
@@ -46,7 +44,7 @@ def figure_seconds(run: Run, stage: str, figure: str) -> float:
     Raises:
         PinnError: If the figure is unknown.
     """
-    mine = of_stage(run, stage) & run.requests.finished
+    mine = _of_stage(run, stage) & run.requests.finished
     if not mine.any():
         return float("nan")
     seconds = _latencies(run, figure)[mine]
@@ -59,7 +57,7 @@ def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " req
 
     All that were served for a mean; those around it for a percentile.
     """
-    mine = of_stage(run, stage) & run.requests.finished
+    mine = _of_stage(run, stage) & run.requests.finished
     percent = _percent(figure)
     if percent is None or not mine.any():
         return mine
@@ -71,7 +69,7 @@ def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " req
 
 def failed_share(run: Run, stage: str) -> float:
     """Share of a stage's requests that timed out or were rejected."""
-    mine = of_stage(run, stage)
+    mine = _of_stage(run, stage)
     return float(1 - run.requests.finished[mine].mean())
 
 

@@ -14,8 +14,8 @@ from pinn.simulator.statistics import (
     client_statistics,
     engine_statistics,
     latency_statistics,
-    latency_table,
-    stage_table,
+    print_latencies,
+    served_facts,
 )
 
 # What a run of two pools is reported by: what clients see, each pool and the link between.
@@ -38,23 +38,18 @@ def pools_statistics(
         stage: Only the clients of this stage.
     """
     r, run = found.decode.requests, found.decode
-    mine = r.finished if stage is None else r.finished & (r.stage == stage)
+    mine = r.finished & r.of_stage(stage)
     tpot_s = r.mean_itl_s[mine]
     figures = client_statistics(run, stage)
     figures |= latency_statistics("tpot", tpot_s[~np.isnan(tpot_s)])
     if stage is not None:
         return figures
-    return figures | {
-        "pools": {
-            "prefill": _pool_statistics(prefill) | engine_statistics(found.prefill),
-            "decode": _pool_statistics(decode) | engine_statistics(found.decode),
-        },
-        "kv_transfer": _transfer_statistics(found),
+    pools = {"prefill": (prefill, found.prefill), "decode": (decode, found.decode)}
+    figures["pools"] = {
+        name: {"workers": pool.workers, "gpus": pool.gpus} | engine_statistics(of_pool)
+        for name, (pool, of_pool) in pools.items()
     }
-
-
-def _pool_statistics(pool: Pool) -> dict[str, Any]:
-    return {"workers": pool.workers, "gpus": pool.gpus}
+    return figures | {"kv_transfer": _transfer_statistics(found)}
 
 
 def _transfer_statistics(found: PoolsRun) -> dict[str, Any]:
@@ -79,8 +74,9 @@ _LATENCIES = {
     "tpot": "per output token",
     "itl": "between tokens",
     "scheduling_delay": "arrival to prefill",
+    "wait": "wait before a transfer",
+    "link": "on the link",
 }
-_TRANSFER = {"wait": "wait before a transfer", "link": "on the link"}
 
 
 def print_pools(run: Run, figures: Mapping[str, Any], labels: Mapping[str, str]) -> None:
@@ -91,35 +87,18 @@ def print_pools(run: Run, figures: Mapping[str, Any], labels: Mapping[str, str])
         figures: Of :func:`pinn.simulator.pool_report.pools_statistics`.
         labels: Pool -> what one of its servers is.
     """
-    console = page()
-    console.print(latency_table(figures | figures["kv_transfer"], _LATENCIES | _TRANSFER, {}))
-    if run.workload.stages > 1:
-        console.print(stage_table(run))
-    console.print(_pool_table(figures["pools"], labels))
-    lost = "".join(
-        f", {figures[f'{how}_requests']:,} {how.replace('_', ' ')}"
-        for how in ("timed_out", "rejected")
-        if figures[f"{how}_requests"]
-    )
-    transfer = figures["kv_transfer"]
-    rate = transfer["link_bytes_per_s"] / 1e9
-    for name, text in {
-        "requests": f"{figures['completed_requests']:,} of {figures['injected_requests']:,} "
-        f"served{lost}",
-        "throughput": f"{figures['responses_per_sec']:.2f} requests/s, "
-        f"{figures['tokens_per_sec']:,.0f} output tokens/s over "
-        f"{figures['vllm_estimated_duration_s']:,.1f} s",
-        "KV transfer": f"{transfer['transfers']:,} prompts, {transfer['gigabytes_mean']:.3g} GB "
-        f"each on average, at {rate:g} GB/s a GPU",
-    }.items():
-        console.print(f"{name:<12}  {text}")
-
-
-def _pool_table(pools: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> Grid:
+    transfer, pools = figures["kv_transfer"], figures["pools"]
+    print_latencies(run, figures | transfer, _LATENCIES, {})
     table = Grid.of("pool", *pools)
     for row, text in _POOL_ROWS.items():
         table.add(row, *(text(found, labels[name]) for name, found in pools.items()))
-    return table
+    page().print(table)
+    moved = (
+        f"{transfer['transfers']:,} prompts, {transfer['gigabytes_mean']:.3g} GB each on average, "
+        f"at {transfer['link_bytes_per_s'] / 1e9:g} GB/s a GPU"
+    )
+    for name, words in (served_facts(figures) | {"KV transfer": moved}).items():
+        page().print(f"{name:<12}  {words}")
 
 
 _POOL_ROWS: Mapping[str, Callable[[Mapping[str, Any], str], str]] = {

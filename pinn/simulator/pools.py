@@ -14,10 +14,10 @@ from pinn.simulator.engine import Engine
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import complete_latency
 from pinn.simulator.loop import advance_pools, advance_pools_compiled
-from pinn.simulator.memory import KvLayout, kv_layout
-from pinn.simulator.run import GapRuns, RequestRecords, Run, StepRecords
+from pinn.simulator.memory import kv_layout
+from pinn.simulator.run import RequestRecords, Run
 from pinn.simulator.setup import check_run, set_up
-from pinn.simulator.simulate import read_records, run_engines
+from pinn.simulator.simulate import finished_run, read_records, run_engines
 from pinn.simulator.state import DECODES, PREFILLS, REJECTED, TIMED_OUT, UNSENT
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.gpu import network_bytes_per_s
@@ -55,6 +55,13 @@ class Transfers:
         return self.ready_s - self.left_s - self.link_s
 
 
+#: What clients see of a request at the prefill pool alone.
+_OF_PREFILL = (
+    "arrival_s", "handed_s", "queued_s", "scheduled_s", "cached_tokens", "reused_tokens",
+    "arrival_state", "start_state", "handed_work",
+)  # fmt: skip
+
+
 def client_records(
     ahead: Engine, behind: Engine, ahead_latency: LatencyModel, behind_latency: LatencyModel
 ) -> RequestRecords:
@@ -72,24 +79,15 @@ def client_records(
     lost = (answers["status"] == UNSENT) & np.isin(status, (TIMED_OUT, REJECTED))
     answers["status"][lost] = status[lost]
     ended = read_records(behind, behind_latency)
-    came = begun.finished
     return replace(
         ended,
-        finish_s=np.where(came, ended.finish_s, begun.finish_s),
-        arrival_s=begun.arrival_s,
-        handed_s=begun.handed_s,
-        queued_s=begun.queued_s,
-        scheduled_s=begun.scheduled_s,
-        cached_tokens=begun.cached_tokens,
-        reused_tokens=begun.reused_tokens,
+        finish_s=np.where(begun.finished, ended.finish_s, begun.finish_s),
         computed_tokens=begun.computed_tokens + ended.computed_tokens,
         preemptions=begun.preemptions + ended.preemptions,
         early_preemptions=begun.preemptions + ended.early_preemptions,
         recomputed_tokens=begun.recomputed_tokens + ended.recomputed_tokens,
         early_recomputed_tokens=begun.recomputed_tokens + ended.early_recomputed_tokens,
-        arrival_state=begun.arrival_state,
-        start_state=begun.start_state,
-        handed_work=begun.handed_work,
+        **{name: getattr(begun, name) for name in _OF_PREFILL},
     )
 
 
@@ -236,7 +234,7 @@ def simulate_pools(
     ahead = set_up(prefill.deployment, first, prefill.engine, layouts[0], refused)
     sources = int(ahead.record["n_replicas"][0])
     behind = set_up(decode.deployment, brought, decode.engine, layouts[1], refused, sources)
-    token_bytes = _gpu_token_bytes(decode.deployment, layouts[1])
+    token_bytes = layouts[1].token_bytes(decode.deployment.recipe.block_tokens)
     link = link or default_link(prefill, decode)
     _join(ahead, behind, prefill, decode, link, token_bytes)
     latencies = [complete_latency(pool.latency) for pool in (prefill, decode)]
@@ -245,10 +243,8 @@ def simulate_pools(
     assert records is not None, "a run that nothing may stop came to no end"
     requests = client_records(ahead, behind, *latencies)
     runs = [
-        _pool_run(pool, state, workload, requests, layout, *recorded)
-        for pool, state, layout, recorded in zip(
-            (prefill, decode), engines, layouts, records, strict=True
-        )
+        finished_run(pool.deployment, workload, state, requests, recorded)
+        for pool, state, recorded in zip((prefill, decode), engines, records, strict=True)
     ]
     return PoolsRun(runs[0], runs[1], read_transfers(behind, token_bytes * decode.ranks), link)
 
@@ -268,11 +264,6 @@ def _check_alike(prefill: Deployment, decode: Deployment) -> None:
             )
 
 
-def _gpu_token_bytes(deployment: Deployment, layout: KvLayout) -> float:
-    """Keys and values of a token on one GPU, in the layers that keep those of every token."""
-    return layout.block_bytes / deployment.recipe.block_tokens * layout.full_groups
-
-
 def _join(
     ahead: Engine, behind: Engine, prefill: Pool, decode: Pool, link: Link, token_bytes: float
 ) -> None:
@@ -290,24 +281,3 @@ def _join(
     behind.record["transfer_token_s"] = token_s
     behind.record["source_token_s"] = token_s * decode.ranks / prefill.ranks
     behind.record["transfer_latency_s"] = link.latency_s
-
-
-def _pool_run(
-    pool: Pool,
-    state: Engine,
-    workload: Workload,
-    requests: RequestRecords,
-    layout: KvLayout,
-    steps: StepRecords,
-    gaps: GapRuns,
-) -> Run:
-    return Run(
-        workload,
-        requests,
-        steps,
-        gaps,
-        layout.blocks,
-        pool.deployment.recipe.block_tokens,
-        pool.engine.replicas * pool.deployment.recipe.data_parallel_size,
-        int(state.record["n_groups"][0]),
-    )

@@ -101,6 +101,10 @@ class RequestRecords:
     def __len__(self) -> int:
         return len(self.status)
 
+    def of_stage(self, stage: int | None) -> Bool[np.ndarray, " requests"]:
+        """Mask of the requests of a stage; of all without one."""
+        return np.full(len(self), True) if stage is None else self.stage == stage
+
     @property
     def finished(self) -> Bool[np.ndarray, " requests"]:
         """Mask of the requests that were served to the end."""

@@ -234,7 +234,6 @@ def _settings(
     overlap = recipe.overlap if spec.async_scheduling is None else spec.async_scheduling
     totals, size = workload.prompt_tokens + workload.output_tokens, recipe.block_tokens
     beyond = tokens_beyond(deployment)
-    bytes_per_token = layout.block_bytes / size * layout.full_groups
     rules = recipe.scheduler
     ahead = overlap and pipeline > 1
     stagger = pipeline if ahead and rules.pipelined_decodes == STAGGERED else 0
@@ -292,7 +291,7 @@ def _settings(
         "stages_wait": workload.stages_wait,
         "stage_gap_s": workload.stage_gap_s,
         "transfer_latency_s": spec.kv_transfer_latency_s,
-        "transfer_token_s": bytes_per_token / spec.kv_transfer_bytes_per_s,
+        "transfer_token_s": layout.token_bytes(size) / spec.kv_transfer_bytes_per_s,
     }
 
 

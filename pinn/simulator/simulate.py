@@ -174,15 +174,22 @@ def simulate_unless(
     records = run_engines(advance, advance_compiled, [state], [latency], compiled, hopeless)
     if records is None:
         return None
-    return Run(
-        workload,
-        read_records(state, latency),
-        *records[0],
-        layout.blocks,
-        deployment.recipe.block_tokens,
-        engine.replicas * deployment.recipe.data_parallel_size,
-        int(state.record["n_groups"][0]),
+    return finished_run(deployment, workload, state, read_records(state, latency), records[0])
+
+
+def finished_run(
+    deployment: Deployment,
+    workload: Workload,
+    state: Engine,
+    requests: RequestRecords,
+    recorded: tuple[StepRecords, GapRuns],
+) -> Run:
+    """A run from its parts."""
+    blocks, replicas, groups = (
+        int(state.record[name][0]) for name in ("cache_blocks", "n_replicas", "n_groups")
     )
+    size = deployment.recipe.block_tokens
+    return Run(workload, requests, *recorded, blocks, size, replicas, groups)
 
 
 def run_engines(
@@ -225,7 +232,7 @@ def _collect(
     hopeless: Hopeless | None = None,
 ) -> list[tuple[StepRecords, GapRuns]] | None:
     """Run to the end, emptying the record buffers whenever one is full or somebody looks."""
-    buffers = [_Buffers(*each) for each in zip(states, arrays, strict=True)]
+    taken: list[list[list[np.ndarray]]] = [[] for _ in states]
     status, rows, idle, total = FULL, states[0].step_rows, 0, 0
     while status == FULL:
         if hopeless is not None:
@@ -242,40 +249,28 @@ def _collect(
             )
         total += steps
         check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
-        for buffer in buffers:
-            buffer.empty()
-        if status == FULL and hopeless is not None and hopeless(*_so_far(arrays[0])):
-            return None
+        for parts, state, of_state in zip(taken, states, arrays, strict=True):
+            parts.append(_take(state, of_state))
+        if status == FULL and hopeless is not None:
+            now_s = float(arrays[0]["groups"]["now_s"].max())
+            if hopeless(arrays[0]["requests"], now_s):
+                return None
     if status == BAD_STEP:
         seconds = next((s.bad_step_s for s in states if s.bad_step_s != 0), 0.0)
         raise PinnError(
             f"the latency model gave a step {seconds} s; it must be positive and finite for every "
             "batch"
         )
-    return [buffer.whole() for buffer in buffers]
+    records = []
+    for parts in taken:
+        steps, *gaps = (np.concatenate(column) for column in zip(*parts, strict=True))
+        records.append((StepRecords(steps), GapRuns(*gaps)))
+    return records
 
 
-class _Buffers:
-    """What an engine has recorded, in buffers that are emptied now and then."""
-
-    def __init__(self, state: Any, arrays: dict[str, Any]) -> None:
-        self.state, self.arrays = state, arrays
-        self.steps: list[np.ndarray] = []
-        self.gaps: list[list[np.ndarray]] = []
-
-    def empty(self) -> None:
-        """Take what has come since the last time."""
-        state, arrays = self.state, self.arrays
-        self.steps.append(arrays["steps"][: state.n_steps].copy())
-        columns = ("gap_s", "gap_count", "gap_tokens")
-        self.gaps.append([arrays[name][: state.n_gaps].copy() for name in columns])
-        state.n_steps = state.n_gaps = 0
-
-    def whole(self) -> tuple[StepRecords, GapRuns]:
-        """All that was taken."""
-        gaps = GapRuns(*(np.concatenate(parts) for parts in zip(*self.gaps, strict=True)))
-        return StepRecords(np.concatenate(self.steps)), gaps
-
-
-def _so_far(arrays: dict[str, Any]) -> tuple[np.ndarray, float]:
-    return arrays["requests"], float(arrays["groups"]["now_s"].max())
+def _take(state: Any, arrays: dict[str, Any]) -> list[np.ndarray]:
+    """Steps and gaps that an engine has recorded since the last time, out of its buffers."""
+    steps = arrays["steps"][: state.n_steps].copy()
+    gaps = [arrays[name][: state.n_gaps].copy() for name in ("gap_s", "gap_count", "gap_tokens")]
+    state.n_steps = state.n_gaps = 0
+    return [steps, *gaps]

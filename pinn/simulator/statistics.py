@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from rich.console import Console
 
 from pinn.common.screen import Grid, page
-from pinn.simulator.run import GapRuns, Run
+from pinn.simulator.run import Run
 from pinn.units import MILLISECOND
 
 # What a run is reported by: latencies, throughput, queueing, cache and batches.
@@ -64,7 +63,7 @@ def client_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
         stage: Only requests of this stage.
     """
     r = run.requests
-    mine = np.ones(len(r), bool) if stage is None else r.stage == stage
+    mine = r.of_stage(stage)
     done = mine & r.finished
     found: dict[str, Any] = _counts(run, mine, done)
     for name, seconds in (
@@ -74,7 +73,9 @@ def client_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
     ):
         found |= latency_statistics(name, seconds[done])
     if stage is None:
-        return found | _gaps(run.gaps) | _verification(run)
+        gaps, whole = run.gaps, run.gaps.count * run.gaps.tokens
+        found |= latency_statistics("itl", gaps.seconds / gaps.tokens, whole)
+        return found | _verification(run)
     means = r.mean_itl_s[done]
     means = means[~np.isnan(means)]
     return found | latency_statistics("itl", means)
@@ -121,10 +122,6 @@ def latency_statistics(
     for percent, value in zip(PERCENTILES, weighted_percentiles(seconds, counts), strict=True):
         found[f"{name}_p{percent}_ms"] = value / MILLISECOND
     return found
-
-
-def _gaps(gaps: GapRuns) -> dict[str, float]:
-    return latency_statistics("itl", gaps.seconds / gaps.tokens, gaps.count * gaps.tokens)
 
 
 def _verification(run: Run) -> dict[str, Any]:
@@ -225,26 +222,36 @@ _LATENCIES = {
 def print_report(
     run: Run,
     statistics: dict[str, Any],
-    console: Console | None = None,
-    intervals: Mapping[str, tuple[float, float | None]] | None = None,
+    intervals: Mapping[str, tuple[float, float | None]],
 ) -> None:
     """Print latencies, stages, throughput, queueing, cache and steps.
 
     Args:
         run: The run.
         statistics: Of it.
-        console: Where to; standard output without one.
         intervals: Name of a mean in milliseconds -> ends of its 90 % interval; no upper one where
             the slow end serves nothing.
     """
-    console = console or page()
-    console.print(latency_table(statistics, _LATENCIES, intervals or {}))
+    print_latencies(run, statistics, _LATENCIES, intervals)
+    table = Grid.of("", "", text=2)
+    for name, text in (served_facts(statistics) | _engine_facts(statistics)).items():
+        table.add(name, text)
+    page().print(table)
+
+
+def print_latencies(
+    run: Run,
+    found: Mapping[str, Any],
+    rows: Mapping[str, str],
+    intervals: Mapping[str, tuple[float, float | None]],
+) -> None:
+    """Print a table of latencies, and one of the stages if there are several."""
+    page().print(_latency_table(found, rows, intervals))
     if run.workload.stages > 1:
-        console.print(stage_table(run))
-    console.print(_facts(statistics))
+        page().print(_stage_table(run))
 
 
-def latency_table(
+def _latency_table(
     found: Mapping[str, Any],
     rows: Mapping[str, str],
     intervals: Mapping[str, tuple[float, float | None]],
@@ -268,7 +275,7 @@ def _ends(ends: tuple[float, float | None]) -> str:
     return f"{_number(low)} or more" if high is None else f"{_number(low)} to {_number(high)}"
 
 
-def stage_table(run: Run) -> Grid:
+def _stage_table(run: Run) -> Grid:
     """Rates and latencies of each load stage."""
     table = Grid.of("stage", "served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL")
     for stage in range(run.workload.stages):
@@ -283,8 +290,8 @@ def stage_table(run: Run) -> Grid:
     return table
 
 
-def _facts(found: dict[str, Any]) -> Grid:
-    table = Grid.of("", "", text=2)
+def served_facts(found: Mapping[str, Any]) -> dict[str, str]:
+    """How many requests were served, and how fast, in words."""
     lost = [
         f"{found[f'{how}_requests']:,} {how.replace('_', ' ')}"
         for how in ("timed_out", "rejected")
@@ -296,9 +303,11 @@ def _facts(found: dict[str, Any]) -> Grid:
         f"{found['tokens_per_sec']:,.0f} output tokens/s over "
         f"{found['vllm_estimated_duration_s']:,.1f} s"
     )
+    return {"requests": ", ".join([served, *lost]), "throughput": rates}
+
+
+def _engine_facts(found: Mapping[str, Any]) -> dict[str, str]:
     rows = {
-        "requests": ", ".join([served, *lost]),
-        "throughput": rates,
         "queue": f"{found['waiting_mean']:.2f} waiting on average, {found['waiting_max']:,} at "
         f"most; {found['running_max']:,} running at most",
         "preemptions": f"{found['preemption_count']:,} "
@@ -316,9 +325,7 @@ def _facts(found: dict[str, Any]) -> Grid:
             f"{100 * found['acceptance_rate']:.1f} % of {found['drafted_tokens']:,} tokens "
             f"accepted; {found['tokens_per_decode']:.2f} tokens of a request per step"
         )
-    for name, text in rows.items():
-        table.add(name, text)
-    return table
+    return rows
 
 
 def _number(value: float) -> str:

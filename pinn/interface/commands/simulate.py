@@ -184,7 +184,7 @@ def print_simulation(
     )
     found = overload(run)
     say(f"{heading}, {found}" if found else heading)
-    print_report(run, statistics, intervals=(trust or {}).get("figures", {}))
+    print_report(run, statistics, (trust or {}).get("figures", {}))
     if trust is not None:
         from pinn.interface.commands.simulation_report import simulation_lines
 

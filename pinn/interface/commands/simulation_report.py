@@ -51,15 +51,11 @@ def simulated_sensitivity(
     if figure not in known:
         raise PinnError(f"--sensitivity {figure}: no such figure; known are {', '.join(known)}")
     try:
-        found = coefficient_sensitivities(
+        coefficients = coefficient_sensitivities(
             job.workload, latency, lambda run: float(run_statistics(run)[figure]), job.engine
         )
     except PinnError as error:
         raise PinnError(f"--sensitivity {figure}: {error}") from error
-    coefficients = {
-        s.name: {"value": s.coefficient, "derivative": s.derivative, "elasticity": s.elasticity}
-        for s in found
-    }
     return {"figure": figure, "value": float(known[figure]), "coefficients": coefficients}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -31,18 +32,10 @@ def benchmark_workload(run: BenchmarkRun, seed: int = 0) -> Workload:
     prompt = _draw(load.prompt, load.requests, rng)
     output = _draw(load.output, load.requests, rng)
     offsets = _offsets(load, rng)
-    donor, shared = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    shared: dict[str, Any] = {}
     if load.prefix is not None:
-        prompt, donor, shared = _repeat(load.prefix, prompt, rng)
-    return Workload(
-        run.name,
-        prompt,
-        output,
-        offsets,
-        shares_with=donor,
-        shared_tokens=shared,
-        concurrency=load.concurrency,
-    )
+        prompt, shared = _repeat(load.prefix, prompt, rng)
+    return Workload(run.name, prompt, output, offsets, **shared, concurrency=load.concurrency)
 
 
 def _draw(lengths: Lengths, count: int, rng: np.random.Generator) -> Int[np.ndarray, " n"]:
@@ -82,14 +75,14 @@ def _offsets(load: Load, rng: np.random.Generator) -> Float[np.ndarray, " n"]:
 
 def _repeat(
     prefix: SharedPrefix, prompt: Int[np.ndarray, " n"], rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Prompt lengths, donors and shared tokens of prompts sent over and over in one order."""
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Prompt lengths, and what is shared, of prompts sent over and over in one order."""
     prompts = prefix.groups * prefix.prompts_per_group
     which = rng.permutation(prompts)[np.arange(len(prompt)) % prompts]
     length = prompt[: min(prompts, len(prompt))]
     tokens = length[which % len(length)]
     shared = np.minimum(prefix.tokens, tokens)
-    return tokens, *share_prompts(which // prefix.prompts_per_group, shared, which, tokens)
+    return tokens, share_prompts(which // prefix.prompts_per_group, shared, which, tokens)
 
 
 # Figures of a simulated run, counted as the clients of benchmarks count theirs.

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from pinn.common.documents import MOST_SECONDS
+from pinn.common.documents import MOST_SECONDS, check_size
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import (
     check_requests,
@@ -29,7 +29,7 @@ from pinn.simulator.workloads.arrivals import (
     read_stages,
 )
 from pinn.simulator.workloads.workload import Workload, share_prompts
-from pinn.simulator.workloads.yaml_spec import Number, Whole, check
+from pinn.simulator.workloads.yaml_spec import Number, Strict, Whole, check
 from pinn.units import MICROSECOND
 
 # Clients of a BLIS workload specification: their keys, and the requests that one sends.
@@ -40,11 +40,7 @@ Requests = tuple[np.ndarray, ...]
 DEFAULT_PREFIX_TOKENS = 50
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class BlisArrival(_Strict):
+class BlisArrival(Strict):
     """Gaps between a client's requests: by ``cv``, or by ``shape`` and ``scale`` (us)."""
 
     process: str = "poisson"
@@ -53,9 +49,9 @@ class BlisArrival(_Strict):
     scale: Number | None = Field(default=None, gt=0)
 
     def gaps_s(
-        self, rate_per_s: float, count: int, rng: np.random.Generator
+        self, rate_per_s: float, count: int, rng: np.random.Generator, faster: float
     ) -> Float[np.ndarray, " count"]:
-        """Seconds between requests.
+        """Seconds between requests, so many times faster where ``scale`` sets them.
 
         Raises:
             PinnError: If the process is unknown or lacks its second parameter.
@@ -68,18 +64,15 @@ class BlisArrival(_Strict):
                 "have them"
             )
         mean = self.shape if self.process == "gamma" else math.gamma(1 + 1 / self.shape)
-        scale_s = 1 / (rate_per_s * mean) if self.scale is None else self.scale * MICROSECOND
+        scale_s = 1 / (rate_per_s * mean)
+        if self.scale is not None:
+            scale_s = self.scale / faster * MICROSECOND
         if self.process == "gamma":
             return rng.gamma(self.shape, scale_s, count)
         return rng.weibull(self.shape, count) * scale_s
 
-    def faster(self, factor: float) -> BlisArrival:
-        """The arrivals at so many times the rate."""
-        scale = None if self.scale is None else self.scale / factor
-        return self.model_copy(update={"scale": scale})
 
-
-class BlisLengths(_Strict):
+class BlisLengths(Strict):
     """Lengths as ``pinn.simulator.workloads.arrivals`` draws them, or ``empirical`` weights."""
 
     type: str
@@ -101,7 +94,7 @@ class BlisLengths(_Strict):
         return np.maximum(rng.choice(lengths, count, p=weights / weights.sum()), 1).astype(np.int64)
 
 
-class _Window(_Strict):
+class _Window(Strict):
     start_us: Number = Field(ge=0)
     end_us: Number
     trace_rate: Number | None = Field(default=None, gt=0)
@@ -109,28 +102,25 @@ class _Window(_Strict):
     input_distribution: BlisLengths | None = None
     output_distribution: BlisLengths | None = None
 
-    def faster(self, factor: float) -> _Window:
-        """The window with so many times the rate."""
-        rate = None if self.trace_rate is None else self.trace_rate * factor
-        arrival = None if self.arrival is None else self.arrival.faster(factor)
-        return self.model_copy(update={"trace_rate": rate, "arrival": arrival})
+
+_ALWAYS = _Window(start_us=0, end_us=math.inf)
 
 
-class _Lifecycle(_Strict):
+class _Lifecycle(Strict):
     windows: list[_Window] = Field(default_factory=list)
 
 
-class _Network(_Strict):
+class _Network(Strict):
     rtt_ms: Number = 0.0
     bandwidth_mbps: Number = 0.0
 
 
-class _Reasoning(_Strict):
+class _Reasoning(Strict):
     reason_ratio_distribution: dict[str, Any] | None = None
     multi_turn: None = None
 
 
-class BlisClient(_Strict):
+class BlisClient(Strict):
     """A client of BLIS's; what says nothing about the load of one server is read over."""
 
     id: str = ""
@@ -160,13 +150,10 @@ class BlisClient(_Strict):
         """Tokens of the prefix; BLIS gives a group without a length one of its own."""
         return (self.prefix_length or DEFAULT_PREFIX_TOKENS) if self.prefix_group else 0
 
-    def faster(self, factor: float) -> BlisClient:
-        """The client with so many times the rate, whatever sets it."""
-        windows = [window.faster(factor) for window in (self.lifecycle or _Lifecycle()).windows]
-        lifecycle = None if self.lifecycle is None else _Lifecycle(windows=windows)
-        return self.model_copy(
-            update={"arrival": self.arrival.faster(factor), "lifecycle": lifecycle}
-        )
+    @property
+    def windows(self) -> list[_Window]:
+        """When it sends; always where the file does not say."""
+        return (self.lifecycle.windows if self.lifecycle else []) or [_ALWAYS]
 
     @property
     def timeout_s(self) -> float:
@@ -174,59 +161,22 @@ class BlisClient(_Strict):
         return math.inf if self.timeout is None else self.timeout * MICROSECOND
 
 
-def send(
-    client: BlisClient,
-    rate_per_s: Number,
-    most: Whole | None,
-    horizon_s: Number,
-    groups: list[str],
-    rng: np.random.Generator,
-) -> Requests:
-    """What one client sends.
-
-    Args:
-        client: The client.
-        rate_per_s: Its share of the whole rate.
-        most: Requests of all clients together, or None.
-        horizon_s: No request arrives later.
-        groups: Names of the prefix groups.
-        rng: Source of randomness.
-    """
-    windows = client.lifecycle.windows if client.lifecycle else []
-    if not windows:
-        windows = [_Window(start_us=0, end_us=math.inf)]
-    parts = [
-        _window(client, window, rate_per_s, most, horizon_s, groups, rng) for window in windows
-    ]
-    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-
-
-def _window(
+def _sent(
     client: BlisClient,
     window: _Window,
-    rate_per_s: Number,
-    most: Whole | None,
-    horizon_s: Number,
-    groups: list[str],
+    arrival: Float[np.ndarray, " n"],
+    group: int,
     rng: np.random.Generator,
 ) -> Requests:
-    """Requests of one window; one that draws its own lengths has no prefix, as in BLIS."""
-    rate_per_s = window.trace_rate or rate_per_s
-    start, end = window.start_us * MICROSECOND, min(window.end_us * MICROSECOND, horizon_s)
-    span = max(end - start, 0.0)
-    expected = rate_per_s * span
-    count = most if most is not None and not expected < most else int(2 * expected + 100)
-    arrival = start + np.cumsum((window.arrival or client.arrival).gaps_s(rate_per_s, count, rng))
-    arrival = arrival[arrival <= end]
+    """Requests of a client; a window that draws its own lengths has no prefix, as in BLIS."""
     n = len(arrival)
     own = window.input_distribution is not None or window.output_distribution is not None
     prefix = 0 if own else client.prefix_tokens
-    group = groups.index(client.prefix_group) if prefix else -1
     return (
         arrival,
         prefix + (window.input_distribution or client.input_distribution).draw(n, rng),
         (window.output_distribution or client.output_distribution).draw(n, rng),
-        np.full(n, group),
+        np.full(n, group if prefix else -1),
         np.full(n, prefix),
         np.full(n, client.timeout_s),
     )
@@ -244,12 +194,12 @@ _UNSERVED = {
 }
 
 
-class _Stage(_Strict):
+class _Stage(Strict):
     rate: Number = Field(gt=0)
     duration: Number = Field(gt=0)
 
 
-class _SharedPrefix(_Strict):
+class _SharedPrefix(Strict):
     num_unique_system_prompts: Whole = Field(default=1, ge=1)
     num_users_per_system_prompt: Whole = Field(default=1, ge=1)
     system_prompt_len: Whole = Field(default=0, ge=0)
@@ -258,12 +208,12 @@ class _SharedPrefix(_Strict):
     enable_multi_turn_chat: bool = False
 
 
-class _InferencePerf(_Strict):
+class _InferencePerf(Strict):
     stages: list[_Stage] = Field(min_length=1)
     shared_prefix: _SharedPrefix
 
 
-class _Spec(_Strict):
+class _Spec(Strict):
     version: str | Whole = ""
     category: str = ""
     seed: Whole = 0
@@ -273,6 +223,11 @@ class _Spec(_Strict):
     goodput_slo_targets: dict[str, Any] = Field(default_factory=dict)
     clients: list[BlisClient] = Field(default_factory=list)
     inference_perf: _InferencePerf | None = None
+
+    @property
+    def horizon_s(self) -> float:
+        """No request arrives later."""
+        return math.inf if self.horizon is None else self.horizon * MICROSECOND
 
 
 def is_blis_spec(values: dict[str, Any]) -> bool:
@@ -299,40 +254,19 @@ def read_blis_spec(
     """
     _check_served(values, str(path))
     spec = check(_Spec, values, path, _REMEDY)
-    if rate_per_s is not None:
-        spec = _at_rate(spec, path, rate_per_s)
     rng = random_draws(spec.seed if seed is None else seed)
     if (spec.inference_perf is None) == (not spec.clients):
         raise PinnError(f"{path}: give clients or inference_perf, one of the two")
     if spec.inference_perf is not None:
-        parts = _stage_clients(spec.inference_perf, rng)
-    elif spec.clients[0].concurrency is not None:
-        return _closed_loop(spec, path, rng)
-    else:
-        parts = _open_clients(spec, path, rng)
-    return _merged(parts, spec, path)
-
-
-def _at_rate(spec: _Spec, path: Path, rate_per_s: float) -> _Spec:
-    """The specification at a mean rate: as long as it was, with more or fewer requests."""
-    load = spec.inference_perf
-    if load is not None:
-        rates = [(stage.rate, stage.duration) for stage in load.stages]
-        stages = [
-            _Stage(rate=stage.rate_per_s, duration=stage.duration_s)
-            for stage in read_stages(rates, str(path), rate_per_s)
-        ]
-        return spec.model_copy(
-            update={"inference_perf": load.model_copy(update={"stages": stages})}
-        )
-    if not (spec.aggregate_rate or 0) > 0:
-        return spec  # a closed loop, or refused for having no rate
-    factor = rate_per_s / (spec.aggregate_rate or rate_per_s)
-    count = None if spec.num_requests is None else max(round(spec.num_requests * factor), 1)
-    clients = [client.faster(factor) for client in spec.clients]
-    return spec.model_copy(
-        update={"aggregate_rate": rate_per_s, "num_requests": count, "clients": clients}
-    )
+        return _merged(_stage_clients(spec.inference_perf, path, rate_per_s, rng), spec, path)
+    if spec.clients[0].concurrency is not None:
+        return _merged(_closed_client(spec, path, rng), spec, path)
+    faster = 1.0
+    if rate_per_s is not None and (spec.aggregate_rate or 0) > 0:
+        faster = rate_per_s / (spec.aggregate_rate or rate_per_s)
+        count = None if spec.num_requests is None else max(round(spec.num_requests * faster), 1)
+        spec = spec.model_copy(update={"aggregate_rate": rate_per_s, "num_requests": count})
+    return _merged(_open_clients(spec, path, faster, rng), spec, path)
 
 
 def _check_served(values: Any, where: str) -> None:
@@ -348,27 +282,25 @@ def _check_served(values: Any, where: str) -> None:
 def _merged(parts: list[Requests], spec: _Spec, path: Path) -> Workload:
     """All clients' requests in the order of arrival."""
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    if spec.horizon is not None:
-        kept = columns[0] <= spec.horizon * MICROSECOND
-        columns = [column[kept] for column in columns]
+    kept = columns[0] <= spec.horizon_s
+    columns = [column[kept] for column in columns]
     order = np.argsort(columns[0], kind="stable")[: spec.num_requests]
     arrival, prompt, output, group, prefix, timeout = (column[order] for column in columns)
     if len(arrival) == 0:
         raise PinnError(f"{path}: no request arrives: raise the rate or the horizon")
-    donor, shared = share_prompts(group, prefix, np.full(len(order), -1), prompt)
     return Workload(
         path.stem,
         prompt,
         output,
         arrival,
-        shares_with=donor,
-        shared_tokens=shared,
+        **share_prompts(group, prefix),
         timeout_s=timeout,
+        concurrency=spec.clients[0].concurrency if spec.clients else None,
     )
 
 
-def _open_clients(spec: _Spec, path: Path, rng: np.random.Generator) -> list[Requests]:
-    """Clients whose shares of the rate make the whole."""
+def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
+    """The clients' shares of the whole rate."""
     fractions = np.array([client.rate_fraction for client in spec.clients])
     if any(client.concurrency is not None for client in spec.clients):
         raise PinnError(f"{path}: concurrency of one client among several is not simulated")
@@ -379,49 +311,45 @@ def _open_clients(spec: _Spec, path: Path, rng: np.random.Generator) -> list[Req
         )
     if spec.num_requests is None and spec.horizon is None:
         raise PinnError(f"{path}: give num_requests or horizon (in microseconds)")
-    names = sorted({client.prefix_group for client in spec.clients} - {""})
+    if spec.horizon is not None:
+        check_size(spec.horizon_s, MOST_SECONDS, f"{path}: seconds of the horizon", "shorten it")
     rates = np.array(spec.aggregate_rate) * fractions / fractions.sum()
-    horizon_s = np.inf if spec.horizon is None else _horizon_s(spec.horizon, path)
-    drawn = spec.num_requests or 2 * float(rates.sum()) * horizon_s
+    drawn = spec.num_requests or 2 * float(rates.sum()) * spec.horizon_s
     check_requests(drawn * (len(rates) if spec.num_requests else 1), str(path))
-    return [
-        send(client, float(rate), spec.num_requests, horizon_s, names, rng)
-        for client, rate in zip(spec.clients, rates, strict=True)
-    ]
+    found: list[float] = rates.tolist()
+    return found
 
 
-def _closed_loop(spec: _Spec, path: Path, rng: np.random.Generator) -> Workload:
+def _open_clients(
+    spec: _Spec, path: Path, faster: float, rng: np.random.Generator
+) -> list[Requests]:
+    """Clients whose shares of the rate make the whole; rates of windows are ``faster``."""
+    groups = sorted({client.prefix_group for client in spec.clients})
+    parts = []
+    for client, share_per_s in zip(spec.clients, _rates_per_s(spec, path), strict=True):
+        for window in client.windows:
+            rate_per_s = window.trace_rate * faster if window.trace_rate else share_per_s
+            start = window.start_us * MICROSECOND
+            end = min(window.end_us * MICROSECOND, spec.horizon_s)
+            expected, most = rate_per_s * max(end - start, 0.0), spec.num_requests
+            count = most if most is not None and not expected < most else int(2 * expected + 100)
+            process = window.arrival or client.arrival
+            arrival = start + np.cumsum(process.gaps_s(rate_per_s, count, rng, faster))
+            group = groups.index(client.prefix_group)
+            parts.append(_sent(client, window, arrival[arrival <= end], group, rng))
+    return parts
+
+
+def _closed_client(spec: _Spec, path: Path, rng: np.random.Generator) -> list[Requests]:
     """One client with so many requests in flight."""
-    client = spec.clients[0]
     if len(spec.clients) > 1 or spec.num_requests is None:
         raise PinnError(f"{path}: concurrency is simulated for a single client with num_requests")
-    n = spec.num_requests
-    group = np.zeros(n, np.int64) if client.prefix_group else np.full(n, -1)
-    prefix = np.full(n, client.prefix_tokens)
-    prompt = prefix + client.input_distribution.draw(n, rng)
-    donor, shared = share_prompts(group, prefix, np.full(n, -1), prompt)
-    return Workload(
-        path.stem,
-        prompt,
-        client.output_distribution.draw(n, rng),
-        np.zeros(n),
-        shares_with=donor,
-        shared_tokens=shared,
-        timeout_s=np.full(n, client.timeout_s),
-        concurrency=client.concurrency,
-    )
+    return [_sent(spec.clients[0], _ALWAYS, np.zeros(spec.num_requests), 0, rng)]
 
 
-def _horizon_s(horizon: float, path: Path) -> float:
-    if not horizon * MICROSECOND <= MOST_SECONDS:
-        raise PinnError(
-            f"{path}: horizon is {horizon:g} microseconds: it must be at most "
-            f"{MOST_SECONDS / MICROSECOND:g}"
-        )
-    return horizon * MICROSECOND
-
-
-def _stage_clients(load: _InferencePerf, rng: np.random.Generator) -> list[Requests]:
+def _stage_clients(
+    load: _InferencePerf, path: Path, rate_per_s: float | None, rng: np.random.Generator
+) -> list[Requests]:
     """BLIS's version of inference-perf: a client for each user of each system prompt.
 
     Of several stages each is a Poisson process. In a single one every client sends as many requests
@@ -430,24 +358,25 @@ def _stage_clients(load: _InferencePerf, rng: np.random.Generator) -> list[Reque
     shared = load.shared_prefix
     users = shared.num_users_per_system_prompt
     clients = shared.num_unique_system_prompts * users
-    check_requests(sum(stage.rate * stage.duration for stage in load.stages))
-    starts = np.cumsum([0.0, *(stage.duration for stage in load.stages)])
+    stages = [(stage.rate, stage.duration) for stage in load.stages]
+    if rate_per_s is not None:
+        scaled = read_stages(stages, str(path), rate_per_s)
+        stages = [(stage.rate_per_s, stage.duration_s) for stage in scaled]
+    check_requests(sum(rate * duration for rate, duration in stages))
+    starts = np.cumsum([0.0, *(duration for _, duration in stages)])
     parts: list[Requests] = []
     for c in range(clients):
-        if len(load.stages) == 1:
-            stage = load.stages[0]
-            total = int(stage.rate * stage.duration)
+        if len(stages) == 1:
+            rate, duration = stages[0]
+            total = int(rate * duration)
             gaps = rng.exponential(1.0, total // clients + (c < total % clients))
-            arrival = np.cumsum(gaps) * (stage.duration / gaps.sum() if len(gaps) else 1.0)
+            arrival = np.cumsum(gaps) * (duration / gaps.sum() if len(gaps) else 1.0)
         else:
-            arrival = np.concatenate(
-                [
-                    start + np.sort(rng.uniform(0, stage.duration, rng.poisson(
-                        stage.rate * stage.duration / clients
-                    )))
-                    for start, stage in zip(starts[:-1], load.stages, strict=True)
-                ]
-            )  # fmt: skip
+            moments = [
+                start + np.sort(rng.uniform(0, duration, rng.poisson(rate * duration / clients)))
+                for start, (rate, duration) in zip(starts[:-1], stages, strict=True)
+            ]
+            arrival = np.concatenate(moments)
         n = len(arrival)
         tokens = shared.system_prompt_len + shared.question_len
         parts.append(

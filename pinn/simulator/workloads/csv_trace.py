@@ -51,14 +51,12 @@ def read_csv_trace(path: Path) -> Workload:
     output = columns.whole("output_tokens")
     timeout = _timeouts(columns, arrival)
     arrival = arrival - arrival.min()
-    donor, shared = _sharing(columns, order, prompt[order], output[order])
     return Workload(
         path.stem,
         prompt[order],
         output[order],
         arrival[order],
-        shares_with=donor,
-        shared_tokens=shared,
+        **_sharing(columns, order, prompt[order], output[order]),
         transferred_tokens=columns.whole("transferred_tokens", 0)[order],
         timeout_s=timeout[order],
     )
@@ -168,7 +166,7 @@ def _timeouts(columns: _Columns, arrival: np.ndarray) -> np.ndarray:
 
 def _sharing(
     columns: _Columns, order: np.ndarray, prompt: np.ndarray, output: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+) -> dict[str, np.ndarray]:
     name = next((n for n in _PREFIX if n in columns.names), _PREFIX[0])
     prefix = columns.whole(name, 0)
     of_row = prompt[np.argsort(order)]
@@ -176,16 +174,13 @@ def _sharing(
         prefix > of_row,
         lambda i: f"{name} is {prefix[i]}, longer than the prompt of {of_row[i]} tokens",
     )
-    donor, shared = share_prompts(
-        columns.labels("prefix_group")[order],
-        prefix[order],
-        columns.labels("prompt_id")[order],
-        prompt,
-    )
+    group, same = (columns.labels(label)[order] for label in ("prefix_group", "prompt_id"))
+    found = share_prompts(group, prefix[order], same, prompt)
     latest: dict[int, int] = {}
     for i, session in enumerate(columns.labels("session_id")[order].tolist()):
         before = latest.get(session, -1) if session >= 0 else -1
         if before >= 0 and prompt[i] > prompt[before] + output[before]:
-            donor[i], shared[i] = before, prompt[before] + output[before]
+            found["shares_with"][i] = before
+            found["shared_tokens"][i] = prompt[before] + output[before]
         latest[session] = i
-    return donor, shared
+    return found

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import check_requests
-from pinn.simulator.workloads.workload import Workload
+from pinn.simulator.workloads.workload import COLUMNS, Workload
 
 # A load at another rate: its clock scaled, its requests repeated, or fewer of them.
 
@@ -73,29 +74,16 @@ def repeated(workload: Workload, count: int) -> Workload:
     if copies <= 1:
         return thinned(workload, np.arange(n) < count)
     copy = np.repeat(np.arange(copies), n)
-
-    def tiled(column: np.ndarray) -> np.ndarray:
-        return np.tile(column, copies)
-
-    donor = tiled(workload.shares_with)
+    columns: dict[str, Any] = {name: np.tile(getattr(workload, name), copies) for name in COLUMNS}
+    donor, starts = columns["shares_with"], workload.stage_starts_s
+    columns["shares_with"] = np.where(donor >= 0, donor + copy * n, -1)
     if workload.stages_wait:
-        offset, stage = tiled(workload.offset_s), tiled(workload.stage) + copy * workload.stages
-        starts = workload.stage_starts_s
+        columns["stage"] += copy * workload.stages
     else:
-        offset = tiled(_clock_s(workload)) + copy * (n / mean_rate_per_s(workload))
-        stage, starts = np.zeros(copies * n, np.int64), (0.0,)
-    whole = replace(
-        workload,
-        prompt_tokens=tiled(workload.prompt_tokens),
-        output_tokens=tiled(workload.output_tokens),
-        offset_s=offset,
-        stage=stage,
-        shares_with=np.where(donor >= 0, donor + copy * n, -1),
-        shared_tokens=tiled(workload.shared_tokens),
-        transferred_tokens=tiled(workload.transferred_tokens),
-        timeout_s=tiled(workload.timeout_s),
-        stage_starts_s=starts,
-    )
+        clock_s = np.tile(_clock_s(workload), copies)
+        columns["offset_s"] = clock_s + copy * (n / mean_rate_per_s(workload))
+        columns["stage"], starts = np.zeros(copies * n, np.int64), (0.0,)
+    whole = replace(workload, stage_starts_s=starts, **columns)
     return thinned(whole, np.arange(copies * n) < count)
 
 
@@ -116,22 +104,11 @@ def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
     place = np.cumsum(kept) - 1
     donor = np.where(donor >= 0, place[np.maximum(donor, 0)], -1)[kept]
     left, stage = np.unique(workload.stage[kept], return_inverse=True)
-    starts = workload.stage_starts_s
-    return Workload(
-        workload.name,
-        workload.prompt_tokens[kept],
-        workload.output_tokens[kept],
-        workload.offset_s[kept],
-        stage,
-        donor,
-        shared[kept],
-        workload.transferred_tokens[kept],
-        workload.timeout_s[kept],
-        workload.concurrency,
-        workload.stages_wait,
-        workload.stage_gap_s,
-        starts if workload.stages_wait else tuple(starts[i] for i in left),
-    )
+    columns: dict[str, Any] = {name: getattr(workload, name)[kept] for name in COLUMNS}
+    columns |= {"stage": stage, "shares_with": donor, "shared_tokens": shared[kept]}
+    if not workload.stages_wait:
+        columns["stage_starts_s"] = tuple(workload.stage_starts_s[i] for i in left)
+    return replace(workload, **columns)
 
 
 def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:

@@ -117,13 +117,9 @@ class LoadFlags:
         check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten it")
         prompt = self.prefix_len + self._lengths(self.input_len, count, rng)
         output = self._lengths(self.output_len, count, rng)
-        alone = np.full(count, -1)
-        group = np.zeros(count, np.int64) if self.prefix_len else alone
-        donor, shared = share_prompts(group, np.full(count, self.prefix_len), alone, prompt)
-        found = Workload(
-            self.title, prompt, output, offset, shares_with=donor, shared_tokens=shared,
-            concurrency=self.concurrency,
-        )  # fmt: skip
+        group = np.full(count, 0 if self.prefix_len else -1)
+        shared = share_prompts(group, np.full(count, self.prefix_len))
+        found = Workload(self.title, prompt, output, offset, **shared, concurrency=self.concurrency)
         is_open = rate < math.inf and self.concurrency is None and count > 1
         return at_rate(found, rate) if is_open else found
 

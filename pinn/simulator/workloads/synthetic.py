@@ -160,15 +160,13 @@ def shared_prefix(
     prompt = order[np.arange(len(offset)) % len(prompts)]
     tokens = lengths[prompt]
     prefix = np.minimum(prompts.shared_tokens, tokens)
-    donor, shared = share_prompts(prompt // prompts.prompts_per_group, prefix, prompt, tokens)
     return Workload(
         name,
         tokens,
         draw_range(output_tokens, (1.0, 1.0), len(offset), rng),
         offset,
         stage,
-        donor,
-        shared,
+        **share_prompts(prompt // prompts.prompts_per_group, prefix, prompt, tokens),
         timeout_s=np.full(len(offset), timeout_s),
         stages_wait=stage_gap_s is not None,
         stage_gap_s=stage_gap_s or 0.0,

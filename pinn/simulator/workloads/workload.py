@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -22,29 +23,27 @@ from pinn.errors import PinnError, printable
 def share_prompts(
     group: Int[np.ndarray, " n"],
     prefix_tokens: Int[np.ndarray, " n"],
-    prompt: Int[np.ndarray, " n"],
-    prompt_tokens: Int[np.ndarray, " n"],
-) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    prompt: Int[np.ndarray, " n"] | None = None,
+    prompt_tokens: Int[np.ndarray, " n"] | int = 0,
+) -> dict[str, Any]:
     """Donors and shared tokens of requests whose prompts repeat or begin alike.
 
     Args:
         group: Group whose prompts share their first tokens; -1 for none.
         prefix_tokens: How many tokens the request shares with its group.
-        prompt: Prompt identity: equal numbers are equal prompts, -1 is unique.
+        prompt: Prompt identity: equal numbers are equal prompts, -1 is unique; None where all are.
         prompt_tokens: Prompt lengths.
 
     Returns:
-        Index of the donor (-1 for none) and the number of shared tokens.
+        ``shares_with``, the index of the donor (-1 for none), and ``shared_tokens``.
     """
-    donor = np.full(len(group), -1, np.int64)
-    shared = np.zeros(len(group), np.int64)
-    in_group = _first_of(group)
-    donor[:] = in_group
-    shared[in_group >= 0] = np.minimum(prefix_tokens, prefix_tokens[in_group])[in_group >= 0]
-    same = _first_of(prompt)
-    donor = np.where(same >= 0, same, donor)
-    shared = np.where(same >= 0, prompt_tokens, shared)
-    return donor, shared
+    donor = _first_of(group)
+    shared = np.where(donor >= 0, np.minimum(prefix_tokens, prefix_tokens[donor]), 0)
+    if prompt is not None:
+        same = _first_of(prompt)
+        donor = np.where(same >= 0, same, donor)
+        shared = np.where(same >= 0, prompt_tokens, shared)
+    return {"shares_with": donor, "shared_tokens": shared}
 
 
 def _first_of(label: np.ndarray) -> np.ndarray:
@@ -104,7 +103,7 @@ class Workload:
         n = len(self.prompt_tokens)
         if n == 0:
             raise PinnError(f"workload {self.name}: it has 0 requests; it needs at least 1")
-        for name, default in _COLUMNS.items():
+        for name, (default, _, _) in COLUMNS.items():
             given = np.asarray(getattr(self, name), dtype=type(default))
             column = np.full(n, default) if len(given) == 0 else given
             if len(column) != n:
@@ -125,7 +124,7 @@ class Workload:
         return int(self.stage[-1]) + 1
 
     def _check_values(self) -> None:
-        for name, least in _LEAST.items():
+        for name, (_, least, most) in COLUMNS.items():
             column = getattr(self, name)
             bad = np.flatnonzero(~(column >= least))
             if len(bad):
@@ -133,9 +132,7 @@ class Workload:
                     f"workload {self.name}: {name} of request {bad[0]} is {column[bad[0]]}; "
                     f"it must be at least {least}"
                 )
-        for name, most in _MOST.items():
-            largest = getattr(self, name).max()
-            check_size(float(largest), most, f"workload {self.name}: {name}", "shorten it")
+            check_size(float(column.max()), most, f"workload {self.name}: {name}", "shorten it")
         check_size(len(self), MOST_REQUESTS, f"workload {self.name}: requests", "send fewer")
         check_size(
             float(self.output_tokens.sum()),
@@ -190,25 +187,14 @@ class Workload:
             )
 
 
-_COLUMNS: dict[str, int | float] = {
-    "prompt_tokens": 1,
-    "output_tokens": 1,
-    "offset_s": 0.0,
-    "stage": 0,
-    "shares_with": -1,
-    "shared_tokens": 0,
-    "transferred_tokens": 0,
-    "timeout_s": float("inf"),
-}
-_MOST = {
-    "prompt_tokens": MOST_REQUEST_TOKENS,
-    "output_tokens": MOST_REQUEST_TOKENS,
-    "offset_s": MOST_SECONDS,
-}
-_LEAST = {
-    "prompt_tokens": 1,
-    "output_tokens": 1,
-    "offset_s": 0.0,
-    "shared_tokens": 0,
-    "transferred_tokens": 0,
+#: Column of a workload -> (what an empty one stands for, its least value, its largest value).
+COLUMNS: dict[str, tuple[float, float, float]] = {
+    "prompt_tokens": (1, 1, MOST_REQUEST_TOKENS),
+    "output_tokens": (1, 1, MOST_REQUEST_TOKENS),
+    "offset_s": (0.0, 0.0, MOST_SECONDS),
+    "stage": (0, -np.inf, np.inf),
+    "shares_with": (-1, -np.inf, np.inf),
+    "shared_tokens": (0, 0, np.inf),
+    "transferred_tokens": (0, 0, np.inf),
+    "timeout_s": (np.inf, 0.0, np.inf),
 }

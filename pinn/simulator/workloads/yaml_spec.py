@@ -39,6 +39,12 @@ Whole = Annotated[int, BeforeValidator(_no_truth_value)]
 Number = Annotated[float, BeforeValidator(_no_truth_value)]
 
 
+class Strict(BaseModel):
+    """What refuses keys that it does not know."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML (or JSON) file that holds a mapping.
 
@@ -79,14 +85,16 @@ def check(model: type[Model], values: Any, path: Path, remedy: str) -> Model:
 # patience of a client; default unlimited seed: 0
 
 
-class _Stage(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _InferencePerfStage(BaseModel):
     rate: Number
     duration: Number
 
 
-class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _Stage(_InferencePerfStage, Strict):
+    pass
+
+
+class _Spec(Strict):
     prompt_tokens: Whole
     output_tokens: Whole
     length_range: tuple[Number, Number] = (1.0, 1.0)
@@ -118,34 +126,28 @@ def read_plain_spec(
     """
     known = f"known keys are {', '.join(_Spec.model_fields)}"
     spec = check(_Spec, values, path, known)
-    seed, name = spec.seed if seed is None else seed, path.stem
+    seed = spec.seed if seed is None else seed
     _check_lengths(spec, path)
+    sent: dict[str, Any] = {"timeout_s": spec.timeout_s, "seed": seed, "name": path.stem}
+    lengths = spec.prompt_tokens, spec.output_tokens
     if spec.concurrency is not None:
         if spec.requests is None or spec.stages is not None:
             raise PinnError(f"{path}: a closed loop needs concurrency and requests, and no stages")
         return closed_loop(
-            spec.concurrency, spec.requests, spec.prompt_tokens, spec.output_tokens,
-            length_range=spec.length_range, timeout_s=spec.timeout_s, seed=seed, name=name,
-        )  # fmt: skip
+            spec.concurrency, spec.requests, *lengths, length_range=spec.length_range, **sent
+        )
     if spec.stages is None:
         raise PinnError(f"{path}: give stages (rate, duration), or concurrency and requests")
-    stages = read_stages(
-        [(stage.rate, stage.duration) for stage in spec.stages], str(path), rate_per_s
-    )
+    rates = [(stage.rate, stage.duration) for stage in spec.stages]
+    stages = read_stages(rates, str(path), rate_per_s)
     gaps = Gaps(spec.process, spec.cv)
     if spec.groups is not None:
         prompts = PromptGroups(
             spec.groups, spec.prompts_per_group, spec.shared_tokens,
             spec.prompt_tokens - spec.shared_tokens, spec.length_range,
         )  # fmt: skip
-        return shared_prefix(
-            stages, prompts, spec.output_tokens, gaps=gaps, timeout_s=spec.timeout_s, seed=seed,
-            name=name,
-        )  # fmt: skip
-    return open_loop(
-        stages, spec.prompt_tokens, spec.output_tokens, gaps=gaps, length_range=spec.length_range,
-        timeout_s=spec.timeout_s, seed=seed, name=name,
-    )  # fmt: skip
+        return shared_prefix(stages, prompts, spec.output_tokens, gaps=gaps, **sent)
+    return open_loop(stages, *lengths, gaps=gaps, length_range=spec.length_range, **sent)
 
 
 def _check_lengths(spec: _Spec, path: Path) -> None:
@@ -172,11 +174,6 @@ def _check_lengths(spec: _Spec, path: Path) -> None:
 # and ends when the last one has, and ``interval`` seconds later the next one begins.
 
 _REMEDY = "see inference-perf's documentation of this key"
-
-
-class _InferencePerfStage(BaseModel):
-    rate: Number
-    duration: Number
 
 
 class _Load(BaseModel):
@@ -271,12 +268,6 @@ def _random(
         for given in (data.input_distribution, data.output_distribution)
     ]
     return Workload(
-        name,
-        lengths[0],
-        lengths[1],
-        offset,
-        stage,
-        timeout_s=np.full(len(offset), timeout_s),
-        stages_wait=True,
-        stage_gap_s=interval_s,
-    )
+        name, *lengths, offset, stage, timeout_s=np.full(len(offset), timeout_s),
+        stages_wait=True, stage_gap_s=interval_s,
+    )  # fmt: skip
