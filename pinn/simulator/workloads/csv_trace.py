@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -166,7 +167,7 @@ def _timeouts(columns: _Columns, arrival: np.ndarray) -> np.ndarray:
 
 def _sharing(
     columns: _Columns, order: np.ndarray, prompt: np.ndarray, output: np.ndarray
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
     name = next((n for n in _PREFIX if n in columns.names), _PREFIX[0])
     prefix = columns.whole(name, 0)
     of_row = prompt[np.argsort(order)]

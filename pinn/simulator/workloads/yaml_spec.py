@@ -263,11 +263,11 @@ def _random(
     """Normally distributed lengths, cut to their bounds; every prompt unlike the others."""
     rng = random_draws(seed)
     offset, stage = stage_arrivals(stages, POISSON, rng)
-    lengths = [
+    prompt, output = (
         draw_lengths("gaussian", (given or _Distribution()).model_dump(), len(offset), rng)
         for given in (data.input_distribution, data.output_distribution)
-    ]
+    )
     return Workload(
-        name, *lengths, offset, stage, timeout_s=np.full(len(offset), timeout_s),
+        name, prompt, output, offset, stage, timeout_s=np.full(len(offset), timeout_s),
         stages_wait=True, stage_gap_s=interval_s,
     )  # fmt: skip
