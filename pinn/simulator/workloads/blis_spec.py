@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from pydantic import Field
 
-from pinn.common.documents import MOST_SECONDS, check_size
+from pinn.common.documents import MOST_SECONDS
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import (
     check_requests,
@@ -311,8 +311,11 @@ def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
         )
     if spec.num_requests is None and spec.horizon is None:
         raise PinnError(f"{path}: give num_requests or horizon (in microseconds)")
-    if spec.horizon is not None:
-        check_size(spec.horizon_s, MOST_SECONDS, f"{path}: seconds of the horizon", "shorten it")
+    if spec.horizon is not None and not spec.horizon_s <= MOST_SECONDS:
+        raise PinnError(
+            f"{path}: horizon is {spec.horizon:g} microseconds: it must be at most "
+            f"{MOST_SECONDS / MICROSECOND:g}"
+        )
     rates = np.array(spec.aggregate_rate) * fractions / fractions.sum()
     drawn = spec.num_requests or 2 * float(rates.sum()) * spec.horizon_s
     check_requests(drawn * (len(rates) if spec.num_requests else 1), str(path))
