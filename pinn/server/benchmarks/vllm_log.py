@@ -22,6 +22,7 @@ from pinn.server.benchmarks.documents import Document, kept, request_figures
 from pinn.server.readers.iteration_log import read_iteration_log
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
+from pinn.units import NANOSECOND
 
 # vLLM's log with ``--enable-logging-iteration-details``: batches, and the flags at its top.
 #
@@ -144,7 +145,6 @@ def log_server(text: str) -> StatedServer:
 
 SPANS = "request spans of vLLM"
 
-_NANOSECOND = 1e-9
 _SPAN = "llm_request"
 #: Attribute -> what it is here.
 _ATTRIBUTES = {
@@ -185,7 +185,7 @@ def read_request_spans(spans: list[dict[str, Any]], name: str, given: GivenLoad)
     begin = whole[0]["start_ns"]
     assumed = ["latencies begin when the server's engine has the request"]
     closed = given.concurrency is not None
-    offsets = tuple((s["start_ns"] - begin) * _NANOSECOND for s in whole)
+    offsets = tuple((s["start_ns"] - begin) * NANOSECOND for s in whole)
     load = Load(
         len(whole),
         Lengths.listed(tuple(max(int(s["prompt"]), 1) for s in whole)),

@@ -41,7 +41,8 @@ class SpareNeededError(Exception):
 EVENT_HEAD = {"span": "q", "server": "q", "wall_ns": "q"}
 SPAN_HEAD = {"span": "q", "server": "q", "span_id": "s", "parent_id": "s"}
 
-_ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+#: How the values of a field are stored.
+ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 #: No count of steps, tokens or blocks, and no nanoseconds of a clock, reach these.
 _MAX_COUNT, _MAX_NS = 2**40, 2**62
@@ -135,7 +136,7 @@ class Shape:
         columns["label"] = pa.repeat(kind.label, len(rows))
         for field in kind.fields:
             if field.column not in columns:
-                columns[field.column] = pa.nulls(len(rows), _ARROW_TYPES[field.kind])
+                columns[field.column] = pa.nulls(len(rows), ARROW_TYPES[field.kind])
         extra = {name: column(position).to_pylist() for name, position in self._extra}
         columns["extra"] = self._extras(extra, len(rows))
         names = sorted(columns)

@@ -17,8 +17,7 @@ from pinn.server.readers.wire import (
     API_SPAN,
     CORE_SPAN,
 )
-
-NANOSECOND = 1e-9
+from pinn.units import NANOSECOND
 
 #: No host's clock runs for longer than this.
 MAX_SECONDS = 2.0**32

@@ -21,7 +21,7 @@ from pinn.common.tables import KeptRows
 from pinn.errors import PinnError
 from pinn.server.readers.lines import STRETCH_BYTES, check_file, read_stretch, stretches
 from pinn.server.readers.otlp import LEVELS, Counts
-from pinn.server.readers.parser import ChunkParser, ParsedChunk
+from pinn.server.readers.parser import ARROW_TYPES, ChunkParser, ParsedChunk
 from pinn.server.readers.request_spans import (
     ENGINE,
     ENGINE_SCHEMA,
@@ -46,12 +46,11 @@ from pinn.server.readers.wire import (
 # The file is streamed: stretches of it are parsed one after another or by several processes, and
 # what comes out is spooled as Arrow files, so memory does not grow with the file.
 
-_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 _EVENT_COLUMNS = {"span": pa.int64(), "server": pa.int64(), "wall_ns": pa.int64()}
 
 
 def _event_schema(fields: tuple[Field, ...]) -> pa.Schema:
-    columns = {f.column: _TYPES[f.kind] for f in fields}
+    columns = {f.column: ARROW_TYPES[f.kind] for f in fields}
     more = {"label": pa.string(), "extra": pa.string()}
     return pa.schema(sorted({**_EVENT_COLUMNS, **columns, **more}.items()))
 

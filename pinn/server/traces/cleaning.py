@@ -18,13 +18,12 @@ from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
-from pinn.server.traces.steps import BATCH_ROWS, as_batch
+from pinn.server.traces.steps import BATCH_ROWS, Columns, as_batch, scaled, taken
+from pinn.units import NANOSECOND
 
 # The canonical table of snapshots: one row per request of a step whose requests were written.
 #
 # A snapshot precedes its step: ``cached_tokens`` are in the cache, ``new_tokens`` follow now.
-
-NANOSECOND = 1e-9
 
 SNAPSHOT_SCHEMA = pa.schema(
     {
@@ -45,8 +44,6 @@ SNAPSHOT_SCHEMA = pa.schema(
         "extra": pa.string(),
     }
 )
-
-_RENAMED = {"new_tokens": "scheduled_tokens", "cached_tokens": "computed_tokens"}
 
 
 class SnapshotOrder:
@@ -83,26 +80,30 @@ class SnapshotOrder:
         self.report = kept.report("snapshots")
 
 
-def canonical_snapshots(raw: pa.Table, order: SnapshotOrder) -> Iterator[pa.RecordBatch]:
+def canonical_snapshots(
+    raw: pa.Table, order: SnapshotOrder, schema: pa.Schema = SNAPSHOT_SCHEMA
+) -> Iterator[pa.RecordBatch]:
     """The kept snapshots, a batch at a time.
 
     Args:
         raw: The raw table.
         order: Of its rows.
+        schema: The columns to make: all or some of them.
     """
     for begin in range(0, len(order.rows), BATCH_ROWS):
-        rows = order.rows[begin : begin + BATCH_ROWS]
-        low, high = int(rows[0]), int(rows[-1]) + 1
-        kept = raw.slice(low, high - low).take(pa.array(rows - low)).combine_chunks()
-        wall_ns = kept["wall_ns"].to_numpy()
-        made = {
-            "segment": pa.array(order.segment[begin : begin + BATCH_ROWS]),
-            "wall_s": pa.array(wall_ns * NANOSECOND, mask=wall_ns <= 0),
-            "is_prefill": pc.equal(pc.utf8_upper(kept["phase"]), "PREFILL"),
-        }
-        taken = (name for name in SNAPSHOT_SCHEMA.names if name not in made)
-        columns = {name: kept[_RENAMED.get(name, name)] for name in taken}
-        yield as_batch(columns | made, SNAPSHOT_SCHEMA)
+        part = slice(begin, begin + BATCH_ROWS)
+        yield _convert(taken(raw, order.rows[part]), order.segment[part], schema)
+
+
+def _convert(raw: Columns, segment: np.ndarray, schema: pa.Schema) -> pa.RecordBatch:
+    made = {
+        "segment": lambda: pa.array(segment),
+        "wall_s": lambda: scaled(raw("wall_ns"), NANOSECOND, positive=True),
+        "is_prefill": lambda: pc.equal(pc.utf8_upper(raw("phase")), "PREFILL"),
+        "new_tokens": lambda: raw("scheduled_tokens"),
+        "cached_tokens": lambda: raw("computed_tokens"),
+    }
+    return as_batch(raw, made, schema)
 
 
 def _step_rows(raw: pa.Table, steps: pd.DataFrame) -> np.ndarray:

@@ -46,7 +46,7 @@ SINGLE, WINDOW = "single", "window"
 
 #: What is known of an interval's batches: every request of every step; the summary of its only
 #: step; or its two ends, whose mean times its steps is an estimate. Which step the summary stands
-#: for depends on whether the scheduler runs ahead (see ``ahead``).
+#: for depends on whether the scheduler runs ahead (see ``is_ahead``).
 BATCHES = KNOWN, SUMMARY, ENDS = "known", "summary", "ends"
 
 REASONS = (

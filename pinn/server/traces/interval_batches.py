@@ -28,9 +28,9 @@ from pinn.server.traces.trace_tables import TraceTables
 # Two things follow for summaries:
 #
 # - The scheduler comes to step j + 1 when step j - 1 has ended, so that the time from the start
-# of step j to that of step j + 1 is the run of step j - 1. - A request whose prompt ended in
-# step j - 1 has no output yet when step j is scheduled, so that step j counts it as a prefill of
-# one token again: an *echo*. In truth it decodes there.
+#   of step j to that of step j + 1 is the run of step j - 1.
+# - A request whose prompt ended in step j - 1 has no output yet when step j is scheduled, so that
+#   step j counts it as a prefill of one token again: an *echo*. In truth it decodes there.
 #
 # Echoes thus tell of the prefills of the step before, but for their tokens.
 
@@ -141,7 +141,7 @@ def temporal_split(cycles: pd.DataFrame) -> TemporalSplit:
 
 # Batches of chosen intervals, as the weighted sums that a linear fit needs.
 #
-# Where steps are scheduled ahead of their run (see ``ahead``), an interval of which only
+# Where steps are scheduled ahead of their run (see ``is_ahead``), an interval of which only
 # summaries are known ran the batches one step earlier: a single cycle that of the step before,
 # from its own summary if that was sampled too, a window those before its ends as well as its
 # ends.

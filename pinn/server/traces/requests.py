@@ -31,7 +31,8 @@ state_*                          the last sampled step before QUEUED: its queue 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +40,7 @@ import pyarrow.compute as pc
 
 from pinn.common.files import ReadReport
 from pinn.server.readers.request_spans import ENGINE_MOMENTS, FRONT_MOMENTS
-from pinn.server.traces.steps import as_batch
+from pinn.server.traces.steps import Columns, as_batch
 
 TARGETS = {
     "arrival_to_queue_s": ("arrived_s", "queued_s"),
@@ -129,12 +130,23 @@ class RequestOrder:
         self.report = ReadReport("request spans", "", "", read, accepted, dict(refused))
 
 
+#: Rows that are made at a time.
+_BATCH_ROWS = 2**16
+
+#: Columns that the engine's events tell better than its spans.
+_OF_EVENTS = {
+    "prompt_tokens": "prefill_total",
+    "output_tokens": "decode_done",
+    "max_tokens": "decode_max",
+}
+
+
 def canonical_requests(
     engine: pa.Table,
     front: pa.Table,
     order: RequestOrder,
     filled: pa.Table | None = None,
-    batch_rows: int = 2**16,
+    schema: pa.Schema = REQUEST_SCHEMA,
 ) -> Iterator[pa.RecordBatch]:
     """The requests, a batch at a time, so that big files need little memory.
 
@@ -142,18 +154,14 @@ def canonical_requests(
         engine: Raw rows of the engine's spans.
         front: Raw rows of the API server's spans.
         order: Of the requests.
-        filled: Columns that take the place of those of the same name: segment and state.
-        batch_rows: Rows per batch.
+        filled: The columns that are not in the spans, segment and state; default: nulls.
+        schema: The columns to make: all or some of them.
     """
-    for begin in range(0, len(order.engine_row), batch_rows):
-        part = slice(begin, begin + batch_rows)
-        batch = _assemble(engine, front, order.engine_row[part], order.front_row[part])
-        if filled is not None:
-            for name in filled.column_names:
-                place = REQUEST_SCHEMA.get_field_index(name)
-                column = filled[name][part].combine_chunks().cast(REQUEST_SCHEMA.field(name).type)
-                batch = batch.set_column(place, name, column)
-        yield batch
+    for begin in range(0, len(order.engine_row), _BATCH_ROWS):
+        part = slice(begin, begin + _BATCH_ROWS)
+        given = {} if filled is None else {n: filled[n][part] for n in filled.column_names}
+        rows = order.engine_row[part], order.front_row[part]
+        yield _assemble(engine, front, *rows, given, schema)
 
 
 def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
@@ -174,45 +182,42 @@ def _at(table: pa.Table, name: str, rows: np.ndarray) -> np.ndarray:
 
 
 def _assemble(
-    engine: pa.Table, front: pa.Table, engine_row: np.ndarray, front_row: np.ndarray
+    engine: pa.Table,
+    front: pa.Table,
+    engine_row: np.ndarray,
+    front_row: np.ndarray,
+    given: Mapping[str, pa.ChunkedArray],
+    schema: pa.Schema,
 ) -> pa.RecordBatch:
     """Requests from pairs of an engine span (or -1) and an API span (or -1)."""
-    behind_rows, behind_index = _stretch(engine, engine_row)
-    before_rows, before_index = _stretch(front, front_row)
+    behind, before = _known_rows(engine, engine_row), _known_rows(front, front_row)
 
-    def behind(name: str) -> pa.Array:
-        return _known(behind_rows[name]).take(behind_index)
+    @cache
+    def column(name: str) -> pa.Array:
+        """What the engine tells, else what the API server tells, else what is given."""
+        names = (_OF_EVENTS.get(name), name)
+        told = [behind(n) for n in names if n in engine.column_names]
+        if name in front.column_names:
+            told.append(before(name))
+        if told:
+            return pc.coalesce(*told)
+        return given.get(name, pa.nulls(len(engine_row)))
 
-    def before(name: str) -> pa.Array:
-        return _known(before_rows[name]).take(before_index)
-
-    values: dict[str, pa.Array] = {}
-    for field in REQUEST_SCHEMA:
-        if field.name in engine.column_names and field.name in front.column_names:
-            values[field.name] = pc.coalesce(behind(field.name), before(field.name))
-        elif field.name in engine.column_names:
-            values[field.name] = behind(field.name)
-        elif field.name in front.column_names:
-            values[field.name] = before(field.name)
-    values["api_request_id"] = before("request_id")
-    values["segment"] = pa.nulls(len(engine_row), pa.int32())
-    for name, of_the_engine in (
-        ("prompt_tokens", "prefill_total"),
-        ("output_tokens", "decode_done"),
-        ("max_tokens", "decode_max"),
-    ):
-        values[name] = pc.coalesce(behind(of_the_engine), values[name])
-    values["issue"] = _issues(values, engine_row, front_row)
-    values |= _targets(values)
-    values |= {name: pa.nulls(len(engine_row), pa.float64()) for name in STATE_COLUMNS}
-    return as_batch(values, REQUEST_SCHEMA)
+    made = {
+        "api_request_id": lambda: before("request_id"),
+        "issue": lambda: _issues(column, engine_row, front_row),
+        "output_token_s": lambda: _output_token_s(column),
+        **{name: partial(_elapsed, column, *ends) for name, ends in TARGETS.items()},
+    }
+    return as_batch(column, made, schema)
 
 
-def _stretch(table: pa.Table, rows: np.ndarray) -> tuple[pa.Table, pa.Array]:
-    """The stretch of a table that holds the rows, and their places in it; null for -1."""
+def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
+    """Rows of a table; null for row -1. Only the stretch they lie in is touched."""
     held = rows[rows >= 0]
     low, high = (int(held.min()), int(held.max()) + 1) if len(held) else (0, 0)
-    return table.slice(low, high - low), pa.array(rows - low, mask=rows < 0)
+    stretch, places = table.slice(low, high - low), pa.array(rows - low, mask=rows < 0)
+    return lambda name: _known(stretch[name]).take(places)
 
 
 def _known(column: pa.ChunkedArray) -> pa.Array:
@@ -227,10 +232,10 @@ def _known(column: pa.ChunkedArray) -> pa.Array:
     return whole
 
 
-def _issues(values: dict[str, pa.Array], engine_row: np.ndarray, front_row: np.ndarray) -> pa.Array:
+def _issues(column: Columns, engine_row: np.ndarray, front_row: np.ndarray) -> pa.Array:
     """The first thing that is wrong with each request; null where nothing is."""
     moment = {
-        name: values[f"{name}_s"].to_numpy(zero_copy_only=False)
+        name: column(f"{name}_s").to_numpy(zero_copy_only=False)
         for name in (*ENGINE_MOMENTS.values(), *FRONT_MOMENTS.values())
     }
     order = ("arrived", "queued", "scheduled", "first_token", "finished", "departed")
@@ -255,14 +260,17 @@ def _issues(values: dict[str, pa.Array], engine_row: np.ndarray, front_row: np.n
     return pa.array(issue, pa.string())
 
 
-def _targets(values: dict[str, pa.Array]) -> dict[str, pa.Array]:
-    """What alpha is fitted to; null where an end is missing or the order is wrong."""
-    targets = {}
-    for name, (begin, end) in TARGETS.items():
-        seconds = pc.subtract(values[end], values[begin])
-        targets[name] = pc.if_else(pc.greater_equal(seconds, 0), seconds, None)
-    further = pc.subtract(values["output_tokens"], 1)
-    decoding = pc.subtract(values["finished_s"], values["first_token_s"])
-    per_token = pc.divide(decoding, pc.if_else(pc.greater(further, 0), further, None))
-    targets["output_token_s"] = pc.if_else(pc.greater_equal(per_token, 0), per_token, None)
-    return targets
+def _elapsed(column: Columns, begin: str, end: str) -> pa.Array:
+    """Seconds between two moments; null where one is missing or the order is wrong."""
+    return _not_negative(pc.subtract(column(end), column(begin)))
+
+
+def _output_token_s(column: Columns) -> pa.Array:
+    """Seconds per output token after the first."""
+    further = pc.subtract(column("output_tokens"), 1)
+    decoding = pc.subtract(column("finished_s"), column("first_token_s"))
+    return _not_negative(pc.divide(decoding, pc.if_else(pc.greater(further, 0), further, None)))
+
+
+def _not_negative(seconds: pa.Array) -> pa.Array:
+    return pc.if_else(pc.greater_equal(seconds, 0), seconds, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from jaxtyping import Bool, Int, Shaped
 
 from pinn.common.tables import KeptRows
-from pinn.units import MICROSECOND
+from pinn.units import MICROSECOND, NANOSECOND
 
 # Segments: stretches of one server process on one clock, in which step numbers and time both
 # grow.
@@ -107,22 +107,28 @@ def _runs(step_id: Int[np.ndarray, " n"]) -> tuple[Int[np.ndarray, " n"], bool]:
 
 # The canonical table of steps: one row per sampled engine step, in SI units.
 #
-# ===================== ==== ============================================================= column
-# unit meaning ===================== ====
-# ============================================================= server number of the server (its
-# resource attributes) in the manifest segment one process of it on one clock; step numbers grow
-# inside step_id the engine's step number start_s s start on the host's monotonic clock wall_s s
-# epoch time beside it; null where unknown reported_duration_s s what the writer calls the step's
-# duration; no target unless checked running_depth requests running waiting_depth requests
-# waiting prefill_requests requests that work on their prompt in this step decode_requests
-# requests that generate prefill_tokens prompt tokens scheduled decode_tokens tokens scheduled
-# for decodes finished, preempted requests that ended, or lost their place, at this step
-# kv_blocks_total blocks of the KV cache kv_usage share of them in use, 0 to 1 is_ambiguous two
-# servers that cannot be told apart wrote this segment knowledge what is known of its batch:
-# snapshot, journey or aggregate extra attributes that no column holds, as JSON text
-# ===================== ==== =============================================================
-
-NANOSECOND = 1e-9
+# =====================  ====  =============================================================
+# column                 unit  meaning
+# =====================  ====  =============================================================
+# server                       number of the server (its resource attributes) in the manifest
+# segment                      one process of it on one clock; step numbers grow inside
+# step_id                      the engine's step number
+# start_s                s     start on the host's monotonic clock
+# wall_s                 s     epoch time beside it; null where unknown
+# reported_duration_s    s     what the writer calls the step's duration; no target unless checked
+# running_depth                requests running
+# waiting_depth                requests waiting
+# prefill_requests             requests that work on their prompt in this step
+# decode_requests              requests that generate
+# prefill_tokens               prompt tokens scheduled
+# decode_tokens                tokens scheduled for decodes
+# finished, preempted          requests that ended, or lost their place, at this step
+# kv_blocks_total              blocks of the KV cache
+# kv_usage                     share of them in use, 0 to 1
+# is_ambiguous                 two servers that cannot be told apart wrote this segment
+# knowledge                    what is known of its batch: snapshot, journey or aggregate
+# extra                        attributes that no column holds, as JSON text
+# =====================  ====  =============================================================
 
 #: What is known of a step's batch, best first: each request, from a snapshot or from the journeys
 #: of all requests; or the summary's totals with contexts estimated from the KV usage.
@@ -200,6 +206,7 @@ def canonical_steps(
     raw: pa.Table,
     order: StepOrder,
     knowledge: Int[np.ndarray, " steps"] | None = None,
+    schema: pa.Schema = STEP_SCHEMA,
 ) -> Iterator[pa.RecordBatch]:
     """The canonical rows, a batch at a time, so that big files need little memory.
 
@@ -207,52 +214,67 @@ def canonical_steps(
         raw: The raw table, possibly mapped from disk.
         order: Of its rows.
         knowledge: Index into :data:`KNOWLEDGE` of each canonical row; default: aggregate.
+        schema: The columns to make: all or some of them.
     """
     for begin in range(0, len(order.rows), BATCH_ROWS):
         part = slice(begin, begin + BATCH_ROWS)
         known = np.full(len(order.rows[part]), KNOWLEDGE.index(AGGREGATE), dtype=np.int8)
         if knowledge is not None:
             known = knowledge[part].astype(np.int8)
-        rows = _take(raw, order.rows[part])
-        yield _convert(rows, order.segment[part], order.is_ambiguous[part], known)
+        rows = taken(raw, order.rows[part])
+        yield _convert(rows, order.segment[part], order.is_ambiguous[part], known, schema)
 
 
 def _convert(
-    raw: pa.Table, segment: np.ndarray, is_ambiguous: np.ndarray, knowledge: np.ndarray
+    raw: Columns,
+    segment: np.ndarray,
+    is_ambiguous: np.ndarray,
+    knowledge: np.ndarray,
+    schema: pa.Schema,
 ) -> pa.RecordBatch:
-    columns: dict[str, pa.Array] = {
-        "server": raw["server"],
-        "segment": pa.array(segment),
-        "step_id": raw["step_id"],
-        "start_s": pa.array(raw["start_ns"].to_numpy() * NANOSECOND),
-        "wall_s": _scaled(raw["wall_ns"], NANOSECOND, positive=True),
-        "reported_duration_s": _scaled(raw["duration_us"], MICROSECOND),
-        "kv_usage": _usage(raw),
-        "is_ambiguous": pa.array(is_ambiguous),
-        "knowledge": pa.DictionaryArray.from_arrays(knowledge, list(KNOWLEDGE)),
-        "extra": raw["extra"],
-    } | {name: raw[name] for name in _COUNTS}
-    return as_batch(columns, STEP_SCHEMA)
+    made = {
+        "segment": lambda: pa.array(segment),
+        "start_s": lambda: scaled(raw("start_ns"), NANOSECOND),
+        "wall_s": lambda: scaled(raw("wall_ns"), NANOSECOND, positive=True),
+        "reported_duration_s": lambda: scaled(raw("duration_us"), MICROSECOND),
+        "kv_usage": lambda: _usage(raw),
+        "is_ambiguous": lambda: pa.array(is_ambiguous),
+        "knowledge": lambda: pa.DictionaryArray.from_arrays(knowledge, list(KNOWLEDGE)),
+    }
+    return as_batch(raw, made, schema)
+
+
+#: Gives a column by its name.
+Columns = Callable[[str], pa.Array | pa.ChunkedArray]
+
+
+def taken(raw: pa.Table, rows: Int[np.ndarray, " rows"]) -> Columns:
+    """Rows of a table that are nearly in its order: only the stretch they lie in is touched."""
+    low, high = int(rows.min()), int(rows.max()) + 1
+    stretch, places = raw.slice(low, high - low), pa.array(rows.astype(np.int64) - low)
+    return lambda name: stretch[name].take(places)
 
 
 def as_batch(
-    columns: Mapping[str, pa.Array | pa.ChunkedArray], schema: pa.Schema
+    raw: Columns,
+    made: Mapping[str, Callable[[], pa.Array | pa.ChunkedArray]],
+    schema: pa.Schema,
 ) -> pa.RecordBatch:
-    """Columns in the order and the types of a schema."""
+    """The columns of a schema, in its types, and no others: those to be made, the rest raw."""
     arrays = []
     for wanted in schema:
-        column = columns[wanted.name]
+        column = made[wanted.name]() if wanted.name in made else raw(wanted.name)
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         arrays.append(whole.cast(wanted.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def some_columns(
-    names: Sequence[str], batches: Iterable[pa.RecordBatch], schema: pa.Schema
-) -> pa.Table:
-    """Some columns of all batches of a schema: little enough to keep in memory."""
-    chosen = pa.schema([schema.field(name) for name in names])
-    return pa.Table.from_batches((batch.select(names) for batch in batches), schema=chosen)
+def scaled(
+    column: pa.Array | pa.ChunkedArray, unit: float, positive: bool = False
+) -> pa.Array | pa.ChunkedArray:
+    """Numbers in SI units; with ``positive`` null where they are not."""
+    values = pc.multiply(column.cast(pa.float64(), safe=False), unit)
+    return pc.if_else(pc.greater(values, 0), values, None) if positive else values
 
 
 def usage_above_one(raw: pa.Table) -> int:
@@ -260,25 +282,14 @@ def usage_above_one(raw: pa.Table) -> int:
     return int(pc.sum(pc.greater(raw["kv_usage"], 1)).as_py() or 0)
 
 
-def _usage(raw: pa.Table) -> pa.ChunkedArray:
+def _usage(raw: Columns) -> pa.ChunkedArray:
     """KV usage as reported, else from the blocks; null where it is no share."""
-    total, free = raw["kv_blocks_total"], raw["kv_blocks_free"]
+    total, free = raw("kv_blocks_total"), raw("kv_blocks_free")
     safe = pc.if_else(pc.greater(total, 0), total, None)
     blocks = pc.divide(pc.subtract(total, free).cast(pa.float64()), safe.cast(pa.float64()))
-    usage = pc.coalesce(raw["kv_usage"], blocks)
+    usage = pc.coalesce(raw("kv_usage"), blocks)
     is_share = pc.and_(pc.greater_equal(usage, 0), pc.less_equal(usage, 1))
     return pc.if_else(is_share, usage, None)
-
-
-def _take(raw: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Rows of a table that are nearly in its order: only the stretch they lie in is touched."""
-    low, high = int(rows.min()), int(rows.max()) + 1
-    return raw.slice(low, high - low).take(pa.array(rows.astype(np.int64) - low))
-
-
-def _scaled(column: pa.ChunkedArray, unit: float, positive: bool = False) -> pa.ChunkedArray:
-    values = pc.multiply(column.cast(pa.float64(), safe=False), unit)
-    return pc.if_else(pc.greater(values, 0), values, None) if positive else values
 
 
 def _out_of_range(raw: pa.Table, release: Callable[[], None]) -> np.ndarray:

@@ -43,24 +43,35 @@ from pinn.server.traces.steps import (
     STEP_SCHEMA,
     StepOrder,
     canonical_steps,
-    some_columns,
     usage_above_one,
 )
 from pinn.server.traces.trace_tables import Target, write_manifest, write_table
 
+
+def _some(schema: pa.Schema, *names: str) -> pa.Schema:
+    """Some columns of a schema."""
+    return pa.schema([schema.field(name) for name in names])
+
+
 #: What cycles, links and floors need of the steps, segments, states and journeys of the requests,
 #: and the level of knowledge of a step of its snapshots: little enough to keep in memory.
-_OF_SNAPSHOTS = ["segment", "step_id", "is_prefill", "new_tokens"]
-_OF_REQUESTS = [
-    "server", "segment", "wall_s", "queued_s", "finished_s", "scheduled_step", "first_token_step",
-    "finished_step", "prompt_tokens", "cached_tokens", "output_tokens", "preempted_steps",
-    "preempted_outputs", "resumed_steps", "resumed_cached",
-]  # fmt: skip
-_OF_STEPS = [
-    name
-    for name in STEP_SCHEMA.names
-    if name not in ("reported_duration_s", "kv_blocks_total", "extra", "knowledge")
-]
+_OF_SNAPSHOTS = _some(cleaning.SNAPSHOT_SCHEMA, "segment", "step_id", "is_prefill", "new_tokens")
+_OF_REQUESTS = _some(
+    REQUEST_SCHEMA, "server", "segment", "wall_s", "queued_s", "finished_s", "scheduled_step",
+    "first_token_step", "finished_step", "prompt_tokens", "cached_tokens", "output_tokens",
+    "preempted_steps", "preempted_outputs", "resumed_steps", "resumed_cached",
+)  # fmt: skip
+_OF_STEPS = _some(
+    STEP_SCHEMA, "server", "segment", "step_id", "start_s", "wall_s", "running_depth",
+    "waiting_depth", "prefill_requests", "decode_requests", "prefill_tokens", "decode_tokens",
+    "finished", "preempted", "kv_usage", "is_ambiguous",
+)  # fmt: skip
+
+#: What the floor of a step and the durations that it is held against need.
+_OF_FLOORS = _some(
+    STEP_SCHEMA, "prefill_requests", "decode_requests", "prefill_tokens", "kv_blocks_total",
+    "kv_usage", "reported_duration_s",
+)  # fmt: skip
 
 #: Columns of the requests that are filled in once the steps are known.
 _FILLED = ("segment", *STATE_COLUMNS)
@@ -101,12 +112,13 @@ def write_run(
     """
     begin = time.perf_counter()
     order = StepOrder(run.table(STEPS), release=run.release)
-    batches = _releasing(canonical_steps(run.table(STEPS), order), run)
-    steps = some_columns(_OF_STEPS, batches, STEP_SCHEMA).to_pandas()
+    batches = canonical_steps(run.table(STEPS), order, schema=_OF_STEPS)
+    steps = _frame(_releasing(batches, run), _OF_STEPS)
     request_order = RequestOrder(run.table(ENGINE), run.table(FRONT))
     run.release()
-    batches = canonical_requests(run.table(ENGINE), run.table(FRONT), request_order)
-    requests = some_columns(_OF_REQUESTS, batches, REQUEST_SCHEMA)
+    spans = run.table(ENGINE), run.table(FRONT)
+    batches = canonical_requests(*spans, request_order, schema=_OF_REQUESTS)
+    requests = pa.Table.from_batches(batches, schema=_OF_REQUESTS)
     run.release()
     evidence = JourneyEvidence.none(len(steps))
     if requests.num_rows and len(steps):
@@ -123,10 +135,9 @@ def write_run(
     snapshot_order = cleaning.SnapshotOrder(run.table(SNAPSHOTS), steps)
     has_snapshot = np.zeros(len(steps), dtype=bool)
     if len(snapshot_order.rows):
-        batches = cleaning.canonical_snapshots(run.table(SNAPSHOTS), snapshot_order)
-        snapshots = some_columns(_OF_SNAPSHOTS, batches, cleaning.SNAPSHOT_SCHEMA).to_pandas()
-        has_snapshot = complete_snapshots(steps, snapshots)
-        del snapshots
+        raw = run.table(SNAPSHOTS)
+        batches = cleaning.canonical_snapshots(raw, snapshot_order, _OF_SNAPSHOTS)
+        has_snapshot = complete_snapshots(steps, _frame(batches, _OF_SNAPSHOTS))
     run.release()
     knowledge = knowledge_levels(has_snapshot, evidence.agrees)
     checks: dict[str, cleaning.TargetCheck] = {}
@@ -135,6 +146,7 @@ def write_run(
     run.release()
     prepared = time.perf_counter()
 
+    cycle_rows = pa.Table.from_pandas(cycles, preserve_index=False).replace_schema_metadata()
     issues: Counter[str] = Counter()
     request_batches = _requests(run, request_order, filled, issues)
     snapshot_batches = cleaning.canonical_snapshots(run.table(SNAPSHOTS), snapshot_order)
@@ -144,7 +156,7 @@ def write_run(
             ("steps", canonical_steps(run.table(STEPS), order, knowledge), STEP_SCHEMA),
             ("requests", request_batches, REQUEST_SCHEMA),
             ("snapshots", snapshot_batches, cleaning.SNAPSHOT_SCHEMA),
-            ("cycles", _cycle_batches(cycles), _cycle_schema(cycles)),
+            ("cycles", cycle_rows.to_batches(BATCH_ROWS), cycle_rows.schema),
         )
     }
     _check_holds(tables, run)
@@ -195,15 +207,11 @@ def _requests(
         yield batch
 
 
-def _cycle_schema(cycles: pd.DataFrame) -> pa.Schema:
-    return pa.Schema.from_pandas(cycles.iloc[:1], preserve_index=False).remove_metadata()
-
-
-def _cycle_batches(cycles: pd.DataFrame) -> Iterator[pa.RecordBatch]:
-    schema = _cycle_schema(cycles)
-    for begin in range(0, len(cycles), BATCH_ROWS):
-        part = cycles.iloc[begin : begin + BATCH_ROWS]
-        yield pa.RecordBatch.from_pandas(part, schema=schema, preserve_index=False)
+def _frame(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pd.DataFrame:
+    """All batches; each column leaves Arrow as it is converted, so that it is held only once."""
+    return pa.Table.from_batches(batches, schema=schema).to_pandas(
+        split_blocks=True, self_destruct=True
+    )
 
 
 def _releasing(batches: Iterable[pa.RecordBatch], run: RawRun) -> Iterator[pa.RecordBatch]:
@@ -223,8 +231,7 @@ def _floor_checks(
     window, block_size = deployment.model.window_tokens, deployment.recipe.block_tokens
 
     def at(chosen: np.ndarray) -> tuple[pd.DataFrame, np.ndarray]:
-        batches = list(canonical_steps(raw, order.only(chosen)))
-        steps = pa.Table.from_batches(batches, schema=STEP_SCHEMA).to_pandas()
+        steps = _frame(canonical_steps(raw, order.only(chosen), schema=_OF_FLOORS), _OF_FLOORS)
         return steps, cleaning.batch_floor(deployment, aggregate_sums(steps, block_size, window))
 
     steps, floor = at(rows)
