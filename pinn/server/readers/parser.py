@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from pinn.server.readers.columns import numbers, strings
 from pinn.server.readers.otlp import DECODE_ERRORS, Counts, Sieve, Vocabulary
 from pinn.server.readers.wire import (
     API,
@@ -101,7 +102,7 @@ class Shape:
     def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
         """Take the rows out as columns; None, with the refusals counted, where none is left."""
         rows = np.frombuffer(bytes(self._buffer), dtype=np.int64).reshape(-1, len(self._packed))
-        texts = {i: pa.array(t, pa.string()) for i, t in self._texts.items()}
+        texts = {i: strings(t) for i, t in self._texts.items()}
         self._buffer.clear()
         for text in self._texts.values():
             text.clear()
@@ -130,10 +131,10 @@ class Shape:
             if position in texts:
                 return texts[position]
             values = np.ascontiguousarray(rows[:, self._packed[position]])
-            return pa.array(values.view(np.float64) if self._formats[position] == "d" else values)
+            return numbers(values.view(np.float64) if self._formats[position] == "d" else values)
 
         columns = {name: column(position) for name, position in self._columns.items()}
-        columns["label"] = pa.repeat(kind.label, len(rows))
+        columns["label"] = strings([kind.label] * len(rows))
         for field in kind.fields:
             if field.column not in columns:
                 columns[field.column] = pa.nulls(len(rows), ARROW_TYPES[field.kind])
@@ -147,13 +148,13 @@ class Shape:
         if not extra:
             return pa.nulls(count, pa.string())
         raw = {name for name, position in self._extra if self._formats[position] == "r"}
-        encoded = (
+        encoded = [
             msgspec.json.encode(
                 {n: msgspec.Raw(v[row].encode()) if n in raw else v[row] for n, v in extra.items()}
             ).decode()
             for row in range(count)
-        )
-        return pa.array(encoded, pa.string())
+        ]
+        return strings(encoded)
 
 
 _TAKE = """

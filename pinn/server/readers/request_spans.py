@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from pinn.server.readers.columns import numbers, strings
 from pinn.server.readers.wire import (
     API_EVENTS,
     API_SPAN,
@@ -194,16 +195,17 @@ def _rows(
 ) -> pa.RecordBatch:
     """Rows of the given spans in the order of the file."""
     table = pa.Table.from_batches(spans).combine_chunks()
-    number = table["span"].to_numpy()
-    order, rows = np.argsort(number, kind="stable"), np.sort(number)
+    number = np.from_dlpack(table["span"].chunk(0))
+    order, rows = numbers(np.argsort(number, kind="stable")), np.sort(number)
+    taken = numbers(rows)
     arrays = []
     for field in schema:
         if field.name in columns:
             column = columns[field.name]
-            array = pa.array(column) if isinstance(column, np.ndarray) else column
-            arrays.append(array.take(rows))
+            array = numbers(column) if isinstance(column, np.ndarray) else column
+            arrays.append(array.take(taken))
         elif field.name in texts:
-            arrays.append(pa.array([text or "" for text in texts[field.name][rows]], pa.string()))
+            arrays.append(strings([text or "" for text in texts[field.name][rows]]))
         else:
             arrays.append(table[field.name].chunk(0).take(order))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -212,7 +214,8 @@ def _rows(
 def _lists(owner: np.ndarray, values: np.ndarray, count: int) -> pa.Array:
     """A list for each owner 0, ..., count - 1: its values in their order."""
     ends = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=count))))
-    return pa.ListArray.from_arrays(ends.astype(np.int32), values[np.argsort(owner, kind="stable")])
+    ordered = values[np.argsort(owner, kind="stable")]
+    return pa.ListArray.from_arrays(numbers(ends.astype(np.int32)), numbers(ordered))
 
 
 def _label(batch: pa.RecordBatch) -> str:
@@ -224,14 +227,14 @@ def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
     column = batch.column(name)
     if column.null_count:
         return np.full(len(column), -1, dtype=np.int64)
-    return column.to_numpy()
+    return np.from_dlpack(column)
 
 
 def _times(batch: pa.RecordBatch) -> np.ndarray:
     """Monotonic time in seconds; not-a-number where the writer's is none or absurd."""
     if not batch.column("monotonic_ns").null_count:
-        return batch.column("monotonic_ns").to_numpy() * NANOSECOND
-    seconds = batch.column("monotonic_s").to_numpy()
+        return np.from_dlpack(batch.column("monotonic_ns")) * NANOSECOND
+    seconds = np.from_dlpack(batch.column("monotonic_s"))
     return np.where(np.abs(seconds) < MAX_SECONDS, seconds, np.nan)
 
 

@@ -128,7 +128,7 @@ def read_vllm(
     Args:
         path: One OTLP-JSON export object per line.
         spool: Folder for the raw tables; made if it does not exist.
-        workers: Processes that parse; 1 for this one.
+        workers: Processes that parse, this one among them.
         stretch_bytes: Bytes a process reads at once.
 
     Raises:
@@ -150,16 +150,22 @@ def parse_file(
 ) -> Iterator[ParsedChunk]:
     """Parse a file stretch by stretch, in order."""
     tasks = [(path, *s) for s in stretches(path.stat().st_size, stretch_bytes)]
+    parser = ChunkParser()
     if workers == 1 or len(tasks) < 2:
-        parser = ChunkParser()
         yield from (_parse_stretch(parser, *task) for task in tasks)
         return
-    # Spawned, not forked, since this process may run threads.
-    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
-        parts: deque[Future[ParsedChunk]] = deque()
+    # This process parses too: it begins while the others start. They are spawned, not forked, since
+    # this one may run threads.
+    with ProcessPoolExecutor(workers - 1, get_context("spawn"), _start_worker) as pool:
+        parts: deque[Future[ParsedChunk]] = deque()  # in order of the file
         for task in tasks:
-            parts.append(pool.submit(_work, *task))
-            if len(parts) > MAX_PARTS * workers:
+            if sum(not part.done() for part in parts) < 2 * (workers - 1):
+                part = pool.submit(_work, *task)
+            else:
+                part = Future()
+                part.set_result(_parse_stretch(parser, *task))
+            parts.append(part)
+            while parts and (parts[0].done() or len(parts) >= MAX_PARTS * workers):
                 yield parts.popleft().result()
         while parts:
             yield parts.popleft().result()

@@ -248,7 +248,7 @@ def _convert(
 Columns = Callable[[str], pa.Array | pa.ChunkedArray]
 
 
-def taken(raw: pa.Table, rows: Int[np.ndarray, " rows"]) -> Columns:
+def taken(raw: pa.Table, rows: Shaped[np.ndarray, " rows"]) -> Columns:
     """Rows of a table that are nearly in its order: only the stretch they lie in is touched."""
     low, high = int(rows.min()), int(rows.max()) + 1
     stretch, places = raw.slice(low, high - low), pa.array(rows.astype(np.int64) - low)
