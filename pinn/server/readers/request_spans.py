@@ -233,7 +233,8 @@ def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
 def _times(batch: pa.RecordBatch) -> np.ndarray:
     """Monotonic time in seconds; not-a-number where the writer's is none or absurd."""
     if not batch.column("monotonic_ns").null_count:
-        return np.from_dlpack(batch.column("monotonic_ns")) * NANOSECOND
+        nanoseconds: np.ndarray = np.from_dlpack(batch.column("monotonic_ns"))
+        return nanoseconds * NANOSECOND
     seconds = np.from_dlpack(batch.column("monotonic_s"))
     return np.where(np.abs(seconds) < MAX_SECONDS, seconds, np.nan)
 

@@ -31,7 +31,7 @@ state_*                          the last sampled step before QUEUED: its queue 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 
 import numpy as np
@@ -195,7 +195,7 @@ def _assemble(
     @cache
     def column(name: str) -> pa.Array:
         """What the engine tells, else what the API server tells, else what is given."""
-        names = (_OF_EVENTS.get(name), name)
+        names = [_OF_EVENTS[name], name] if name in _OF_EVENTS else [name]
         told = [behind(n) for n in names if n in engine.column_names]
         if name in front.column_names:
             told.append(before(name))
@@ -203,7 +203,7 @@ def _assemble(
             return pc.coalesce(*told)
         return given.get(name, pa.nulls(len(engine_row)))
 
-    made = {
+    made: dict[str, Callable[[], pa.Array]] = {
         "api_request_id": lambda: before("request_id"),
         "issue": lambda: _issues(column, engine_row, front_row),
         "output_token_s": lambda: _output_token_s(column),
