@@ -85,15 +85,11 @@ class Workers:
             return ((i, work(task)) for i, task in enumerate(tasks))
         return self._in_processes(work, tasks)
 
-    @property
-    def _one(self) -> Callable[[Callable[[Task], Result], Task], Result]:
-        return _alone if self.torch else _plainly
-
     def _in_processes(
         self, work: Callable[[Task], Result], tasks: Sequence[Task]
     ) -> Iterator[tuple[int, Result]]:
         with self._started() if self.pool is None else nullcontext(self.pool) as pool:
-            index = {pool.submit(self._one, work, task): i for i, task in enumerate(tasks)}
+            index = {pool.submit(_one, self.torch, work, task): i for i, task in enumerate(tasks)}
             for done in as_completed(index):
                 yield index[done], done.result()
 
@@ -130,7 +126,7 @@ class Workers:
         try:
             remote: Any = ray.remote(num_cpus=1)(_in_folder)
             here = Path.cwd()
-            index = {remote.remote(here, self._one, work, task): i for i, task in enumerate(tasks)}
+            index = {remote.remote(here, self.torch, work, task): i for i, task in enumerate(tasks)}
             waiting = list(index)
             while waiting:
                 done, waiting = ray.wait(waiting)
@@ -199,10 +195,7 @@ def _result(ray: Any, reference: Any) -> Any:
 
 
 def _in_folder(
-    folder: Path,
-    one: Callable[[Callable[[Task], Result], Task], Result],
-    work: Callable[[Task], Result],
-    task: Task,
+    folder: Path, uses_torch: bool, work: Callable[[Task], Result], task: Task
 ) -> Result:
     """Run one task in a folder: Ray's processes start wherever Ray was started."""
     if not folder.is_dir():
@@ -211,17 +204,14 @@ def _in_folder(
             "share it between the machines under the same path"
         )
     os.chdir(folder)
-    return one(work, task)
+    return _one(uses_torch, work, task)
 
 
-def _plainly(work: Callable[[Task], Result], task: Task) -> Result:
-    return work(task)
+def _one(uses_torch: bool, work: Callable[[Task], Result], task: Task) -> Result:
+    """Run one task; with torch on one thread, as this process would."""
+    if uses_torch:
+        import torch
 
-
-def _alone(work: Callable[[Task], Result], task: Task) -> Result:
-    """Run one task on one thread, as this process would."""
-    import torch
-
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+        torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(True)
     return work(task)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import TypeVar
@@ -12,7 +11,7 @@ from typing import TypeVar
 from pinn.common.workers import Workers
 from pinn.errors import PinnError
 from pinn.planning.candidates import Brief, Candidate
-from pinn.planning.examine import Examined, Unfit, examine
+from pinn.planning.examine import Unfit, examine
 from pinn.planning.plan import Ask, Choice, FrontierPoint, LeftOut, Plan
 from pinn.planning.pools import PoolsCandidate
 from pinn.planning.scout import Scouted, scout
@@ -20,19 +19,11 @@ from pinn.planning.scout import Scouted, scout
 #: A quick highest rate may be this much too low, as a share, before a candidate is lost to it.
 _QUICK_ERROR = 0.2
 
+_Kind = TypeVar("_Kind")
 _Found = TypeVar("_Found")
 
 #: Told what happens: a line for people.
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class _Task:
-    """Candidates on the same hardware, with the brief."""
-
-    brief: Brief
-    candidates: Sequence[Candidate]
-    quick: Sequence[tuple[Candidate, float]] = ()
 
 
 def make_plan(
@@ -64,10 +55,7 @@ def make_plan(
     begin = time.monotonic()
     groups = _by_hardware(candidates, each_alone)
     progress(f"{len(candidates)} candidates on {len(groups)} kinds of hardware")
-    scouted: dict[int, Scouted] = {}
-    tasks = [_Task(brief, group) for group in groups]
-    for i, found in _run(workers, _scout, tasks, progress, "looked at"):
-        scouted[i] = found
+    scouted = dict(_run(workers, partial(scout, brief=brief), groups, progress, "looked at"))
     _check_any(scouted, brief, groups)
     chosen = _promising(scouted, brief, top)
     left_out = [*misfits, *(each for found in scouted.values() for each in found.left_out)]
@@ -80,9 +68,9 @@ def make_plan(
     choices, simulations = [], sum(found.simulations for found in scouted.values())
     # The longest first: a replica of a higher rate is sent more of the load's requests.
     chosen.sort(key=lambda i: -scouted[i].kept[0][1])
-    tasks = [_Task(brief, (), scouted[i].kept) for i in chosen]
+    tasks = [scouted[i].kept for i in chosen]
     unfit: list[Unfit] = []
-    for _, examined in _run(workers, _examine, tasks, progress, "examined"):
+    for _, examined in _run(workers, partial(examine, brief=brief), tasks, progress, "examined"):
         simulations += examined.simulations
         left_out += examined.left_out
         choices += [examined.choice] if examined.choice else []
@@ -105,18 +93,10 @@ def make_plan(
     )
 
 
-def _scout(task: _Task) -> Scouted:
-    return scout(task.candidates, task.brief)
-
-
-def _examine(task: _Task) -> Examined:
-    return examine(task.quick, task.brief)
-
-
 def _run(
     workers: Workers,
-    work: Callable[[_Task], _Found],
-    tasks: Sequence[_Task],
+    work: Callable[[_Kind], _Found],
+    tasks: Sequence[_Kind],
     progress: Progress,
     verb: str,
 ) -> Iterator[tuple[int, _Found]]:

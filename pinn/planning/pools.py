@@ -14,6 +14,7 @@ import numpy as np
 from pinn.coefficients.configurations import parse_pool, pool_text
 from pinn.common.documents import read_yaml
 from pinn.common.files import conf_file
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.planning.candidates import (
     Candidate,
@@ -245,22 +246,21 @@ def _servers(
         for text in texts
         for found in deployments_of([{**shared, **_flags(text)}], workload, listed=False)
     }
-    reasons = {
-        text: refused or misfit(d, served, wanted.engine)
-        for text, (_, d, refused) in started.items()
-    }
-    fitting = {d: row for text, (row, d, _) in started.items() if reasons[text] is None}
+    fitting: dict[Deployment, dict[str, Any]] = {}
+    texts_of: dict[str, Deployment] = {}
+    left_out = []
+    for text, (row, deployment, refused) in started.items():
+        reason = refused or misfit(deployment, served, wanted.engine)
+        if reason is None:
+            fitting[deployment], texts_of[text] = row, deployment
+        else:
+            gpu = deployment.gpu.name
+            left_out.append(LeftOut(f"{gpu} {text}", gpu, reason, False))
     candidates = with_coefficients(fitting, {}, checkpoint, wanted.engine)
     known = {each.deployment: each for each in candidates}
     found = [
-        _Servers(parse_pool(text, "pools")[0], _flags(text), known[d])
-        for text, (_, d, _) in started.items()
-        if reasons[text] is None
-    ]
-    left_out = [
-        LeftOut(f"{d.gpu.name} {text}", d.gpu.name, reason, False)
-        for text, (_, d, _) in started.items()
-        if (reason := reasons[text]) is not None
+        _Servers(parse_pool(text, "pools")[0], _flags(text), known[deployment])
+        for text, deployment in texts_of.items()
     ]
     return found, left_out
 

@@ -286,12 +286,9 @@ def _scheduler_limits(candidate: Candidate) -> tuple[int, int]:
 
 def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
     """Why more requests at a time change nothing: as many as another candidate runs never came."""
-    for other in unfilled:
-        a, b = candidate.deployment.recipe, other.deployment.recipe
-        alike = (a.token_budget, a.graph_tokens) == (
-            b.token_budget,
-            b.graph_tokens,
-        )
+    a = candidate.deployment.recipe
+    for b in (other.deployment.recipe for other in unfilled):
+        alike = (a.token_budget, a.graph_tokens) == (b.token_budget, b.graph_tokens)
         if alike and a.max_requests > b.max_requests:
             return f"as with {b.max_requests} requests a step, which never run at once"
     return None

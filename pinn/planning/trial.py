@@ -40,33 +40,6 @@ def latencies_s(run: Run) -> Latencies:
     }
 
 
-def point(run: Run, limits: Limits, holds: bool, rate_per_s: float, gpus: int) -> Point:
-    """Figures of a run.
-
-    Args:
-        run: The run.
-        limits: On each request, and others.
-        holds: Whether it holds them.
-        rate_per_s: Mean rate of what was sent.
-        gpus: That served it.
-    """
-    found = latencies_s(run)
-    tables = {name: _table(values, np.ones(len(values))) for name, values in found.items()}
-    tables["itl"] = _table(run.gaps.seconds, run.gaps.count)
-    tokens_per_s = output_tokens_per_s(run)
-    speed = tables["tpot"]["mean"]
-    return Point(
-        rate_per_s=rate_per_s,
-        requests=len(run.requests),
-        holds=holds,
-        met_share=float(limits.met(found).mean()),
-        latency_s={name: tables[name] for name in METRICS},
-        output_tokens_per_s=tokens_per_s,
-        output_tokens_per_gpu_s=tokens_per_s / gpus,
-        user_tokens_per_s=1 / speed if speed else None,
-    )
-
-
 def backlog(run: Run) -> float:
     """How far a server falls behind; it keeps up at 1 or less.
 
@@ -221,8 +194,21 @@ class Trials:
 
     def point(self, run: Run, rate_per_s: float, gpus: int) -> Point:
         """Figures of a run at a rate on so many GPUs."""
-        holds = self.excess_of(run) <= 1
-        return point(run, self.limits, holds, rate_per_s, gpus)
+        found = latencies_s(run)
+        tables = {name: _table(values, np.ones(len(values))) for name, values in found.items()}
+        tables["itl"] = _table(run.gaps.seconds, run.gaps.count)
+        tokens_per_s = output_tokens_per_s(run)
+        speed = tables["tpot"]["mean"]
+        return Point(
+            rate_per_s=rate_per_s,
+            requests=len(run.requests),
+            holds=self.excess_of(run) <= 1,
+            met_share=float(self.limits.met(found).mean()),
+            latency_s={name: tables[name] for name in METRICS},
+            output_tokens_per_s=tokens_per_s,
+            output_tokens_per_gpu_s=tokens_per_s / gpus,
+            user_tokens_per_s=1 / speed if speed else None,
+        )
 
     def fleet_excess(self, workload: Workload, replicas: int, routing: str) -> float:
         """The worst latency of replicas under a load of their own, as a share of its limit."""
