@@ -160,7 +160,7 @@ def read_foreign_gpu(
     Raises:
         PinnError: If neither the file nor a known chip gives a bandwidth or a compute rate.
     """
-    layouts = {
+    layouts: dict[str, Mapping[str, float]] = {
         "memory_bandwidth_bytes_per_s": _BANDWIDTH,
         "memory_bytes": _CAPACITY,
         "sm_count": {"sm_count": 1},
