@@ -31,10 +31,6 @@ from pinn.units import GIB
 
 # The longer formulas of ``StepCosts``, each of a deployment's numbers.
 
-#: Share of a parallel layer's latency that lies around its all-reduces: the overhead of the feature
-#: ``parallel_layer``, 3 us, in its prior of 10.
-AROUND_ALL_REDUCE = 0.3
-
 
 def token_bytes(w: CostFacts) -> Values:
     """The residual stream of one token."""
@@ -95,12 +91,6 @@ def expert_activation_token_s(w: CostFacts) -> Values:
     width = 2 * w.hidden_size + 3 * w.expert_width / w.expert_cut
     passes = expert_copies(w) * width * w.moe_layers
     return passes * ACTIVATION_BYTES / w.memory_bytes_per_s
-
-
-def parallel_layers(w: CostFacts) -> Values:
-    """A faster kernel saves its share, a fused one what surrounds a layer's all-reduces."""
-    layers = w.layers * (w.tensor_parallel_size > 1)
-    return layers * (1 - w.faster_all_reduce) * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce)
 
 
 def all_reduce_token_s(w: CostFacts) -> Values:
@@ -165,7 +155,13 @@ class StepCosts:
     parallel_layers: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.",
-            parallel_layers,
+            lambda w: w.layers * (w.tensor_parallel_size > 1) * (1 - w.faster_all_reduce),
+        )
+    )
+    unfused_layers: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Those whose all-reduces and norms are kernels of their own.",
+            lambda w: w.layers * (w.tensor_parallel_size > 1) * (1 - w.fused_all_reduce),
         )
     )
     graph_tokens: Float[np.ndarray, "*n"] = field(

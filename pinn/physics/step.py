@@ -28,7 +28,7 @@ _STEP = Overhead(2e-4, 0.2)
 _LAYER = Overhead(5e-6, 0.2)
 _MOE_LAYER = Overhead(2e-6, 0.2)
 _QUANTIZED_LAYER = Overhead(4e-6, 0.2)
-_PARALLEL_LAYER = Overhead(3e-6, 0.2)
+_UNFUSED_LAYER = Overhead(3e-6, 0.2)
 _EAGER_LAYER = Overhead(1e-4, 0.7)
 _PREFILL_LAYER = Overhead(2e-6, 0.3)
 _REQUEST = Overhead(3e-6, 0.2)
@@ -69,12 +69,19 @@ _FEATURES = (
         lambda c, s: c.quantized_layers * values.busy(s),
     ),
     StepFeature(
-        "parallel_layer", "s/layer", 0.0, 7e-6, _PARALLEL_LAYER, "host",
+        "parallel_layer", "s/layer", 0.0, 7e-6, None, "host",
         "communication", ("all_reduce",),
         "Per layer under tensor parallelism: the latency of its two all-reduces.",
-        seen(_PARALLEL_LAYER, assumed(0.6, "two all-reduces, of which the shortest on H100 "
-                                        "takes 4.2 us in the tables")),
+        assumed(0.6, "two all-reduces, of which the shortest on H100 takes 4.2 us in the tables"),
         lambda c, s: c.parallel_layers * values.busy(s),
+    ),
+    StepFeature(
+        "unfused_layer", "s/layer", 0.0, 0.0, _UNFUSED_LAYER, "host",
+        "communication", (),
+        "Per layer under tensor parallelism whose norms are kernels beside its all-reduces: their "
+        "launches and the wait for the slowest GPU's.",
+        seen(_UNFUSED_LAYER, "assumption: two norms of 1 to 2 us, no table holds them"),
+        lambda c, s: c.unfused_layers * values.busy(s),
     ),
     StepFeature(
         "eager_layer", "s/layer", 0.0, 0.0, _EAGER_LAYER, "host",

@@ -33,9 +33,9 @@ class DistillationSettings:
         parts_weight: Of the error of a step's parts beside that of the whole.
     """
 
-    epochs: int = 30
+    epochs: int = 60
     batch: int = 64
-    learning_rate: float = 0.01
+    learning_rate: float = 0.004
     delta: float = 0.05
     parts_weight: float = 1.0
 
@@ -132,8 +132,7 @@ class Distillation(lightning.LightningModule):
         self.register_buffer("groups", torch.tensor(FEATURE_GROUPS, dtype=torch.float32), False)
         # Before a strategy wraps the module: DDP waits for the gradient of all that learns.
         network.requires_grad_(True)
-        for parameter in (network.alpha_base, *network.alpha_head.parameters()):
-            parameter.requires_grad_(False)
+        network.alpha_base.requires_grad_(False)
 
     def training_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
         """Huber loss of the log step times, and of steps of which one group alone is predicted."""
