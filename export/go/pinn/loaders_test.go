@@ -132,7 +132,7 @@ func TestCheckpointsSayWhyTheyAreRefused(t *testing.T) {
 		"no safetensors file": nil,
 		"cut off":             raw[:200],
 		"beyond the end":      raw[:len(raw)-8],
-		"newer than 1":        replaced(`format_version\": 1`, `format_version\": 2`),
+		"newer than 2":        replaced(`format_version\": 2`, `format_version\": 3`),
 		"other step features": replaced(`step [s]`, `stem [s]`),
 		"other descriptors":   replaced(`\"layers\"`, `\"lagers\"`),
 		"no checkpoint":       replaced(`{"pinn":`, `{"pint":`),
