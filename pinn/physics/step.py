@@ -28,7 +28,7 @@ _STEP = Overhead(2e-4, 0.2)
 _LAYER = Overhead(5e-6, 0.2)
 _MOE_LAYER = Overhead(2e-6, 0.2)
 _QUANTIZED_LAYER = Overhead(4e-6, 0.2)
-_UNFUSED_LAYER = Overhead(3e-6, 0.2)
+_AROUND_ALL_REDUCE = Overhead(3e-6, 0.2)
 _EAGER_LAYER = Overhead(1e-4, 0.7)
 _PREFILL_LAYER = Overhead(2e-6, 0.3)
 _REQUEST = Overhead(3e-6, 0.2)
@@ -76,12 +76,12 @@ _FEATURES = (
         lambda c, s: c.parallel_layers * values.busy(s),
     ),
     StepFeature(
-        "unfused_layer", "s/layer", 0.0, 0.0, _UNFUSED_LAYER, "host",
+        "around_all_reduce", "s/layer", 0.0, 0.0, _AROUND_ALL_REDUCE, "host",
         "communication", (),
-        "Per layer under tensor parallelism whose norms are kernels beside its all-reduces: their "
-        "launches and the wait for the slowest GPU's.",
-        seen(_UNFUSED_LAYER, "assumption: two norms of 1 to 2 us, no table holds them"),
-        lambda c, s: c.unfused_layers * values.busy(s),
+        "Per layer under tensor parallelism: small kernels around its all-reduces and the wait for "
+        "the slowest GPU.",
+        seen(_AROUND_ALL_REDUCE, "assumption: two norms of 1 to 2 us, no table holds them"),
+        lambda c, s: c.around_all_reduces * values.busy(s),
     ),
     StepFeature(
         "eager_layer", "s/layer", 0.0, 0.0, _EAGER_LAYER, "host",

@@ -16,7 +16,7 @@ class StepValues(NamedTuple):
     moe_layer: float
     quantized_layer: float
     parallel_layer: float
-    unfused_layer: float
+    around_all_reduce: float
     eager_layer: float
     prefill_layer: float
     decode_layer: float
@@ -113,7 +113,7 @@ def step_formulas(c, sums):
         c.moe_layers * busy,
         c.quantized_layers * busy,
         c.parallel_layers * busy,
-        c.unfused_layers * busy,
+        c.around_all_reduces * busy,
         c.launched_layers * chosen_1,
         chosen_2,
         chosen_3,

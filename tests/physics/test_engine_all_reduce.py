@@ -30,7 +30,8 @@ def costs(*arguments, **flags):
 @pytest.mark.parametrize("engine", LATENCY)
 def test_a_fused_faster_all_reduce_by_hand(engine):
     found = costs(engine, 4, fuse_all_reduce=True)
-    assert found.parallel_layers == pytest.approx(LAYERS * LATENCY[engine] * 0.7)
+    assert found.parallel_layers == pytest.approx(LAYERS * LATENCY[engine])
+    assert found.around_all_reduces == pytest.approx(LAYERS * LATENCY[engine] * 0.7)
     assert found.all_reduces == pytest.approx((2 * LAYERS + 1) * LATENCY[engine])
     assert found.quantized_layers == (0 if engine == "trtllm" else LAYERS)
     small = found.small_all_reduce_token_s / found.all_reduce_token_s
@@ -40,20 +41,27 @@ def test_a_fused_faster_all_reduce_by_hand(engine):
 @pytest.mark.parametrize("engine", LATENCY)
 def test_without_fusion_norms_and_quantization_are_kernels_of_their_own(engine):
     found = costs(engine, 4, fuse_all_reduce=False)
-    assert found.parallel_layers == pytest.approx(LAYERS * LATENCY[engine])
+    for layers in (found.parallel_layers, found.around_all_reduces):
+        assert layers == pytest.approx(LAYERS * LATENCY[engine])
     assert found.quantized_layers == LAYERS
 
 
 @pytest.mark.parametrize("engine", LATENCY)
 def test_one_gpu_reduces_nothing_whatever_the_engine(engine):
     own, other = costs(engine, 1), costs("vllm", 1)
-    for name in ("parallel_layers", "all_reduces", "quantized_layers", "small_all_reduce_token_s"):
+    for name in (
+        "parallel_layers",
+        "around_all_reduces",
+        "all_reduces",
+        "quantized_layers",
+        "small_all_reduce_token_s",
+    ):
         assert getattr(own, name) == getattr(other, name)
 
 
 def test_vllm_is_what_the_others_are_measured_against():
     found = costs("vllm", 4, fuse_all_reduce=False)
-    assert found.parallel_layers == found.quantized_layers == LAYERS
+    assert found.parallel_layers == found.around_all_reduces == found.quantized_layers == LAYERS
     assert found.small_all_reduce_token_s == found.all_reduce_token_s
 
 

@@ -47,7 +47,7 @@ STEP_SCALARS: dict[str, tuple[str, ...]] = {
     ),
     "attention": ("decode_attention", "kv_read"),
     "communication": (
-        "parallel_layer", "unfused_layer", "all_reduce", "all_reduce_first_256k",
+        "parallel_layer", "around_all_reduce", "all_reduce", "all_reduce_first_256k",
         "all_reduce_first_8m", "large_all_reduce", "expert_exchange", "pipeline",
     ),
     "prefill": (
