@@ -160,21 +160,23 @@ def read_foreign_gpu(
     Raises:
         PinnError: If neither the file nor a known chip gives a bandwidth or a compute rate.
     """
-    layouts: dict[str, Mapping[str, float]] = {
-        "memory_bandwidth_bytes_per_s": _BANDWIDTH,
-        "memory_bytes": _CAPACITY,
-        "sm_count": {"sm_count": 1},
-    }
-    found = {field: _number(name, values, units, source) for field, units in layouts.items()}
-    stated: dict[str, Any] = {field: value for field, value in found.items() if value is not None}
-    if "sm_count" in stated:
-        stated["sm_count"] = max(1, int(stated["sm_count"]))
+    stated: dict[str, Any] = {}
+    for field, units in (
+        ("memory_bandwidth_bytes_per_s", _BANDWIDTH),
+        ("memory_bytes", _CAPACITY),
+    ):
+        value = _number(name, values, units, source)
+        if value is not None:
+            stated[field] = value
+    sm_count = _number(name, values, {"sm_count": 1}, source)
+    if sm_count is not None:
+        stated["sm_count"] = max(1, int(sm_count))
     peaks = _peaks(name, values, source)
     if known is not None:
         return _overridden(known, stated, peaks, source)
-    for what, keys in (("bandwidth", _BANDWIDTH), ("compute rate", _COMPUTE)):
-        if not any(key in values for key in keys):
-            raise PinnError(f"{source}: GPU {name} has no {what}: add one of {', '.join(keys)}")
+    for field, layouts in (("bandwidth", _BANDWIDTH), ("compute rate", _COMPUTE)):
+        if not any(key in values for key in layouts):
+            raise PinnError(f"{source}: GPU {name} has no {field}: add one of {', '.join(layouts)}")
     return _estimated(name, stated, peaks, source)
 
 
@@ -241,7 +243,9 @@ def _estimated(
 
 # GPUs by name or file: ``load_gpu`` and ``list_gpus``.
 
-_NUMBERS = frozenset(f.name for f in fields(GpuSpec) if f.type in ("float", "int"))
+_NUMBERS = frozenset(
+    f.name for f in fields(GpuSpec) if f.type in ("float", "int") and f.name != "name"
+)
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
@@ -302,8 +306,8 @@ def _plain(name: str) -> str:
 def _known() -> dict[str, Path]:
     """Names and aliases of the catalogue -> the file of their GPU."""
     found: dict[str, Path] = {}
-    for path in sorted(data_folder("gpus").glob("*.json")):
-        values = read_json(path)
+    paths = sorted(data_folder("gpus").glob("*.json"))
+    for path, values in zip(paths, list(map(read_json, paths)), strict=True):
         for name in (values.get("name", path.stem), *values.get("aliases", ())):
             other = found.setdefault(_plain(name), path)
             if other != path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,7 +25,6 @@ from pinn.specs.model import AttentionSpec, FeedForward, Mixer
 # The recurrent mixer of each family's config.json.
 
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
-MixerReader = Callable[[ConfigFields], LinearMixerSpec]
 
 
 def gated_delta_mixer(fields: ConfigFields) -> LinearMixerSpec:
@@ -72,8 +71,9 @@ def jamba_mixer(fields: ConfigFields) -> LinearMixerSpec:
 
 def mamba1_mixer(fields: ConfigFields) -> LinearMixerSpec:
     """Mamba and Falcon-Mamba."""
-    twice = 2 * fields.integer("hidden_size")
-    channels = fields.integer("intermediate_size", "d_inner", default=twice)
+    channels = fields.integer(
+        "intermediate_size", "d_inner", default=2 * fields.integer("hidden_size")
+    )
     return _mamba1(fields, channels, "state_size", "conv_kernel", "time_step_rank")
 
 
@@ -95,29 +95,38 @@ def _mamba1(
     )
 
 
-def _mamba2(heads: str, width: str, state: str, groups: str) -> MixerReader:
-    """Reads a Mamba-2 mixer under a family's keys."""
-
-    def mixer(fields: ConfigFields) -> LinearMixerSpec:
-        chunk = fields.integer("mamba_chunk_size", "chunk_size", default=CHUNK_TOKENS[MAMBA2])
-        return LinearMixerSpec(
-            MAMBA2,
-            heads=fields.integer(heads),
-            key_heads=fields.integer(groups, default=1),
-            key_dim=fields.integer(state),
-            value_dim=fields.integer(width),
-            conv_width=fields.integer("mamba_d_conv", "conv_kernel", default=4),
-            chunk_tokens=chunk,
-            state_bytes_per_element=_state_bytes(fields),
-        )
-
-    return mixer
+def granite_mixer(fields: ConfigFields) -> LinearMixerSpec:
+    """Granite-4 and Bamba: Mamba-2."""
+    return _mamba2(fields, "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups")
 
 
-#: Granite-4, Bamba and Falcon-H1; Nemotron-H and Nemotron-3; and Mamba-2 by itself.
-granite_mixer = _mamba2("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups")
-nemotron_mixer = _mamba2("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups")
-mamba2_mixer = _mamba2("num_heads", "head_dim", "state_size", "n_groups")
+#: Falcon-H1's keys are the same.
+falcon_h1_mixer = granite_mixer
+
+
+def nemotron_mixer(fields: ConfigFields) -> LinearMixerSpec:
+    """Nemotron-H and Nemotron-3: Mamba-2."""
+    return _mamba2(fields, "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups")
+
+
+def mamba2_mixer(fields: ConfigFields) -> LinearMixerSpec:
+    """Mamba-2 by itself."""
+    return _mamba2(fields, "num_heads", "head_dim", "state_size", "n_groups")
+
+
+def _mamba2(
+    fields: ConfigFields, heads: str, width: str, state: str, groups: str
+) -> LinearMixerSpec:
+    return LinearMixerSpec(
+        MAMBA2,
+        heads=fields.integer(heads),
+        key_heads=fields.integer(groups, default=1),
+        key_dim=fields.integer(state),
+        value_dim=fields.integer(width),
+        conv_width=fields.integer("mamba_d_conv", "conv_kernel", default=4),
+        chunk_tokens=fields.integer("mamba_chunk_size", "chunk_size", default=CHUNK_TOKENS[MAMBA2]),
+        state_bytes_per_element=_state_bytes(fields),
+    )
 
 
 def _state_bytes(fields: ConfigFields) -> float:
@@ -176,7 +185,7 @@ class Family:
     """
 
     plan: Callable[[ConfigFields], list[str]]
-    mixer: MixerReader | None = None
+    mixer: Callable[[ConfigFields], LinearMixerSpec] | None = None
     parts: bool = False
 
 
@@ -196,7 +205,11 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[LayerPart]:
     """
     layers = layer_count(fields)
     check_size(layers, MOST_LAYERS, f"{fields.source}: layers", "correct the file")
-    family = FAMILIES.get(fields.model_type, Family(_all(FULL)))
+    family = FAMILIES.get(fields.model_type)
+    if family is None:
+        plain = zip(attentions(fields, layers, max_position), feed_forwards(fields, layers),
+                    strict=True)  # fmt: skip
+        return [LayerPart(i, mixer, ffn) for i, (mixer, ffn) in enumerate(plain)]
     return list(_parts(family, fields, layers, max_position))
 
 
@@ -208,7 +221,9 @@ def _parts(
     attention = attentions(fields, layers, max_position) if has_attention else []
     linear = family.mixer(fields) if family.mixer else None
     networks = not family.parts or NETWORK in plan
-    ffns = feed_forwards(fields, layers) if networks else []
+    ffns: Sequence[FeedForward | None] = (
+        feed_forwards(fields, layers) if networks else [None] * layers
+    )
     for i, word in enumerate(plan):
         ffn = None if family.parts and word != NETWORK else ffns[i]
         if word == BOTH:  # attention and state space side by side, each with an all-reduce
@@ -306,7 +321,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "granitemoehybrid": Family(_listed("layer_types"), granite_mixer),
     "bamba": Family(_bamba, granite_mixer),
-    "falcon_h1": Family(_all(BOTH), granite_mixer),
+    "falcon_h1": Family(_all(BOTH), falcon_h1_mixer),
     "mamba": Family(_all(LINEAR), mamba1_mixer, parts=True),
     "falcon_mamba": Family(_all(LINEAR), mamba1_mixer, parts=True),
     "mamba2": Family(_all(LINEAR), mamba2_mixer, parts=True),

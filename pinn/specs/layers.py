@@ -35,8 +35,11 @@ def attentions(
     """
     if is_latent(fields):
         latent, reaches = _latent(fields), windows(fields, layers, max_position)
-        chosen = zip(reaches, _indexers(fields, layers), strict=True)
-        return [replace(latent, window_tokens=w, indexer=indexer) for w, indexer in chosen]
+        chosen = _indexers(fields, layers)
+        return [
+            replace(latent, window_tokens=window, indexer=indexer)
+            for window, indexer in zip(reaches, chosen, strict=True)
+        ]
     base = _grouped(fields)
     owners = layers - fields.integer("num_kv_shared_layers", default=0, least=0)
     return [
@@ -176,9 +179,14 @@ def _pattern_layers(fields: ConfigFields, layers: int) -> list[bool]:
 
 _EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
 _TOP_K = (
-    "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k", "moe_topk",
-    "experts_per_token", "moe_k",
-)  # fmt: skip
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "top_k_experts",
+    "moe_top_k",
+    "moe_topk",
+    "experts_per_token",
+    "moe_k",
+)
 _DENSE_WIDTH = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 _LLAMA4 = frozenset({"llama4", "llama4_text"})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
@@ -11,7 +10,7 @@ from typing import Any
 from pinn.common.documents import MOST_MODEL_SIZE, check_size, is_finite, parse_json, written
 from pinn.errors import PinnError, printable
 from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Projection
-from pinn.specs.precision import PRECISIONS, Precision
+from pinn.specs.precision import Precision, precision
 
 # How next tokens are drawn from the logits: what decides what a sampler does in every step.
 
@@ -292,11 +291,11 @@ class LayerGroup:
 class WeightPrecisions:
     """The number format of each kind of weight matrix."""
 
-    attention: Precision = PRECISIONS["bf16"]
-    dense_ffn: Precision = PRECISIONS["bf16"]
-    experts: Precision = PRECISIONS["bf16"]
-    shared_experts: Precision = PRECISIONS["bf16"]
-    lm_head: Precision = PRECISIONS["bf16"]
+    attention: Precision = field(default_factory=lambda: precision("bf16"))
+    dense_ffn: Precision = field(default_factory=lambda: precision("bf16"))
+    experts: Precision = field(default_factory=lambda: precision("bf16"))
+    shared_experts: Precision = field(default_factory=lambda: precision("bf16"))
+    lm_head: Precision = field(default_factory=lambda: precision("bf16"))
 
 
 @dataclass(frozen=True)
@@ -332,20 +331,21 @@ class ModelSpec:
     hidden_size: int
     vocab_size: int
     layer_groups: tuple[LayerGroup, ...]
-    precisions: WeightPrecisions = WeightPrecisions()
-    kv_cache_precision: Precision = PRECISIONS["bf16"]
+    precisions: WeightPrecisions = field(default_factory=WeightPrecisions)
+    kv_cache_precision: Precision = field(default_factory=lambda: precision("bf16"))
     tied_embeddings: bool = False
     max_position: int = 4096
     extra_parameters: int = 0
     lookup_parameters: int = 0
     side_projections: tuple[tuple[int, Projection], ...] = ()
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     asked_as: str = field(default="", compare=False)
     left_out: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("name", "model_type", "asked_as"):
-            object.__setattr__(self, name, printable(getattr(self, name)))
+        object.__setattr__(self, "name", printable(self.name))
+        object.__setattr__(self, "model_type", printable(self.model_type))
+        object.__setattr__(self, "asked_as", printable(self.asked_as))
         for name in ("hidden_size", "vocab_size", "max_position"):
             if getattr(self, name) <= 0:
                 raise PinnError(
@@ -434,8 +434,10 @@ _LINEAR = {
 }
 
 
-def _mixer_name(mixer: Mixer) -> str:
+def mixer_name(mixer: Mixer | None) -> str:
     """What mixes tokens in a layer, in words."""
+    if mixer is None:
+        return "no mixer"
     if isinstance(mixer, LinearMixerSpec):
         return _LINEAR[mixer.kind]
     if isinstance(mixer, CrossAttentionSpec):
@@ -454,9 +456,11 @@ def mixer_names(model: ModelSpec) -> str:
     >>> mixer_names(load_model("Qwen/Qwen3-8B"))
     '36 full attention'
     """
-    counts: Counter[str] = Counter()
+    counts: dict[str, int] = {}
     for group in model.layer_groups:
         if group.attention is not None:
-            counts[_mixer_name(group.attention)] += group.count
+            name = mixer_name(group.attention)
+            counts[name] = counts.get(name, 0) + group.count
     text = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return f"{text}; {model.moe_layers} with experts" if model.moe_layers else text
+    experts = sum(g.count for g in model.layer_groups if isinstance(g.ffn, MoeFfnSpec))
+    return f"{text}; {experts} with experts" if experts else text

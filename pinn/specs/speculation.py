@@ -205,8 +205,8 @@ def asked_of_vllm(config: str) -> _Asked | None:
     """
     if config in (NONE, ""):
         return None
-    example = '{"method": "mtp", "num_speculative_tokens": 2}'
-    values = _object(config, example, VLLM_KEYS, VLLM_OTHERS)
+    values = _object(config, '{"method": "mtp", "num_speculative_tokens": 2}')
+    _check_keys(values, VLLM_KEYS, VLLM_OTHERS)
     draft = _text(values, "model")
     method = _text(values, "method") or _guessed(draft)
     method = MTP if method.endswith("_mtp") else method.strip("[]")
@@ -227,8 +227,8 @@ def asked_of_trtllm(config: str) -> _Asked | None:
     """
     if config in (NONE, ""):
         return None
-    example = '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}'
-    values = _object(config, example, TRTLLM_KEYS, TRTLLM_OTHERS)
+    values = _object(config, '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}')
+    _check_keys(values, TRTLLM_KEYS, TRTLLM_OTHERS)
     kind = _text(values, "decoding_type")
     method = TRTLLM_METHODS.get(kind.lower())
     if method is None:
@@ -321,10 +321,7 @@ def _guessed(draft: str) -> str:
     return EAGLE3 if "eagle3" in name else EAGLE if "eagle" in name else DRAFT_MODEL
 
 
-def _object(
-    config: str, example: str, own: frozenset[str], others: frozenset[str]
-) -> Mapping[str, Any]:
-    """A JSON object with no keys but an engine's."""
+def _object(config: str, example: str) -> Mapping[str, Any]:
     try:
         values = parse_json(config, "--speculative-config")
     except PinnError:
@@ -333,13 +330,16 @@ def _object(
         raise PinnError(
             f"--speculative-config must be a JSON object such as '{example}', got {config!r:.80}"
         )
+    return values
+
+
+def _check_keys(values: Mapping[str, Any], own: frozenset[str], others: frozenset[str]) -> None:
     unknown = [str(key) for key in values if key not in own | others]
     if unknown:
         raise PinnError(
             f"--speculative-config: unknown {', '.join(unknown)!r:.80}: use "
             f"{', '.join(sorted(own))}"
         )
-    return values
 
 
 def _text(values: Mapping[str, Any], key: str) -> str:
