@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from pinn.physics.layer_work import (
     MatMul,
-    attention_work,
+    attention_facts,
     dense_matmuls,
     expert_weights,
     small_kernel_elements,
@@ -175,11 +175,6 @@ class CostFacts:
 _NAMES = tuple(f.name for f in fields(CostFacts))
 
 
-def facts_of_rows(rows: Sequence[tuple[float, ...]]) -> CostFacts:
-    """The numbers of ``n`` deployments, of shape ``[n]``, from a row of each."""
-    return CostFacts(*np.array(rows, dtype=np.float64).reshape(-1, len(_NAMES)).T)
-
-
 @lru_cache(maxsize=65536)
 def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
     """The numbers of one deployment, in the order of ``CostFacts``.
@@ -213,30 +208,16 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
 @lru_cache(maxsize=16384)
 def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
     """The numbers that a model's layers have on one of so many GPUs, whatever these are."""
-    dense, attention = dense_work(model, tp), attention_work(model, tp)
-    return {
-        "layers": attention.layers,
+    dense = dense_work(model, tp)
+    found = attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),
-        "latent_layers": attention.latent_layers,
-        "state_layers": attention.state_layers,
         "quantized": float(dense.quantized),
         "hidden_size": float(model.hidden_size),
         "vocab_size": float(model.vocab_size),
         "dense_weight_bytes": dense.weight_bytes,
         "small_kernel_elements": small_kernel_elements(model, tp),
-        "kv_width": attention.full.kv_width,
-        "windowed_kv_width": attention.windowed.kv_width,
-        "state_bytes": attention.state_bytes,
-        "index_key_bytes": attention.index.key_bytes,
-        "index_pair_bytes": attention.index.pair_bytes,
-        "index_flop": attention.index.flop,
-        "decode_flop": attention.full.decode_flop,
-        "windowed_decode_flop": attention.windowed.decode_flop,
-        "prefill_flop": attention.full.prefill_flop,
-        "windowed_prefill_flop": attention.windowed.prefill_flop,
-        "prefill_token_bytes": attention.prefill_token_bytes,
-        "all_reduces": attention.all_reduces,
     }
+    return {name: found[name] for name in _NAMES if name in found}
 
 
 def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:
@@ -381,8 +362,7 @@ def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
     )
 
 
-@dataclass(frozen=True)
-class SamplerTime:
+class SamplerTime(NamedTuple):
     """Sampling takes launch + vocabulary x (logit + requests x bytes / bandwidth) seconds.
 
     Attributes:

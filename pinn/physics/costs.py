@@ -12,19 +12,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import GATHER
 from pinn.errors import PinnError
-from pinn.physics.cost_facts import (
-    CostFacts,
-    Flags,
-    Values,
-    fact_row,
-    facts_of_rows,
-    sampler_time,
-)
+from pinn.physics.cost_facts import CostFacts, Flags, Values, fact_row, sampler_time
 from pinn.specs.model import ModelSpec, Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import GIB
@@ -127,14 +119,14 @@ def offload_s(w: CostFacts) -> Values:
     return np.minimum(w.cpu_offload_gb * GIB, held_bytes) / w.pcie_bytes_per_s
 
 
-def cost(meaning: str, formula: Callable[[CostFacts], Values]) -> dict[str, Any]:
-    """What is known of a field of ``StepCosts``.
+def cost(meaning: str, formula: Callable[[CostFacts], Values]) -> Any:
+    """Declare a field of ``StepCosts``.
 
     Args:
         meaning: What it is.
         formula: Its values of shape ``[n]`` for the numbers of ``n`` deployments.
     """
-    return {"meaning": meaning, "formula": formula}
+    return field(metadata={"meaning": meaning, "formula": formula})
 
 
 @dataclass(frozen=True)
@@ -144,192 +136,121 @@ class StepCosts:
     What each is stands beside it, with its formula.
     """
 
-    layers: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Transformer layers.", lambda w: w.layers)
+    layers: Values = cost("Transformer layers.", lambda w: w.layers)
+    moe_layers: Values = cost("Layers with routed experts.", lambda w: w.moe_layers)
+    quantized_layers: Values = cost(
+        "Layers whose activations are quantized in every step by kernels of their own.",
+        lambda w: w.layers * w.quantized * (1 - w.fused_quantization),
     )
-    moe_layers: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Layers with routed experts.", lambda w: w.moe_layers)
+    launched_layers: Values = cost(
+        "Layers by their kernels: one of experts or of latent attention counts for more.",
+        launched_layers,
     )
-    quantized_layers: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Layers whose activations are quantized in every step by kernels of their own.",
-            lambda w: w.layers * w.quantized * (1 - w.fused_quantization),
-        )
+    parallel_layers: Values = cost(
+        "Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.", parallel_layers
     )
-    launched_layers: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Layers by their kernels: one of experts or of latent attention counts for more.",
-            launched_layers,
-        )
+    graph_tokens: Values = cost("Largest captured CUDA graph, in tokens.", lambda w: w.graph_tokens)
+    graph_requests: Values = cost(
+        "Decodes of the largest step without prompts that one was; 0 for no limit.",
+        lambda w: w.graph_requests,
     )
-    parallel_layers: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.",
-            parallel_layers,
-        )
+    gemm_weights_s: Values = cost("Reading every weight but the routed experts' once.", weights_s)
+    gemm_token_s: Values = cost(
+        "Computing them for one token, the output head apart.", lambda w: w.dense_token_s
     )
-    graph_tokens: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Largest captured CUDA graph, in tokens.",
-            lambda w: w.graph_tokens,
-        )
-    )
-    graph_requests: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Decodes of the largest step without prompts that one was; 0 for no limit.",
-            lambda w: w.graph_requests,
-        )
-    )
-    gemm_weights_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Reading every weight but the routed experts' once.", weights_s)
-    )
-    gemm_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Computing them for one token, the output head apart.", lambda w: w.dense_token_s
-        )
-    )
-    head_sequence_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Computing the output head for one sequence.", lambda w: w.head_sequence_s)
+    head_sequence_s: Values = cost(
+        "Computing the output head for one sequence.", lambda w: w.head_sequence_s
     )
     # Every rank of a tensor-parallel group samples from the gathered logits.
-    sampled_request_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Moving the logits of one request through the sampler's kernels.",
-            lambda w: w.vocab_size * w.logit_bytes / w.memory_bytes_per_s,
-        )
+    sampled_request_s: Values = cost(
+        "Moving the logits of one request through the sampler's kernels.",
+        lambda w: w.vocab_size * w.logit_bytes / w.memory_bytes_per_s,
     )
-    sampled_step_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "What those kernels take in a step whatever its requests.",
-            lambda w: w.sampler_launch_s + w.vocab_size * w.sampler_logit_s,
-        )
+    sampled_step_s: Values = cost(
+        "What those kernels take in a step whatever its requests.",
+        lambda w: w.sampler_launch_s + w.vocab_size * w.sampler_logit_s,
     )
-    activation_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "What the kernels between the multiplications move of one token.",
-            activation_token_s,
-        )
+    activation_token_s: Values = cost(
+        "What the kernels between the multiplications move of one token.", activation_token_s
     )
-    experts: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Routed experts on this GPU; 0 for a dense model.", experts)
+    experts: Values = cost("Routed experts on this GPU; 0 for a dense model.", experts)
+    expert_share: Values = cost(
+        "Chance that a token uses a given expert: top-k / experts.",
+        lambda w: w.top_k / np.maximum(w.routed_experts, 1.0),
     )
-    expert_share: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Chance that a token uses a given expert: top-k / experts.",
-            lambda w: w.top_k / np.maximum(w.routed_experts, 1.0),
-        )
+    expert_read_s: Values = cost("Reading one of them in every MoE layer.", expert_read_s)
+    expert_token_s: Values = cost(
+        "Computing this GPU's share of one token's top-k experts.",
+        lambda w: 2.0 * w.expert_weights * expert_copies(w) / w.expert_flop_per_s,
     )
-    expert_read_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Reading one of them in every MoE layer.", expert_read_s)
+    expert_activation_token_s: Values = cost(
+        "Gathering and scattering that share.", expert_activation_token_s
     )
-    expert_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Computing this GPU's share of one token's top-k experts.",
-            lambda w: 2.0 * w.expert_weights * expert_copies(w) / w.expert_flop_per_s,
-        )
+    expert_reading_time: Values = cost(
+        "Reading experts by the engine's own kernels, relative to those that vLLM runs.",
+        lambda w: w.expert_reading_time,
     )
-    expert_activation_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Gathering and scattering that share.", expert_activation_token_s)
+    expert_computing_time: Values = cost(
+        "The same of computing, gathering and scattering.", lambda w: w.expert_computing_time
     )
-    expert_reading_time: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Reading experts by the engine's own kernels, relative to those that vLLM runs.",
-            lambda w: w.expert_reading_time,
-        )
+    expert_replicas: Values = cost(
+        "Data-parallel replicas whose tokens share the experts.", lambda w: w.data_parallel_size
     )
-    expert_computing_time: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "The same of computing, gathering and scattering.", lambda w: w.expert_computing_time
-        )
+    kv_read_s: Values = cost(
+        "Reading one cached token in the layers that see everything, or in their indexers.",
+        lambda w: (w.kv_width * w.kv_element_bytes + w.index_key_bytes) / w.memory_bytes_per_s,
     )
-    expert_replicas: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Data-parallel replicas whose tokens share the experts.", lambda w: w.data_parallel_size
-        )
+    windowed_kv_read_s: Values = cost(
+        "Reading one cached token in the layers that see a limited number; a recurrent state "
+        "counts as one, read and written.",
+        lambda w: (w.windowed_kv_width * w.kv_element_bytes + w.state_bytes) / w.memory_bytes_per_s,
     )
-    kv_read_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Reading one cached token in the layers that see everything, or in their indexers.",
-            lambda w: (w.kv_width * w.kv_element_bytes + w.index_key_bytes) / w.memory_bytes_per_s,
-        )
+    decode_pair_s: Values = cost(
+        "Attention arithmetic of a decode per key, in full layers.",
+        lambda w: w.decode_flop / w.bf16_flop_per_s + w.index_flop / w.fp8_flop_per_s,
     )
-    windowed_kv_read_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Reading one cached token in the layers that see a limited number; a recurrent state "
-            "counts as one, read and written.",
-            lambda w: (
-                (w.windowed_kv_width * w.kv_element_bytes + w.state_bytes) / w.memory_bytes_per_s
-            ),
-        )
+    windowed_decode_pair_s: Values = cost(
+        "The same in windowed layers.", lambda w: w.windowed_decode_flop / w.bf16_flop_per_s
     )
-    decode_pair_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Attention arithmetic of a decode per key, in full layers.",
-            lambda w: w.decode_flop / w.bf16_flop_per_s + w.index_flop / w.fp8_flop_per_s,
-        )
+    decode_attention_time: Values = cost(
+        "Decode attention by the engine's own kernels, relative to those that vLLM runs.",
+        lambda w: w.decode_attention_time,
     )
-    windowed_decode_pair_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "The same in windowed layers.", lambda w: w.windowed_decode_flop / w.bf16_flop_per_s
-        )
+    prefill_token_s: Values = cost(
+        "Queries in and outputs out of prefill attention, per token.",
+        lambda w: w.prefill_token_bytes / w.memory_bytes_per_s,
     )
-    decode_attention_time: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Decode attention by the engine's own kernels, relative to those that vLLM runs.",
-            lambda w: w.decode_attention_time,
-        )
+    prefill_pair_s: Values = cost(
+        "Attention arithmetic of a prefill per pair, in full layers.",
+        lambda w: (
+            w.prefill_flop / w.bf16_flop_per_s
+            + w.index_flop / w.fp8_flop_per_s
+            + w.index_pair_bytes / w.memory_bytes_per_s
+        ),
     )
-    prefill_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Queries in and outputs out of prefill attention, per token.",
-            lambda w: w.prefill_token_bytes / w.memory_bytes_per_s,
-        )
+    windowed_prefill_pair_s: Values = cost(
+        "The same in windowed layers.", lambda w: w.windowed_prefill_flop / w.bf16_flop_per_s
     )
-    prefill_pair_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Attention arithmetic of a prefill per pair, in full layers.",
-            lambda w: (
-                w.prefill_flop / w.bf16_flop_per_s
-                + w.index_flop / w.fp8_flop_per_s
-                + w.index_pair_bytes / w.memory_bytes_per_s
-            ),
-        )
+    all_reduces: Values = cost(
+        "All-reduces of a step, as vLLM's own kernel takes; 0 on one GPU.",
+        lambda w: w.all_reduces * (w.tensor_parallel_size > 1) * (1 - w.faster_all_reduce),
     )
-    windowed_prefill_pair_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "The same in windowed layers.", lambda w: w.windowed_prefill_flop / w.bf16_flop_per_s
-        )
+    all_reduce_token_bytes: Values = cost("Message of one of them, per token.", token_bytes)
+    all_reduce_token_s: Values = cost(
+        "Moving one token's all-reduces over the GPU links.", all_reduce_token_s
     )
-    all_reduces: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "All-reduces of a step, as vLLM's own kernel takes; 0 on one GPU.",
-            lambda w: w.all_reduces * (w.tensor_parallel_size > 1) * (1 - w.faster_all_reduce),
-        )
+    small_all_reduce_token_s: Values = cost(
+        "The same for tokens of small messages, as vLLM's own kernel takes.",
+        lambda w: all_reduce_token_s(w) * (1 - w.faster_all_reduce),
     )
-    all_reduce_token_bytes: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Message of one of them, per token.", token_bytes)
+    exchange_token_s: Values = cost(
+        "Moving one token to its experts and back between GPUs.", exchange_token_s
     )
-    all_reduce_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Moving one token's all-reduces over the GPU links.", all_reduce_token_s)
+    pipeline_token_s: Values = cost(
+        "Handing one token from stage to stage.",
+        lambda w: (w.pipeline_parallel_size - 1) * token_bytes(w) / w.link_bytes_per_s,
     )
-    small_all_reduce_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "The same for tokens of small messages, as vLLM's own kernel takes.",
-            lambda w: all_reduce_token_s(w) * (1 - w.faster_all_reduce),
-        )
-    )
-    exchange_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Moving one token to its experts and back between GPUs.", exchange_token_s)
-    )
-    pipeline_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Handing one token from stage to stage.",
-            lambda w: (w.pipeline_parallel_size - 1) * token_bytes(w) / w.link_bytes_per_s,
-        )
-    )
-    offload_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Reading the weights that lie in host memory over PCIe.", offload_s)
-    )
+    offload_s: Values = cost("Reading the weights that lie in host memory over PCIe.", offload_s)
 
     def reshape(self, *shape: int) -> StepCosts:
         """The costs with every field reshaped."""
@@ -365,7 +286,7 @@ def model_costs(deployments: Sequence[Deployment]) -> StepCosts:
 
 
 def _costs_of_rows(rows: Sequence[tuple[float, ...]]) -> StepCosts:
-    facts = facts_of_rows(rows)
+    facts = CostFacts(*np.array(rows, dtype=np.float64).reshape(-1, len(fields(CostFacts))).T)
     return StepCosts(*(formula(facts) for formula in _FORMULAS))
 
 
@@ -381,7 +302,7 @@ def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) ->
 
 
 def _fact_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> tuple[float, ...]:
-    recipe, sampler = deployment.recipe, sampler_time(sampling)
+    recipe = deployment.recipe
     flags = Flags(
         recipe.tensor_parallel_size,
         recipe.data_parallel_size,
@@ -398,8 +319,6 @@ def _fact_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> t
         *deployment.expert_times(model),
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
-        sampler.timed_bytes,
-        sampler.launch_s,
-        sampler.logit_s,
+        *sampler_time(sampling),
     )
     return fact_row(model, deployment.gpu, flags)

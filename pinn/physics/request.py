@@ -59,110 +59,86 @@ class RequestFeature:
 
     Attributes:
         name: ``phase.feature``, its name everywhere.
-        phase: The phase whose time it adds to.
         unit: Of its alpha.
         prior: Alpha before any data.
-        in_simulator: Whether the Go simulator's callbacks can know the feature: they see the
-            prompt and the configuration, but neither queue depth nor KV usage.
         source: What the prior rests on.
         value: Feature of a request state.
+        in_simulator: Whether the Go simulator's callbacks can know the feature: they see the
+            prompt and the configuration, but neither queue depth nor KV usage.
     """
 
     name: str
-    phase: str
     unit: str
     prior: float
-    in_simulator: bool
     source: str
     value: Callable[[RequestState], Values]
+    in_simulator: bool = True
+
+    @property
+    def phase(self) -> str:
+        """The phase whose time it adds to."""
+        return self.name.partition(".")[0]
 
 
 def _one(state: RequestState) -> Values:
     return np.ones_like(state.prompt_tokens, dtype=np.float64)
 
 
-_SEEN, _UNSEEN = True, False
 _SERVER = "vLLM's API server: HTTP, tokenizer and the hand-over to the engine process"
 _UNTAUGHT = "0, since no run separates it from constants and waits"
 _EMERGES = "0, since a simulation makes this wait itself"
 
+
+def _of_queue(name: str, value: Callable[[RequestState], Values], seen: bool) -> RequestFeature:
+    """A feature of the wait in the queue that no run has taught; whether the simulator sees it."""
+    return RequestFeature(f"queue_to_schedule.{name}", "s", 0.0, _UNTAUGHT, value, seen)
+
+
 _FEATURES = (
+    RequestFeature("arrival_to_queue.constant", "s", 3e-3, _SERVER, _one),
     RequestFeature(
-        "arrival_to_queue.constant", "arrival_to_queue", "s", 3e-3, _SEEN, _SERVER, _one
-    ),
-    RequestFeature(
-        "arrival_to_queue.prompt_token", "arrival_to_queue", "s/token", 5e-6, _SEEN,
+        "arrival_to_queue.prompt_token", "s/token", 5e-6,
         _SERVER + "; tokenizers take 0.1 to 1 million tokens per second",
         lambda r: r.prompt_tokens,
     ),
     RequestFeature(
-        "arrival_to_queue.step_time", "arrival_to_queue", "1", 0.0, _SEEN,
+        "arrival_to_queue.step_time", "1", 0.0,
         _EMERGES + ": the engine's input queue is drained once per step", lambda r: r.step_time_s,
     ),
+    RequestFeature("queue_to_schedule.constant", "s", 1e-4, "one scheduler call", _one),
     RequestFeature(
-        "queue_to_schedule.constant", "queue_to_schedule", "s", 1e-4, _SEEN,
-        "one scheduler call", _one,
-    ),
-    RequestFeature(
-        "queue_to_schedule.step_time", "queue_to_schedule", "1", 0.0, _SEEN,
+        "queue_to_schedule.step_time", "1", 0.0,
         _EMERGES + ": a request arrives at a random moment of the step in flight",
         lambda r: r.step_time_s,
     ),
+    _of_queue("queue_share", lambda r: r.queue_share, seen=False),
+    _of_queue("kv_usage", lambda r: r.kv_usage, seen=False),
+    _of_queue("prompt_share", lambda r: r.prompt_share, seen=True),
+    _of_queue("inverse_tensor_parallel", lambda r: r.inverse_tensor_parallel, seen=True),
+    _of_queue("prefix_caching", lambda r: r.prefix_caching, seen=True),
+    _of_queue("chunked_prefill", lambda r: r.chunked_prefill, seen=True),
+    _of_queue("queue_share_squared", lambda r: r.queue_share**2, seen=False),
+    _of_queue("kv_usage_squared", lambda r: r.kv_usage**2, seen=False),
     RequestFeature(
-        "queue_to_schedule.queue_share", "queue_to_schedule", "s", 0.0, _UNSEEN, _UNTAUGHT,
-        lambda r: r.queue_share,
-    ),
-    RequestFeature(
-        "queue_to_schedule.kv_usage", "queue_to_schedule", "s", 0.0, _UNSEEN, _UNTAUGHT,
-        lambda r: r.kv_usage,
-    ),
-    RequestFeature(
-        "queue_to_schedule.prompt_share", "queue_to_schedule", "s", 0.0, _SEEN, _UNTAUGHT,
-        lambda r: r.prompt_share,
-    ),
-    RequestFeature(
-        "queue_to_schedule.inverse_tensor_parallel", "queue_to_schedule", "s", 0.0, _SEEN,
-        _UNTAUGHT, lambda r: r.inverse_tensor_parallel,
-    ),
-    RequestFeature(
-        "queue_to_schedule.prefix_caching", "queue_to_schedule", "s", 0.0, _SEEN, _UNTAUGHT,
-        lambda r: r.prefix_caching,
-    ),
-    RequestFeature(
-        "queue_to_schedule.chunked_prefill", "queue_to_schedule", "s", 0.0, _SEEN, _UNTAUGHT,
-        lambda r: r.chunked_prefill,
-    ),
-    RequestFeature(
-        "queue_to_schedule.queue_share_squared", "queue_to_schedule", "s", 0.0, _UNSEEN,
-        _UNTAUGHT, lambda r: r.queue_share**2,
-    ),
-    RequestFeature(
-        "queue_to_schedule.kv_usage_squared", "queue_to_schedule", "s", 0.0, _UNSEEN,
-        _UNTAUGHT, lambda r: r.kv_usage**2,
-    ),
-    RequestFeature(
-        "schedule_to_first_token.constant", "schedule_to_first_token", "s", 1e-3, _SEEN,
+        "schedule_to_first_token.constant", "s", 1e-3,
         "detokenization and the way back to the client", _one,
     ),
     RequestFeature(
-        "schedule_to_first_token.step_time", "schedule_to_first_token", "1", 0.0, _SEEN,
+        "schedule_to_first_token.step_time", "1", 0.0,
         _EMERGES + ": asynchronous scheduling keeps up to two batches in flight",
         lambda r: r.step_time_s,
     ),
     RequestFeature(
-        "output_token.constant", "output_token", "s/token", 2e-5, _SEEN,
+        "output_token.constant", "s/token", 2e-5,
         "detokenization and streaming of one token", _one,
     ),
+    RequestFeature("completion.constant", "s", 5e-4, "freeing blocks, last chunk", _one),
     RequestFeature(
-        "completion.constant", "completion", "s", 5e-4, _SEEN, "freeing blocks, last chunk", _one
-    ),
-    RequestFeature(
-        "preemption.constant", "preemption", "s", 1e-4, _SEEN,
+        "preemption.constant", "s", 1e-4,
         "one scheduler call; the recomputation itself is in the steps that do it", _one,
     ),
     RequestFeature(
-        "preemption.recomputed_token", "preemption", "s/token", 0.0, _SEEN, _UNTAUGHT,
-        lambda r: r.recomputed_tokens,
+        "preemption.recomputed_token", "s/token", 0.0, _UNTAUGHT, lambda r: r.recomputed_tokens
     ),
 )  # fmt: skip
 
