@@ -258,7 +258,7 @@ class StepFeature:
         explains: Parts of a composed step that it may explain
             (``pinn.training.teacher``).
         meaning: What it measures and what it leaves out.
-        source: What the prior rests on.
+        rests_on: What the prior rests on, beside the overhead.
         value: Feature of (costs, sums), broadcast together: a formula that compiled code and Go are
             written from.
     """
@@ -272,7 +272,7 @@ class StepFeature:
     part: str
     explains: tuple[str, ...]
     meaning: str
-    source: str
+    rests_on: str
     value: Callable[[StepCosts, BatchSums], Values]
 
     @property
@@ -280,15 +280,17 @@ class StepFeature:
         """Beta expected before any data: the whole cost, kernels and overhead."""
         return self.kernel_prior + (self.overhead.prior if self.overhead else 0.0)
 
+    @property
+    def source(self) -> str:
+        """What the prior rests on, in words."""
+        if self.overhead is None:
+            return self.rests_on
+        return (
+            f"{self.rests_on}; the overhead, {self.overhead.prior:g} with a spread of "
+            f"{self.overhead.spread:g}, was set after looking at the 825 measured deployments"
+        )
+
 
 def assumed(spread: float, because: str = "") -> str:
     """Words for a guess."""
     return f"assumption, spread {spread:g}" + (f": {because}" if because else "")
-
-
-def seen(overhead: Overhead, because: str) -> str:
-    """Words for an overhead."""
-    return (
-        f"{because}; the overhead, {overhead.prior:g} with a spread of {overhead.spread:g}, was "
-        "set after looking at the 825 measured deployments"
-    )
