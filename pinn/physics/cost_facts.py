@@ -18,7 +18,7 @@ from pinn.physics.layer_work import (
     small_kernel_elements,
 )
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.model import ModelSpec, Sampling
+from pinn.specs.model import ModelSpec, MoeFfnSpec, Sampling
 from pinn.specs.precision import Precision, precision
 
 # What the costs of a deployment are made of: numbers of its model, GPU and flags.
@@ -220,17 +220,14 @@ def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
     return {name: found[name] for name in _NAMES if name in found}
 
 
+_NO_EXPERTS = MoeFfnSpec(0, 0, 0)
+
+
 def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:
-    """The numbers of the routed experts; of a dense model those that make their costs 0."""
-    moe, ranks = model.moe, flags.tensor_parallel_size * flags.data_parallel_size
+    """The numbers of the routed experts; a dense model has none, of no width."""
+    moe, ranks = model.moe or _NO_EXPERTS, flags.tensor_parallel_size * flags.data_parallel_size
     spread = flags.expert_parallel_size
     cut = ranks // spread
-    if moe is None:
-        counts = dict.fromkeys(("routed_experts", "top_k", "expert_width", "expert_weights"), 0.0)
-        return counts | {
-            "expert_weight_bytes": 0.0, "expert_flop_per_s": 1.0, "expert_spread": float(spread),
-            "expert_cut": float(cut), "exchange_copies": 0.0,
-        }  # fmt: skip
     weights = model.precisions.experts
     # Without data parallelism every rank of the group holds every token, and the all-reduce after
     # the experts is all there is (vLLM's FusedMoE without all-to-all kernels).
