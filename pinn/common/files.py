@@ -38,13 +38,7 @@ def data_folder(name: str) -> Path:
     Raises:
         PinnError: If neither exists.
     """
-    places = _places(Path("data", name), Path(name))
-    for place in places:
-        if place.is_dir():
-            return place
-    raise PinnError(
-        f"the data folder {name} is in neither {places[0]} nor {places[1]}: reinstall pinn"
-    )
+    return _shipped(f"the data folder {name}", Path("data", name), Path(name))
 
 
 def conf_file(name: str) -> Path:
@@ -53,11 +47,15 @@ def conf_file(name: str) -> Path:
     Raises:
         PinnError: If it is in neither.
     """
-    places = _places(Path("conf", name), Path("conf", name))
+    return _shipped(name, Path("conf", name), Path("conf", name))
+
+
+def _shipped(what: str, in_checkout: Path, installed: Path) -> Path:
+    places = _places(in_checkout, installed)
     for place in places:
-        if place.is_file():
+        if place.exists():
             return place
-    raise PinnError(f"{name} is in neither {places[0]} nor {places[1]}: reinstall pinn")
+    raise PinnError(f"{what} is in neither {places[0]} nor {places[1]}: reinstall pinn")
 
 
 def given_path(text: str | Path) -> Path:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from pinn.errors import PinnError
 
@@ -76,9 +75,10 @@ class Source:
 
     Attributes:
         text_sha256: Of the file as it is.
-        code_sha256: Of its syntax tree: comments, docstrings and line breaks do not count.
+        code_sha256: Of its syntax tree: comments, docstrings, line breaks and what only type
+            checkers read do not count.
         imports: Dotted names of what it imports, also inside functions; the last part may be a
-            name in a module. What only type checkers import is left out.
+            name in a module.
         data: Folders of the project's data that it asks for.
         libraries: Installed distributions that it imports, or names to ``importlib``.
     """
@@ -97,16 +97,27 @@ def read_source(text: bytes) -> Source:
     >>> source.imports, source.libraries
     (('numpy', 'pinn.units', 'pinn.units.GIBI'), ('numpy',))
     """
-    found = _Reading()
-    found.read(ast.parse(text), runs=True)
-    roots = {name.partition(".")[0] for name in found.imports} - {"pinn", *sys.stdlib_module_names}
-    if any(name.startswith("importlib") for name in found.imports):
-        roots |= {text for text in found.texts if plain(text) in installed_versions()}
+    tree = ast.parse(text)
+    for node in list(ast.walk(tree)):
+        _leave_out_what_does_not_run(node)
+    imports, data, texts = set[str](), set[str](), set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imports |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Call):
+            data.update(_data_folder(node))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.add(node.value)
+    roots = {name.partition(".")[0] for name in imports} - {"pinn", *sys.stdlib_module_names}
+    if any(name.startswith("importlib") for name in imports):
+        roots |= {text for text in texts if plain(text) in installed_versions()}
     return Source(
         hashlib.sha256(text).hexdigest(),
-        hashlib.sha256("\0".join(found.code).encode()).hexdigest(),
-        tuple(sorted(found.imports)),
-        tuple(sorted(found.data)),
+        hashlib.sha256(ast.dump(tree).encode()).hexdigest(),
+        tuple(sorted(imports)),
+        tuple(sorted(data)),
         distributions_named(roots),
     )
 
@@ -114,64 +125,12 @@ def read_source(text: bytes) -> Source:
 _HOLDERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-class _Reading:
-    """What one walk over a syntax tree has found.
-
-    Attributes:
-        code: The tree in words, without docstrings.
-        imports: As in ``Source``; like the next, a set.
-        data: As in ``Source``.
-        texts: Constants that are texts.
-    """
-
-    def __init__(self) -> None:
-        self.code: list[str] = []
-        self.imports: set[str] = set()
-        self.data: set[str] = set()
-        self.texts: set[str] = set()
-
-    def read(self, node: ast.AST, runs: bool) -> None:
-        """Read a node and all below; what does not run is there for type checkers alone."""
-        self.code.append(type(node).__name__)
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            self.imports.update(_imported(node) if runs else ())
-        elif isinstance(node, ast.Call):
-            self.data.update(_data_folder(node))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            self.texts.add(node.value)
-        for name in node._fields:
-            value, seen = getattr(node, name, None), runs
-            if name == "body" and isinstance(node, ast.If):
-                seen = runs and "TYPE_CHECKING" not in ast.unparse(node.test)
-            elif name == "body" and isinstance(node, _HOLDERS):
-                value = node.body[_starts_with_text(node.body) :]
-            self._read_field(value, seen)
-        self.code.append(")")
-
-    def _read_field(self, value: Any, runs: bool) -> None:
-        if isinstance(value, ast.AST):
-            self.read(value, runs)
-        elif isinstance(value, list):
-            self.code.append("[")
-            for item in value:
-                self._read_field(item, runs)
-            self.code.append("]")
-        else:
-            self.code.append(repr(value))
-
-
-def _starts_with_text(body: list[ast.stmt]) -> bool:
-    """Whether the first statement is a text alone: a docstring."""
-    constant = body[0].value if body and isinstance(body[0], ast.Expr) else None
-    return isinstance(constant, ast.Constant) and isinstance(constant.value, str)
-
-
-def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif node.module:
-        yield node.module
-        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+def _leave_out_what_does_not_run(node: ast.AST) -> None:
+    """Empty what only type checkers read, and take off a docstring."""
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        node.body = []
+    elif isinstance(node, _HOLDERS) and ast.get_docstring(node, clean=False) is not None:
+        del node.body[0]
 
 
 def _data_folder(node: ast.Call) -> Iterator[str]:

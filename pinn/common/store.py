@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from pinn.common import files as data_folder
 from pinn.common.files import (
     cache_folder,
+    file_sha256,
     json_text,
     replace_atomically,
     sorted_json,
@@ -149,14 +150,8 @@ def _path(name: str) -> Path:
 
 
 def _data_digests(names: Iterable[str]) -> dict[str, str]:
-    found = {}
-    for name in names:
-        folder = data_folder.data_folder(name)  # names that sources were found to give it
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                digest = hashlib.sha256(path.read_bytes()).hexdigest()
-                found[f"{name}/{path.relative_to(folder)}"] = digest
-    return found
+    # Names that sources were found to give it.
+    return {name: contents_digest(data_folder.data_folder(name)) for name in names}
 
 
 def _index_path() -> Path:
@@ -305,8 +300,7 @@ def contents_digest(path: Path) -> str:
         inside = sorted(p for p in path.rglob("*") if p.is_file())
         return _recipe_digest({str(p.relative_to(path)): contents_digest(p) for p in inside})
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
     except OSError as error:
         raise PinnError(f"{path}: cannot be read ({error.strerror}): give a file") from error
 
