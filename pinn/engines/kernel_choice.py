@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
-from pinn.engines.recipe import DEFAULT, EffectiveRecipe, Origin, engine_rows, release
+from pinn.engines.recipe import (
+    DEFAULT,
+    Default,
+    EffectiveRecipe,
+    Origin,
+    kernel_defaults,
+    release,
+)
 from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
@@ -160,77 +166,23 @@ def known_kernels(name: str) -> str:
     return name.lower()
 
 
-@dataclass(frozen=True)
-class KernelDefault:
-    """A line of the table of what releases pick; the first that fits counts.
-
-    Attributes:
-        engine: ``vllm`` and other engines of the table.
-        form: Number format of the experts' weights.
-        since: First release; None for all before.
-        until: First release that it no longer holds for; None for all after.
-        least: Lowest compute capability.
-        below: Capability that the GPU's is below.
-        spread: Ways to spread experts, of ``tp``, ``ep`` and ``dp``; empty for any.
-        kernels: The engine's own name of them.
-        source: Where it is from.
-    """
-
-    engine: str
-    form: str
-    since: tuple[int, ...] | None
-    until: tuple[int, ...] | None
-    least: float
-    below: float
-    spread: tuple[str, ...]
-    kernels: str
-    source: str
-
-
-@cache
-def kernel_defaults() -> tuple[KernelDefault, ...]:
-    """Every line of ``data/engines/expert_kernels.csv`` (``scripts/read_engines.py``)."""
-    return tuple(
-        KernelDefault(
-            row["engine"],
-            row["format"],
-            release(row["since"]) if row["since"] else None,
-            release(row["until"]) if row["until"] else None,
-            float(row["least_capability"] or 0),
-            float(row["below_capability"] or math.inf),
-            tuple(row["spread"].split()),
-            row["kernels"],
-            row["source"],
-        )
-        for row in engine_rows("expert_kernels.csv")
-    )
-
-
 @cache
 def release_kernels(
-    engine: str, version: str, form: str, capability: float, spread: str
-) -> KernelDefault | None:
-    """What a release picks by itself; None where that was not read.
+    engine: str, version: str, form: str, gpu: GpuSpec, spread: str
+) -> Default | None:
+    """What a release picks by itself; the first line that fits, None where that was not read.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         version: As ``--engine-version``.
         form: Number format of the experts' weights.
-        capability: Compute capability of the GPU.
+        gpu: What they run on.
         spread: ``tp`` where each expert is cut over tensor-parallel GPUs, ``ep`` where whole ones
             are spread over those, ``dp`` where over ranks of data parallelism.
     """
+    lines = (line for line in kernel_defaults() if (line.engine, line.flag) == (engine, form))
     numbers = release(version)
-    for line in kernel_defaults():
-        if (
-            (line.engine, line.form) == (engine, form)
-            and (line.since is None or line.since <= numbers)
-            and (line.until is None or numbers < line.until)
-            and line.least <= capability < line.below
-            and (not line.spread or spread in line.spread)
-        ):
-            return line
-    return None
+    return next((line for line in lines if line.holds(numbers, gpu, 1, "", spread)), None)
 
 
 def with_release_kernels(
@@ -250,11 +202,11 @@ def with_release_kernels(
     whole, replicas = recipe.expert_parallel_size > 1, recipe.data_parallel_size > 1
     spread = "dp" if whole and replicas else "ep" if whole else "tp"
     form = model.precisions.experts.name
-    found = release_kernels(engine, version, form, gpu.compute_capability, spread)
+    found = release_kernels(engine, version, form, gpu, spread)
     if found is None:
         return recipe
     origins = {**recipe.origins, "moe_kernels": Origin(DEFAULT, found.source)}
-    return replace(recipe, moe_kernels=found.kernels, origins=origins)
+    return replace(recipe, moe_kernels=found.value, origins=origins)
 
 
 def as_in_tables(gpu: GpuSpec) -> str:

@@ -29,19 +29,22 @@ _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
 
 @dataclass(frozen=True)
 class Default:
-    """One line of the table.
+    """One line of a table of defaults; what a table has no column for fits everything.
 
     Attributes:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        flag: Field of ``ServingSpec``.
+        flag: Field of ``ServingSpec``; of kernels of experts the number format of their weights.
         since: First release; None for all before.
         until: First release that it no longer holds for; None for all after.
         gpu: Regular expression for a part of the GPU's name in small letters; empty for any.
         least_gib: Smallest memory of the GPU.
         below_gib: Memory that the GPU has less than.
+        least_capability: Lowest compute capability.
+        below_capability: Capability that the GPU's is below.
         least_tp: Smallest tensor-parallel size.
         below_tp: Size that the tensor-parallel one is below.
         models: Types of the models; empty for any.
+        spread: Ways to spread experts, of ``tp``, ``ep`` and ``dp``; empty for any.
         value: As the flag reads it.
         assumed: Whether nobody read it in the engine's own source.
         source: Where it is from.
@@ -54,22 +57,29 @@ class Default:
     gpu: str
     least_gib: float
     below_gib: float
+    least_capability: float
+    below_capability: float
     least_tp: float
     below_tp: float
     models: tuple[str, ...]
+    spread: tuple[str, ...]
     value: str
     assumed: bool
     source: str
 
-    def holds(self, version: tuple[int, ...], gpu: GpuSpec, tp: int, model_type: str) -> bool:
+    def holds(
+        self, version: tuple[int, ...], gpu: GpuSpec, tp: int, model_type: str, spread: str
+    ) -> bool:
         """Whether it is the default of a release on a GPU."""
         return (
             (self.since is None or version >= self.since)
             and (self.until is None or version < self.until)
             and re.search(self.gpu, gpu.name.lower()) is not None
             and self.least_gib <= gpu.memory_bytes / GIB < self.below_gib
+            and self.least_capability <= gpu.compute_capability < self.below_capability
             and self.least_tp <= tp < self.below_tp
             and (not self.models or model_type in self.models)
+            and (not self.spread or spread in self.spread)
         )
 
 
@@ -105,6 +115,13 @@ def all_defaults() -> tuple[Default, ...]:
 
 
 @cache
+def kernel_defaults() -> tuple[Default, ...]:
+    """Every line of ``data/engines/expert_kernels.csv`` (``scripts/read_engines.py``)."""
+    rows = engine_rows("expert_kernels.csv")
+    return tuple(_default(row | {"flag": row["format"], "value": row["kernels"]}) for row in rows)
+
+
+@cache
 def _of(engine: str, flag: str) -> tuple[Default, ...]:
     return tuple(d for d in all_defaults() if (d.engine, d.flag) == (engine, flag))
 
@@ -134,7 +151,7 @@ def engine_default(
     """
     numbers = release(version)
     for default in _of(engine, flag):
-        if default.holds(numbers, gpu, tp, model_type):
+        if default.holds(numbers, gpu, tp, model_type, spread=""):
             return default
     raise PinnError(f"{engine} {version} has no default for {flag}: give the flag")
 
@@ -182,14 +199,17 @@ def _default(row: dict[str, str]) -> Default:
         row["flag"],
         release(row["since"]) if row["since"] else None,
         release(row["until"]) if row["until"] else None,
-        row["gpu"],
-        float(row["least_gib"] or 0),
-        float(row["below_gib"] or math.inf),
-        float(row["least_tp"] or 0),
-        float(row["below_tp"] or math.inf),
-        tuple(row["models"].split()),
+        row.get("gpu", ""),
+        float(row.get("least_gib") or 0),
+        float(row.get("below_gib") or math.inf),
+        float(row.get("least_capability") or 0),
+        float(row.get("below_capability") or math.inf),
+        float(row.get("least_tp") or 0),
+        float(row.get("below_tp") or math.inf),
+        tuple(row.get("models", "").split()),
+        tuple(row.get("spread", "").split()),
         row["value"],
-        row["assumed"] == "yes",
+        row.get("assumed") == "yes",
         row["source"],
     )
 
@@ -282,10 +302,6 @@ class SchedulerRules:
     cuts_lone_prompts: bool = True
     awaits_preempted: bool = False
     group_padding: float = 1.25
-
-    def described(self) -> dict[str, Any]:
-        """Rules by name."""
-        return asdict(self)
 
 
 _SCHEDULER = "vllm/v1/core/sched/scheduler.py: Scheduler"
@@ -472,14 +488,15 @@ class EffectiveRecipe:
     def described(self) -> dict[str, dict[str, Any]]:
         """Field to ``value``, ``set_by`` and ``source``, ready for JSON."""
         found = {}
-        for each in fields(self):
-            if each.name == "origins":
-                continue
-            value, origin = getattr(self, each.name), self.origins[each.name]
-            shown = list(value) if isinstance(value, tuple) else value
-            told = isinstance(value, SchedulerRules | Speculation)
-            shown = value.described() if told else shown
-            found[each.name] = {"value": shown, "set_by": origin.kind, "source": origin.text}
+        for name in _SETTLED:
+            value, origin = getattr(self, name), self.origins[name]
+            if isinstance(value, Speculation):
+                value = value.described()
+            elif isinstance(value, SchedulerRules):
+                value = asdict(value)
+            elif isinstance(value, tuple):
+                value = list(value)
+            found[name] = {"value": value, "set_by": origin.kind, "source": origin.text}
         return found
 
 

@@ -44,7 +44,7 @@ from pinn.specs.speculation import (
     asked_of_sglang,
     asked_of_trtllm,
     asked_of_vllm,
-    speculation,
+    with_acceptance,
 )
 
 # From an engine's flags to its speculation, and what the engine changes for it.
@@ -64,7 +64,8 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
         PinnError: If the flags cannot be read, or pipeline stages are asked for too.
     """
     config = serving.speculative_config
-    if config == NONE:
+    sglang_none = serving.engine == SGLANG and config.lower() == NONE
+    if config in (NONE, "") or sglang_none:
         return None, _NOT_ASKED
     if serving.engine == VLLM:
         asked = asked_of_vllm(config)
@@ -80,9 +81,7 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
             model_type,
             _release(serving),
         )
-    found = speculation(asked, serving.speculative_acceptance)
-    if found is None:
-        return None, _NOT_ASKED
+    found = with_acceptance(asked, serving.speculative_acceptance)
     if serving.pipeline_parallel_size > 1:
         raise PinnError(
             "speculative decoding is not modelled with pipeline stages: leave "
@@ -91,13 +90,6 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
     if serving.speculative_acceptance:
         return found, Origin(FLAG, "--speculative-config, --speculative-acceptance")
     return found, Origin(ASSUMED, DEFAULT_ACCEPTANCE[found.method].text)
-
-
-def fewer_requests(serving: ServingSpec, replicas: int) -> int | None:
-    """Running requests of a replica that an engine lowers its limit to; None where it does not."""
-    if serving.engine != SGLANG or serving.max_num_seqs is not None:
-        return None
-    return max(SGLANG_REQUESTS // replicas, 1)
 
 
 def _release(serving: ServingSpec) -> tuple[int, ...]:
@@ -275,7 +267,7 @@ def _settle_speculation(found: RecipeFields) -> None:
     alone = why_not_overlapped(found.serving, drafts.method)
     if alone is not None:
         found.put("overlap", False, alone.text, alone.kind)
-    fewer = fewer_requests(found.serving, found.values["data_parallel_size"])
-    if fewer is not None:
+    if found.serving.engine == SGLANG and found.serving.max_num_seqs is None:
+        fewer = max(SGLANG_REQUESTS // found.values["data_parallel_size"], 1)
         source = "sglang 0.5.3.post1 to 0.5.23: 48 running requests with speculation"
         found.put("max_requests", fewer, source, DEFAULT)

@@ -6,8 +6,7 @@ Each engine asks for it in its own words; what runs is the same few numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from operator import mul
 from typing import Any, NamedTuple
@@ -110,7 +109,7 @@ class Speculation:
         passes: Passes through the draft's layers in a step; 0 where nothing runs on the GPU.
         branches: Drafts of a request that each pass after the first carries on (a tree's top-k).
         acceptance: By position, the chance that a drafted token is accepted given that those
-            before it were.
+            before it were; empty before it is known.
         draft: Name or path of the draft's config.json; empty for the method's own layer.
     """
 
@@ -120,6 +119,11 @@ class Speculation:
     branches: int
     acceptance: tuple[float, ...]
     draft: str = ""
+
+    @property
+    def positions(self) -> int:
+        """Drafted tokens of a request that can be accepted at most: of a tree, its depth."""
+        return min(self.passes or self.tokens, self.tokens)
 
     @property
     def chances(self) -> tuple[float, ...]:
@@ -140,39 +144,21 @@ class Speculation:
         return found | {"tokens_per_step": self.tokens_per_step}
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What flags ask for, before acceptance is known; ``positions`` can be accepted at most."""
-
-    method: str
-    tokens: int
-    passes: int
-    branches: int
-    positions: int
-    draft: str = ""
-
-
-@lru_cache(maxsize=1024)
-def speculation(asked: _Asked | None, acceptance: str) -> Speculation | None:
+def with_acceptance(asked: Speculation, text: str) -> Speculation:
     """What runs, from what an engine is asked for and the text of ``--speculative-acceptance``.
 
     Raises:
         PinnError: If the acceptance cannot be read or is of too few positions.
     """
-    if asked is None:
-        return None
-    given = read_acceptance(acceptance) or (DEFAULT_ACCEPTANCE[asked.method].rate,)
+    given = read_acceptance(text) or (DEFAULT_ACCEPTANCE[asked.method].rate,)
     if len(given) == 1:
         given *= asked.positions
     if len(given) < asked.positions:
         raise PinnError(
-            f"--speculative-acceptance {acceptance!r} has {len(given)} positions and "
+            f"--speculative-acceptance {text!r} has {len(given)} positions and "
             f"{asked.positions} tokens are drafted: give as many, or one rate for all"
         )
-    return Speculation(
-        asked.method, asked.tokens, asked.passes, asked.branches, given[: asked.positions],
-        asked.draft,
-    )  # fmt: skip
+    return replace(asked, acceptance=given[: asked.positions])
 
 
 def read_acceptance(text: str) -> tuple[float, ...]:
@@ -197,14 +183,12 @@ def read_acceptance(text: str) -> tuple[float, ...]:
     return rates
 
 
-def asked_of_vllm(config: str) -> _Asked | None:
+def asked_of_vllm(config: str) -> Speculation:
     """VLLM's ``--speculative-config`` (0.15.1 ``vllm/config/speculative.py``).
 
     Raises:
         PinnError: If it cannot be read or is of a method that is not modelled.
     """
-    if config in (NONE, ""):
-        return None
     values = _object(config, '{"method": "mtp", "num_speculative_tokens": 2}')
     _check_keys(values, VLLM_KEYS, VLLM_OTHERS)
     draft = _text(values, "model")
@@ -219,14 +203,12 @@ def asked_of_vllm(config: str) -> _Asked | None:
     return _chain(method, tokens, "" if method in (MTP, NGRAM) else draft)
 
 
-def asked_of_trtllm(config: str) -> _Asked | None:
+def asked_of_trtllm(config: str) -> Speculation:
     """TensorRT-LLM's ``speculative_config`` (``tensorrt_llm/llmapi/llm_args.py``).
 
     Raises:
         PinnError: As :func:`asked_of_vllm`.
     """
-    if config in (NONE, ""):
-        return None
     values = _object(config, '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}')
     _check_keys(values, TRTLLM_KEYS, TRTLLM_OTHERS)
     kind = _text(values, "decoding_type")
@@ -269,16 +251,13 @@ def asked_of_sglang(
     draft: str,
     model_type: str,
     release: tuple[int, ...],
-) -> _Asked | None:
+) -> Speculation:
     """SGLang's ``--speculative-*`` flags; its draft tokens count the token that is known already.
 
     Raises:
         PinnError: If the algorithm is not modelled or the sizes do not fit together.
     """
-    name = algorithm.upper()
-    if name in (NONE.upper(), ""):
-        return None
-    method = SGLANG_METHODS.get(name)
+    method = SGLANG_METHODS.get(algorithm.upper())
     if method is None:
         raise PinnError(
             f"--speculative-algorithm {algorithm!r:.60} is not modelled: use one of "
@@ -301,14 +280,14 @@ def asked_of_sglang(
         raise PinnError(f"--speculative-num-draft-tokens must be at most {MOST_TOKENS}")
     tokens = draft_tokens - 1
     own = "" if method == MTP else draft
-    return _Asked(method, tokens, steps, branches, min(steps, tokens), own)
+    return Speculation(method, tokens, steps, branches, (), own)
 
 
-def _chain(method: str, tokens: int, draft: str = "") -> _Asked:
+def _chain(method: str, tokens: int, draft: str = "") -> Speculation:
     """One draft after the other: a pass for each, none for what looks text up."""
     if not 1 <= tokens <= MOST_TOKENS:
         raise PinnError(f"speculative tokens must be 1 to {MOST_TOKENS}, got {tokens}")
-    return _Asked(method, tokens, 0 if method == NGRAM else tokens, 1, tokens, draft)
+    return Speculation(method, tokens, 0 if method == NGRAM else tokens, 1, (), draft)
 
 
 def _guessed(draft: str) -> str:

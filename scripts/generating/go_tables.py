@@ -19,10 +19,9 @@ from pinn.engines.kernel_choice import (
     NAMES,
     TRITON,
     XQA_TIME,
-    kernel_defaults,
     named_kernels,
 )
-from pinn.engines.recipe import all_defaults
+from pinn.engines.recipe import all_defaults, kernel_defaults
 from pinn.engines.recipe_rules import SGLANG_REQUESTS
 from pinn.engines.vllm_sglang_trtllm import (
     SGLANG_DRAFT_SIZES,
@@ -231,10 +230,11 @@ def _ranges(ranges: Iterable[tuple[int, int | None, int]]) -> list[str]:
 def _release_kernels() -> list[str]:
     """Kernels that releases pick and that are timed apart."""
     return [
-        f"{{{_releases(d.engine, d.since, d.until)}, {_text(d.form)}, {d.least:g}, "
-        f"{_number(d.below)}, {_text(' '.join(d.spread))}, {_text(named_kernels(d.kernels))}}}"
+        f"{{{_releases(d.engine, d.since, d.until)}, {_text(d.flag)}, "
+        f"{d.least_capability:g}, {_number(d.below_capability)}, {_text(' '.join(d.spread))}, "
+        f"{_text(named_kernels(d.value))}}}"
         for d in kernel_defaults()
-        if named_kernels(d.kernels) != AUTO and d.form in _TIMED_APART
+        if named_kernels(d.value) != AUTO and d.flag in _TIMED_APART
     ]
 
 
