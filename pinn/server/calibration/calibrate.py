@@ -88,14 +88,13 @@ def read_intervals(traces: TraceTables, deployment: Deployment) -> Intervals:
             interval is left.
     """
     _check_target(traces)
-    split = temporal_split(traces.cycles)
-    rows = np.concatenate([split.train, split.validation, split.test])
+    parts = temporal_split(traces.cycles)
+    rows = np.concatenate(parts)
     if not len(rows):
         raise PinnError(
             f"{traces.folder} has no good interval between steps: see its cleaning report for "
             "what was set aside, and trace for longer"
         )
-    sizes = [len(split.train), len(split.validation), len(split.test)]
     cycles = traces.cycles.iloc[rows]
     steps = cycles["steps"].to_numpy(float)
     batches = IntervalBatches(traces, deployment).of(rows)
@@ -106,7 +105,7 @@ def read_intervals(traces: TraceTables, deployment: Deployment) -> Intervals:
         cycles["step_s"].to_numpy(float),
         steps,
         rows,
-        np.repeat(np.arange(len(PARTS)), sizes),
+        np.repeat(np.arange(len(PARTS)), [len(part) for part in parts]),
         each_sum(lambda values: _mean(values, batches, steps), batches.sums),
         np.nan_to_num(start["kv_usage"].to_numpy(float)),
     )

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Union
 
 import msgspec
 
+from pinn.common.files import ReadReport
 from pinn.server.readers.wire import ATTRIBUTE_KINDS, ECHOES, SPARES, STEP_SPAN_PREFIX
 
 # Typed decoding of OTLP-JSON lines: the attribute names known so far become types.
@@ -183,6 +184,15 @@ class Counts:
             for reason, count in reasons.items():
                 known = reason in self.refused[level] or len(self.refused[level]) < MAX_REASONS
                 self.refused[level][reason if known else "further reasons"] += count
+
+    def reports(self, source: str, sha256: str) -> dict[str, ReadReport]:
+        """One report per level: lines, groups, spans, events."""
+        reports = {}
+        for level, reasons in self.refused.items():
+            read, refused = self.read[level], dict(reasons.most_common())
+            accepted = read - reasons.total()
+            reports[level] = ReadReport(f"{source} {level}", "", sha256, read, accepted, refused)
+        return reports
 
 
 class Sieve:

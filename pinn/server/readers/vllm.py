@@ -5,9 +5,11 @@ from __future__ import annotations
 import mmap
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from pinn.common.files import ReadReport, file_sha256
 from pinn.common.tables import KeptRows
 from pinn.errors import PinnError
 from pinn.server.readers.lines import STRETCH_BYTES, check_file, read_stretch, stretches
-from pinn.server.readers.otlp import LEVELS, Counts
+from pinn.server.readers.otlp import Counts
 from pinn.server.readers.parser import ARROW_TYPES, ChunkParser, ParsedChunk
 from pinn.server.readers.request_spans import (
     ENGINE,
@@ -68,61 +70,38 @@ RAW_SCHEMAS = {
 MAX_PARTS = 8
 
 
-@dataclass
-class RawTraces:
-    """What a trace file held.
+@dataclass(frozen=True)
+class RawRun:
+    """Raw tables of a run and what is known of their origin.
 
     Attributes:
-        folder: Holds one Arrow file per raw table.
-        servers: Resource attributes, as JSON text, of each server by its number.
-        counts: Lines, groups, spans and events read and refused.
-        parse_s: Wall time of reading, parsing and walking.
-        spool_s: Wall time of writing the raw tables.
+        source: Name of the file.
+        sha256: Of it.
+        servers: Name, or resource attributes as JSON text, of each server by its number.
+        tables: By name; those of a trace file are mapped from disk.
+        reports: What was read and refused; of a trace file lines, groups, spans and events apart.
+        parse_s: Wall time of reading.
+        maps: Of the tables on disk.
     """
 
-    folder: Path
-    servers: list[str] = field(default_factory=list)
-    counts: Counts = field(default_factory=Counts)
-    parse_s: float = 0.0
-    spool_s: float = 0.0
-    _maps: dict[str, mmap.mmap] = field(default_factory=dict)
-
-    def table(self, name: str) -> pa.Table:
-        """A raw table, mapped from disk; empty where the file held none of it."""
-        path = self.folder / f"{name}.arrow"
-        if not path.is_file():
-            return RAW_SCHEMAS[name].empty_table()
-        if name not in self._maps:
-            with path.open("rb") as file:
-                self._maps[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(self._maps[name]))).read_all()
+    source: str
+    sha256: str
+    servers: list[str]
+    tables: dict[str, pa.Table]
+    reports: dict[str, ReadReport]
+    parse_s: float
+    maps: Sequence[mmap.mmap] = ()
 
     def release(self) -> None:
         """Give back the memory of what was looked at; tables stay valid and read it anew."""
         pa.default_memory_pool().release_unused()
-        for pages in self._maps.values():
+        for pages in self.maps:
             pages.madvise(mmap.MADV_DONTNEED)
-
-    def reports(self, source: str, sha256: str = "") -> dict[str, ReadReport]:
-        """One report per level: lines, groups, spans, events."""
-        reports = {}
-        for level in LEVELS:
-            refused = dict(self.counts.refused[level].most_common())
-            read = self.counts.read[level]
-            reports[level] = ReadReport(
-                source=f"{source} {level}",
-                version="",
-                sha256=sha256,
-                read=read,
-                accepted=read - sum(refused.values()),
-                refused=refused,
-            )
-        return reports
 
 
 def read_vllm(
     path: Path, spool: Path, workers: int = 1, stretch_bytes: int = STRETCH_BYTES
-) -> RawTraces:
+) -> RawRun:
     """Read a trace file.
 
     Args:
@@ -136,13 +115,41 @@ def read_vllm(
     """
     check_file(path, "give the file that vLLM's OTLP exporter wrote")
     spool.mkdir(parents=True, exist_ok=True)
-    raw = RawTraces(spool)
-    with _Spool(raw) as writer:
-        begin = time.perf_counter()
+    begin = time.perf_counter()
+    servers: dict[str, int] = {}
+    counts = Counts()
+    files = {name: spool / f"{name}.arrow" for name in RAW_SCHEMAS}
+    with ExitStack() as stack:
+        writers = {
+            name: stack.enter_context(pa.ipc.new_file(str(file), RAW_SCHEMAS[name]))
+            for name, file in files.items()
+        }
         for chunk in parse_file(path, workers, stretch_bytes):
-            writer.add(chunk)
-        raw.parse_s = time.perf_counter() - begin - raw.spool_s
-    return raw
+            own = [servers.setdefault(server, len(servers)) for server in chunk.servers]
+            for name, batches in chunk.tables.items():
+                for batch in batches:
+                    writers[name].write_batch(_renumbered(batch, pa.array(own, pa.int64())))
+            counts.add(chunk.counts)
+    parse_s = time.perf_counter() - begin
+    maps = {name: _mapped(file) for name, file in files.items()}
+    tables = {
+        name: pa.ipc.open_file(pa.BufferReader(pa.py_buffer(pages))).read_all()
+        for name, pages in maps.items()
+    }
+    sha256 = file_sha256(path)
+    reports = counts.reports(path.name, sha256)
+    return RawRun(path.name, sha256, list(servers), tables, reports, parse_s, list(maps.values()))
+
+
+def _renumbered(batch: pa.RecordBatch, servers: pa.Array) -> pa.RecordBatch:
+    """A chunk's rows with the file's numbers of the servers."""
+    place = batch.schema.get_field_index("server")
+    return batch.set_column(place, "server", servers.take(batch.column("server")))
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def parse_file(
@@ -150,20 +157,20 @@ def parse_file(
 ) -> Iterator[ParsedChunk]:
     """Parse a file stretch by stretch, in order."""
     tasks = [(path, *s) for s in stretches(path.stat().st_size, stretch_bytes)]
-    parser = ChunkParser()
+    _parser.cache_clear()
     if workers == 1 or len(tasks) < 2:
-        yield from (_parse_stretch(parser, *task) for task in tasks)
+        yield from (_parse_stretch(*task) for task in tasks)
         return
     # This process parses too: it begins while the others start. They are spawned, not forked, since
     # this one may run threads.
-    with ProcessPoolExecutor(workers - 1, get_context("spawn"), _start_worker) as pool:
+    with ProcessPoolExecutor(workers - 1, get_context("spawn")) as pool:
         parts: deque[Future[ParsedChunk]] = deque()  # in order of the file
         for task in tasks:
             if sum(not part.done() for part in parts) < 2 * (workers - 1):
-                part = pool.submit(_work, *task)
+                part = pool.submit(_parse_stretch, *task)
             else:
                 part = Future()
-                part.set_result(_parse_stretch(parser, *task))
+                part.set_result(_parse_stretch(*task))
             parts.append(part)
             while parts and (parts[0].done() or len(parts) >= MAX_PARTS * workers):
                 yield parts.popleft().result()
@@ -171,9 +178,15 @@ def parse_file(
             yield parts.popleft().result()
 
 
-def _parse_stretch(parser: ChunkParser, path: Path, start: int, end: int) -> ParsedChunk:
+@cache
+def _parser() -> ChunkParser:
+    """This process's: what it learns of names carries over from stretch to stretch."""
+    return ChunkParser()
+
+
+def _parse_stretch(path: Path, start: int, end: int) -> ParsedChunk:
     stretch = read_stretch(path, start, end)
-    chunk = parser.parse(stretch.lines, stretch.last_is_cut)
+    chunk = _parser().parse(stretch.lines, stretch.last_is_cut)
     if stretch.too_long:
         chunk.counts.read["lines"] += stretch.too_long
         chunk.counts.refused["lines"]["line too long"] += stretch.too_long
@@ -191,75 +204,25 @@ def _gather_requests(chunk: ParsedChunk) -> None:
             chunk.tables[name] = [rows]
 
 
-_worker_parser: ChunkParser | None = None
-
-
-def _start_worker() -> None:
-    global _worker_parser
-    _worker_parser = ChunkParser()
-
-
-def _work(path: Path, start: int, end: int) -> ParsedChunk:
-    assert _worker_parser is not None
-    return _parse_stretch(_worker_parser, path, start, end)
-
-
-class _Spool:
-    """Appends the chunks' tables to one Arrow file each, servers renumbered."""
-
-    def __init__(self, raw: RawTraces) -> None:
-        self._raw = raw
-        self._servers: dict[str, int] = {}
-        self._writers: dict[str, pa.RecordBatchFileWriter] = {}
-
-    def __enter__(self) -> _Spool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for writer in self._writers.values():
-            writer.close()
-        self._raw.servers = list(self._servers)
-
-    def add(self, chunk: ParsedChunk) -> None:
-        begin = time.perf_counter()
-        servers = np.array(
-            [self._servers.setdefault(s, len(self._servers)) for s in chunk.servers], dtype=np.int64
-        )
-        for name, batches in chunk.tables.items():
-            if name not in self._writers:
-                path = str(self._raw.folder / f"{name}.arrow")
-                self._writers[name] = pa.ipc.new_file(path, RAW_SCHEMAS[name])
-            for batch in batches:
-                self._writers[name].write_batch(self._renumbered(batch, servers))
-        self._raw.counts.add(chunk.counts)
-        self._raw.spool_s += time.perf_counter() - begin
-
-    def _renumbered(self, batch: pa.RecordBatch, servers: np.ndarray) -> pa.RecordBatch:
-        place = batch.schema.get_field_index("server")
-        column = pa.array(servers[batch.column("server").to_numpy()])
-        return batch.set_column(place, "server", column)
-
-
 # Reads step summaries that are already in a table: a Parquet file with the wire's names.
 
 #: Column that tells runs in one file apart; each is a server of its own.
 RUN_COLUMN = "experiment_id"
 
 
-def read_steps(path: Path) -> tuple[pa.Table, list[str], ReadReport]:
+def read_steps(path: Path) -> RawRun:
     """Read a table of step summaries.
 
     Args:
         path: Parquet with the columns of ``step.BATCH_SUMMARY`` under any of their names, and
             optionally ``experiment_id``.
 
-    Returns:
-        The raw table of steps, the names of its servers, and the counts: rows without a value
-        that a step needs are refused.
+    Rows without a value that a step needs are refused.
 
     Raises:
         PinnError: If the file is missing, is no Parquet, or lacks a column that steps need.
     """
+    begin = time.perf_counter()
     if not path.is_file():
         raise PinnError(f"no step summaries at {path}: give the path of the Parquet file")
     try:
@@ -292,7 +255,10 @@ def read_steps(path: Path) -> tuple[pa.Table, list[str], ReadReport]:
     }
     raw = pa.table({f.name: columns[f.name] for f in RAW_SCHEMAS[STEPS]})
     report = kept.report(path.name, sha256=file_sha256(path))
-    return raw.filter(pa.array(kept.mask)), servers, report
+    tables = {name: schema.empty_table() for name, schema in RAW_SCHEMAS.items()}
+    tables[STEPS] = raw.filter(pa.array(kept.mask))
+    seconds = time.perf_counter() - begin
+    return RawRun(path.name, report.sha256, servers, tables, {"rows": report}, seconds)
 
 
 def _runs(table: pa.Table) -> tuple[list[str], np.ndarray]:

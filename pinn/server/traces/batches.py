@@ -143,13 +143,18 @@ def _stays(request: tuple[Any, ...], lag: int) -> list[tuple[int, int, int, int,
 
 
 class JourneyBatches:
-    """Batches of the steps of one segment, from the stays of its requests."""
+    """Batches of the steps of one segment, from the stays of its requests.
 
-    def __init__(self, stays: Residencies, token_budget: int | None = None) -> None:
+    Attributes:
+        agrees: Per canonical step of the segment, whether journeys and summary tell the same.
+    """
+
+    def __init__(self, stays: Residencies, steps: pd.DataFrame, token_budget: int | None) -> None:
         """Work out prompt chunks.
 
         Args:
             stays: Of all requests of the segment.
+            steps: Its canonical steps.
             token_budget: ``max_num_batched_tokens``; a prompt in several chunks fills it in each
                 step but its last. None: such prompts count as cut into equal chunks.
         """
@@ -166,17 +171,24 @@ class JourneyBatches:
         self._doubts = np.sort(
             np.concatenate((self._chunk_steps[self._chunks[:, 3] == 0], *_doubtful_steps(stays)))
         )
+        step = steps["step_id"].to_numpy()
+        self.agrees = (
+            (self.decodes(step) == steps["decode_requests"].to_numpy())
+            & (self._prefills(step) == steps["prefill_requests"].to_numpy())
+            & (self._prefill_tokens(step) == steps["prefill_tokens"].to_numpy())
+            & self.is_certain(step, step + 1)
+        )
 
     def decodes(self, steps: Int[np.ndarray, " steps"]) -> Int[np.ndarray, " steps"]:
         """Number of requests that generate in each step."""
         return np.searchsorted(self._first_output, steps) - np.searchsorted(self._end, steps)
 
-    def prefills(self, steps: Int[np.ndarray, " steps"]) -> Int[np.ndarray, " steps"]:
+    def _prefills(self, steps: Int[np.ndarray, " steps"]) -> Int[np.ndarray, " steps"]:
         """Number of requests that work on their prompt in each step."""
         begun = np.searchsorted(self._begin, steps, side="right")
         return begun - np.searchsorted(self._first_output, steps)
 
-    def prefill_tokens(self, steps: Int[np.ndarray, " steps"]) -> Int[np.ndarray, " steps"]:
+    def _prefill_tokens(self, steps: Int[np.ndarray, " steps"]) -> Int[np.ndarray, " steps"]:
         """Prompt tokens scheduled in each step."""
         low = np.searchsorted(self._chunk_steps, steps)
         high = np.searchsorted(self._chunk_steps, steps, side="right")
@@ -351,25 +363,10 @@ def ragged_sums(batches: Ragged, count: int, window: float | None = None) -> Bat
     )
 
 
-@dataclass(frozen=True)
-class SegmentJourneys:
-    """What the journeys say of a segment.
-
-    Attributes:
-        batches: Of any of its steps.
-        output_lag: By how many steps output events are late.
-        agrees: Per canonical step of the segment, whether journeys and summary tell the same.
-    """
-
-    batches: JourneyBatches
-    output_lag: int
-    agrees: Bool[np.ndarray, " steps"]
-
-
 def segment_journeys(
-    steps: pd.DataFrame, requests: pa.Table, token_budget: int | None = None
-) -> SegmentJourneys | None:
-    """Rebuild a segment's batches from its requests; None where it has none.
+    steps: pd.DataFrame, requests: pa.Table, token_budget: int | None
+) -> JourneyBatches:
+    """Rebuild a segment's batches from its requests.
 
     The lag of output events is the one under which journeys and summaries agree most often.
 
@@ -378,27 +375,12 @@ def segment_journeys(
         requests: Canonical requests of the segment, an Arrow table.
         token_budget: ``max_num_batched_tokens``.
     """
-    if not requests.num_rows or steps.empty:
-        return None
-    best: SegmentJourneys | None = None
+    tried: list[JourneyBatches] = []
     for lag in OUTPUT_LAGS:
-        batches = JourneyBatches(residencies(requests, lag), token_budget)
-        agrees = _agreement(steps, batches)
-        if best is None or agrees.sum() > best.agrees.sum():
-            best = SegmentJourneys(batches, lag, agrees)
-        if agrees.mean() > SURE_SHARE:
+        tried.append(JourneyBatches(residencies(requests, lag), steps, token_budget))
+        if tried[-1].agrees.mean() > SURE_SHARE:
             break
-    return best
-
-
-def _agreement(steps: pd.DataFrame, batches: JourneyBatches) -> np.ndarray:
-    step = steps["step_id"].to_numpy()
-    return (
-        (batches.decodes(step) == steps["decode_requests"].to_numpy())
-        & (batches.prefills(step) == steps["prefill_requests"].to_numpy())
-        & (batches.prefill_tokens(step) == steps["prefill_tokens"].to_numpy())
-        & batches.is_certain(step, step + 1)
-    )
+    return max(tried, key=lambda journeys: journeys.agrees.sum())
 
 
 def complete_snapshots(steps: pd.DataFrame, snapshots: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
@@ -408,28 +390,16 @@ def complete_snapshots(steps: pd.DataFrame, snapshots: pd.DataFrame) -> Bool[np.
         steps: Canonical steps.
         snapshots: Canonical snapshots.
     """
-    scheduled = snapshots[snapshots["new_tokens"] > 0]
-    groups = scheduled.groupby(["segment", "step_id"])
-    found = pd.DataFrame(
-        {
-            "prefills": groups["is_prefill"].sum(),
-            "requests": groups.size(),
-            "tokens": groups["new_tokens"].sum(),
-        }
-    )
+    if snapshots.empty:
+        return np.zeros(len(steps), dtype=bool)
+    groups = snapshots[snapshots["new_tokens"] > 0].groupby(["segment", "step_id"])
+    columns = (groups["is_prefill"].sum(), groups.size(), groups["new_tokens"].sum())
     keys = pd.MultiIndex.from_frame(steps[["segment", "step_id"]])
-    found = found.reindex(keys, fill_value=-1)
-    return (
-        (found["prefills"].to_numpy() == steps["prefill_requests"].to_numpy())
-        & (
-            found["requests"].to_numpy()
-            == (steps["prefill_requests"] + steps["decode_requests"]).to_numpy()
-        )
-        & (
-            found["tokens"].to_numpy()
-            == (steps["prefill_tokens"] + steps["decode_tokens"]).to_numpy()
-        )
-    )
+    found = pd.concat(columns, axis=1).reindex(keys, fill_value=-1).to_numpy()
+    prefills = steps["prefill_requests"]
+    requests = prefills + steps["decode_requests"]
+    tokens = steps["prefill_tokens"] + steps["decode_tokens"]
+    return (found == np.stack((prefills, requests, tokens), axis=1)).all(axis=1)
 
 
 def knowledge_levels(

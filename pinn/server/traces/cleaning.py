@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,96 +14,64 @@ from jaxtyping import Float
 
 from pinn.common.files import ReadReport
 from pinn.common.tables import KeptRows
-from pinn.engines.deployment import Deployment
-from pinn.physics.batch_sums import BatchSums
-from pinn.physics.costs import step_costs
-from pinn.physics.step_values import floor_seconds
-from pinn.server.traces.steps import BATCH_ROWS, Columns, as_batch, scaled, taken
+from pinn.server.traces.steps import Canonical, Columns, scaled, taken
 from pinn.units import NANOSECOND
 
 # The canonical table of snapshots: one row per request of a step whose requests were written.
 #
 # A snapshot precedes its step: ``cached_tokens`` are in the cache, ``new_tokens`` follow now.
 
+_COUNTS = ("new_tokens", "cached_tokens", "prompt_tokens", "output_tokens", "preemptions",
+           "kv_blocks_allocated", "kv_blocks_cached", "effective_prompt_tokens")  # fmt: skip
 SNAPSHOT_SCHEMA = pa.schema(
     {
-        "server": pa.int32(),
-        "segment": pa.int32(),
+        **dict.fromkeys(("server", "segment"), pa.int32()),
         "step_id": pa.int64(),
         "wall_s": pa.float64(),
         "request_id": pa.string(),
         "is_prefill": pa.bool_(),
-        "new_tokens": pa.int64(),
-        "cached_tokens": pa.int64(),
-        "prompt_tokens": pa.int64(),
-        "output_tokens": pa.int64(),
-        "preemptions": pa.int64(),
-        "kv_blocks_allocated": pa.int64(),
-        "kv_blocks_cached": pa.int64(),
-        "effective_prompt_tokens": pa.int64(),
+        **dict.fromkeys(_COUNTS, pa.int64()),
         "extra": pa.string(),
     }
 )
 
-
-class SnapshotOrder:
-    """Which raw snapshots are kept, and the segment of each.
-
-    Attributes:
-        rows: Raw row of each kept snapshot, in order of the file.
-        segment: Segment of its step.
-        report: Counts. Refused are negative counts, phases other than PREFILL and DECODE, a
-            request's second snapshot in a step, and snapshots whose step's summary is missing.
-    """
-
-    def __init__(self, raw: pa.Table, steps: pd.DataFrame) -> None:
-        """Check the raw table.
-
-        Args:
-            raw: The raw table.
-            steps: Columns ``server``, ``segment``, ``step_id``, ``wall_s`` of the canonical steps.
-        """
-        kept = KeptRows(raw.num_rows)
-        negative = np.zeros(raw.num_rows, dtype=bool)
-        for name in ("step_id", "computed_tokens", "scheduled_tokens", "prompt_tokens"):
-            values = pc.fill_null(raw[name], 0).to_numpy()
-            negative |= (values < 0) | (values >= 2**31)
-        kept.refuse("a count is negative or absurd", negative)
-        known = pc.is_in(pc.utf8_upper(raw["phase"]), pa.array(["PREFILL", "DECODE"]))
-        kept.refuse("unknown phase", ~known.to_numpy())
-        row = _step_rows(raw, steps)
-        kept.refuse("its step's summary is missing", row < 0)
-        request = pc.dictionary_encode(raw["request_id"].combine_chunks()).indices
-        kept.refuse_repeated(row=row, request=request.to_numpy(zero_copy_only=False))
-        self.rows = np.flatnonzero(kept.mask)
-        self.segment = steps["segment"].to_numpy()[row[self.rows]].astype(np.int32)
-        self.report = kept.report("snapshots")
+_MADE: dict[str, Callable[[Columns], pa.Array]] = {
+    "wall_s": scaled("wall_ns", NANOSECOND, positive=True),
+    "is_prefill": lambda raw: pc.equal(pc.utf8_upper(raw("phase")), "PREFILL"),
+    "new_tokens": lambda raw: raw("scheduled_tokens"),
+    "cached_tokens": lambda raw: raw("computed_tokens"),
+}
 
 
 def canonical_snapshots(
-    raw: pa.Table, order: SnapshotOrder, schema: pa.Schema = SNAPSHOT_SCHEMA
-) -> Iterator[pa.RecordBatch]:
-    """The kept snapshots, a batch at a time.
+    raw: pa.Table, steps: pd.DataFrame, release: Callable[[], None]
+) -> Canonical:
+    """The snapshots in order of the file.
+
+    Refused are negative counts, phases other than PREFILL and DECODE, a request's second snapshot
+    in a step, and snapshots whose step's summary is missing.
 
     Args:
         raw: The raw table.
-        order: Of its rows.
-        schema: The columns to make: all or some of them.
+        steps: Columns ``server``, ``segment``, ``step_id``, ``wall_s`` of the canonical steps.
+        release: Gives back the memory of what was looked at.
     """
-    for begin in range(0, len(order.rows), BATCH_ROWS):
-        part = slice(begin, begin + BATCH_ROWS)
-        yield _convert(taken(raw, order.rows[part]), order.segment[part], schema)
-
-
-def _convert(raw: Columns, segment: np.ndarray, schema: pa.Schema) -> pa.RecordBatch:
-    made = {
-        "segment": lambda: pa.array(segment),
-        "wall_s": lambda: scaled(raw("wall_ns"), NANOSECOND, positive=True),
-        "is_prefill": lambda: pc.equal(pc.utf8_upper(raw("phase")), "PREFILL"),
-        "new_tokens": lambda: raw("scheduled_tokens"),
-        "cached_tokens": lambda: raw("computed_tokens"),
-    }
-    return as_batch(raw, made, schema)
+    kept = KeptRows(raw.num_rows)
+    negative = np.zeros(raw.num_rows, dtype=bool)
+    for name in ("step_id", "computed_tokens", "scheduled_tokens", "prompt_tokens"):
+        values = pc.fill_null(raw[name], 0).to_numpy()
+        negative |= (values < 0) | (values >= 2**31)
+    kept.refuse("a count is negative or absurd", negative)
+    known = pc.is_in(pc.utf8_upper(raw["phase"]), pa.array(["PREFILL", "DECODE"]))
+    kept.refuse("unknown phase", ~known.to_numpy())
+    row = _step_rows(raw, steps)
+    kept.refuse("its step's summary is missing", row < 0)
+    request = pc.dictionary_encode(raw["request_id"].combine_chunks()).indices
+    kept.refuse_repeated(row=row, request=request.to_numpy(zero_copy_only=False))
+    rows = np.flatnonzero(kept.mask)
+    given = {"segment": steps["segment"].to_numpy()[row[rows]].astype(np.int32)}
+    report = kept.report("snapshots")
+    return Canonical(SNAPSHOT_SCHEMA, rows, partial(taken, raw), _MADE, given, report, release)
 
 
 def _step_rows(raw: pa.Table, steps: pd.DataFrame) -> np.ndarray:
@@ -141,43 +109,11 @@ MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class TargetCheck:
-    """The verdict on one column.
-
-    Attributes:
-        column: Its name.
-        rows: Values checked.
-        median_s: Their median.
-        floor_median_s: Median of their floors.
-        below_floor: Values below their own floor.
-        is_target: Whether beta may be fitted to it.
-        explanation: Why not, and what the column is; empty for a target.
-    """
-
-    column: str
-    rows: int
-    median_s: float
-    floor_median_s: float
-    below_floor: int
-    is_target: bool
-    explanation: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The verdict as JSON-ready values."""
-        return asdict(self)
-
-
-def batch_floor(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, " steps"]:
-    """Floor of each batch on a deployment, in seconds."""
-    return floor_seconds(step_costs([deployment]), sums)
-
-
 def check_target(
     column: str,
     values: Float[np.ndarray, " steps"],
     floor: Float[np.ndarray, " steps"],
-) -> TargetCheck:
+) -> dict[str, Any]:
     """Check one column.
 
     It is refused where the median of value / floor is below 1: then most rows are impossible.
@@ -186,26 +122,37 @@ def check_target(
         column: Its name.
         values: Its values in seconds; those that are no numbers are left out.
         floor: The floor of each row's batch in seconds; rows without any are left out.
+
+    Returns:
+        ``column``; ``rows``, values checked; ``median_s`` and ``floor_median_s``, medians of these
+        and of their floors; ``below_floor``, values below their own floor; ``is_target``, whether
+        beta may be fitted to it; and ``explanation``, why not, empty for a target.
     """
     use = np.isfinite(values) & (floor > 0)
     values, floor = values[use], floor[use]
-    if not len(values):
-        return TargetCheck(column, 0, float("nan"), float("nan"), 0, False, "it has no values")
-    below = int((values < floor).sum())
-    median, floor_median = float(np.median(values)), float(np.median(floor))
-    is_target = bool(np.median(values / floor) >= 1)
-    explanation = (
-        "" if is_target else _explanation(column, median, floor_median, below, len(values))
+    rows, below = len(values), int((values < floor).sum())
+    median, floor_median, ratio = (
+        float(np.median(each)) if rows else np.nan for each in (values, floor, values / floor)
     )
-    return TargetCheck(column, len(values), median, floor_median, below, is_target, explanation)
-
-
-def _explanation(column: str, median: float, floor: float, below: int, rows: int) -> str:
-    text = (
-        f"its median of {median * 1e3:.3g} ms lies below the physical floor of {floor * 1e3:.3g} "
-        f"ms ({below} of {rows} rows are below their own): reading the weights alone takes longer"
-    )
-    return f"{text}. {MEANINGS[column]}" if column in MEANINGS else text
+    explanation = ""
+    if not rows:
+        explanation = "it has no values"
+    elif ratio < 1:
+        explanation = (
+            f"its median of {median * 1e3:.3g} ms lies below the physical floor of "
+            f"{floor_median * 1e3:.3g} ms ({below} of {rows} rows are below their own): reading "
+            "the weights alone takes longer"
+        )
+        explanation += f". {MEANINGS[column]}" if column in MEANINGS else ""
+    return {
+        "column": column,
+        "rows": rows,
+        "median_s": median,
+        "floor_median_s": floor_median,
+        "below_floor": below,
+        "is_target": not explanation,
+        "explanation": explanation,
+    }
 
 
 # What cleaning did, as tables for the terminal.

@@ -38,11 +38,11 @@ import pandas as pd
 import pyarrow as pa
 from jaxtyping import Bool, Float
 
-from pinn.server.traces.batches import SegmentJourneys, segment_journeys
+from pinn.server.traces.batches import JourneyBatches, segment_journeys
 from pinn.server.traces.requests import STATE_COLUMNS
 from pinn.server.traces.steps import CLOCK_STEP_S
 
-SINGLE, WINDOW = "single", "window"
+KINDS = SINGLE, WINDOW = "single", "window"
 
 #: What is known of an interval's batches: every request of every step; the summary of its only
 #: step; or its two ends, whose mean times its steps is an estimate. Which step the summary stands
@@ -67,17 +67,8 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class CycleRules:
-    """Thresholds of the rules above: assumptions, generous to what a server can do by itself."""
-
-    max_steps: int = 64
-    min_requests: int = 2
-    warm_up_steps: int = 20
-    stall_factor: float = 10.0
-
-
-RULES = CycleRules()
+#: Thresholds of the rules above: assumptions, generous to what a server can do by itself.
+RULES = {"max_steps": 64, "min_requests": 2, "warm_up_steps": 20, "stall_factor": 10.0}
 
 
 @dataclass(frozen=True)
@@ -118,6 +109,7 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
     count = len(steps)
     journeys = journeys or JourneyEvidence.none(count)
     here = {name: steps[name].to_numpy() for name in _COLUMNS}
+    requests = here["prefill_requests"] + here["decode_requests"]
     following = np.minimum(np.arange(1, count + 1, dtype=np.uint32), max(count - 1, 0))
     is_last = np.ones(count, dtype=bool)
     is_last[:-1] = np.diff(here["segment"]) != 0
@@ -127,25 +119,30 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
         step_s = np.where(is_last, np.nan, elapsed / length)
     is_known = journeys.agrees & journeys.agrees[following] & journeys.is_certain
 
-    idle = _idle(here, following) | journeys.idle_until
+    # Nothing scheduled at an end, or all that ran at the start ended at once.
+    left = np.where(np.isnan(here["running_depth"]), requests, here["running_depth"])
+    left -= np.nan_to_num(here["finished"]).astype(left.dtype)
+    left += np.nan_to_num(here["waiting_depth"]).astype(left.dtype)
+    idle = (requests == 0) | (requests[following] == 0) | (left <= 0) | journeys.idle_until
+    few = np.minimum(requests, requests[following]) < RULES["min_requests"]
+    preempted = np.nan_to_num(here["preempted"]) > 0
     tests = (
         is_last,
         here["is_ambiguous"],
         (elapsed <= 0) | (length <= 0),
-        length > RULES.max_steps,
+        length > RULES["max_steps"],
         idle,
-        _few(here, following) & (length > 1) & ~is_known,
-        _warm_up(here, idle, is_last, RULES.warm_up_steps),
-        _preempts(here, following) | journeys.preempts_until,
-        _stalled(here, following, step_s, is_last | idle | (length <= 0), RULES.stall_factor),
+        few & (length > 1) & ~is_known,
+        _warm_up(here["step_id"], idle, is_last),
+        preempted | preempted[following] | journeys.preempts_until,
+        _stalled(here["prefill_tokens"], following, step_s, is_last | idle | (length <= 0)),
     )
     # The first reason wins: it is written last. Codes, not texts: files hold millions of steps.
     reason = np.full(count, -1, dtype=np.int8)
     for code in reversed(range(len(REASONS))):
         reason[tests[code]] = code
-    single = length == 1
-    kind = np.where(single, np.int8(0), np.int8(1))
-    batches = np.where(is_known, np.int8(0), np.where(single, np.int8(1), np.int8(2)))
+    window = (length != 1).astype(np.int8)
+    batches = np.where(is_known, np.int8(0), 1 + window)
     return pd.DataFrame(
         {
             "segment": here["segment"],
@@ -154,7 +151,7 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
             "start_s": here["start_s"],
             "steps": _masked(length, is_last),
             "step_s": step_s,
-            "kind": _named(kind, (SINGLE, WINDOW)),
+            "kind": _named(window, KINDS),
             "batches": _named(batches, BATCHES),
             "set_aside": _named(reason, REASONS),
         },
@@ -172,35 +169,9 @@ def _masked(values: np.ndarray, missing: np.ndarray) -> pd.arrays.IntegerArray:
     return pd.arrays.IntegerArray(values.astype(np.int64), missing.copy())
 
 
-def _requests(here: dict[str, np.ndarray]) -> np.ndarray:
-    return here["prefill_requests"] + here["decode_requests"]
-
-
-def _idle(here: dict[str, np.ndarray], following: np.ndarray) -> np.ndarray:
-    """Nothing scheduled at an end, or all that ran at the start ended at once."""
-    requests = _requests(here)
-    left = np.where(np.isnan(here["running_depth"]), requests, here["running_depth"])
-    left -= np.nan_to_num(here["finished"]).astype(left.dtype)
-    left += np.nan_to_num(here["waiting_depth"]).astype(left.dtype)
-    return (requests == 0) | (requests[following] == 0) | (left <= 0)
-
-
-def _few(here: dict[str, np.ndarray], following: np.ndarray) -> np.ndarray:
-    requests = _requests(here)
-    return np.minimum(requests, requests[following]) < RULES.min_requests
-
-
-def _preempts(here: dict[str, np.ndarray], following: np.ndarray) -> np.ndarray:
-    preempted = np.nan_to_num(here["preempted"])
-    return (preempted > 0) | (preempted[following] > 0)
-
-
-def _warm_up(
-    here: dict[str, np.ndarray], idle: np.ndarray, is_last: np.ndarray, warm_up: int
-) -> np.ndarray:
+def _warm_up(step: np.ndarray, idle: np.ndarray, is_last: np.ndarray) -> np.ndarray:
     """Steps soon after the segment's first possible one or after the end of an idle interval."""
-    count = len(idle)
-    step = here["step_id"]
+    count, warm_up = len(idle), RULES["warm_up_steps"]
     first = np.ones(count, dtype=bool)
     first[1:] = is_last[:-1]
     # A process numbers its steps from 0; one whose file begins in the middle is warm already.
@@ -216,17 +187,16 @@ def _warm_up(
 
 
 def _stalled(
-    here: dict[str, np.ndarray],
+    prefill_tokens: np.ndarray,
     following: np.ndarray,
     step_s: Float[np.ndarray, " steps"],
     left_out: np.ndarray,
-    factor: float,
 ) -> np.ndarray:
     good = ~left_out & np.isfinite(step_s)
     if not good.any():
         return np.zeros(len(step_s), dtype=bool)
-    no_prompt = (here["prefill_tokens"] == 0) & (here["prefill_tokens"][following] == 0)
-    return good & no_prompt & (step_s > factor * np.median(step_s[good]))
+    no_prompt = (prefill_tokens == 0) & (prefill_tokens[following] == 0)
+    return good & no_prompt & (step_s > RULES["stall_factor"] * np.median(step_s[good]))
 
 
 def accounting(cycles: pd.DataFrame) -> dict[str, int]:
@@ -240,28 +210,20 @@ def accounting(cycles: pd.DataFrame) -> dict[str, int]:
     return counts | {f"set aside: {r}": int(reasons[r]) for r in REASONS if reasons.get(r, 0)}
 
 
-def medians_by_decodes(
-    steps: pd.DataFrame, cycles: pd.DataFrame, kinds: Sequence[str] = (SINGLE,)
-) -> pd.DataFrame:
-    """Median cycle by the number of decodes at its start.
+def medians_by_decodes(steps: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFrame:
+    """Median single cycle by the number of decodes at its start.
 
     Args:
         steps: Canonical steps.
         cycles: Their intervals, row by row.
-        kinds: Intervals to take: single cycles, windows or both.
 
     Returns:
         Columns ``decode_requests``, ``cycles`` (how many) and ``median_step_s``.
     """
-    good = cycles["set_aside"].isna().to_numpy() & cycles["kind"].isin(kinds).to_numpy()
-    values = pd.DataFrame(
-        {
-            "decode_requests": steps["decode_requests"].to_numpy()[good],
-            "step_s": cycles["step_s"].to_numpy()[good],
-        }
-    )
-    groups = values.groupby("decode_requests")["step_s"]
-    return pd.DataFrame({"cycles": groups.size(), "median_step_s": groups.median()}).reset_index()
+    good = (cycles["set_aside"].isna() & (cycles["kind"] == SINGLE)).to_numpy()
+    groups = cycles["step_s"][good].groupby(steps["decode_requests"].to_numpy()[good])
+    medians = pd.DataFrame({"cycles": groups.size(), "median_step_s": groups.median()})
+    return medians.rename_axis("decode_requests").reset_index()
 
 
 # Ties requests to the segments and steps around them, and draws from them what cycles need.
@@ -302,8 +264,10 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
     return requests.set_column(requests.schema.get_field_index("segment"), "segment", column)
 
 
-def with_states(requests: pa.Table, steps: pd.DataFrame, cycles: pd.DataFrame) -> pa.Table:
-    """Add the state of the engine that each request met when it was queued.
+def states(
+    requests: pa.Table, steps: pd.DataFrame, cycles: pd.DataFrame
+) -> dict[str, pa.DoubleArray]:
+    """Columns of the state of the engine that each request met when it was queued.
 
     Args:
         requests: Canonical requests with segments.
@@ -326,14 +290,12 @@ def with_states(requests: pa.Table, steps: pd.DataFrame, cycles: pd.DataFrame) -
             values[f"state_{name}"][mine] = steps[name].to_numpy(float)[at]
         values["state_step_s"][mine] = step_s[at]
         values["state_age_s"][mine] = queued[mine] - start[at]
-    for name, column in values.items():
-        requests = requests.append_column(name, pa.array(column, mask=np.isnan(column)))
-    return requests
+    return {name: pa.array(column, mask=np.isnan(column)) for name, column in values.items()}
 
 
 def journeys_by_segment(
     requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
-) -> dict[int, SegmentJourneys]:
+) -> dict[int, JourneyBatches]:
     """Journeys of the segments in which they are complete.
 
     Args:
@@ -344,15 +306,16 @@ def journeys_by_segment(
     found = {}
     by_segment = _by_segment(requests)
     for number, of_segment in steps.groupby("segment"):
-        mine = by_segment.get(int(str(number)), requests.slice(0, 0))
-        journeys = segment_journeys(of_segment, mine, token_budget)
-        if journeys is not None and journeys.agrees.mean() >= COMPLETE_SHARE:
-            found[int(str(number))] = journeys
+        mine = by_segment.get(int(str(number)))
+        if mine is not None:
+            journeys = segment_journeys(of_segment, mine, token_budget)
+            if journeys.agrees.mean() >= COMPLETE_SHARE:
+                found[int(str(number))] = journeys
     return found
 
 
 def journey_evidence(
-    requests: pa.Table, steps: pd.DataFrame, journeys: dict[int, SegmentJourneys]
+    requests: pa.Table, steps: pd.DataFrame, journeys: dict[int, JourneyBatches]
 ) -> JourneyEvidence:
     """What the journeys tell of each step and of the time until the next.
 
@@ -369,7 +332,7 @@ def journey_evidence(
         step = steps["step_id"].to_numpy()[rows]
         following = np.append(step[1:], step[-1] + 1)
         evidence.agrees[rows] = of_segment.agrees
-        evidence.is_certain[rows] = of_segment.batches.is_certain(step, following)
+        evidence.is_certain[rows] = of_segment.is_certain(step, following)
         lists = mine["preempted_steps"].combine_chunks()
         preempted = np.sort(lists.flatten().to_numpy())
         evidence.preempts_until[rows] = np.searchsorted(preempted, step) < np.searchsorted(

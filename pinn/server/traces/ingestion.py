@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from pinn.common.files import file_sha256, json_text
+from pinn.common.files import json_text
 from pinn.errors import PinnError
 from pinn.server.benchmarks.benchmark_run import FIGURES, BenchmarkRun
-from pinn.server.readers.vllm import RAW_SCHEMAS, read_steps, read_vllm
-from pinn.server.readers.wire import STEPS
-from pinn.server.traces.trace_run import RawRun, write_run
+from pinn.server.readers.vllm import read_steps, read_vllm
+from pinn.server.traces.trace_run import write_run
 from pinn.server.traces.trace_tables import (
     Target,
     TraceTables,
@@ -144,17 +142,8 @@ def ingest_vllm(
     """
     deployment = target.deployment() if target else None
     with atomic_folder(out) as folder, tempfile.TemporaryDirectory(dir=folder.parent) as spool:
-        raw = read_vllm(traces, Path(spool), workers)
-        sha256 = file_sha256(traces)
-        run = RawRun(
-            [{"path": traces.name, "sha256": sha256}],
-            raw.servers,
-            raw.table,
-            raw.reports(traces.name, sha256),
-            raw.release,
-            seconds={"parse": raw.parse_s, "spool": raw.spool_s},
-        )
-        if not any(raw.table(name).num_rows for name in RAW_SCHEMAS):
+        run = read_vllm(traces, Path(spool), workers)
+        if not any(table.num_rows for table in run.tables.values()):
             lines = run.reports["lines"]
             raise PinnError(
                 f"{traces} holds no events of the instrumented vLLM: {lines.read} lines read, "
@@ -176,15 +165,7 @@ def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTa
         PinnError: If the file is missing or malformed, or the deployment is unknown.
     """
     deployment = target.deployment() if target else None
-    begin = time.perf_counter()
-    steps, servers, report = read_steps(path)
-    run = RawRun(
-        [{"path": path.name, "sha256": report.sha256}],
-        servers,
-        lambda name: steps if name == STEPS else RAW_SCHEMAS[name].empty_table(),
-        {"rows": report},
-        seconds={"parse": time.perf_counter() - begin},
-    )
+    run = read_steps(path)
     with atomic_folder(out) as folder:
         write_run(folder, run, target, deployment)
     return read_trace_tables(out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 import pandas as pd
@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import BatchSums
 from pinn.server.traces.batches import (
+    JourneyBatches,
     Ragged,
-    SegmentJourneys,
     WeightedBatches,
     aggregate_sums,
     each_sum,
@@ -110,17 +110,8 @@ def _echoes(steps: pd.DataFrame) -> Float[np.ndarray, " steps"]:
 # Splits inside a run: in time, since later steps of a run must not teach about earlier ones.
 
 
-@dataclass(frozen=True)
-class TemporalSplit:
-    """Rows of the cycle table: the first 60 % of a run's time, the next 20 %, the last 20 %."""
-
-    train: Int[np.ndarray, " train"]
-    validation: Int[np.ndarray, " validation"]
-    test: Int[np.ndarray, " test"]
-
-
-def temporal_split(cycles: pd.DataFrame) -> TemporalSplit:
-    """Split the good intervals of each run by the time at which they begin.
+def temporal_split(cycles: pd.DataFrame) -> list[Int[np.ndarray, " part"]]:
+    """Rows of good intervals: of the first 60 % of a run's time, the next 20 %, the last 20 %.
 
     Times are shares of each segment's own span, so that every run is in all three parts. An
     interval that reaches past its part's end is dropped: it would tell of the next part.
@@ -135,8 +126,7 @@ def temporal_split(cycles: pd.DataFrame) -> TemporalSplit:
     end = ((cycles["start_s"] + length - begin) / span.where(span > 0, 1)).to_numpy()
     use = cycles["set_aside"].isna().to_numpy()
     edges = ((0.0, 0.6), (0.6, 0.8), (0.8, np.inf))
-    parts = [np.flatnonzero(use & (share >= a) & (share < b) & ~(end > b + 1e-9)) for a, b in edges]
-    return TemporalSplit(*parts)
+    return [np.flatnonzero(use & (share >= a) & (share < b) & ~(end > b + 1e-9)) for a, b in edges]
 
 
 # Batches of chosen intervals, as the weighted sums that a linear fit needs.
@@ -165,7 +155,7 @@ class IntervalBatches:
         self._follows = follows(self._steps)
         self._chunk = mean_chunk(self._steps[self._ahead]) if self._ahead.any() else 1.0
         self._snapshots = traces.snapshots if (self._steps["knowledge"] == SNAPSHOT).any() else None
-        self._journeys: dict[int, SegmentJourneys] = {}
+        self._journeys: dict[int, JourneyBatches] = {}
         has_journeys = (self._steps["knowledge"] == JOURNEY).any()
         if has_journeys or (self._cycles["batches"] == KNOWN).any():
             budget = deployment.recipe.token_budget
@@ -242,7 +232,7 @@ class IntervalBatches:
         _fill(sums, sampled, self.of_steps(row[sampled]))
         for number, journeys in self._journeys.items():
             rest = np.flatnonzero(~known & (segment == number))
-            rest = rest[journeys.batches.is_certain(step[rest], step[rest] + 1)]
+            rest = rest[journeys.is_certain(step[rest], step[rest] + 1)]
             _fill(sums, rest, _journey_sums(journeys, step[rest], self._window))
             known[rest] = True
         return sums, known
@@ -293,10 +283,10 @@ class IntervalBatches:
         return ragged_sums(ragged, len(steps), self._window)
 
 
-def _journey_sums(journeys: SegmentJourneys, steps: np.ndarray, window: float | None) -> BatchSums:
+def _journey_sums(journeys: JourneyBatches, steps: np.ndarray, window: float | None) -> BatchSums:
     """Sums of steps in any order, repetitions allowed."""
     unique, back = np.unique(steps, return_inverse=True)
-    sums = ragged_sums(journeys.batches.expand(unique), len(unique), window)
+    sums = ragged_sums(journeys.expand(unique), len(unique), window)
     return each_sum(lambda values: values[back], sums)
 
 

@@ -31,8 +31,8 @@ state_*                          the last sampled step before QUEUED: its queue 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,7 @@ import pyarrow.compute as pc
 
 from pinn.common.files import ReadReport
 from pinn.server.readers.request_spans import ENGINE_MOMENTS, FRONT_MOMENTS
-from pinn.server.traces.steps import Columns, as_batch
+from pinn.server.traces.steps import Canonical, Columns
 
 TARGETS = {
     "arrival_to_queue_s": ("arrived_s", "queued_s"),
@@ -57,81 +57,23 @@ STATE_COLUMNS = (
     "state_age_s",
 )
 
-_STEPS_LIST = pa.list_(pa.int64())
+_COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "max_tokens", "preemptions")
+_STAYS = ("preempted_steps", "preempted_outputs", "resumed_steps", "resumed_cached")
+_MOMENTS = (*FRONT_MOMENTS.values(), *ENGINE_MOMENTS.values())
+
 REQUEST_SCHEMA = pa.schema(
     {
-        "request_id": pa.string(),
-        "api_request_id": pa.string(),
-        "server": pa.int32(),
-        "segment": pa.int32(),
-        "wall_s": pa.float64(),
-        **{
-            f"{name}_s": pa.float64()
-            for name in (*FRONT_MOMENTS.values(), *ENGINE_MOMENTS.values())
-        },
-        **{f"{name}_step": pa.int64() for name in ENGINE_MOMENTS.values()},
-        "prompt_tokens": pa.int64(),
-        "cached_tokens": pa.int64(),
-        "output_tokens": pa.int64(),
-        "max_tokens": pa.int64(),
-        "preemptions": pa.int64(),
-        "preempted_steps": _STEPS_LIST,
-        "preempted_outputs": _STEPS_LIST,
-        "resumed_steps": _STEPS_LIST,
-        "resumed_cached": _STEPS_LIST,
-        "status": pa.string(),
-        "route": pa.string(),
-        "model": pa.string(),
-        "issue": pa.string(),
-        **dict.fromkeys(TARGETS, pa.float64()),
-        "output_token_s": pa.float64(),
-        **dict.fromkeys(STATE_COLUMNS, pa.float64()),
+        **dict.fromkeys(("request_id", "api_request_id"), pa.string()),
+        **dict.fromkeys(("server", "segment"), pa.int32()),
+        **dict.fromkeys(("wall_s", *(f"{name}_s" for name in _MOMENTS)), pa.float64()),
+        **dict.fromkeys([f"{name}_step" for name in ENGINE_MOMENTS.values()], pa.int64()),
+        **dict.fromkeys(_COUNTS, pa.int64()),
+        **dict.fromkeys(_STAYS, pa.list_(pa.int64())),
+        **dict.fromkeys(("status", "route", "model", "issue"), pa.string()),
+        **dict.fromkeys((*TARGETS, "output_token_s", *STATE_COLUMNS), pa.float64()),
         "extra": pa.string(),
     }
 )
-
-
-class RequestOrder:
-    """Which spans make a request: the engine's with their parents, then lone API spans.
-
-    Attributes:
-        engine_row: Row of the engine's span of each request; -1 without one.
-        front_row: Row of the API server's span; -1 without one.
-        report: Counts of spans; second copies of one are refused.
-    """
-
-    def __init__(self, engine: pa.Table, front: pa.Table) -> None:
-        """Join by the parent's id, and order by the first moment.
-
-        Args:
-            engine: Raw rows of the engine's spans.
-            front: Raw rows of the API server's spans.
-        """
-        refused: Counter[str] = Counter()
-        engines, fronts = _first_copies(engine, refused), _first_copies(front, refused)
-        ids = front["span_id"].combine_chunks().take(pa.array(fronts))
-        parents = engine["parent_id"].combine_chunks().take(pa.array(engines))
-        found = pc.fill_null(pc.index_in(parents, value_set=ids), -1).to_numpy()
-        if len(fronts):
-            found = np.where(found < 0, -1, fronts[found])
-        lone = fronts[~np.isin(fronts, found)]
-        engine_row = np.concatenate((engines, np.full(len(lone), -1)))
-        front_row = np.concatenate((found, lone)).astype(np.int64)
-        moments = [
-            _at(front, "arrived_s", front_row),
-            _at(engine, "queued_s", engine_row),
-            _at(engine, "scheduled_s", engine_row),
-        ]
-        first = np.where(np.isnan(moments[0]), moments[1], moments[0])
-        order = np.argsort(np.where(np.isnan(first), moments[2], first), kind="stable")
-        self.engine_row, self.front_row = engine_row[order], front_row[order]
-        read = engine.num_rows + front.num_rows
-        accepted = read - refused.total()
-        self.report = ReadReport("request spans", "", "", read, accepted, dict(refused))
-
-
-#: Rows that are made at a time.
-_BATCH_ROWS = 2**16
 
 #: Columns that the engine's events tell better than its spans.
 _OF_EVENTS = {
@@ -142,26 +84,41 @@ _OF_EVENTS = {
 
 
 def canonical_requests(
-    engine: pa.Table,
-    front: pa.Table,
-    order: RequestOrder,
-    filled: pa.Table | None = None,
-    schema: pa.Schema = REQUEST_SCHEMA,
-) -> Iterator[pa.RecordBatch]:
-    """The requests, a batch at a time, so that big files need little memory.
+    engine: pa.Table, front: pa.Table, release: Callable[[], None] = lambda: None
+) -> Canonical:
+    """The engine's spans with their parents, then lone API spans; in order of the first moment.
+
+    Second copies of a span are refused. Segment and state, which spans do not tell, are null until
+    they are given.
 
     Args:
         engine: Raw rows of the engine's spans.
         front: Raw rows of the API server's spans.
-        order: Of the requests.
-        filled: The columns that are not in the spans, segment and state; default: nulls.
-        schema: The columns to make: all or some of them.
+        release: Gives back the memory of what was looked at.
     """
-    for begin in range(0, len(order.engine_row), _BATCH_ROWS):
-        part = slice(begin, begin + _BATCH_ROWS)
-        given = {} if filled is None else {n: filled[n][part] for n in filled.column_names}
-        rows = order.engine_row[part], order.front_row[part]
-        yield _assemble(engine, front, *rows, given, schema)
+    refused: Counter[str] = Counter()
+    engines, fronts = _first_copies(engine, refused), _first_copies(front, refused)
+    ids = front["span_id"].combine_chunks().take(pa.array(fronts))
+    parents = engine["parent_id"].combine_chunks().take(pa.array(engines))
+    found = pc.fill_null(pc.index_in(parents, value_set=ids), -1).to_numpy()
+    if len(fronts):
+        found = np.where(found < 0, -1, fronts[found])
+    lone = fronts[~np.isin(fronts, found)]
+    rows = np.stack(
+        (np.append(engines, np.full(len(lone), -1)), np.append(found, lone).astype(np.int64)),
+        axis=1,
+    )
+    first = np.full(len(rows), np.nan)
+    moments = ((front, "arrived_s", 1), (engine, "queued_s", 0), (engine, "scheduled_s", 0))
+    for table, name, side in moments:
+        values = np.append(table[name].to_numpy(), np.nan)  # which row -1 is
+        first = np.where(np.isnan(first), values[rows[:, side]], first)
+    rows = rows[np.argsort(first, kind="stable")]
+    read = engine.num_rows + front.num_rows
+    report = ReadReport("request spans", "", "", read, read - refused.total(), dict(refused))
+    given = {"engine_row": rows[:, 0], "front_row": rows[:, 1]}
+    raw = partial(_columns, engine, front)
+    return Canonical(REQUEST_SCHEMA, rows, raw, _MADE, given, report, release)
 
 
 def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
@@ -176,40 +133,20 @@ def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
     return np.flatnonzero(kept)
 
 
-def _at(table: pa.Table, name: str, rows: np.ndarray) -> np.ndarray:
-    values = np.append(table[name].to_numpy(), np.nan)
-    return values[rows]  # row -1 is the appended one
+def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
+    """What the engine tells, else what the API server tells; nulls where neither does."""
+    behind, before = _known_rows(engine, rows[:, 0]), _known_rows(front, rows[:, 1])
 
-
-def _assemble(
-    engine: pa.Table,
-    front: pa.Table,
-    engine_row: np.ndarray,
-    front_row: np.ndarray,
-    given: Mapping[str, pa.ChunkedArray],
-    schema: pa.Schema,
-) -> pa.RecordBatch:
-    """Requests from pairs of an engine span (or -1) and an API span (or -1)."""
-    behind, before = _known_rows(engine, engine_row), _known_rows(front, front_row)
-
-    @cache
     def column(name: str) -> pa.Array:
-        """What the engine tells, else what the API server tells, else what is given."""
-        names = [_OF_EVENTS[name], name] if name in _OF_EVENTS else [name]
+        if name == "api_request_id":
+            return before("request_id")
+        names = (_OF_EVENTS[name], name) if name in _OF_EVENTS else (name,)
         told = [behind(n) for n in names if n in engine.column_names]
         if name in front.column_names:
             told.append(before(name))
-        if told:
-            return pc.coalesce(*told)
-        return given.get(name, pa.nulls(len(engine_row)))
+        return pc.coalesce(*told) if told else pa.nulls(len(rows))
 
-    made: dict[str, Callable[[], pa.Array]] = {
-        "api_request_id": lambda: before("request_id"),
-        "issue": lambda: _issues(column, engine_row, front_row),
-        "output_token_s": lambda: _output_token_s(column),
-        **{name: partial(_elapsed, column, *ends) for name, ends in TARGETS.items()},
-    }
-    return as_batch(column, made, schema)
+    return column
 
 
 def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
@@ -232,35 +169,35 @@ def _known(column: pa.ChunkedArray) -> pa.Array:
     return whole
 
 
-def _issues(column: Columns, engine_row: np.ndarray, front_row: np.ndarray) -> pa.Array:
+def _issues(column: Columns) -> pa.Array:
     """The first thing that is wrong with each request; null where nothing is."""
-    moment = {
-        name: column(f"{name}_s").to_numpy(zero_copy_only=False)
-        for name in (*ENGINE_MOMENTS.values(), *FRONT_MOMENTS.values())
-    }
-    order = ("arrived", "queued", "scheduled", "first_token", "finished", "departed")
-    disordered = np.zeros(len(engine_row), dtype=bool)
-    latest = np.full(len(engine_row), -np.inf)
-    for name in order:
+
+    def values(name: str) -> np.ndarray:
+        return column(name).to_numpy(zero_copy_only=False)
+
+    moment = {name: values(f"{name}_s") for name in _MOMENTS}
+    disordered = np.zeros(len(moment["queued"]), dtype=bool)
+    latest = np.full(len(disordered), -np.inf)
+    for name in ("arrived", "queued", "scheduled", "first_token", "finished", "departed"):
         now = np.nan_to_num(moment[name], nan=-np.inf)
         disordered |= np.isfinite(now) & (now < latest)
         latest = np.maximum(latest, now)
     problems = {
-        "no engine span": engine_row < 0,
-        "no parent span": front_row < 0,
+        "no engine span": values("engine_row") < 0,
+        "no parent span": values("front_row") < 0,
         "aborted": np.isfinite(moment["aborted"]),
         **{f"no {label}": np.isnan(moment[name]) for label, name in ENGINE_MOMENTS.items()},
         "no ARRIVED": np.isnan(moment["arrived"]),
         "no DEPARTED": np.isnan(moment["departed"]),
         "events out of order": disordered,
     }
-    issue = np.full(len(engine_row), None, dtype=object)
+    issue = np.full(len(disordered), None, dtype=object)
     for name, found in reversed(problems.items()):
         issue[found] = name
     return pa.array(issue, pa.string())
 
 
-def _elapsed(column: Columns, begin: str, end: str) -> pa.Array:
+def _elapsed(begin: str, end: str, column: Columns) -> pa.Array:
     """Seconds between two moments; null where one is missing or the order is wrong."""
     return _not_negative(pc.subtract(column(end), column(begin)))
 
@@ -274,3 +211,10 @@ def _output_token_s(column: Columns) -> pa.Array:
 
 def _not_negative(seconds: pa.Array) -> pa.Array:
     return pc.if_else(pc.greater_equal(seconds, 0), seconds, None)
+
+
+_MADE: dict[str, Callable[[Columns], pa.Array]] = {
+    "issue": _issues,
+    "output_token_s": _output_token_s,
+    **{name: partial(_elapsed, *ends) for name, ends in TARGETS.items()},
+}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Int, Shaped
 
+from pinn.common.files import ReadReport
 from pinn.common.tables import KeptRows
 from pinn.units import MICROSECOND, NANOSECOND
 
@@ -134,23 +137,16 @@ def _runs(step_id: Int[np.ndarray, " n"]) -> tuple[Int[np.ndarray, " n"], bool]:
 #: of all requests; or the summary's totals with contexts estimated from the KV usage.
 KNOWLEDGE = SNAPSHOT, JOURNEY, AGGREGATE = "snapshot", "journey", "aggregate"
 
+_COUNTS = (
+    "running_depth", "waiting_depth", "prefill_requests", "decode_requests", "prefill_tokens",
+    "decode_tokens", "finished", "preempted", "kv_blocks_total",
+)  # fmt: skip
 STEP_SCHEMA = pa.schema(
     {
-        "server": pa.int32(),
-        "segment": pa.int32(),
+        **dict.fromkeys(("server", "segment"), pa.int32()),
         "step_id": pa.int64(),
-        "start_s": pa.float64(),
-        "wall_s": pa.float64(),
-        "reported_duration_s": pa.float64(),
-        "running_depth": pa.int32(),
-        "waiting_depth": pa.int32(),
-        "prefill_requests": pa.int32(),
-        "decode_requests": pa.int32(),
-        "prefill_tokens": pa.int32(),
-        "decode_tokens": pa.int32(),
-        "finished": pa.int32(),
-        "preempted": pa.int32(),
-        "kv_blocks_total": pa.int32(),
+        **dict.fromkeys(("start_s", "wall_s", "reported_duration_s"), pa.float64()),
+        **dict.fromkeys(_COUNTS, pa.int32()),
         "kv_usage": pa.float64(),
         "is_ambiguous": pa.bool_(),
         "knowledge": pa.dictionary(pa.int8(), pa.string()),
@@ -161,91 +157,74 @@ STEP_SCHEMA = pa.schema(
 #: No engine counts so many steps.
 MAX_STEP_ID = 2**40
 
-_COUNTS = [f.name for f in STEP_SCHEMA if f.type == pa.int32()][2:]
-_KEY = ["server", "step_id", "start_ns", "wall_ns"]
-
-
-class StepOrder:
-    """Which raw steps are kept, in which order and in which segment."""
-
-    def __init__(self, raw: pa.Table, release: Callable[[], None] = lambda: None) -> None:
-        """Work it out from the raw table's key columns; the others are only checked for range.
-
-        Args:
-            raw: The raw table.
-            release: Called now and then to give back memory of what was looked at.
-        """
-        out_of_range = _out_of_range(raw, release)
-        server, step_id, start_ns, wall_ns = (raw[c].to_numpy() for c in _KEY)
-        release()
-        kept = KeptRows(len(server))
-        kept.refuse("start time or step number not positive", (start_ns <= 0) | (step_id < 0))
-        kept.refuse("a count is negative or absurd", out_of_range | (step_id >= MAX_STEP_ID))
-        kept.refuse_repeated(server=server, step=step_id, start=start_ns)
-        rows = np.flatnonzero(kept.mask)
-        segments = find_segments(server[rows], step_id[rows], start_ns[rows], wall_ns[rows])
-        #: Raw row of each canonical row.
-        self.rows = rows[segments.order].astype(np.uint32 if len(server) < 2**32 else np.int64)
-        self.segment = segments.segment[segments.order].astype(np.int32)
-        self.is_ambiguous = segments.is_ambiguous[segments.order]
-        self.report = kept.report("steps")
-
-    def only(self, chosen: Shaped[np.ndarray, " chosen"]) -> StepOrder:
-        """The order of some canonical rows."""
-        part = copy(self)
-        part.rows, part.segment = self.rows[chosen], self.segment[chosen]
-        part.is_ambiguous = self.is_ambiguous[chosen]
-        return part
-
-
-#: Rows that are converted at a time.
-BATCH_ROWS = 2**17
-
-
-def canonical_steps(
-    raw: pa.Table,
-    order: StepOrder,
-    knowledge: Int[np.ndarray, " steps"] | None = None,
-    schema: pa.Schema = STEP_SCHEMA,
-) -> Iterator[pa.RecordBatch]:
-    """The canonical rows, a batch at a time, so that big files need little memory.
-
-    Args:
-        raw: The raw table, possibly mapped from disk.
-        order: Of its rows.
-        knowledge: Index into :data:`KNOWLEDGE` of each canonical row; default: aggregate.
-        schema: The columns to make: all or some of them.
-    """
-    for begin in range(0, len(order.rows), BATCH_ROWS):
-        part = slice(begin, begin + BATCH_ROWS)
-        known = np.full(len(order.rows[part]), KNOWLEDGE.index(AGGREGATE), dtype=np.int8)
-        if knowledge is not None:
-            known = knowledge[part].astype(np.int8)
-        rows = taken(raw, order.rows[part])
-        yield _convert(rows, order.segment[part], order.is_ambiguous[part], known, schema)
-
-
-def _convert(
-    raw: Columns,
-    segment: np.ndarray,
-    is_ambiguous: np.ndarray,
-    knowledge: np.ndarray,
-    schema: pa.Schema,
-) -> pa.RecordBatch:
-    made = {
-        "segment": lambda: pa.array(segment),
-        "start_s": lambda: scaled(raw("start_ns"), NANOSECOND),
-        "wall_s": lambda: scaled(raw("wall_ns"), NANOSECOND, positive=True),
-        "reported_duration_s": lambda: scaled(raw("duration_us"), MICROSECOND),
-        "kv_usage": lambda: _usage(raw),
-        "is_ambiguous": lambda: pa.array(is_ambiguous),
-        "knowledge": lambda: pa.DictionaryArray.from_arrays(knowledge, list(KNOWLEDGE)),
-    }
-    return as_batch(raw, made, schema)
-
 
 #: Gives a column by its name.
 Columns = Callable[[str], pa.Array | pa.ChunkedArray]
+
+#: Rows that are made at a time.
+BATCH_ROWS = 2**16
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """A canonical table that is made of raw rows, a batch at a time.
+
+    Attributes:
+        schema: Its columns.
+        rows: Of each of its rows, the raw one, or the raw ones of each raw table.
+        raw: Gives the raw columns of some of these.
+        made: Columns that follow from others.
+        given: Columns that are known for all rows.
+        report: Counts of the raw rows.
+        release: Called now and then to give back the memory of what was looked at.
+    """
+
+    schema: pa.Schema
+    rows: Shaped[np.ndarray, "rows ..."]
+    raw: Callable[[np.ndarray], Columns]
+    made: Mapping[str, Callable[[Columns], pa.Array]]
+    given: dict[str, Any]
+    report: ReadReport
+    release: Callable[[], None]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, a batch at a time, so that big files need little memory."""
+        for begin in range(0, len(self.rows), BATCH_ROWS):
+            yield self._batch(slice(begin, begin + BATCH_ROWS))
+            self.release()
+
+    def table(self) -> pa.Table:
+        """All rows in memory."""
+        return pa.Table.from_batches(self.batches(), schema=self.schema)
+
+    def frame(self) -> pd.DataFrame:
+        """The same; each column leaves Arrow as it is converted, so that it is held only once."""
+        return self.table().to_pandas(split_blocks=True, self_destruct=True)
+
+    def having(self, *names: str) -> Canonical:
+        """Some of the columns, the only ones that are made."""
+        return replace(self, schema=pa.schema([self.schema.field(name) for name in names]))
+
+    def only(self, chosen: Int[np.ndarray, " chosen"]) -> Canonical:
+        """Some of the rows."""
+        given = {name: values[chosen] for name, values in self.given.items()}
+        return replace(self, rows=self.rows[chosen], given=given)
+
+    def _batch(self, part: slice) -> pa.RecordBatch:
+        raw = self.raw(self.rows[part])
+
+        @cache
+        def column(name: str) -> pa.Array:
+            found = self.given[name][part] if name in self.given else raw(name)
+            if isinstance(found, np.ndarray):
+                return pa.array(found)
+            return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+        columns = [
+            (self.made[f.name](column) if f.name in self.made else column(f.name)).cast(f.type)
+            for f in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 def taken(raw: pa.Table, rows: Shaped[np.ndarray, " rows"]) -> Columns:
@@ -255,34 +234,42 @@ def taken(raw: pa.Table, rows: Shaped[np.ndarray, " rows"]) -> Columns:
     return lambda name: stretch[name].take(places)
 
 
-def as_batch(
-    raw: Columns,
-    made: Mapping[str, Callable[[], pa.Array | pa.ChunkedArray]],
-    schema: pa.Schema,
-) -> pa.RecordBatch:
-    """The columns of a schema, in its types, and no others: those to be made, the rest raw."""
-    arrays = []
-    for wanted in schema:
-        column = made[wanted.name]() if wanted.name in made else raw(wanted.name)
-        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        arrays.append(whole.cast(wanted.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -> Canonical:
+    """The steps in order of their segments, and of time in these; what is known of each is lacking.
+
+    Only key columns are read for it; the others are checked for range.
+    """
+    out_of_range = _out_of_range(raw, release)
+    server, step_id, start_ns, wall_ns = (
+        raw[name].to_numpy() for name in ("server", "step_id", "start_ns", "wall_ns")
+    )
+    release()
+    kept = KeptRows(len(server))
+    kept.refuse("start time or step number not positive", (start_ns <= 0) | (step_id < 0))
+    kept.refuse("a count is negative or absurd", out_of_range | (step_id >= MAX_STEP_ID))
+    kept.refuse_repeated(server=server, step=step_id, start=start_ns)
+    rows = np.flatnonzero(kept.mask)
+    segments = find_segments(server[rows], step_id[rows], start_ns[rows], wall_ns[rows])
+    given = {
+        "segment": segments.segment[segments.order].astype(np.int32),
+        "is_ambiguous": segments.is_ambiguous[segments.order],
+    }
+    rows = rows[segments.order].astype(np.uint32 if len(server) < 2**32 else np.int64)
+    report = kept.report("steps")
+    return Canonical(STEP_SCHEMA, rows, partial(taken, raw), _MADE, given, report, release)
 
 
-def scaled(
-    column: pa.Array | pa.ChunkedArray, unit: float, positive: bool = False
-) -> pa.Array | pa.ChunkedArray:
-    """Numbers in SI units; with ``positive`` null where they are not."""
-    values = pc.multiply(column.cast(pa.float64(), safe=False), unit)
-    return pc.if_else(pc.greater(values, 0), values, None) if positive else values
+def scaled(name: str, unit: float, positive: bool = False) -> Callable[[Columns], pa.Array]:
+    """Makes a raw column's numbers into SI units; with ``positive`` null where they are not."""
+
+    def make(raw: Columns) -> pa.Array:
+        values = pc.multiply(raw(name).cast(pa.float64(), safe=False), unit)
+        return pc.if_else(pc.greater(values, 0), values, None) if positive else values
+
+    return make
 
 
-def usage_above_one(raw: pa.Table) -> int:
-    """Steps whose reported KV usage is no share, as where it is in percent."""
-    return int(pc.sum(pc.greater(raw["kv_usage"], 1)).as_py() or 0)
-
-
-def _usage(raw: Columns) -> pa.ChunkedArray:
+def _usage(raw: Columns) -> pa.Array:
     """KV usage as reported, else from the blocks; null where it is no share."""
     total, free = raw("kv_blocks_total"), raw("kv_blocks_free")
     safe = pc.if_else(pc.greater(total, 0), total, None)
@@ -290,6 +277,14 @@ def _usage(raw: Columns) -> pa.ChunkedArray:
     usage = pc.coalesce(raw("kv_usage"), blocks)
     is_share = pc.and_(pc.greater_equal(usage, 0), pc.less_equal(usage, 1))
     return pc.if_else(is_share, usage, None)
+
+
+_MADE = {
+    "start_s": scaled("start_ns", NANOSECOND),
+    "wall_s": scaled("wall_ns", NANOSECOND, positive=True),
+    "reported_duration_s": scaled("duration_us", MICROSECOND),
+    "kv_usage": _usage,
+}
 
 
 def _out_of_range(raw: pa.Table, release: Callable[[], None]) -> np.ndarray:

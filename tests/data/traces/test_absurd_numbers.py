@@ -64,5 +64,5 @@ def test_servers_of_any_bytes_are_told_apart(tmp_path: Path) -> None:
     line = lines_of(engine_run(5), step_sampling=1.0)[0]
     odd = line.encode().replace(b'"vllm"', b'"v\xffllm"')
     raw = read_lines(tmp_path, [line, odd])
-    assert raw.counts.read["lines"] == 2
+    assert raw.reports["lines"].read == 2
     assert len(raw.servers) == 2

@@ -155,7 +155,7 @@ def test_temporal_split_is_in_time_and_inside_each_run() -> None:
     start = cycles["start_s"].to_numpy()
     segment = cycles["segment"].to_numpy()
     for number, count in ((0, 100), (1, 50)):
-        parts = [p[segment[p] == number] for p in (split.train, split.validation, split.test)]
+        parts = [p[segment[p] == number] for p in split]
         assert [len(p) for p in parts] == pytest.approx(
             [0.6 * count, 0.2 * count, 0.2 * count], abs=2.1
         )
@@ -165,12 +165,11 @@ def test_temporal_split_is_in_time_and_inside_each_run() -> None:
 
 def test_a_column_below_the_floor_is_no_target() -> None:
     floor = np.full(100, 0.010)
-    good = check_target("step_s", np.full(100, 0.015), floor)
-    assert good.is_target
+    assert check_target("step_s", np.full(100, 0.015), floor)["is_target"]
     mixed = np.where(np.arange(100) < 49, 0.001, 0.015)
-    assert check_target("step_s", mixed, floor).is_target  # most rows are possible
+    assert check_target("step_s", mixed, floor)["is_target"]  # most rows are possible
     bad = check_target("reported_duration_s", np.full(100, 3e-4), floor)
-    assert not bad.is_target
-    assert bad.below_floor == 100
-    assert "schedule() call" in bad.explanation
-    assert not check_target("step_s", np.full(3, np.nan), floor[:3]).is_target
+    assert not bad["is_target"]
+    assert bad["below_floor"] == 100
+    assert "schedule() call" in bad["explanation"]
+    assert not check_target("step_s", np.full(3, np.nan), floor[:3])["is_target"]

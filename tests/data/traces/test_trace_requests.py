@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from trace_runs import engine_run, event, export, lines_of, read_lines, span, summary
 
-from pinn.server.traces.requests import REQUEST_SCHEMA, RequestOrder, canonical_requests
-from pinn.server.traces.steps import StepOrder, find_segments
+from pinn.server.traces.requests import canonical_requests
+from pinn.server.traces.steps import canonical_steps, find_segments
 
 MS = 1_000_000
 
@@ -48,10 +47,8 @@ def requests(folder: Path, *parts: dict | str):
     """Requests of spans, or of lines."""
     lines = parts if isinstance(parts[0], str) else [export(*parts)]
     raw = read_lines(folder, list(lines))
-    spans = raw.table("engine"), raw.table("front")
-    order = RequestOrder(*spans)
-    table = pa.Table.from_batches(canonical_requests(*spans, order), schema=REQUEST_SCHEMA)
-    return table, {"request spans": order.report, **raw.reports("traces")}
+    found = canonical_requests(raw.tables["engine"], raw.tables["front"])
+    return found.table(), {"request spans": found.report, **raw.reports}
 
 
 def test_engine_and_api_spans_are_joined_by_the_parent(tmp_path: Path) -> None:
@@ -156,7 +153,7 @@ def test_steps_written_twice_and_absurd_ones_are_refused(tmp_path: Path) -> None
             export(span("scheduler_steps_3", summary(8, 4000, batch__prefill_tokens=-1), number=3)),
         ],
     )
-    report = StepOrder(raw.table("steps")).report
+    report = canonical_steps(raw.tables["steps"]).report
     assert (report.read, report.accepted) == (5, 2)
     assert dict(report.refused) == {
         "start time or step number not positive": 1,

@@ -8,7 +8,7 @@ from pathlib import Path
 from synthetic_engine import Arrival, EngineLimits, EngineRun, run_engine
 from trace_writer import WriterOptions, trace_lines
 
-from pinn.server.readers.vllm import RawTraces, read_vllm
+from pinn.server.readers.vllm import RawRun, read_vllm
 from pinn.specs.batch import Batch
 
 #: Step, request, token and cached-token seconds of the engine in the tests.
@@ -41,7 +41,7 @@ def lines_of(run: EngineRun, **options: object) -> list[str]:
     return list(trace_lines(run, WriterOptions(**options)))  # type: ignore[arg-type]
 
 
-def read_lines(folder: Path, lines: list[str | bytes], **options: int) -> RawTraces:
+def read_lines(folder: Path, lines: list[str | bytes], **options: int) -> RawRun:
     """Read lines as a file; the last one keeps its end only if it is text."""
     path = folder / "traces.json"
     parts = [line if isinstance(line, bytes) else line.encode() + b"\n" for line in lines]
