@@ -214,6 +214,21 @@ def parse_json(text: str, where: str) -> Any:
     return tree
 
 
+def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
+    """The object that a flag's text is.
+
+    Raises:
+        PinnError: If it is none, with an example.
+    """
+    try:
+        found = parse_json(text, flag)
+    except PinnError:
+        found = None
+    if not isinstance(found, dict):
+        raise PinnError(f"{flag} must be a JSON object such as '{example}', got {text!r:.80}")
+    return found
+
+
 def _check_depth(tree: Any, where: str) -> None:
     level, depth = [tree] if isinstance(tree, dict | list) else [], 0
     while level:
@@ -323,15 +338,6 @@ def _note_key(mapping: _Open, event: Any, where: str) -> None:
 
 
 # CSV tables of strangers: bounded, no column twice, every row as wide as its header.
-
-
-def check_columns(path: Path) -> None:
-    """Refuse a CSV file that names a column twice; one without a header has none.
-
-    Raises:
-        PinnError: With the column.
-    """
-    CsvTable(path)
 
 
 class CsvTable:

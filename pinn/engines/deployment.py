@@ -7,16 +7,7 @@ from functools import cached_property, lru_cache
 
 from pinn.common.documents import MOST_MODEL_SIZE, MOST_REPLICAS, check_size
 from pinn.common.files import given_path
-from pinn.engines.kernel_choice import (
-    AUTO,
-    MARLIN,
-    MARLIN_FORMAT,
-    decode_attention_time,
-    expert_times,
-    named_kernels,
-    timed_apart,
-    with_release_kernels,
-)
+from pinn.engines import kernel_choice
 from pinn.engines.recipe import (
     ASSUMED,
     DEFAULT,
@@ -252,7 +243,7 @@ class Deployment:
         found = effective_recipe(self.serving, self.gpu, self.model.model_type)
         engine = self.serving.engine
         version = served_release(engine, self.serving.engine_version)
-        found = with_release_kernels(found, self.model, self.gpu, engine, version)
+        found = kernel_choice.with_release_kernels(found, self.model, self.gpu, engine, version)
         longest = self.serving.max_model_len or self.model.max_position
         kv, is_vllm = self.kv_precision(found), engine == VLLM
         return with_states(found, self.model, kv, longest, version if is_vllm else None, self.gpu)
@@ -317,7 +308,7 @@ class Deployment:
     def decode_attention_time(self) -> float:
         """Time of the engine's decode attention, relative to vLLM's."""
         kernels, gpu = self.recipe.decode_kernels, self.gpu
-        return decode_attention_time(kernels, gpu, self.kv_cache_precision)
+        return kernel_choice.decode_attention_time(kernels, gpu, self.kv_cache_precision)
 
     def expert_times(self, model: ModelSpec) -> tuple[float, float]:
         """Of reading and of computing routed experts, relative to the kernels that vLLM runs.
@@ -325,24 +316,29 @@ class Deployment:
         Args:
             model: The deployment's own, or what drafts for it.
         """
-        if model.moe is None or named_kernels(self.recipe.moe_kernels) == MARLIN:
+        if (
+            model.moe is None
+            or kernel_choice.named_kernels(self.recipe.moe_kernels) == kernel_choice.MARLIN
+        ):
             return 1.0, 1.0
-        return expert_times(self.recipe.mxfp4_kernels, self.gpu, model.precisions.experts.name)
+        return kernel_choice.expert_times(
+            self.recipe.mxfp4_kernels, self.gpu, model.precisions.experts.name
+        )
 
     @property
     def expert_kernels(self) -> str:
         """Kernels of the experts where they are not the engine's own choice, else ``AUTO``."""
         if self.model.moe is None:
-            return AUTO
+            return kernel_choice.AUTO
         recipe, form = self.recipe, self.model.precisions.experts.name
-        kernels = named_kernels(recipe.moe_kernels)
-        return timed_apart(kernels, form, self.gpu, recipe.expert_parallel_size)
+        kernels = kernel_choice.named_kernels(recipe.moe_kernels)
+        return kernel_choice.timed_apart(kernels, form, self.gpu, recipe.expert_parallel_size)
 
     @property
     def expert_kernel_format(self) -> Precision:
         """The format whose kernels multiply the experts: theirs, unless Marlin expands them."""
-        if self.expert_kernels == MARLIN:
-            return precision(MARLIN_FORMAT)
+        if self.expert_kernels == kernel_choice.MARLIN:
+            return precision(kernel_choice.MARLIN_FORMAT)
         return self.model.precisions.experts
 
     @property

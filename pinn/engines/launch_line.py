@@ -13,15 +13,7 @@ from typing import Any, NamedTuple
 
 from pinn.common.documents import parse_json, parse_yaml, read_yaml
 from pinn.common.files import json_text
-from pinn.engines.launch_values import (
-    NOTHING,
-    READERS,
-    RELEASE_READERS,
-    VARIABLES,
-    Read,
-    plain,
-    words_of,
-)
+from pinn.engines import launch_values
 from pinn.engines.recipe import engine_rows
 from pinn.errors import PinnError, printable
 from pinn.specs.catalog import load_model
@@ -139,7 +131,7 @@ def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> 
         PinnError: If it starts no engine that is known, names no model, or has a flag that the
             engine does not, with the nearest one.
     """
-    words = words_of(command)
+    words = launch_values.words_of(command)
     found = read_arguments(words.engine, words.arguments, words.release or release)
     found.configuration["engine"] = words.engine
     if words.release:
@@ -306,7 +298,7 @@ def _scalar(value: Any) -> Any:
 def _take(found: Launch, name: str, value: Any) -> None:
     shown = name if isinstance(value, bool) else f"{name} {_short(value)}"
     if name == "model":
-        _set(found, name, Read({"model": value}), shown)
+        _set(found, name, launch_values.Read({"model": value}), shown)
         return
     flag = known_flags(found.engine)[name]
     if flag.kind != TAKEN:
@@ -314,10 +306,10 @@ def _take(found: Launch, name: str, value: Any) -> None:
         return
     if flag.field.startswith(":"):
         try:
-            if flag.field in READERS:
-                read = READERS[flag.field](value)
+            if flag.field in launch_values.READERS:
+                read = launch_values.READERS[flag.field](value)
             else:
-                read = RELEASE_READERS[flag.field](value, found.release)
+                read = launch_values.RELEASE_READERS[flag.field](value, found.release)
         except (TypeError, ValueError) as error:
             if isinstance(error, PinnError):
                 raise
@@ -325,7 +317,7 @@ def _take(found: Launch, name: str, value: Any) -> None:
     else:
         field_name = flag.field.removeprefix("!")
         on = _switched(name, value) if flag.takes == SWITCH else value
-        read = plain(found.engine, field_name, not on if flag.field[0] == "!" else on)
+        read = launch_values.plain(found.engine, field_name, not on if flag.field[0] == "!" else on)
     _set(found, name, read, shown)
 
 
@@ -338,13 +330,13 @@ def _switched(name: str, value: Any) -> bool:
 def _take_variable(found: Launch, name: str, value: str, gpu: GpuSpec | None) -> None:
     shown = f"{name}={_short(value)}"
     own = name.startswith(_OWN[found.engine])
-    if not own or name not in VARIABLES:
+    if not own or name not in launch_values.VARIABLES:
         (found.unmodelled if own else found.no_effect).append(shown)
         return
-    on, off = VARIABLES[name]
+    on, off = launch_values.VARIABLES[name]
     read = off if value.lower() in ("0", "false", "") else on
     if "precision" in read.fields and not _runs_mxfp4(found.configuration["model"], gpu):
-        read = NOTHING
+        read = launch_values.NOTHING
     _set(found, name, read, shown)
 
 
@@ -359,7 +351,7 @@ def _runs_mxfp4(model: str, gpu: GpuSpec | None) -> bool:
     return moe.moe is not None and moe.precisions.experts.name == "mxfp4"
 
 
-def _set(found: Launch, name: str, read: Read, shown: str) -> None:
+def _set(found: Launch, name: str, read: launch_values.Read, shown: str) -> None:
     found.configuration |= read.fields
     if read.fields:
         found.taken.append(shown)

@@ -4,28 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from pinn.engines.kernel_choice import (
-    ALL_REDUCE_LATENCY,
-    DECODE_KERNELS,
-    LATENT_LAUNCHES,
-    MXFP4_KERNELS,
-    QUANTIZING_ALL_REDUCE,
-    known_kernels,
-)
-from pinn.engines.recipe import (
-    ASSUMED,
-    DEFAULT,
-    DESIGN,
-    FLAG,
-    FLAGS,
-    EffectiveRecipe,
-    Origin,
-    RecipeFields,
-    SchedulerRules,
-    models_named,
-    release,
-    served_release,
-)
+from pinn.engines import kernel_choice, recipe
+from pinn.engines.recipe import EffectiveRecipe, Origin, RecipeFields
 from pinn.engines.vllm_sglang_trtllm import (
     settle_prompt_wait,
     settle_sglang,
@@ -33,19 +13,10 @@ from pinn.engines.vllm_sglang_trtllm import (
     settle_vllm,
 )
 from pinn.errors import PinnError
+from pinn.specs import speculation
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
-from pinn.specs.speculation import (
-    DEFAULT_ACCEPTANCE,
-    DRAFT_MODEL,
-    NGRAM,
-    NONE,
-    Speculation,
-    asked_of_sglang,
-    asked_of_trtllm,
-    asked_of_vllm,
-    with_acceptance,
-)
+from pinn.specs.speculation import NONE, Speculation
 
 # From an engine's flags to its speculation, and what the engine changes for it.
 
@@ -54,7 +25,7 @@ from pinn.specs.speculation import (
 #: ``arg_groups/speculative_hook.py``; 0.5.3.post1 to 0.5.23).
 SGLANG_REQUESTS = 48
 
-_NOT_ASKED = Origin(DEFAULT, "--speculative-config is not given")
+_NOT_ASKED = Origin(recipe.DEFAULT, "--speculative-config is not given")
 
 
 def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculation | None, Origin]:
@@ -68,11 +39,11 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
     if config in (NONE, "") or sglang_none:
         return None, _NOT_ASKED
     if serving.engine == VLLM:
-        asked = asked_of_vllm(config)
+        asked = speculation.asked_of_vllm(config)
     elif serving.engine == TRTLLM:
-        asked = asked_of_trtllm(config)
+        asked = speculation.asked_of_trtllm(config)
     else:
-        asked = asked_of_sglang(
+        asked = speculation.asked_of_sglang(
             config,
             serving.speculative_num_steps,
             serving.speculative_eagle_topk,
@@ -81,39 +52,39 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
             model_type,
             _release(serving),
         )
-    found = with_acceptance(asked, serving.speculative_acceptance)
+    found = speculation.with_acceptance(asked, serving.speculative_acceptance)
     if serving.pipeline_parallel_size > 1:
         raise PinnError(
             "speculative decoding is not modelled with pipeline stages: leave "
             "--pipeline-parallel-size or --speculative-config out"
         )
     if serving.speculative_acceptance:
-        return found, Origin(FLAG, "--speculative-config, --speculative-acceptance")
-    return found, Origin(ASSUMED, DEFAULT_ACCEPTANCE[found.method].text)
+        return found, Origin(recipe.FLAG, "--speculative-config, --speculative-acceptance")
+    return found, Origin(recipe.ASSUMED, speculation.DEFAULT_ACCEPTANCE[found.method].text)
 
 
 def _release(serving: ServingSpec) -> tuple[int, ...]:
-    return release(served_release(serving.engine, serving.engine_version))
+    return recipe.release(recipe.served_release(serving.engine, serving.engine_version))
 
 
 def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
     """Why an engine plans no step while the one before runs; None where it does."""
     if serving.engine == SGLANG:
         reason = _why_sglang_waits(_release(serving), method, serving.speculative_eagle_topk or 1)
-        return Origin(DEFAULT, reason) if reason else None
-    if serving.engine == TRTLLM and method in (NGRAM, DRAFT_MODEL):
+        return Origin(recipe.DEFAULT, reason) if reason else None
+    if serving.engine == TRTLLM and method in (speculation.NGRAM, speculation.DRAFT_MODEL):
         reason = "drafters of their own turn the overlap scheduler off, as remembered"
-        return Origin(ASSUMED, f"tensorrt_llm: {reason}")
+        return Origin(recipe.ASSUMED, f"tensorrt_llm: {reason}")
     return None
 
 
 def _why_sglang_waits(release: tuple[int, ...], method: str, branches: int) -> str:
     """Its second version of speculation overlaps, from 0.5.11 on; n-grams from 0.5.14 on."""
-    if method == NGRAM and release < (0, 5, 14):
+    if method == speculation.NGRAM and release < (0, 5, 14):
         return "sglang 0.5.3.post1 to 0.5.13 _handle_ngram: no overlap schedule with n-grams"
-    if method != NGRAM and release < (0, 5, 11):
+    if method != speculation.NGRAM and release < (0, 5, 11):
         return "sglang 0.5.3.post1 to 0.5.10 environ.py: SGLANG_ENABLE_SPEC_V2 is off"
-    if method != NGRAM and release < (0, 5, 13) and branches > 1:
+    if method != speculation.NGRAM and release < (0, 5, 13) and branches > 1:
         return "sglang 0.5.11 and 0.5.12 server_args.py: no overlap schedule with trees of drafts"
     return ""
 
@@ -139,7 +110,8 @@ def effective_recipe(
     Raises:
         PinnError: If the sizes do not fit together, or the version is no release.
     """
-    asks = serving.speculative_config != NONE or model_type in models_named(serving.engine)
+    known = recipe.models_named(serving.engine)
+    asks = serving.speculative_config != NONE or model_type in known
     decides = model_type if asks else ""
     return _shared_recipe(serving, gpu, decides, tuple(map(type, vars(serving).values())))
 
@@ -159,7 +131,7 @@ def _shared_recipe(
     _settle_kernels(found)
     _settle_speculation(found)
     settle_prompt_wait(found)
-    found.put("scheduler", SchedulerRules(), "vLLM alone has rules that change")
+    found.put("scheduler", recipe.SchedulerRules(), "vLLM alone has rules that change")
     {VLLM: settle_vllm, SGLANG: settle_sglang, TRTLLM: settle_trtllm}[serving.engine](found)
     return found.recipe()
 
@@ -174,7 +146,7 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
     found.take("prefix_caching", "enable_prefix_caching")
     found.take("block_tokens", "block_size")
     found.take("fused_all_reduce", "fuse_all_reduce")
-    found.take("moe_kernels", "moe_backend", known_kernels)
+    found.take("moe_kernels", "moe_backend", kernel_choice.known_kernels)
     found.take("sampler", "sampling_backend")
     found.put("foresees_ends", False, "SGLang alone, from 0.5.22 on")
 
@@ -199,8 +171,8 @@ def _settle_parallelism(found: RecipeFields) -> None:
         origin = found.look_up("ep_size")[1] if serving.ep_size else origin
     if ranks % spread:
         raise PinnError(
-            f"{FLAGS['ep_size'].spelled_for(serving.engine)} {spread} does not divide the {ranks} "
-            f"GPUs of a replica: use a divisor of {ranks}"
+            f"{recipe.FLAGS['ep_size'].spelled_for(serving.engine)} {spread} does not divide the "
+            f"{ranks} GPUs of a replica: use a divisor of {ranks}"
         )
     found.put("expert_parallel_size", spread, origin.text, origin.kind)
     found.put("expert_tensor_parallel_size", ranks // spread, origin.text, origin.kind)
@@ -241,21 +213,21 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
 
 def _settle_all_reduce(found: RecipeFields) -> None:
     """How long the engine's own all-reduce takes; without NVLink all run NCCL."""
-    latency, source = ALL_REDUCE_LATENCY[found.serving.engine]
+    latency, source = kernel_choice.ALL_REDUCE_LATENCY[found.serving.engine]
     if not found.gpu.has_nvlink:
         latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
     found.put("all_reduce_latency", latency, source)
     quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
-    found.put("fused_quantization", quantizes, QUANTIZING_ALL_REDUCE, ASSUMED)
+    found.put("fused_quantization", quantizes, kernel_choice.QUANTIZING_ALL_REDUCE, recipe.ASSUMED)
 
 
 def _settle_kernels(found: RecipeFields) -> None:
     """Which kernels of its own an engine runs, and what it launches where no graph does."""
-    launches, source = LATENT_LAUNCHES[found.serving.engine]
-    kind = DESIGN if found.serving.engine == VLLM else ASSUMED
+    launches, source = kernel_choice.LATENT_LAUNCHES[found.serving.engine]
+    kind = recipe.DESIGN if found.serving.engine == VLLM else recipe.ASSUMED
     found.put("latent_launches", launches, source, kind)
-    found.put("decode_kernels", *DECODE_KERNELS[found.serving.engine])
-    found.put("mxfp4_kernels", *MXFP4_KERNELS[found.serving.engine])
+    found.put("decode_kernels", *kernel_choice.DECODE_KERNELS[found.serving.engine])
+    found.put("mxfp4_kernels", *kernel_choice.MXFP4_KERNELS[found.serving.engine])
 
 
 def _settle_speculation(found: RecipeFields) -> None:
@@ -270,4 +242,4 @@ def _settle_speculation(found: RecipeFields) -> None:
     if found.serving.engine == SGLANG and found.serving.max_num_seqs is None:
         fewer = max(SGLANG_REQUESTS // found.values["data_parallel_size"], 1)
         source = "sglang 0.5.3.post1 to 0.5.23: 48 running requests with speculation"
-        found.put("max_requests", fewer, source, DEFAULT)
+        found.put("max_requests", fewer, source, recipe.DEFAULT)

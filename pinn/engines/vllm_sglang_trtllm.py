@@ -6,30 +6,8 @@ import math
 from dataclasses import dataclass
 from itertools import chain, takewhile
 
-from pinn.engines.recipe import (
-    ALL_TO_ALL,
-    ASSUMED,
-    COMPLETION,
-    DEFAULT,
-    ESTIMATE,
-    FLAG,
-    FREE,
-    FUSED,
-    GATHER,
-    LEAST_LOADED,
-    NEXT_STEP,
-    NOTHING,
-    PIECES,
-    PREFILL_FIRST,
-    ROUND_ROBIN,
-    STATIC,
-    TOTAL,
-    WHOLE,
-    Origin,
-    RecipeFields,
-    release,
-    vllm_rules,
-)
+from pinn.engines import recipe
+from pinn.engines.recipe import Origin, RecipeFields, release, vllm_rules
 from pinn.errors import PinnError
 from pinn.specs.config_fields import LATENT_TYPES
 from pinn.specs.serving import DEEPEP, FULL_DECODE_ONLY, NO_GRAPHS, PIECEWISE, TRTLLM
@@ -111,17 +89,19 @@ def settle_vllm(found: RecipeFields) -> None:
     """``vllm/v1/core/sched/scheduler.py``, and the release's defaults."""
     found.put("scheduler", *vllm_rules(release(found.version)))
     source = f"vllm {found.version} vllm/v1/core/sched/scheduler.py"
-    found.put("schedule", FUSED, source)
+    found.put("schedule", recipe.FUSED, source)
     found.put("prompt_budget", found.values["token_budget"], source)
     found.put("chunk_multiple", 1, source)
-    found.put("admission", NEXT_STEP, source)
+    found.put("admission", recipe.NEXT_STEP, source)
     found.put("admission_share", 0.0, source)
     core = f"vllm {found.version} vllm/v1/engine/core"
     found.put("poll_interval", 1, f"{core}.py: _process_input_queue")
-    found.put("routing", LEAST_LOADED, f"{core}_client.py")
-    found.put("expert_exchange", ALL_TO_ALL, "dispatch and combine as the features count them")
+    found.put("routing", recipe.LEAST_LOADED, f"{core}_client.py")
+    found.put(
+        "expert_exchange", recipe.ALL_TO_ALL, "dispatch and combine as the features count them"
+    )
     found.take("memory_share", "gpu_memory_utilization")
-    found.put("memory_share_of", TOTAL, f"vllm {found.version} vllm/v1/worker/gpu_worker.py")
+    found.put("memory_share_of", recipe.TOTAL, f"vllm {found.version} vllm/v1/worker/gpu_worker.py")
     _settle_overlap(found)
     _settle_fusion(found)
     _settle_graphs(found)
@@ -134,12 +114,13 @@ def _settle_overlap(found: RecipeFields) -> None:
     drafts = found.values["speculation"]
     if drafts is not None:
         default = found.default("async_scheduling_drafted")
-        found.put("overlap", drafts.method in default.value.split(), default.source, DEFAULT)
+        found.put("overlap", drafts.method in default.value.split(), default.source, recipe.DEFAULT)
 
 
 def _settle_fusion(found: RecipeFields) -> None:
     """Some releases fuse all-reduce and norm only without data parallelism or stages."""
-    if found.origins["fused_all_reduce"].kind == FLAG or not found.values["fused_all_reduce"]:
+    is_given = found.origins["fused_all_reduce"].kind == recipe.FLAG
+    if is_given or not found.values["fused_all_reduce"]:
         return
     serving = found.serving
     if serving.data_parallel_size > 1:
@@ -154,11 +135,11 @@ def _settle_graphs(found: RecipeFields) -> None:
     drafts, rows = found.values["speculation"], 1
     if drafts and found.look_up("graphs_of_drafts")[0]:
         rows += drafts.tokens
-    if origin.kind != FLAG:
+    if origin.kind != recipe.FLAG:
         asked = min(2 * rows * found.values["max_requests"], found.values["token_budget"], limit)
         limit = vllm_largest(int(asked))
     mode, said = found.look_up("cudagraph_mode")
-    of_decodes = {PIECEWISE: PIECES, NO_GRAPHS: NOTHING}.get(mode, WHOLE)
+    of_decodes = {PIECEWISE: recipe.PIECES, NO_GRAPHS: recipe.NOTHING}.get(mode, recipe.WHOLE)
     if mode == NO_GRAPHS:
         found.put_graphs(0, 0, (), said, of_decodes)
     elif mode == FULL_DECODE_ONLY:
@@ -268,10 +249,10 @@ def settle_sglang(found: RecipeFields) -> None:
     if serving.max_num_seqs is not None:
         values["max_requests"] = max(values["max_requests"] // replicas, 1)
     _settle_caches(found)
-    found.put("schedule", PREFILL_FIRST, source)
+    found.put("schedule", recipe.PREFILL_FIRST, source)
     found.take("prompt_budget", "max_prefill_tokens")
     found.put("chunk_multiple", values["block_tokens"], adder)
-    found.put("admission", ESTIMATE, adder)
+    found.put("admission", recipe.ESTIMATE, adder)
     share = _EXPECTED_SHARE * (_EXPECTED_SHARE_OF_DP if serving.enable_dp_attention else 1.0)
     found.put("admission_share", min(share * serving.schedule_conservativeness, 1.0), adder)
     if number >= (0, 5, 22):
@@ -282,16 +263,18 @@ def settle_sglang(found: RecipeFields) -> None:
         raise PinnError(
             "sglang refuses --scheduler-recv-interval with --enable-dp-attention: leave one out"
         )
-    found.put("routing", ROUND_ROBIN, f"{_ALIKE} load_balance_method; auto from 0.5.8")
+    found.put("routing", recipe.ROUND_ROBIN, f"{_ALIKE} load_balance_method; auto from 0.5.8")
     found.take(
-        "expert_exchange", "moe_a2a_backend", {"none": GATHER, DEEPEP: ALL_TO_ALL}.__getitem__
+        "expert_exchange",
+        "moe_a2a_backend",
+        {"none": recipe.GATHER, DEEPEP: recipe.ALL_TO_ALL}.__getitem__,
     )
     if serving.enable_dp_attention or serving.moe_a2a_backend == DEEPEP:
         what = "fused only without attention data parallelism and all-to-all of experts"
         found.put("fused_all_reduce", False, f"{_ALIKE} {what}")
     limit, origin = found.look_up("max_cudagraph_capture_size")
     given = serving.max_num_seqs
-    if number >= (0, 5, 22) and given is not None and origin.kind == DEFAULT:
+    if number >= (0, 5, 22) and given is not None and origin.kind == recipe.DEFAULT:
         limit = min(limit, given)
     sizes = _decode_sizes(found, limit, number)
     captured, used = _prompt_graphs(found, number)
@@ -305,16 +288,16 @@ def _settle_caches(found: RecipeFields) -> None:
     """The format of the cache, and what hybrid models and sparse attention change."""
     serving, values = found.serving, found.values
     origin = found.origins["overlap"]
-    hybrid = origin.kind == DEFAULT and values["speculation"] is None and not values["overlap"]
-    if hybrid and not values["prefix_caching"]:
-        found.put("overlap", True, f"{origin.text}; --disable-radix-cache", DEFAULT)
+    alone = origin.kind == recipe.DEFAULT and values["speculation"] is None
+    if alone and not values["overlap"] and not values["prefix_caching"]:
+        found.put("overlap", True, f"{origin.text}; --disable-radix-cache", recipe.DEFAULT)
     if (
         found.model_type in _SPARSE_TYPES
         and serving.kv_cache_dtype == "auto"
         and found.gpu.compute_capability >= 10.0
     ):
         source = f"{_ALIKE} KV cache of sparse attention (DSA): fp8_e4m3 from SM100 on"
-        found.put("kv_cache_dtype", "fp8", source, DEFAULT)
+        found.put("kv_cache_dtype", "fp8", source, recipe.DEFAULT)
 
 
 def _decode_sizes(found: RecipeFields, limit: int, number: tuple[int, ...]) -> tuple[int, ...]:
@@ -340,7 +323,7 @@ def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
     default = found.default("prompt_graph_tokens")
     chunk = found.look_up("max_num_batched_tokens")[0]
     tokens = chunk if default.value == "chunk" else min(int(default.value), chunk)
-    return tokens, Origin(DEFAULT, default.source)
+    return tokens, Origin(recipe.DEFAULT, default.source)
 
 
 def _prompt_graphs(found: RecipeFields, number: tuple[int, ...]) -> tuple[int, int]:
@@ -378,8 +361,8 @@ def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int
         )
         reserve = reserve_mib(release(found.version), total, users)
         source = f"sglang {found.version} handle_gpu_memory_settings"
-        found.put("memory_share", round((total - reserve) / total, 3), source, DEFAULT)
-    found.put("memory_share_of", STATIC, f"{_ALIKE} cached tokens: profile_max_num_token")
+        found.put("memory_share", round((total - reserve) / total, 3), source, recipe.DEFAULT)
+    found.put("memory_share_of", recipe.STATIC, f"{_ALIKE} cached tokens: profile_max_num_token")
 
 
 # What TensorRT-LLM runs beyond what one flag says: its schedule, memory and CUDA graphs.
@@ -389,23 +372,25 @@ def settle_trtllm(found: RecipeFields) -> None:
     """TensorRT-LLM's PyTorch backend: ``tensorrt_llm/_torch/pyexecutor``."""
     values = found.values
     scheduler = "tensorrt_llm/_torch/pyexecutor/scheduler.py, microBatchScheduler.cpp"
-    found.put("schedule", FUSED, scheduler)
+    found.put("schedule", recipe.FUSED, scheduler)
     found.put("prompt_budget", values["token_budget"], scheduler)
     found.put("chunk_multiple", values["block_tokens"], scheduler)
-    found.put("admission", COMPLETION, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT")
+    found.put(
+        "admission", recipe.COMPLETION, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT"
+    )
     found.put("admission_share", 1.0, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT")
     found.put("poll_interval", 1, "tensorrt_llm/_torch/pyexecutor/py_executor.py")
-    found.put("routing", LEAST_LOADED, "py_executor.py: _balance_adp_requests")
+    found.put("routing", recipe.LEAST_LOADED, "py_executor.py: _balance_adp_requests")
     # As many copies of a token as ranks, or as experts of a token where those are fewer.
     found.put(
         "expert_exchange",
-        ALL_TO_ALL,
+        recipe.ALL_TO_ALL,
         "_torch/modules/fused_moe: a gather, all-to-all where ranks outnumber a token's experts, "
         "as remembered",
-        ASSUMED,
+        recipe.ASSUMED,
     )
     found.take("memory_share", "gpu_memory_utilization")
-    found.put("memory_share_of", FREE, "llm_args.py: KvCacheConfig.free_gpu_memory_fraction")
+    found.put("memory_share_of", recipe.FREE, "llm_args.py: KvCacheConfig.free_gpu_memory_fraction")
     limit, origin = found.look_up("max_cudagraph_capture_size")
     limit = min(limit, values["max_requests"])
     sizes = trtllm_sizes(limit, found.look_up("cudagraph_padding")[0])

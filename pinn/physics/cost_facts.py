@@ -10,13 +10,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from pinn.physics.layer_work import (
-    MatMul,
-    attention_facts,
-    dense_matmuls,
-    expert_weights,
-    small_kernel_elements,
-)
+from pinn.physics import layer_work
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec, MoeFfnSpec, Sampling
 from pinn.specs.precision import Precision, precision
@@ -209,13 +203,13 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
 def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
     """The numbers that a model's layers have on one of so many GPUs, whatever these are."""
     dense = dense_work(model, tp)
-    found = attention_facts(model, tp) | {
+    found = layer_work.attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),
         "quantized": float(dense.quantized),
         "hidden_size": float(model.hidden_size),
         "vocab_size": float(model.vocab_size),
         "dense_weight_bytes": dense.weight_bytes,
-        "small_kernel_elements": small_kernel_elements(model, tp),
+        "small_kernel_elements": layer_work.small_kernel_elements(model, tp),
     }
     return {name: found[name] for name in _NAMES if name in found}
 
@@ -237,7 +231,9 @@ def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, flo
         "routed_experts": float(moe.experts),
         "top_k": float(moe.top_k),
         "expert_width": float(moe.width),
-        "expert_weights": float(expert_weights(moe, model.hidden_size, cut) * model.moe_layers),
+        "expert_weights": float(
+            layer_work.expert_weights(moe, model.hidden_size, cut) * model.moe_layers
+        ),
         "expert_weight_bytes": weights.bytes_per_weight,
         "expert_flop_per_s": gpu.matmul_flop_per_s(weights),
         "expert_spread": float(spread),
@@ -259,7 +255,7 @@ class DenseWork:
 @lru_cache(maxsize=16384)
 def dense_work(model: ModelSpec, tp: int) -> DenseWork:
     """Multiplications on one of so many GPUs."""
-    dense = dense_matmuls(model, tp)
+    dense = layer_work.dense_matmuls(model, tp)
     return DenseWork(
         sum(m.weight_bytes for m in dense),
         _flop_by_format([m for m in dense if not m.per_sequence]),
@@ -268,7 +264,7 @@ def dense_work(model: ModelSpec, tp: int) -> DenseWork:
     )
 
 
-def _flop_by_format(matmuls: Sequence[MatMul]) -> tuple[tuple[Precision, float], ...]:
+def _flop_by_format(matmuls: Sequence[layer_work.MatMul]) -> tuple[tuple[Precision, float], ...]:
     """FLOP per row of each number format, whose rate only a GPU knows."""
     flop: dict[Precision, float] = {}
     for matmul in matmuls:
@@ -347,16 +343,20 @@ PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)
 
 def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
     """The kernels that settings ask for."""
-    limits: tuple[SamplerKernels, ...] = (MASS,) if sampling.limits_mass else ()
-    if sampling.limits_count:
-        limits = (MASS, COUNT_BESIDE_MASS) if sampling.limits_mass else (COUNT,)
-    return (
-        TAKEN,
-        *((PENALIZED,) if sampling.is_penalized else ()),
-        *(() if sampling.is_greedy else (DRAWN,)),
-        *((RATIO,) if sampling.limits_ratio else ()),
-        *limits,
-    )
+    asked = [TAKEN]
+    if sampling.repetition_penalty != 1:
+        asked.append(PENALIZED)
+    if sampling.is_greedy:
+        return tuple(asked)
+    asked.append(DRAWN)
+    if sampling.min_p > 0:
+        asked.append(RATIO)
+    mass, count = sampling.top_p < 1, sampling.top_k > 0
+    if mass:
+        asked.append(MASS)
+    if count:
+        asked.append(COUNT_BESIDE_MASS if mass else COUNT)
+    return tuple(asked)
 
 
 class SamplerTime(NamedTuple):

@@ -12,21 +12,10 @@ from typing import Any
 from pinn.common.documents import read_json
 from pinn.common.files import given_path
 from pinn.errors import PinnError
+from pinn.specs import model_names
 from pinn.specs.config_fields import PACKAGE_SUFFIX, check_supported, name_of, read_fields
 from pinn.specs.huggingface import model_from_config, quantization_of
 from pinn.specs.model import ModelSpec, Sampling, sampling_from_generation_config
-from pinn.specs.model_names import (
-    GENERATION_FILE,
-    QUANT_FILE,
-    cached_file,
-    catalog_files,
-    check_name,
-    check_path,
-    download_config,
-    find_in_catalog,
-    published_generation,
-    suggestion,
-)
 from pinn.specs.model_variants import Variant, find_variant
 
 
@@ -73,7 +62,9 @@ def load_model(
 def list_models() -> tuple[str, ...]:
     """Full names of the catalog's models, but for those that cannot be read and the aliases."""
     return tuple(
-        sorted(name for name, path in catalog_files().values() if _is_supported(name, path))
+        sorted(
+            name for name, path in model_names.catalog_files().values() if _is_supported(name, path)
+        )
     )
 
 
@@ -89,7 +80,7 @@ def _is_supported(name: str, path: Path) -> bool:
 
 @lru_cache(maxsize=256)
 def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
-    known = find_in_catalog(name)
+    known = model_names.find_in_catalog(name)
     if known is not None:
         full_name, path = known
         if fallback_precision is not None and _is_supported(full_name, path):
@@ -102,22 +93,22 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
             sampling=_sampling(None, name),
             fallback_precision=fallback_precision,
         )
-    check_name(name)
+    model_names.check_name(name)
     try:
-        path = cached_file(name, "config.json") or download_config(name)
+        path = model_names.cached_file(name, "config.json") or model_names.download_config(name)
     except PinnError as error:
         variant = find_variant(name)
         if variant is not None:
             return _load_variant(name, variant)
         raise PinnError(
             f"unknown model {name!r}: not in the catalog nor in the local cache, and {error}; "
-            f"{suggestion(name)}"
+            f"{model_names.suggestion(name)}"
         ) from error
     return _load_file(
         path,
         name,
-        quant=cached_file(name, QUANT_FILE),
-        sampling=_sampling(cached_file(name, GENERATION_FILE), name),
+        quant=model_names.cached_file(name, model_names.QUANT_FILE),
+        sampling=_sampling(model_names.cached_file(name, model_names.GENERATION_FILE), name),
         fallback_precision=fallback_precision,
     )
 
@@ -155,7 +146,7 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
         PinnError: If the file holds something else.
     """
     if file is None:
-        published = None if name is None else published_generation(name)
+        published = None if name is None else model_names.published_generation(name)
         if published is None:
             return None
         return sampling_from_generation_config(published, "data/models/generation.json")
@@ -171,12 +162,12 @@ def _as_path(source: str | Path) -> Path | None:
     config = path / "config.json" if path.is_dir() else path
     if config.name == "config.json" and config.is_file():
         return config
-    if path.exists() and find_in_catalog(str(source)) is None:
-        check_path(path)
+    if path.exists() and model_names.find_in_catalog(str(source)) is None:
+        model_names.check_path(path)
     if path.is_file():
         return path
     text = str(source)
-    if path.is_dir() and (isinstance(source, Path) or find_in_catalog(text) is None):
+    if path.is_dir() and (isinstance(source, Path) or model_names.find_in_catalog(text) is None):
         raise PinnError(f"{path}: the folder holds no config.json: give the folder of a model")
     if isinstance(source, Path) or text.endswith(".json") or text[:1] in (".", "/", "~"):
         raise PinnError(f"{path}: no such file: give a config.json, its folder, or a model name")
@@ -186,13 +177,13 @@ def _as_path(source: str | Path) -> Path | None:
 def _quantization_beside(path: Path) -> Path | None:
     """The separate quantization config of a config.json, where there is one."""
     if path.name.endswith(PACKAGE_SUFFIX):
-        quant = path.with_name(f"{path.name.removesuffix(PACKAGE_SUFFIX)}_{QUANT_FILE}")
+        quant = path.with_name(f"{path.name.removesuffix(PACKAGE_SUFFIX)}_{model_names.QUANT_FILE}")
     else:
-        quant = path.with_name(QUANT_FILE)
+        quant = path.with_name(model_names.QUANT_FILE)
     return quant if quant.is_file() else None
 
 
 def _generation_beside(path: Path) -> Path | None:
     """The generation_config.json beside a config.json, where there is one."""
-    generation = path.with_name(GENERATION_FILE)
+    generation = path.with_name(model_names.GENERATION_FILE)
     return generation if path.name == "config.json" and generation.is_file() else None

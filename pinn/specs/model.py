@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from typing import Any
 
-from pinn.common.documents import MOST_MODEL_SIZE, check_size, is_finite, parse_json, written
+from pinn.common.documents import MOST_MODEL_SIZE, check_size, is_finite, json_object, written
 from pinn.errors import PinnError, printable
 from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Projection
 from pinn.specs.precision import Precision, precision
@@ -59,26 +59,6 @@ class Sampling:
         """Whether the likeliest token is taken; nothing is left out then (``SamplingParams``)."""
         return self.temperature == 0
 
-    @property
-    def limits_count(self) -> bool:
-        """Whether a top-k is at work."""
-        return self.top_k > 0 and not self.is_greedy
-
-    @property
-    def limits_mass(self) -> bool:
-        """Whether a top-p is at work."""
-        return self.top_p < 1 and not self.is_greedy
-
-    @property
-    def limits_ratio(self) -> bool:
-        """Whether a min-p is at work."""
-        return self.min_p > 0 and not self.is_greedy
-
-    @property
-    def is_penalized(self) -> bool:
-        """Whether tokens that occurred are penalized."""
-        return self.repetition_penalty != 1
-
 
 _NAMES = tuple(f.name for f in fields(Sampling))
 
@@ -118,12 +98,7 @@ def overridden(base: Sampling, override: str) -> Sampling:
     if not override:
         return base
     flag = "--override-generation-config"
-    try:
-        values = parse_json(override, flag)
-    except PinnError:
-        values = None
-    if not isinstance(values, dict):
-        raise PinnError(f"{flag} must be a JSON object such as '{GREEDY}', got {override!r:.200}")
+    values = json_object(override, flag, GREEDY)
     unknown = [name for name in values if name not in (*_NAMES, *_IGNORED)]
     if unknown:
         raise PinnError(f"{flag}: unknown {', '.join(unknown)}: use {', '.join(_NAMES)}")

@@ -98,63 +98,26 @@ class ModulePatterns:
     """
 
     def __init__(self, patterns: Iterable[str], source: str) -> None:
-        self._patterns = tuple(patterns)
-        self._source = source
+        texts = tuple(patterns)
+        plain = [text for text in texts if not text.startswith("re:")]
+        self._wildcards = [text for text in plain if set(text) & set("*?")]
+        self._regular = [_compiled(text, source) for text in texts if text.startswith("re:")]
+        #: How many of the patterns are regular expressions or hold wildcards.
+        self.expressions = len(self._wildcards) + len(self._regular)
+        self._runs = frozenset(text.strip(".") for text in plain)
+        self._starts = frozenset(run.split(".")[0] for run in self._runs)
 
     @cached_property
-    def _wildcards(self) -> tuple[str, ...]:
-        return tuple(p for p in self._patterns if not p.startswith("re:") and set(p) & set("*?"))
-
-    @cached_property
-    def _regular(self) -> tuple[re.Pattern[str], ...]:
-        found = []
-        for pattern in self._patterns:
-            if not pattern.startswith("re:"):
-                continue
-            self._check_repeats(pattern)
-            try:
-                found.append(re.compile(pattern[3:]))
-            except (re.error, OverflowError, RecursionError) as error:
-                raise PinnError(
-                    f"{self._source}: {pattern!r} is no regular expression ({error}): "
-                    "correct the quantization config"
-                ) from error
-        return tuple(found)
-
-    @cached_property
-    def _expressions(self) -> tuple[re.Pattern[str], ...]:
+    def _expressions(self) -> list[re.Pattern[str]]:
         """Lists hold a wildcard per layer: one expression for all of them is ten times as quick."""
-        if not self._wildcards:
-            return self._regular
-        below = (name for p in self._wildcards for name in (p, f"{p}.*"))
-        return (re.compile("|".join(map(translate, below))), *self._regular)
-
-    @property
-    def expressions(self) -> int:
-        """How many of the patterns are regular expressions or hold wildcards."""
-        return len(self._wildcards) + len(self._regular)
-
-    def _check_repeats(self, pattern: str) -> None:
-        """Refuse expressions that may search without end: a repeat inside a repeat, or many."""
-        if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):
-            raise PinnError(
-                f"{self._source}: the expression {pattern!r:.80} repeats more than {_MOST_REPEATS} "
-                "parts, or repeats a repeated part: write one that is quick to match"
-            )
-
-    @cached_property
-    def _runs(self) -> frozenset[str]:
-        return frozenset(p.strip(".") for p in self._patterns if not p.startswith("re:"))
+        below = "|".join(translate(name) for w in self._wildcards for name in (w, f"{w}.*"))
+        return [*([re.compile(below)] if below else []), *self._regular]
 
     def match(self, aliases: Aliases) -> bool:
         """Whether a matrix is selected under any of its names."""
-        if not self._patterns:
+        if not self._runs and not self._regular:
             return False
         return "Linear" in self._runs or any(self._match_name(name) for name in aliases)
-
-    @cached_property
-    def _starts(self) -> frozenset[str]:
-        return frozenset(run.split(".")[0] for run in self._runs)
 
     def _match_name(self, name: str) -> bool:
         parts = name.split(".")
@@ -169,6 +132,22 @@ class ModulePatterns:
             if part in self._starts
             for j in range(i + 1, len(parts) + 1)
         )
+
+
+def _compiled(pattern: str, source: str) -> re.Pattern[str]:
+    """An expression that is quick to match: no repeat inside a repeat, and not many of them."""
+    if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):
+        raise PinnError(
+            f"{source}: the expression {pattern!r:.80} repeats more than {_MOST_REPEATS} "
+            "parts, or repeats a repeated part: write one that is quick to match"
+        )
+    try:
+        return re.compile(pattern.removeprefix("re:"))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise PinnError(
+            f"{source}: {pattern!r} is no regular expression ({error}): "
+            "correct the quantization config"
+        ) from error
 
 
 # The quantization of a checkpoint: which matrices are stored in which format.

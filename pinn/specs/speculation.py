@@ -11,7 +11,7 @@ from itertools import accumulate
 from operator import mul
 from typing import Any, NamedTuple
 
-from pinn.common.documents import is_finite, parse_json, written
+from pinn.common.documents import is_finite, json_object, written
 from pinn.errors import PinnError
 
 METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = (
@@ -189,8 +189,8 @@ def asked_of_vllm(config: str) -> Speculation:
     Raises:
         PinnError: If it cannot be read or is of a method that is not modelled.
     """
-    values = _object(config, '{"method": "mtp", "num_speculative_tokens": 2}')
-    _check_keys(values, VLLM_KEYS, VLLM_OTHERS)
+    example = '{"method": "mtp", "num_speculative_tokens": 2}'
+    values = _asked(config, example, VLLM_KEYS, VLLM_OTHERS)
     draft = _text(values, "model")
     method = _text(values, "method") or _guessed(draft)
     method = MTP if method.endswith("_mtp") else method.strip("[]")
@@ -209,8 +209,8 @@ def asked_of_trtllm(config: str) -> Speculation:
     Raises:
         PinnError: As :func:`asked_of_vllm`.
     """
-    values = _object(config, '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}')
-    _check_keys(values, TRTLLM_KEYS, TRTLLM_OTHERS)
+    example = '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}'
+    values = _asked(config, example, TRTLLM_KEYS, TRTLLM_OTHERS)
     kind = _text(values, "decoding_type")
     method = TRTLLM_METHODS.get(kind.lower())
     if method is None:
@@ -300,25 +300,18 @@ def _guessed(draft: str) -> str:
     return EAGLE3 if "eagle3" in name else EAGLE if "eagle" in name else DRAFT_MODEL
 
 
-def _object(config: str, example: str) -> Mapping[str, Any]:
-    try:
-        values = parse_json(config, "--speculative-config")
-    except PinnError:
-        values = None
-    if not isinstance(values, dict):
-        raise PinnError(
-            f"--speculative-config must be a JSON object such as '{example}', got {config!r:.80}"
-        )
-    return values
-
-
-def _check_keys(values: Mapping[str, Any], own: frozenset[str], others: frozenset[str]) -> None:
+def _asked(
+    config: str, example: str, own: frozenset[str], others: frozenset[str]
+) -> dict[str, Any]:
+    """The object of a flag, all of whose keys are known."""
+    values = json_object(config, "--speculative-config", example)
     unknown = [str(key) for key in values if key not in own | others]
     if unknown:
         raise PinnError(
             f"--speculative-config: unknown {', '.join(unknown)!r:.80}: use "
             f"{', '.join(sorted(own))}"
         )
+    return values
 
 
 def _text(values: Mapping[str, Any], key: str) -> str:

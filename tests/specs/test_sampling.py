@@ -8,7 +8,7 @@ from pinn.common.documents import read_json
 from pinn.common.files import data_folder
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.specs import catalog
+from pinn.physics.cost_facts import PENALIZED, TAKEN, sampler_kernels
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import GREEDY, Sampling, overridden, sampling_from_generation_config
@@ -82,9 +82,7 @@ def test_an_override_that_cannot_be_read_is_refused(text):
 def test_greedy_requests_leave_nothing_out_but_pay_for_penalties():
     greedy = overridden(QWEN, GREEDY)
     assert greedy.is_greedy
-    limits = [greedy.limits_count, greedy.limits_mass, greedy.limits_ratio]
-    assert limits == [False, False, False]
-    assert greedy.is_penalized
+    assert sampler_kernels(greedy) == (TAKEN, PENALIZED)
 
 
 def test_a_name_stands_for_the_published_settings():
@@ -131,7 +129,7 @@ def test_a_model_of_the_hub_brings_its_own(tmp_path, monkeypatch, config):
         path = tmp_path / filename
         return path if path.is_file() else None
 
-    monkeypatch.setattr(catalog, "cached_file", cached)
+    monkeypatch.setattr("pinn.specs.model_names.cached_file", cached)
     assert load_model("org/of-the-hub").sampling == Sampling(min_p=0.1)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.common.documents import check_columns
+from pinn.common.documents import CsvTable
 from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError
 from pinn.simulator.workloads.load import load_workload
@@ -178,7 +178,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
     Raises:
         PinnError: If it is no CSV, holds no row, names a column twice or has text for a number.
     """
-    check_columns(path)
+    CsvTable(path)  # refuses a column that is named twice
     try:
         raw = pd.read_csv(path, dtype=dict.fromkeys(_TEXTS, "str"), encoding="utf-8-sig")
     except (ValueError, OverflowError) as error:  # empty, no UTF-8, or rows of other widths
