@@ -44,7 +44,7 @@ def say(text: str) -> None:
         print("\n".join(folded))
 
 
-def as_typed(command: str, indent: str = "  ") -> str:
+def as_typed(command: str) -> str:
     r"""A command indented, and continued as a shell reads it where a line is full.
 
     A comment behind it has a line of its own where it would be cut.
@@ -58,17 +58,17 @@ def as_typed(command: str, indent: str = "  ") -> str:
         # 2 of them, prefill
     """
     command, mark, comment = command.partition("  # ")
-    lines, rest = [], f"{indent}{command}"
+    lines, rest = [], f"  {command}"
     while len(rest) > WIDTH:
-        cut = rest.rfind(" --", len(indent) + 2, WIDTH - 1)
+        cut = rest.rfind(" --", 4, WIDTH - 1)
         cut = rest.find(" --", WIDTH) if cut < 0 else cut
         if cut < 0:
             break
         lines.append(f"{rest[:cut]} \\")
-        rest = f"{indent}  {rest[cut + 1 :]}"
+        rest = f"    {rest[cut + 1 :]}"
     if mark and len(rest) + len(mark) + len(comment) <= WIDTH:
         rest, mark = f"{rest}{mark}{comment}", ""
-    return "\n".join([*lines, rest, *([f"{indent}  # {comment}"] if mark else [])])
+    return "\n".join([*lines, rest, *([f"    # {comment}"] if mark else [])])
 
 
 # A table: a console prints it as it is, a page's template goes through its rows.

@@ -121,8 +121,11 @@ class Workers:
         except ImportError as error:
             raise PinnError("the backend ray needs Ray: run 'pip install ray'") from error
         own = not ray.is_initialized()
-        if own:
-            _start(ray, self)
+        if own and self.address is not None:
+            ray.init(address=self.address, log_to_driver=False)
+        elif own:
+            # Without "local", Ray would join one that already runs on this machine.
+            ray.init("local", num_cpus=self.count, include_dashboard=False, log_to_driver=False)
         try:
             remote: Any = ray.remote(num_cpus=1)(_in_folder)
             here = Path.cwd()
@@ -176,14 +179,6 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _start(ray: Any, workers: Workers) -> None:
-    if workers.address is not None:
-        ray.init(address=workers.address, log_to_driver=False)
-    else:
-        # Without "local", Ray would join one that already runs on this machine.
-        ray.init("local", num_cpus=workers.count, include_dashboard=False, log_to_driver=False)
 
 
 def _result(ray: Any, reference: Any) -> Any:

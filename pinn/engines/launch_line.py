@@ -17,6 +17,7 @@ from pinn.engines import launch_values
 from pinn.engines.recipe import engine_rows
 from pinn.errors import PinnError, printable
 from pinn.specs.catalog import load_model
+from pinn.specs.flags import TRUTH
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
@@ -79,8 +80,6 @@ _OWN = {
     SGLANG: ("SGLANG_", "SGL_"),
     TRTLLM: ("TRTLLM_", "TLLM_", "ENABLE_"),
 }
-#: What a YAML file, a key of JSON or a word says of a switch.
-_ON = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass
@@ -187,7 +186,8 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
             yield "model", word
             continue
         name, equals, value = word.partition("=")
-        name = name.replace("_", "-") if "." not in name else _dashed(name)
+        base, dot, path = name.partition(".")
+        name = base.replace("_", "-") + dot + path
         if name[:2] == "-O" and name not in known and name[2:3].isdigit():
             yield "-O", name[2:]
             continue
@@ -240,11 +240,6 @@ def _on(known: Mapping[str, Known], name: str) -> str:
     on = f"--{name.removeprefix('--no-')}"
     off = name.startswith("--no-") and name not in known and on in known
     return on if off and known[on].takes == SWITCH else name
-
-
-def _dashed(name: str) -> str:
-    base, _, path = name.partition(".")
-    return f"{base.replace('_', '-')}.{path}"
 
 
 def _of_file(engine: str, path: str) -> Iterator[tuple[str, Any]]:
@@ -322,9 +317,9 @@ def _take(found: Launch, name: str, value: Any) -> None:
 
 
 def _switched(name: str, value: Any) -> bool:
-    if str(value).lower() not in _ON:
+    if str(value).lower() not in TRUTH:
         raise PinnError(f"{name} is on or off, got {value!r:.60}: use true or false")
-    return _ON[str(value).lower()]
+    return TRUTH[str(value).lower()]
 
 
 def _take_variable(found: Launch, name: str, value: str, gpu: GpuSpec | None) -> None:

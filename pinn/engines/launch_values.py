@@ -228,10 +228,6 @@ def _all_to_all(value: Any) -> Read:
     return Read(assumed=f"{value} between experts' GPUs")
 
 
-def _spread(_: Any) -> Read:
-    return Read({"enable_expert_parallel": True})
-
-
 def _balance(value: Any) -> Read:
     """TensorRT-LLM's own wait is 50 steps where none is given."""
     if isinstance(value, bool) or str(value).lower() in ("true", "false"):
@@ -311,7 +307,7 @@ READERS: dict[str, Callable[[Any], Read]] = {
     ":largest_graph": _largest_graph,
     ":chunk": _chunk,
     ":all_to_all": _all_to_all,
-    ":spread": _spread,
+    ":spread": lambda _: Read({"enable_expert_parallel": True}),
     ":balance": _balance,
     ":speculation": _speculation,
     ":overrides": _overrides,

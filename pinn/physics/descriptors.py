@@ -116,17 +116,6 @@ def _format_descriptors(
 
 
 @lru_cache(maxsize=1024)
-def _gpu_descriptors(gpu: GpuSpec) -> dict[str, float]:
-    """What does not change when only a rate of the datasheet does."""
-    return {
-        "sm_count": float(np.log2(gpu.sm_count)),
-        "l2_bytes": float(np.log2(gpu.l2_bytes)),
-        "compute_capability": gpu.compute_capability,
-        "nvlink": float(gpu.has_nvlink),
-    }
-
-
-@lru_cache(maxsize=1024)
 def _log_rates(gpu: GpuSpec) -> np.ndarray:
     rates = (
         gpu.memory_bandwidth_bytes_per_s,
@@ -150,8 +139,15 @@ def _row(
     values = (
         model_descriptors(model, tp, tp * dp, spread)
         | _format_descriptors(model, gpu, kv_bytes, of_experts)
-        | _gpu_descriptors(gpu)
-        | {"expert_cutlass": float(kernels == CUTLASS), "expert_triton": float(kernels == TRITON)}
+        # Of the GPU what does not change when only a rate of the datasheet does.
+        | {
+            "sm_count": float(np.log2(gpu.sm_count)),
+            "l2_bytes": float(np.log2(gpu.l2_bytes)),
+            "compute_capability": gpu.compute_capability,
+            "nvlink": float(gpu.has_nvlink),
+            "expert_cutlass": float(kernels == CUTLASS),
+            "expert_triton": float(kernels == TRITON),
+        }
     )
     return np.array([values[name] for name in DESCRIPTORS]), _log_rates(gpu)
 

@@ -47,13 +47,9 @@ def load_model(
         return model_from_config(source, name, fallback_precision=fallback_precision)
     path = _as_path(source)
     if path is not None:
-        return _load_file(
-            path,
-            name_of(path),
-            quant=_quantization_beside(path),
-            sampling=_sampling(_generation_beside(path), published_as),
-            fallback_precision=fallback_precision,
-        )
+        sampling = _sampling(_generation_beside(path), published_as)
+        quant = _quantization_beside(path)
+        return _load_file(path, name_of(path), quant, sampling, fallback_precision)
     name = str(source)
     return replace(_load_name(name, fallback_precision), asked_as=name)
 
@@ -86,13 +82,8 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
         if fallback_precision is not None and _is_supported(full_name, path):
             # Nothing falls back; tables ask for a model in many formats, which is read once.
             return _load_name(name, None)
-        return _load_file(
-            path,
-            full_name,
-            quant=_quantization_beside(path),
-            sampling=_sampling(None, name),
-            fallback_precision=fallback_precision,
-        )
+        quant, sampling = _quantization_beside(path), _sampling(None, name)
+        return _load_file(path, full_name, quant, sampling, fallback_precision)
     model_names.check_name(name)
     try:
         path = model_names.cached_file(name, "config.json") or model_names.download_config(name)
@@ -104,13 +95,9 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
             f"unknown model {name!r}: not in the catalog nor in the local cache, and {error}; "
             f"{model_names.suggestion(name)}"
         ) from error
-    return _load_file(
-        path,
-        name,
-        quant=model_names.cached_file(name, model_names.QUANT_FILE),
-        sampling=_sampling(model_names.cached_file(name, model_names.GENERATION_FILE), name),
-        fallback_precision=fallback_precision,
-    )
+    sampling = _sampling(model_names.cached_file(name, model_names.GENERATION_FILE), name)
+    quant = model_names.cached_file(name, model_names.QUANT_FILE)
+    return _load_file(path, name, quant, sampling, fallback_precision)
 
 
 def _load_variant(name: str, variant: Variant) -> ModelSpec:
@@ -122,12 +109,7 @@ def _load_variant(name: str, variant: Variant) -> ModelSpec:
 
 
 def _load_file(
-    path: Path,
-    name: str,
-    *,
-    quant: Path | None,
-    sampling: Sampling | None,
-    fallback_precision: str | None,
+    path: Path, name: str, quant: Path | None, sampling: Sampling | None, fallback: str | None
 ) -> ModelSpec:
     return model_from_config(
         read_json(path),
@@ -135,7 +117,7 @@ def _load_file(
         source=str(path),
         quant_config=None if quant is None else read_json(quant),
         sampling=sampling,
-        fallback_precision=fallback_precision,
+        fallback_precision=fallback,
     )
 
 

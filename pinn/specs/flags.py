@@ -17,7 +17,8 @@ from pinn.errors import PinnError
 
 _KEY = "flag"
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
-_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+#: What text, a YAML file or a key of JSON says of a switch.
+TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Flag:
 
     def _typed(self, value: Any) -> Any:
         if self.kind == "bool":
-            return _TRUTH[str(value).strip().lower()]
+            return TRUTH[str(value).strip().lower()]
         if self.kind == "str":
             return json_text(value) if isinstance(value, Mapping) else str(value).strip()
         if isinstance(value, bool):

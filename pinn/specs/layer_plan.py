@@ -96,12 +96,8 @@ def _mamba1(
 
 
 def granite_mixer(fields: ConfigFields) -> LinearMixerSpec:
-    """Granite-4 and Bamba: Mamba-2."""
+    """Granite-4, Bamba and Falcon-H1: Mamba-2."""
     return _mamba2(fields, "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups")
-
-
-#: Falcon-H1's keys are the same.
-falcon_h1_mixer = granite_mixer
 
 
 def nemotron_mixer(fields: ConfigFields) -> LinearMixerSpec:
@@ -321,7 +317,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "granitemoehybrid": Family(_listed("layer_types"), granite_mixer),
     "bamba": Family(_bamba, granite_mixer),
-    "falcon_h1": Family(_all(BOTH), falcon_h1_mixer),
+    "falcon_h1": Family(_all(BOTH), granite_mixer),
     "mamba": Family(_all(LINEAR), mamba1_mixer, parts=True),
     "falcon_mamba": Family(_all(LINEAR), mamba1_mixer, parts=True),
     "mamba2": Family(_all(LINEAR), mamba2_mixer, parts=True),

@@ -87,10 +87,9 @@ def with_precision(model: ModelSpec, scheme: str, *, kv_cache: str | None = None
         return replace(model, kv_cache_precision=precision(kv_cache) if kv_cache else cache)
     base = target if target.name in ("bf16", "fp16") else model.precisions.lm_head
     cache = precision(kv_cache or ("fp8" if target.name == "nvfp4" else base.name))
-    quantized = _quantized_kinds(model, target)
-    kinds = {kind: target if kind in quantized else base for kind in _present_kinds(model)}
-    absent = dict.fromkeys(_ALL_KINDS - kinds.keys(), base)
-    precisions = WeightPrecisions(**kinds, **absent, lm_head=base)
+    quantized = _quantized_kinds(model, target) & _present_kinds(model)
+    kinds = {kind: target if kind in quantized else base for kind in _ALL_KINDS}
+    precisions = WeightPrecisions(**kinds, lm_head=base)
     return replace(model, precisions=precisions, kv_cache_precision=cache)
 
 
