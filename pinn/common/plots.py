@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 #: Marker and colour of what comes first, second, ...: dark and light in turn, no two alike in grey.
@@ -31,7 +30,7 @@ DPI = 110
 def new_figure(
     height: float, rows: int = 1, columns: int = 1, **sharing: Any
 ) -> tuple[Figure, Shaped[np.ndarray, "rows columns"]]:
-    """A figure of page width with a grid of axes.
+    """A figure of page width with a grid of axes: no frame, small ticks.
 
     Args:
         height: In inches.
@@ -42,14 +41,9 @@ def new_figure(
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **sharing)
     for one in axes.flat:
-        tidy(one)
+        one.spines[["top", "right"]].set_visible(False)
+        one.tick_params(labelsize=8)
     return figure, axes
-
-
-def tidy(axes: Axes) -> None:
-    """No frame, small ticks."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8)
 
 
 def markers(names: Iterable[str]) -> Looks:

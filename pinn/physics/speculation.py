@@ -111,26 +111,18 @@ def draft_pass_costs(deployment: Deployment) -> StepCosts:
     )
 
 
-def verified_sums(sums: BatchSums, tokens: int) -> BatchSums:
-    """What passes the model when each decode comes with so many drafted tokens."""
-    added = sums.decode_requests * tokens
-    return replace(
-        sums,
-        decode_requests=sums.decode_requests + added,
-        decode_context=sums.decode_context + added,
-        windowed_decode_context=sums.windowed_decode_context + added,
-    )
+def drafted_sums(sums: BatchSums, tokens: int, rows: str) -> BatchSums:
+    """Sums of a pass in which each decode comes with so many drafted tokens.
 
-
-def first_pass_sums(sums: BatchSums, tokens: int) -> BatchSums:
-    """Sums of the draft's first pass, of whose tokens each request samples one."""
+    Args:
+        sums: Of the batches without them.
+        tokens: Drafted for each request.
+        rows: What they count as: ``decode_requests`` in the model, which samples all of them;
+            ``prefill_tokens`` in the draft's first pass, where each request samples one.
+    """
     added = sums.decode_requests * tokens
-    return replace(
-        sums,
-        prefill_tokens=sums.prefill_tokens + added,
-        decode_context=sums.decode_context + added,
-        windowed_decode_context=sums.windowed_decode_context + added,
-    )
+    more = (rows, "decode_context", "windowed_decode_context")
+    return replace(sums, **{name: getattr(sums, name) + added for name in more})
 
 
 def later_pass_sums(sums: BatchSums, branches: int) -> BatchSums:
@@ -151,7 +143,7 @@ def drafting_features(deployment: Deployment, sums: BatchSums) -> Float[np.ndarr
     costs = speculative_costs(deployment)
     if costs is None or costs.passes == 0:
         return np.zeros((*np.shape(sums.tokens), len(STEP_FEATURES)))
-    found = step_features(costs.first, first_pass_sums(sums, costs.tokens))
+    found = step_features(costs.first, drafted_sums(sums, costs.tokens, "prefill_tokens"))
     later = step_features(costs.later, later_pass_sums(sums, costs.branches))
     found = found + (costs.passes - 1) * later
     found[..., ONCE] = 0.0
@@ -170,7 +162,7 @@ def deployment_features(
     costs = speculative_costs(deployment)
     if costs is None:
         return step_features(step_costs([deployment]), sums)
-    verified = step_features(costs.verified, verified_sums(sums, costs.tokens))
+    verified = step_features(costs.verified, drafted_sums(sums, costs.tokens, "decode_requests"))
     # One request is prepared and answered, however many of its tokens are verified.
     verified[..., ONCE] = step_features(costs.verified, sums)[..., ONCE]
     return verified + drafting_features(deployment, sums)
@@ -181,9 +173,11 @@ def deployment_floor_seconds(deployment: Deployment, sums: BatchSums) -> Float[n
     costs = speculative_costs(deployment)
     if costs is None:
         return floor_seconds(step_costs([deployment]), sums)
-    found = floor_seconds(costs.verified, verified_sums(sums, costs.tokens))
+    found = floor_seconds(costs.verified, drafted_sums(sums, costs.tokens, "decode_requests"))
     if costs.passes:
-        found = found + floor_seconds(costs.first, first_pass_sums(sums, costs.tokens))
+        found = found + floor_seconds(
+            costs.first, drafted_sums(sums, costs.tokens, "prefill_tokens")
+        )
         later = floor_seconds(costs.later, later_pass_sums(sums, costs.branches))
         found = found + (costs.passes - 1) * later
     return found

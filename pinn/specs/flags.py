@@ -145,15 +145,13 @@ class Flag:
         if self.allowed and value not in (*self.allowed, self.default):
             remedy = self.remedy or f"use one of {', '.join(self.allowed)}"
             raise PinnError(f"{self.option} {value!r} is unknown: {remedy}")
-        if not self._is_within(value):
-            raise self._refusal(self._range(), value)
-
-    def _is_within(self, value: Any) -> bool:
-        return (
+        is_within = (
             (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)
             and (self.most is None or value <= self.most)
         )
+        if not is_within:
+            raise self._refusal(self._range(), value)
 
     def _range(self) -> str:
         """What a number must do to lie within the limits."""

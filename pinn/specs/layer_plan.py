@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pinn.common.documents import MOST_LAYERS, check_size, written
+from pinn.common.documents import MOST_LAYERS, written
 from pinn.errors import PinnError
 from pinn.specs.config_fields import ConfigFields
 from pinn.specs.layers import attentions, feed_forwards
@@ -200,7 +200,6 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[LayerPart]:
         PinnError: If a needed size is missing or wrong, or a layer's kind is unknown.
     """
     layers = layer_count(fields)
-    check_size(layers, MOST_LAYERS, f"{fields.source}: layers", "correct the file")
     family = FAMILIES.get(fields.model_type)
     if family is None:
         plain = zip(attentions(fields, layers, max_position), feed_forwards(fields, layers),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
@@ -318,9 +319,8 @@ class ModelSpec:
     left_out: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", printable(self.name))
-        object.__setattr__(self, "model_type", printable(self.model_type))
-        object.__setattr__(self, "asked_as", printable(self.asked_as))
+        for name in ("name", "model_type", "asked_as"):
+            object.__setattr__(self, name, printable(getattr(self, name)))
         for name in ("hidden_size", "vocab_size", "max_position"):
             if getattr(self, name) <= 0:
                 raise PinnError(
@@ -392,11 +392,6 @@ class ModelSpec:
             for g in self.layer_groups
         )
 
-    @property
-    def is_latent(self) -> bool:
-        """Whether the attention is multi-head latent attention."""
-        return any(isinstance(g.attention, LatentAttentionSpec) for g in self.layer_groups)
-
 
 # A model's layer plan in words.
 
@@ -431,11 +426,9 @@ def mixer_names(model: ModelSpec) -> str:
     >>> mixer_names(load_model("Qwen/Qwen3-8B"))
     '36 full attention'
     """
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for group in model.layer_groups:
         if group.attention is not None:
-            name = mixer_name(group.attention)
-            counts[name] = counts.get(name, 0) + group.count
+            counts[mixer_name(group.attention)] += group.count
     text = ", ".join(f"{count} {name}" for name, count in counts.items())
-    experts = sum(g.count for g in model.layer_groups if isinstance(g.ffn, MoeFfnSpec))
-    return f"{text}; {experts} with experts" if experts else text
+    return f"{text}; {model.moe_layers} with experts" if model.moe_layers else text

@@ -37,6 +37,7 @@ from pinn.interface.exports.configured import from_checkpoint
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import kv_layout
 from pinn.specs.gpu import load_gpu
+from pinn.specs.model import mixer_names
 
 CONFIGURATIONS = Path(__file__).resolve().parents[2] / "export" / "blis" / "configurations.csv"
 LENGTH = 800
@@ -83,7 +84,7 @@ def test_the_configurations_are_of_every_kind(exported):
     each = [(d.model.moe, d.model.precisions) for d in deployments]
     formats = {(p.experts if moe else p.dense_ffn).name for moe, p in each}
     assert {"bf16", "fp8", "int4_wo", "mxfp4", "fp8_block"} <= formats
-    assert any(d.model.is_latent for d in deployments)
+    assert any("latent" in mixer_names(d.model) for d in deployments)
 
 
 def test_every_folder_passes_the_rules(exported, folders):

@@ -3,7 +3,7 @@ import pytest
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
 from pinn.specs.huggingface import model_from_config
-from pinn.specs.model import LatentAttentionSpec
+from pinn.specs.model import LatentAttentionSpec, mixer_names
 
 MLA = {
     "model_type": "deepseek_v3",
@@ -75,12 +75,12 @@ def test_latent_attention(parse):
 
 def test_null_latent_fields_mean_plain_attention(parse):
     model = parse(**{**MLA, "kv_lora_rank": None})
-    assert not model.is_latent
+    assert "latent" not in mixer_names(model)
     assert attention(model).kv_heads == 4
 
 
 def test_latent_fields_of_other_types_are_ignored_like_in_vllm(parse):
-    assert not parse(**{**MLA, "model_type": "llama"}).is_latent
+    assert "latent" not in mixer_names(parse(**{**MLA, "model_type": "llama"}))
 
 
 def test_full_width_qk_norm_is_minimax_alone():

@@ -6,7 +6,7 @@ from pinn.engines.kernel_choice import AUTO, CUTLASS, TRITON, as_in_tables
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
-from pinn.specs.model import MoeFfnSpec
+from pinn.specs.model import MoeFfnSpec, mixer_names
 from pinn.training.kernel_learner import KernelSettings, training_deployments
 from pinn.training.synthetic import (
     ACTIVE_WIDTHS,
@@ -45,7 +45,7 @@ def test_draws_span_experts_latent_attention_windows_and_parallelism():
     assert {d.serving.tensor_parallel_size for d in drawn} == {1, 2, 4, 8}
     assert any(d.recipe.expert_parallel_size > 1 for d in drawn)
     assert {d.model.moe is None for d in drawn} == {True, False}
-    assert {d.model.is_latent for d in drawn} == {True, False}
+    assert {"latent" in mixer_names(d.model) for d in drawn} == {True, False}
     assert {d.model.window_tokens is None for d in drawn} == {True, False}
 
 
