@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from pinn.common.documents import MOST_MODEL_SIZE, MOST_REPLICAS, check_size
 from pinn.common.files import given_path
 from pinn.engines import kernel_choice
+from pinn.engines.kernel_choice import MARLIN, named_kernels
 from pinn.engines.recipe import (
     ASSUMED,
     DEFAULT,
@@ -35,7 +36,7 @@ from pinn.specs.model import (
     overridden,
 )
 from pinn.specs.model_names import find_in_catalog
-from pinn.specs.precision import Precision, precision
+from pinn.specs.precision import ACTIVATION_BYTES, Precision, precision
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.specs.speculation import DRAFT_MODEL, EAGLE3, MTP, Speculation
 
@@ -306,9 +307,15 @@ class Deployment:
 
     @property
     def decode_attention_time(self) -> float:
-        """Time of the engine's decode attention, relative to vLLM's."""
-        kernels, gpu = self.recipe.decode_kernels, self.gpu
-        return kernel_choice.decode_attention_time(kernels, gpu, self.kv_cache_precision)
+        """Time of the engine's decode attention, relative to that of the kernels that vLLM runs."""
+        if self.recipe.decode_kernels == kernel_choice.AUTO or not self._is_hopper:
+            return 1.0
+        wide = self.kv_cache_precision.bytes_per_weight >= ACTIVATION_BYTES
+        return kernel_choice.XQA_TIME[16 if wide else 8]
+
+    @property
+    def _is_hopper(self) -> bool:
+        return self.gpu.compute_capability == kernel_choice.HOPPER
 
     def expert_times(self, model: ModelSpec) -> tuple[float, float]:
         """Of reading and of computing routed experts, relative to the kernels that vLLM runs.
@@ -316,28 +323,37 @@ class Deployment:
         Args:
             model: The deployment's own, or what drafts for it.
         """
-        if (
-            model.moe is None
-            or kernel_choice.named_kernels(self.recipe.moe_kernels) == kernel_choice.MARLIN
-        ):
-            return 1.0, 1.0
-        return kernel_choice.expert_times(
-            self.recipe.mxfp4_kernels, self.gpu, model.precisions.experts.name
-        )
+        kernels, named = self.recipe.mxfp4_kernels, named_kernels(self.recipe.moe_kernels)
+        mxfp4 = model.moe is not None and model.precisions.experts.name == "mxfp4"
+        timed = mxfp4 and self._is_hopper and kernels != kernel_choice.AUTO
+        return kernel_choice.EXPERT_TIMES[kernels] if timed and named != MARLIN else (1.0, 1.0)
 
     @property
     def expert_kernels(self) -> str:
-        """Kernels of the experts where they are not the engine's own choice, else ``AUTO``."""
+        """Kernels of the experts where they differ from those timed as ``AUTO``; else ``AUTO``.
+
+        Of block-scaled fp8, ``AUTO`` is Triton's kernel on Hopper, CUTLASS's where whole experts
+        are spread there, and TensorRT-LLM's on data-centre Blackwell (tables of vLLM 0.24.0). So
+        CUTLASS's differs on Hopper where experts are not spread, Triton's on Blackwell. Of mxfp4,
+        ``AUTO`` is a kernel of its own on both, so Marlin's differs (vLLM's
+        VLLM_MXFP4_USE_MARLIN); elsewhere Marlin is what ``AUTO`` picks.
+        """
         if self.model.moe is None:
             return kernel_choice.AUTO
-        recipe, form = self.recipe, self.model.precisions.experts.name
-        kernels = kernel_choice.named_kernels(recipe.moe_kernels)
-        return kernel_choice.timed_apart(kernels, form, self.gpu, recipe.expert_parallel_size)
+        form, kernels = self.model.precisions.experts.name, named_kernels(self.recipe.moe_kernels)
+        whole = self.recipe.expert_parallel_size == 1
+        blackwell = 10.0 <= self.gpu.compute_capability < 11.0
+        differs = {
+            MARLIN: form == "mxfp4" and (self._is_hopper or blackwell),
+            kernel_choice.CUTLASS: form == "fp8_block" and self._is_hopper and whole,
+            kernel_choice.TRITON: form == "fp8_block" and blackwell,
+        }
+        return kernels if differs.get(kernels, False) else kernel_choice.AUTO
 
     @property
     def expert_kernel_format(self) -> Precision:
         """The format whose kernels multiply the experts: theirs, unless Marlin expands them."""
-        if self.expert_kernels == kernel_choice.MARLIN:
+        if self.expert_kernels == MARLIN:
             return precision(kernel_choice.MARLIN_FORMAT)
         return self.model.precisions.experts
 

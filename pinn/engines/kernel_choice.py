@@ -16,7 +16,6 @@ from pinn.engines.recipe import (
 from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
-from pinn.specs.precision import ACTIVATION_BYTES, Precision
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 # Where an engine runs other kernels than vLLM does, and how long they take beside vLLM's.
@@ -59,7 +58,7 @@ DECODE_KERNELS = {
     SGLANG: (AUTO, "sglang 0.5.14 in the tables of aiconfigurator-core 0.12.0: fa3, trtllm_mha"),
     TRTLLM: (XQA, "trtllm 1.3.0rc20 in the tables of aiconfigurator-core 0.12.0: torch_flow"),
 }
-_HOPPER = 9.0
+HOPPER = 9.0
 #: Time of XQA's kernels on Hopper relative to FlashAttention 3's in vLLM 0.24.0, by the bits of a
 #: cached element: geometric means over H100 and H200 (1.10 and 1.14; 0.69 and 0.63) of all shapes
 #: that both tables have, without a window, with heads of 64 or 128 elements, where vLLM's take
@@ -67,19 +66,6 @@ _HOPPER = 9.0
 #: well. On Blackwell, where both run the same kernels, the same means are 1.06 and 1.04. Of Ampere,
 #: Ada and RTX one card each was timed: nothing is said of them.
 XQA_TIME = {16: 1.12, 8: 0.66}
-
-
-def decode_attention_time(kernels: str, gpu: GpuSpec, cache: Precision) -> float:
-    """Time of decode attention relative to that of the kernels that vLLM runs.
-
-    Args:
-        kernels: ``AUTO`` or ``XQA``.
-        gpu: What they run on.
-        cache: Format of the KV cache.
-    """
-    if kernels == AUTO or gpu.compute_capability != _HOPPER:
-        return 1.0
-    return XQA_TIME[16 if cache.bytes_per_weight >= ACTIVATION_BYTES else 8]
 
 
 TORCH_FLOW, FUSED_TRITON = "torch_flow", "fused_triton"
@@ -98,19 +84,6 @@ MXFP4_KERNELS = {
 #: 128 experts are gpt-oss-120b's alone, which is judged by rows of its servers; theirs are 1.19 and
 #: 1.96 for TensorRT-LLM, 1.60 and 1.86 for SGLang.
 EXPERT_TIMES = {TORCH_FLOW: (1.16, 1.61), FUSED_TRITON: (1.47, 1.77)}
-
-
-def expert_times(kernels: str, gpu: GpuSpec, expert_format: str) -> tuple[float, float]:
-    """Time of reading and of computing routed experts relative to the kernels that vLLM runs.
-
-    Args:
-        kernels: ``AUTO``, ``TORCH_FLOW`` or ``FUSED_TRITON``.
-        gpu: What they run on.
-        expert_format: Number format of the experts' weights.
-    """
-    if kernels == AUTO or gpu.compute_capability != _HOPPER or expert_format != "mxfp4":
-        return 1.0, 1.0
-    return EXPERT_TIMES[kernels]
 
 
 # Which kernels multiply routed experts: the engine's own choice, or others, timed apart.
@@ -211,27 +184,4 @@ def with_release_kernels(
 
 def as_in_tables(gpu: GpuSpec) -> str:
     """A flag's value whose kernels are timed as ``AUTO`` on a GPU, whatever a release picks."""
-    return TRITON if gpu.compute_capability == _HOPPER else "flashinfer_trtllm"
-
-
-def timed_apart(kernels: str, expert_format: str, gpu: GpuSpec, spread: int) -> str:
-    """The kernels where they differ from those that are timed as ``AUTO``; else ``AUTO``.
-
-    Of block-scaled fp8, ``AUTO`` is Triton's kernel on Hopper, CUTLASS's where whole experts are
-    spread there, and TensorRT-LLM's on data-centre Blackwell (tables of vLLM 0.24.0). So CUTLASS's
-    differs on Hopper where experts are not spread, Triton's on Blackwell. Of mxfp4, ``AUTO`` is a
-    kernel of its own on both, so Marlin's differs (vLLM's VLLM_MXFP4_USE_MARLIN); elsewhere Marlin
-    is what ``AUTO`` picks.
-
-    Args:
-        kernels: ``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN``.
-        expert_format: Number format of the experts' weights.
-        gpu: What they run on.
-        spread: GPUs over which whole experts are spread.
-    """
-    hopper = gpu.compute_capability == _HOPPER
-    blackwell = 10.0 <= gpu.compute_capability < 11.0
-    if kernels == MARLIN:
-        return MARLIN if expert_format == "mxfp4" and (hopper or blackwell) else AUTO
-    differs = (kernels == CUTLASS and hopper and spread == 1) or (kernels == TRITON and blackwell)
-    return kernels if differs and expert_format == "fp8_block" else AUTO
+    return TRITON if gpu.compute_capability == HOPPER else "flashinfer_trtllm"
