@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 if TYPE_CHECKING:
@@ -183,14 +184,7 @@ FIRST_S = 5.0
 _LONGEST_S = 60.0
 
 
-@dataclass
-class _Work:
-    text: str = ""
-    part: str = ""
-    is_shown: bool = False
-
-
-_WORK = _Work()
+_WORK = SimpleNamespace(text="", part="", is_shown=False)
 
 
 def doing(text: str) -> None:

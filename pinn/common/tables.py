@@ -88,12 +88,6 @@ def escaped_table(table: pa.Table) -> pa.Table:
     return table.rename_columns(names)
 
 
-def escaped_frame(rows: pd.DataFrame) -> pd.DataFrame:
-    """A frame whose text cells are escaped."""
-    texts = rows.select_dtypes(exclude="number").columns
-    return rows.assign(**{name: rows[name].map(escaped) for name in texts}).rename(columns=escaped)
-
-
 def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
     """Read a CSV file of somebody as a frame.
 
@@ -124,7 +118,8 @@ def write_frame(rows: pd.DataFrame, path: Path, **written: Any) -> None:
         path: The file.
         written: Further arguments of ``DataFrame.to_csv``, such as ``float_format``.
     """
-    safe = escaped_frame(rows)
+    texts = rows.select_dtypes(exclude="number").columns
+    safe = rows.assign(**{name: rows[name].map(escaped) for name in texts}).rename(columns=escaped)
     replace_atomically(path, lambda target: safe.to_csv(target, index=False, **written))
 
 

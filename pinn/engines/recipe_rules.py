@@ -68,25 +68,25 @@ def _release(serving: ServingSpec) -> tuple[int, ...]:
 
 
 def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
-    """Why an engine plans no step while the one before runs; None where it does."""
-    if serving.engine == SGLANG:
-        reason = _why_sglang_waits(_release(serving), method, serving.speculative_eagle_topk or 1)
-        return Origin(recipe.DEFAULT, reason) if reason else None
+    """Why an engine plans no step while the one before runs; None where it does.
+
+    SGLang's second version of speculation overlaps, from 0.5.11 on; n-grams from 0.5.14 on.
+    """
     if serving.engine == TRTLLM and method in (speculation.NGRAM, speculation.DRAFT_MODEL):
         reason = "drafters of their own turn the overlap scheduler off, as remembered"
         return Origin(recipe.ASSUMED, f"tensorrt_llm: {reason}")
-    return None
-
-
-def _why_sglang_waits(release: tuple[int, ...], method: str, branches: int) -> str:
-    """Its second version of speculation overlaps, from 0.5.11 on; n-grams from 0.5.14 on."""
-    if method == speculation.NGRAM and release < (0, 5, 14):
-        return "sglang 0.5.3.post1 to 0.5.13 _handle_ngram: no overlap schedule with n-grams"
-    if method != speculation.NGRAM and release < (0, 5, 11):
-        return "sglang 0.5.3.post1 to 0.5.10 environ.py: SGLANG_ENABLE_SPEC_V2 is off"
-    if method != speculation.NGRAM and release < (0, 5, 13) and branches > 1:
-        return "sglang 0.5.11 and 0.5.12 server_args.py: no overlap schedule with trees of drafts"
-    return ""
+    if serving.engine != SGLANG:
+        return None
+    number, has_trees = _release(serving), (serving.speculative_eagle_topk or 1) > 1
+    reason = ""
+    if method == speculation.NGRAM:
+        if number < (0, 5, 14):
+            reason = "0.5.3.post1 to 0.5.13 _handle_ngram: no overlap schedule with n-grams"
+    elif number < (0, 5, 11):
+        reason = "0.5.3.post1 to 0.5.10 environ.py: SGLANG_ENABLE_SPEC_V2 is off"
+    elif number < (0, 5, 13) and has_trees:
+        reason = "0.5.11 and 0.5.12 server_args.py: no overlap schedule with trees of drafts"
+    return Origin(recipe.DEFAULT, f"sglang {reason}") if reason else None
 
 
 # From an engine's flags to what runs: with ``recipe_vllm`` and its like, what knows engines.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pinn.engines import refused_formats
 from pinn.engines.recipe import engine_rows, release
@@ -156,39 +156,30 @@ def latent_cache(d: Deployment) -> Refusal | None:
 # Models and ways to draft that a release does not have.
 
 
-class Absence(NamedTuple):
-    """What releases up to ``absent`` do not have; ``since`` is empty where none has it."""
-
-    architecture: str
-    absent: str
-    since: str
-
-
 @cache
-def absences() -> dict[tuple[str, str, str], Absence]:
+def absences() -> dict[tuple[str, str, str], dict[str, str]]:
     """Engine, part (``model`` or ``mtp``) and model type to the releases without it.
 
-    ``scripts/read_architectures.py`` reads them from the engines' source.
+    The line of the table tells the ``architecture``, the last release from which it is ``absent``
+    and the first that has it, ``since``, empty where none has it. ``scripts/read_architectures.py``
+    reads them from the engines' source.
     """
-    return {
-        (row["engine"], row["part"], row["model_type"]): Absence(
-            row["architecture"], row["absent"], row["since"]
-        )
-        for row in engine_rows("architectures.csv")
-    }
+    rows = engine_rows("architectures.csv")
+    return {(row["engine"], row["part"], row["model_type"]): row for row in rows}
 
 
 def architecture(d: Deployment) -> Refusal | None:
     """A release that is named knows the model; without a name any release is meant."""
     found = absences().get((d.serving.engine, "model", d.model.model_type))
-    if found is None or not d.serving.engine_version or release_of(d) > release(found.absent):
+    if found is None or not d.serving.engine_version or release_of(d) > release(found["absent"]):
         return None
     engine = d.serving.engine
     file = "srt/models" if engine == SGLANG else "vllm/model_executor/models/registry.py"
     return Refusal(
-        f"{engine} {version_of(d)} has no {found.architecture}, the architecture of {d.model.name}",
-        f"use {found.since} or newer" if found.since else "no release that was read has it",
-        f"{engine} {found.absent} {file}",
+        f"{engine} {version_of(d)} has no {found['architecture']}, the architecture of "
+        f"{d.model.name}",
+        f"use {found['since']} or newer" if found["since"] else "no release that was read has it",
+        f"{engine} {found['absent']} {file}",
     )
 
 
@@ -201,12 +192,12 @@ def prediction_layer(d: Deployment) -> Refusal | None:
     if found is None:
         return None
     named = bool(d.serving.engine_version)
-    if found.since and (not named or release_of(d) > release(found.absent)):
+    if found["since"] and (not named or release_of(d) > release(found["absent"])):
         return None
     return Refusal(
         f"vllm {version_of(d)} has no layer of {d.model.name} that predicts further tokens",
-        f"use {found.since} or newer" if found.since else "draft with a model or by n-grams",
-        f"vllm {found.absent} vllm/config/speculative.py",
+        f"use {found['since']} or newer" if found["since"] else "draft with a model or by n-grams",
+        f"vllm {found['absent']} vllm/config/speculative.py",
     )
 
 

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pinn.common.documents import MOST_CSV_BYTES, parse_json, parse_yaml, read_text
+from pinn.common.documents import MOST_CSV_BYTES, first_fault, parse_json, parse_yaml, read_text
 from pinn.errors import PinnError
 from pinn.server.benchmarks.benchmark_run import STATISTICS, NotUsable
-from pinn.specs.schema_faults import first_fault
 from pinn.units import MICROSECOND, MILLISECOND
 
 # A benchmark's file, parsed as far as its kind can be told from its content.

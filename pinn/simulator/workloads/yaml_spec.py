@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from pinn.common.documents import read_yaml, written
+from pinn.common.documents import first_fault, read_yaml, written
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import (
     POISSON,
@@ -21,7 +21,6 @@ from pinn.simulator.workloads.arrivals import (
 )
 from pinn.simulator.workloads.synthetic import PromptGroups, closed_loop, open_loop, shared_prefix
 from pinn.simulator.workloads.workload import AIOHTTP_TIMEOUT_S, Workload
-from pinn.specs.schema_faults import first_fault
 
 # Reading of YAML files into checked models, with errors that name file, place and remedy.
 
