@@ -35,21 +35,14 @@ from pinn.specs.precision import Precision, precision
 # openai gpt-oss (mxfp4)                  bf16        -            -        mxfp4   bf16
 # ======================================  ==========  ===========  =======  ======  ========
 
-#: Label -> format.
+#: Label -> format, whose name most of them are.
 SCHEMES: dict[str, str] = {
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "fp8": "fp8",
-    "fp8_static": "fp8_static",
-    "fp8_block": "fp8_block",
-    "int4": "int4_wo",
-    "int8": "int8",
-    "int8_wo": "int8_wo",
-    "mxfp4": "mxfp4",
-    "mxfp4_mxfp8": "mxfp4_mxfp8",
-    "nvfp4": "nvfp4",
-    "fp4": "nvfp4",
-}
+    label: {"int4": "int4_wo", "fp4": "nvfp4"}.get(label, label)
+    for label in (
+        "bf16", "fp16", "fp8", "fp8_static", "fp8_block", "int4", "int8", "int8_wo", "mxfp4",
+        "mxfp4_mxfp8", "nvfp4", "fp4",
+    )
+}  # fmt: skip
 #: Mixture-of-experts families whose NVFP4 release quantizes the attention too.
 _NVFP4_ATTENTION = frozenset({"qwen3_moe"})
 _FP8 = frozenset({"fp8", "fp8_static", "fp8_block"})
