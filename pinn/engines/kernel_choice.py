@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from pinn.engines.recipe import (
-    DEFAULT,
-    Default,
-    EffectiveRecipe,
-    Origin,
-    kernel_defaults,
-    release,
-)
+from pinn.engines.recipe import DEFAULT, Default, EffectiveRecipe, Origin, kernel_defaults, release
 from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec

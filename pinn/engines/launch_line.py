@@ -75,11 +75,7 @@ _PARTS = {
     "--spec-tokens": "--speculative-config.num_speculative_tokens",
 }
 #: Prefixes of variables that each engine reads.
-_OWN = {
-    VLLM: ("VLLM_",),
-    SGLANG: ("SGLANG_", "SGL_"),
-    TRTLLM: ("TRTLLM_", "TLLM_", "ENABLE_"),
-}
+_OWN = {VLLM: ("VLLM_",), SGLANG: ("SGLANG_", "SGL_"), TRTLLM: ("TRTLLM_", "TLLM_", "ENABLE_")}
 
 
 @dataclass

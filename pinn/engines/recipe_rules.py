@@ -95,11 +95,7 @@ def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
 # no flag sets, such as the kind of schedule, stands in the engine's own file with its source.
 
 
-def effective_recipe(
-    serving: ServingSpec,
-    gpu: GpuSpec,
-    model_type: str = "",
-) -> EffectiveRecipe:
+def effective_recipe(serving: ServingSpec, gpu: GpuSpec, model_type: str = "") -> EffectiveRecipe:
     """What runs under flags on a GPU.
 
     Args:

@@ -78,11 +78,7 @@ class ConfigFields:
         return None
 
     def integer(
-        self,
-        *keys: str,
-        default: int | None = None,
-        least: int = 1,
-        most: int = MOST_MODEL_SIZE,
+        self, *keys: str, default: int | None = None, least: int = 1, most: int = MOST_MODEL_SIZE
     ) -> int:
         """A whole number under the first of the keys that has one.
 

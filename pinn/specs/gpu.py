@@ -161,10 +161,7 @@ def read_foreign_gpu(
         PinnError: If neither the file nor a known chip gives a bandwidth or a compute rate.
     """
     stated: dict[str, Any] = {}
-    for field, units in (
-        ("memory_bandwidth_bytes_per_s", _BANDWIDTH),
-        ("memory_bytes", _CAPACITY),
-    ):
+    for field, units in (("memory_bandwidth_bytes_per_s", _BANDWIDTH), ("memory_bytes", _CAPACITY)):
         value = _number(name, values, units, source)
         if value is not None:
             stated[field] = value
