@@ -26,16 +26,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pinn.common import files as data_folder
-from pinn.common.files import (
-    cache_folder,
-    file_sha256,
-    json_text,
-    replace_atomically,
-    sorted_json,
-    write_json_file,
-    write_whole,
-)
+from pinn.common import files
 from pinn.common.source import Source, installed_versions, read_source
 from pinn.errors import PinnError
 
@@ -94,7 +85,7 @@ def _digest(roots: frozenset[str]) -> str:
         "libraries": {name: versions.get(name) for name in libraries},
         "python": sys.version_info[:2],
     }
-    text = sorted_json(facts)
+    text = files.sorted_json(facts)
     if any(_path(name).stat().st_mtime > _STARTED for name in found):
         # Python may hold the file as it was before: what it gives belongs to no state of the code.
         text += os.urandom(16).hex()
@@ -132,9 +123,9 @@ def _source(name: str, known: dict[str, Source]) -> Source:
 def _modules() -> dict[str, Path]:
     """Every module of the package -> its file."""
     found = {}
-    for folder, _, files in os.walk(_ROOT):
+    for folder, _, names in os.walk(_ROOT):
         package = ".".join([_PACKAGE, *Path(folder).relative_to(_ROOT).parts])
-        for file in files:
+        for file in names:
             if file.endswith(".py"):
                 name = f"{package}.{file.removesuffix('.py')}".removesuffix(".__init__")
                 found[name] = Path(folder, file)
@@ -151,7 +142,7 @@ def _path(name: str) -> Path:
 
 def _data_digests(names: Iterable[str]) -> dict[str, str]:
     # Names that sources were found to give it.
-    return {name: contents_digest(data_folder.data_folder(name)) for name in names}
+    return {name: contents_digest(files.data_folder(name)) for name in names}
 
 
 def _index_path() -> Path:
@@ -161,7 +152,7 @@ def _index_path() -> Path:
     """
     reader = Path(__file__).with_name("source.py").read_bytes()
     about = repr((str(_ROOT), sys.version_info[:2], sorted(installed_versions().items()), reader))
-    return cache_folder() / f"code-{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
+    return files.cache_folder() / f"code-{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
 
 
 @cache
@@ -179,7 +170,7 @@ def _read_index(path: Path) -> dict[str, Source]:
 def _write_index(path: Path, sources: dict[str, Source]) -> None:
     rows = {name: astuple(source) for name, source in sources.items()}
     with suppress(OSError):  # the files are read again next time
-        write_whole(path, json_text(rows))
+        files.write_whole(path, files.json_text(rows))
 
 
 # What decides a result: the function that computes it, its arguments, and all their code.
@@ -256,7 +247,7 @@ class _Reader:
         if isinstance(value, Mapping):
             return {"items": [[self.read(k), self.read(v)] for k, v in value.items()]}
         if isinstance(value, set | frozenset):
-            return {"set": sorted((self.read(item) for item in value), key=sorted_json)}
+            return {"set": sorted((self.read(item) for item in value), key=files.sorted_json)}
         if isinstance(value, partial):
             return [self.read(value.func), self.read(value.args), self.read(value.keywords)]
         if isinstance(value, FunctionType | type):
@@ -300,7 +291,7 @@ def contents_digest(path: Path) -> str:
         inside = sorted(p for p in path.rglob("*") if p.is_file())
         return _recipe_digest({str(p.relative_to(path)): contents_digest(p) for p in inside})
     try:
-        return file_sha256(path)
+        return files.file_sha256(path)
     except OSError as error:
         raise PinnError(f"{path}: cannot be read ({error.strerror}): give a file") from error
 
@@ -324,11 +315,11 @@ def _numbers(value: Any) -> Any:
 
 
 def _shortened(value: Any) -> Any:
-    return value if len(sorted_json(value)) <= _LONGEST else {"sha256": _recipe_digest(value)}
+    return value if len(files.sorted_json(value)) <= _LONGEST else {"sha256": _recipe_digest(value)}
 
 
 def _recipe_digest(value: Any) -> str:
-    return hashlib.sha256(sorted_json(value).encode()).hexdigest()
+    return hashlib.sha256(files.sorted_json(value).encode()).hexdigest()
 
 
 #: In a remembered folder: what it was made of, and the digests of its files. Written last.
@@ -362,9 +353,9 @@ def remembered_value(
     except (OSError, ValueError, KeyError, TypeError):
         pass
     value = function(*arguments, **(aside or {}))
-    text = json_text({"recipe": recipe.to_json(), "value": value}, indent=1)
+    text = files.json_text({"recipe": recipe.to_json(), "value": value}, indent=1)
     with suppress(OSError):  # what cannot be kept is computed again
-        write_whole(path, text + "\n")
+        files.write_whole(path, text + "\n")
     return json.loads(text)["value"]
 
 
@@ -387,7 +378,7 @@ def remembered_table(
         pass
     table = function(*arguments, **(aside or {})).reset_index(drop=True)
     with suppress(OSError):
-        replace_atomically(path, lambda target: table.to_parquet(target, index=False))
+        files.replace_atomically(path, lambda target: table.to_parquet(target, index=False))
     return table
 
 
@@ -414,12 +405,12 @@ def remembered_folder(
 
 def _place(recipe: Recipe, root: Path | None) -> Path:
     name = recipe.function.partition(".")[2] or recipe.function
-    return (root or cache_folder()) / name / recipe.key
+    return (root or files.cache_folder()) / name / recipe.key
 
 
 def _made(folder: Path) -> Path:
     try:
-        replace_atomically(folder / "writable", lambda target: target.touch())
+        files.replace_atomically(folder / "writable", lambda target: target.touch())
         (folder / "writable").unlink()
     except OSError:
         temporary = Path(tempfile.mkdtemp(prefix="pinn-"))
@@ -434,18 +425,18 @@ def _is_whole(folder: Path, recipe: Recipe) -> bool:
         found = json.loads((folder / RECIPE_FILE).read_text())
         if found["recipe"]["key"] != recipe.key:
             return False
-        files = {folder / name: digest for name, digest in found["files_sha256"].items()}
+        digests = {folder / name: digest for name, digest in found["files_sha256"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-    changed = [p for p, digest in files.items() if p.is_file() and contents_digest(p) != digest]
+    changed = [p for p, digest in digests.items() if p.is_file() and contents_digest(p) != digest]
     for path in changed:
         path.unlink()
-    return not changed and all(path.is_file() for path in files)
+    return not changed and all(path.is_file() for path in digests)
 
 
 def _finish(folder: Path, recipe: Recipe) -> None:
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != RECIPE_FILE)
-    digests = {str(p.relative_to(folder)): contents_digest(p) for p in files}
+    inside = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != RECIPE_FILE)
+    digests = {str(p.relative_to(folder)): contents_digest(p) for p in inside}
     with suppress(OSError):
         found = {"recipe": recipe.to_json(), "files_sha256": digests}
-        write_json_file(folder / RECIPE_FILE, found, indent=1)
+        files.write_json_file(folder / RECIPE_FILE, found, indent=1)

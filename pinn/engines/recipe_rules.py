@@ -6,12 +6,7 @@ from functools import lru_cache
 
 from pinn.engines import kernel_choice, recipe
 from pinn.engines.recipe import EffectiveRecipe, Origin, RecipeFields
-from pinn.engines.vllm_sglang_trtllm import (
-    settle_prompt_wait,
-    settle_sglang,
-    settle_trtllm,
-    settle_vllm,
-)
+from pinn.engines.vllm_sglang_trtllm import SETTLERS, settle_prompt_wait
 from pinn.errors import PinnError
 from pinn.specs import speculation
 from pinn.specs.gpu import GpuSpec
@@ -128,7 +123,7 @@ def _shared_recipe(
     _settle_speculation(found)
     settle_prompt_wait(found)
     found.put("scheduler", recipe.SchedulerRules(), "vLLM alone has rules that change")
-    {VLLM: settle_vllm, SGLANG: settle_sglang, TRTLLM: settle_trtllm}[serving.engine](found)
+    SETTLERS[serving.engine](found)
     return found.recipe()
 
 

@@ -10,7 +10,7 @@ from pinn.engines import recipe
 from pinn.engines.recipe import Origin, RecipeFields, release, vllm_rules
 from pinn.errors import PinnError
 from pinn.specs.config_fields import LATENT_TYPES
-from pinn.specs.serving import DEEPEP, FULL_DECODE_ONLY, NO_GRAPHS, PIECEWISE, TRTLLM
+from pinn.specs.serving import DEEPEP, FULL_DECODE_ONLY, NO_GRAPHS, PIECEWISE, SGLANG, TRTLLM, VLLM
 from pinn.specs.speculation import NONE
 from pinn.units import MIB
 
@@ -395,6 +395,10 @@ def settle_trtllm(found: RecipeFields) -> None:
     limit = min(limit, values["max_requests"])
     sizes = trtllm_sizes(limit, found.look_up("cudagraph_padding")[0])
     found.put_graphs(1, sizes[-1], sizes, origin)
+
+
+#: What settles the rest, by engine.
+SETTLERS = {VLLM: settle_vllm, SGLANG: settle_sglang, TRTLLM: settle_trtllm}
 
 
 def settle_prompt_wait(found: RecipeFields) -> None:
