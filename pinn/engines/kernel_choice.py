@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
-from pinn.engines.recipe import DEFAULT, Default, EffectiveRecipe, Origin, kernel_defaults, release
+from pinn.engines.recipe import DEFAULT, EffectiveRecipe, Origin, release_kernels
 from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
@@ -130,25 +129,6 @@ def known_kernels(name: str) -> str:
     """
     named_kernels(name)
     return name.lower()
-
-
-@cache
-def release_kernels(
-    engine: str, version: str, form: str, gpu: GpuSpec, spread: str
-) -> Default | None:
-    """What a release picks by itself; the first line that fits, None where that was not read.
-
-    Args:
-        engine: ``vllm``, ``sglang`` or ``trtllm``.
-        version: As ``--engine-version``.
-        form: Number format of the experts' weights.
-        gpu: What they run on.
-        spread: ``tp`` where each expert is cut over tensor-parallel GPUs, ``ep`` where whole ones
-            are spread over those, ``dp`` where over ranks of data parallelism.
-    """
-    lines = (line for line in kernel_defaults() if (line.engine, line.flag) == (engine, form))
-    numbers = release(version)
-    return next((line for line in lines if line.holds(numbers, gpu, 1, "", spread)), None)
 
 
 def with_release_kernels(

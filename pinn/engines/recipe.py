@@ -156,6 +156,25 @@ def engine_default(
     raise PinnError(f"{engine} {version} has no default for {flag}: give the flag")
 
 
+@cache
+def release_kernels(
+    engine: str, version: str, form: str, gpu: GpuSpec, spread: str
+) -> Default | None:
+    """What a release picks by itself; the first line that fits, None where that was not read.
+
+    Args:
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        version: As ``--engine-version``.
+        form: Number format of the experts' weights.
+        gpu: What they run on.
+        spread: ``tp`` where each expert is cut over tensor-parallel GPUs, ``ep`` where whole ones
+            are spread over those, ``dp`` where over ranks of data parallelism.
+    """
+    lines = (line for line in kernel_defaults() if (line.engine, line.flag) == (engine, form))
+    numbers = release(version)
+    return next((line for line in lines if line.holds(numbers, gpu, 1, "", spread)), None)
+
+
 def reference_version(engine: str) -> Default:
     """The release whose defaults hold where none is named."""
     return _of(engine, "engine_version")[0]
