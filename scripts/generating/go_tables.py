@@ -52,7 +52,7 @@ _NEEDED = (
     "fuse_all_reduce", "fuse_all_reduce_data_parallel", "fuse_all_reduce_pipelined",
     "cudagraph_mode", "graphs_of_drafts",
 )  # fmt: skip
-#: Number formats of experts of which some kernels are timed apart (``timed_apart``).
+#: Number formats of experts of which some kernels are timed apart (``Deployment.expert_kernels``).
 _TIMED_APART = ("fp8_block", "mxfp4")
 #: Kernels of experts by what Go calls them.
 _KERNELS = {"own": AUTO, "triton": TRITON, "cutlass": CUTLASS, "marlin": MARLIN}
