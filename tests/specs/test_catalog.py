@@ -102,7 +102,7 @@ def test_ambiguous_bare_names_list_their_owners(monkeypatch):
 def test_the_local_cache_goes_before_the_hub(tmp_path, monkeypatch, config):
     (tmp_path / "config.json").write_text(json.dumps(config()))
     monkeypatch.setattr(
-        catalog,
+        model_names,
         "cached_file",
         lambda _, filename: tmp_path / filename if filename == "config.json" else None,
     )
