@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,3 +142,27 @@ def write_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], path: 
             table.writerows({name: escaped(cell) for name, cell in row.items()} for row in rows)
 
     replace_atomically(path, write)
+
+
+def write_arrow(table: pa.Table, path: Path, as_json: Callable[[pa.Table], bytes]) -> None:
+    """Write a table as CSV, JSON or Parquet; the file appears whole or not at all.
+
+    Args:
+        table: Text of it is escaped in CSV.
+        path: The file, whose suffix names the format.
+        as_json: The table as a JSON document.
+
+    Raises:
+        PinnError: If the suffix is of no such format.
+    """
+    from pyarrow import csv, parquet
+
+    writers: dict[str, Callable[[Path], object]] = {
+        ".json": lambda target: target.write_bytes(as_json(table)),
+        ".csv": lambda target: csv.write_csv(escaped_table(table), target),
+        ".parquet": lambda target: parquet.write_table(table, target),
+    }
+    if (suffix := path.suffix.lower()) not in writers:
+        known = ", ".join(writers)
+        raise PinnError(f"unknown table format {suffix!r}: name a file that ends in one of {known}")
+    replace_atomically(path, writers[suffix])

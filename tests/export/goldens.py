@@ -380,7 +380,7 @@ def write_goldens(checkpoint: Path, folder: Path, coefficient_files: Sequence[Pa
     configured = golden_rows(checkpoint, coefficient_files)
     table = export_table(configured)
     (folder / TABLE).write_text(table_json(table, configured.provenance))
-    write_table_file(table, configured.provenance, folder / CSV_TABLE, "csv")
+    write_table_file(table, configured.provenance, folder / CSV_TABLE)
     models = [load_model(m) for m in (*MODELS, STATIC_MODEL, PREDICTING_MODEL)]
     specs = specs_document(models, [load_gpu(g) for g in list_gpus()])
     write_specs(specs, folder / SPECS)

@@ -112,7 +112,7 @@ def results(configured, vectors, tmp_path_factory):
     """What clients see of every configuration under every load."""
     out = tmp_path_factory.mktemp("blis")
     table = out / "table.json"
-    write_table_file(export_table(configured), {}, table, "json")
+    write_table_file(export_table(configured), {}, table)
     runs, wanted, loads = [], [], {}
     for row, deployment in enumerate(configured.deployments):
         blocks = blis_kv_blocks(deployment, PROMPT + OUTPUT)

@@ -36,7 +36,6 @@ def breakdown(
     batch: Annotated[
         list[str] | None,
         typer.Option(
-            "--batch",
             help="Step to break down, such as '64 decode @ 2000' (64 requests after 2000 tokens "
             "each) or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.",
         ),
@@ -55,7 +54,6 @@ def breakdown(
     kernels: Annotated[
         Path | None,
         typer.Option(
-            "--kernels",
             help="Folder of fitted kernel surrogates. [default: kernels/all beside the checkpoint, "
             "else checkpoints/kernels/all]",
         ),

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from pinn.coefficients.coefficients import CoefficientSet, deployment_facts, set_to_json
+from pinn.coefficients.coefficients import (
+    NAMED,
+    CoefficientSet,
+    deployment_facts,
+    read_coefficient_set,
+    set_to_json,
+)
+from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.coefficients.surrogate import (
     Surrogate,
     batch_floor_seconds,
     batch_seconds,
     training_space,
 )
+from pinn.common.files import find_checkpoint
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import measured_line
@@ -60,34 +68,37 @@ def make_report(
         distance: How far it lies from what was measured, with a ``sentence``.
     """
     parsed = [parse_batch(text) for text in batches]
-    times = (
-        batch_seconds(found.beta, deployment, parsed),
-        batch_floor_seconds(deployment, parsed),
+    rows = zip(
+        batches,
+        parsed,
+        batch_seconds(found.beta, deployment, parsed).tolist(),
+        batch_floor_seconds(deployment, parsed).tolist(),
+        batch_marks(parsed, deployment),
+        strict=True,
     )
     timed = [
         {
             "batch": text,
-            "step_time_us": float(seconds) / MICROSECOND,
-            **_per_token(deployment, batch, float(seconds)),
-            "floor_us": float(floor) / MICROSECOND,
+            "step_time_us": seconds / MICROSECOND,
+            **_per_token(deployment, batch, seconds),
+            "floor_us": floor / MICROSECOND,
             "marks": marks,
         }
-        for text, batch, seconds, floor, marks in zip(
-            batches, parsed, *times, batch_marks(parsed, deployment), strict=True
-        )
+        for text, batch, seconds, floor, marks in rows
     ]
-    known = set_to_json(found) | deployment_facts(deployment)
-    sampling = asdict(deployment.sampling)
-    recipe = deployment.recipe.described()
-    known["asked_as"] = deployment.model.title
-    return known | {
-        "recipe": recipe,
-        **notices(deployment.serving),
-        "sampling": sampling,
-        "memory": memory_entry(deployment),
-        "batches": timed,
-        "distance": distance,
-    }
+    return (
+        set_to_json(found)
+        | deployment_facts(deployment)
+        | {
+            "asked_as": deployment.model.title,
+            "recipe": deployment.recipe.described(),
+            **notices(deployment.serving),
+            "sampling": asdict(deployment.sampling),
+            "memory": memory_entry(deployment),
+            "batches": timed,
+            "distance": distance,
+        }
+    )
 
 
 def _per_token(deployment: Deployment, batch: Batch, seconds: float) -> dict[str, float]:
@@ -98,13 +109,54 @@ def _per_token(deployment: Deployment, batch: Batch, seconds: float) -> dict[str
     return {"itl_per_token_us": seconds / drafts.tokens_per_step / MICROSECOND}
 
 
+def one_set(
+    given: dict[str, Any], checkpoint: Path | None, path: Path | None
+) -> tuple[CoefficientSet, Deployment]:
+    """The coefficients of one configuration, and its deployment.
+
+    What the user called model, GPU and format is in the set's deployment as ``named``.
+
+    Args:
+        given: The configuration.
+        checkpoint: Trained network; None for the usual one.
+        path: Coefficients in place of the network, or None.
+    """
+    configuration = canonical(given)
+    if path is None:
+        deployment = make_deployment(configuration)
+        found = _network_set(Surrogate.load(find_checkpoint(checkpoint)), deployment)
+    else:
+        found = read_coefficient_set(path)
+        configuration = canonical(found.configuration() | given)
+        deployment = make_deployment(configuration)
+        found.check_deployment(deployment, str(path))
+    named = {k: configuration[k] for k in NAMED if k in configuration}
+    return replace(found, deployment=found.deployment | {"named": named}), deployment
+
+
+def _network_set(surrogate: Surrogate, deployment: Deployment) -> CoefficientSet:
+    coefficients = surrogate.coefficients([deployment])
+    return CoefficientSet(deployment_facts(deployment), coefficients, surrogate.taught_alphas())
+
+
+def one_report(
+    given: dict[str, Any], batches: Sequence[str], checkpoint: Path | None, path: Path | None
+) -> dict[str, Any]:
+    """What is written of one configuration with its ``batches`` timed, as of :func:`one_set`."""
+    found, deployment = one_set(given, checkpoint, path)
+    if path is None:
+        used = find_checkpoint(checkpoint)
+        report = network_report(Surrogate.load(used), deployment, batches, used)
+    else:
+        report = file_report(found, deployment, batches)
+    return report | {"named": found.deployment["named"]}
+
+
 def network_report(
     surrogate: Surrogate, deployment: Deployment, batches: Sequence[str], checkpoint: Path
 ) -> dict[str, Any]:
     """The report of the coefficients of a network, which was loaded from ``checkpoint``."""
-    coefficients = surrogate.coefficients([deployment])
-    facts = deployment_facts(deployment)
-    found = CoefficientSet(facts, coefficients, surrogate.taught_alphas())
+    found = _network_set(surrogate, deployment)
     report = make_report(found, deployment, batches, _distance(surrogate, deployment))
     return with_trust(report, checkpoint, deployment)
 
@@ -246,20 +298,17 @@ def _batch_table(batches: list[dict[str, Any]]) -> Grid:
         Column("step of", True, folds=False), "ms", *["90 % interval"] * bounded,
         *["per token"] * drafted, "tokens/s",
     )  # fmt: skip
-    rows = []
     for entry in batches:
-        step = entry["step_time_us"]
-        ends = [_span(entry)] if bounded else []
-        token = [_ms(entry["itl_per_token_us"]) if "itl_per_token_us" in entry else "-"]
+        step, token = entry["step_time_us"], entry.get("itl_per_token_us")
+        cells = [entry["batch"], _ms(step)]
+        if bounded:
+            low, high = (_ms(entry[f"step_time_{end}_us"], 3) for end in ("low", "high"))
+            cells.append(f"{low} to {high}")
+        if drafted:
+            cells.append("-" if token is None else _ms(token))
         rate = f"{_tokens(entry) / (step * MICROSECOND):,.0f}" if step else "-"
-        rows.append((entry["batch"], _ms(step), *ends, *token * drafted, rate))
-    for row in rows:
-        table.add(*row)
+        table.add(*cells, rate)
     return table
-
-
-def _span(entry: dict[str, Any]) -> str:
-    return f"{_ms(entry['step_time_low_us'], 3)} to {_ms(entry['step_time_high_us'], 3)}"
 
 
 def _ms(microseconds: float, digits: int = 4) -> str:

@@ -10,7 +10,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from pinn.coefficients.configurations import KEYS
+from pinn.coefficients.configurations import (
+    KEYS,
+    canonical,
+    check_configurations,
+    make_deployments,
+    parse_grid,
+    read_configurations,
+)
 from pinn.coefficients.surrogate import (
     Surrogate,
     batch_floor_seconds,
@@ -18,10 +25,10 @@ from pinn.coefficients.surrogate import (
     step_seconds,
     training_space,
 )
-from pinn.common.files import replace_atomically
-from pinn.common.tables import escaped_table
+from pinn.common.files import find_checkpoint
+from pinn.common.screen import doing
+from pinn.common.tables import write_arrow
 from pinn.engines.deployment import Deployment
-from pinn.interface.commands.outputs import TABLES, check_suffix
 from pinn.interface.commands.report_parts import marks_of_each, memory_columns
 from pinn.interface.exports.table import coefficient_columns
 from pinn.physics.batch_sums import sum_batches
@@ -29,6 +36,25 @@ from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
 from pinn.specs.batch import parse_batch
 from pinn.units import MICROSECOND
+
+
+def crossed(configs: Path | None, grid: str | None, given: dict[str, Any]) -> list[dict[str, Any]]:
+    """The configurations of file and grid, combined with each other and with the flags."""
+    shared = canonical(given)
+    rows = read_configurations(configs) if configs is not None else [{}]
+    points = parse_grid(grid) if grid is not None else [{}]
+    check_configurations(len(rows) * len(points))
+    return [{**shared, **row, **point} for row in rows for point in points]
+
+
+def many_table(
+    rows: list[dict[str, Any]], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
+) -> tuple[pa.Table, list[str]]:
+    """The table of many configurations, and why others were left out."""
+    doing(f"{len(rows):,} configurations")
+    surrogate = Surrogate.load(find_checkpoint(checkpoint))
+    kept, deployments, reasons = make_deployments(rows, skip_invalid)
+    return coefficient_table(surrogate, kept, deployments, batches), reasons
 
 
 def coefficient_table(
@@ -111,33 +137,14 @@ def _batch_columns(
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write a table in the format that its suffix names; it appears whole or not at all.
-
-    Raises:
-        PinnError: If the suffix is none of ``TABLES``.
-    """
-    check_suffix(path, TABLES)
-    writer = {".csv": _write_csv, ".json": _write_json, ".parquet": _write_parquet}
-    replace_atomically(path, lambda target: writer[path.suffix.lower()](table, target))
+    """Write the table as its file's suffix says: as JSON, a list of rows, one a line."""
+    write_arrow(table, path, _json)
 
 
-def _write_csv(table: pa.Table, path: Path) -> None:
-    from pyarrow import csv
-
-    csv.write_csv(escaped_table(table), path)
-
-
-def _write_parquet(table: pa.Table, path: Path) -> None:
-    from pyarrow import parquet
-
-    parquet.write_table(table, path)
-
-
-def _write_json(table: pa.Table, path: Path) -> None:
+def _json(table: pa.Table) -> bytes:
     columns, names = [_cells(column) for column in table.columns], table.column_names
     rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-    encode = msgspec.json.Encoder().encode
-    path.write_bytes(b"[\n" + b",\n".join(map(encode, rows)) + b"\n]\n")
+    return b"[\n" + b",\n".join(map(msgspec.json.Encoder().encode, rows)) + b"\n]\n"
 
 
 def _cells(column: pa.ChunkedArray) -> list[Any]:

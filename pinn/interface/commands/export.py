@@ -48,7 +48,7 @@ def _root() -> None:
 @app.command()
 @asked
 def onnx(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the two graphs.")], how: OnnxRequest
+    out: Annotated[Path, typer.Option(help="Folder for the two graphs.")], how: OnnxRequest
 ) -> None:
     """The network and the step time as ONNX graphs.
 
@@ -112,10 +112,9 @@ def table_of(rows: list[dict[str, Any]], out: Path, how: TableRequest) -> None:
     """Write the table of configurations."""
     from pinn.interface.exports.table import export_table, write_table_file
 
-    kind = out.suffix.lower().removeprefix(".")
     configured = _configured(rows, how)
     ends = _intervals(configured, how.checkpoint) if how.intervals else None
-    write_table_file(export_table(configured, ends), configured.provenance, out, kind)
+    write_table_file(export_table(configured, ends), configured.provenance, out)
     typer.echo(f"{len(configured):8} configurations written to {out}")
 
 
@@ -133,7 +132,7 @@ def _intervals(configured: Configured, checkpoint: Path | None) -> np.ndarray | 
 @app.command()
 @asked
 def blis(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the folders.")],
+    out: Annotated[Path, typer.Option(help="Folder for the folders.")],
     configs: Configs = None,
     *,
     how: BlisRequest,

@@ -27,7 +27,7 @@ app = typer.Typer()
 @engine_flags(ServingSpec)
 def measure(
     model: Annotated[
-        str, typer.Option("--model", help="Folder with a config.json, or a name that vLLM knows.")
+        str, typer.Option(help="Folder with a config.json, or a name that vLLM knows.")
     ],
     more: Annotated[
         list[str] | None,
@@ -38,12 +38,11 @@ def measure(
     ),
     gpu: Gpu = None,
     minutes: Annotated[
-        float, typer.Option("--minutes", min=0.1, help="Of measuring, once the engine has started.")
+        float, typer.Option(min=0.1, help="Of measuring, once the engine has started.")
     ] = 10.0,
     load: Annotated[
         list[str] | None,
         typer.Option(
-            "--load",
             help="Closed loop that is asked for, as CLIENTSxPROMPTxOUTPUT; may be given again. "
             "[default: 1, 16, 64 and 256 clients of 1000x200]",
         ),
@@ -54,15 +53,13 @@ def measure(
     ] = None,
     python: Annotated[
         str,
-        typer.Option(
-            "--python", help="Interpreter that has the engine.", show_default="that of pinn"
-        ),
+        typer.Option(help="Interpreter that has the engine.", show_default="that of pinn"),
     ] = sys.executable,
     serve: Annotated[
         bool, typer.Option("--serve", help="Also load a server on this machine, before the steps.")
     ] = False,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Of that server; 0 for a free one.")
+        int, typer.Option(min=0, max=65535, help="Of that server; 0 for a free one.")
     ] = 0,
     force: Annotated[
         bool,

@@ -43,28 +43,22 @@ def plan(
     asked: PlanRequest,
     price: Annotated[
         str | None,
-        typer.Option(
-            "--price", help="Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]"
-        ),
+        typer.Option(help="Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]"),
     ] = None,
     out: Annotated[
         Path | None, output("--out", "Folder for plan.json, plan.csv, plan.html, PNGs.")
     ] = None,
     backend: Annotated[
         str,
-        typer.Option(
-            "--backend", help="processes of this machine, or ray.", rich_help_panel=_WHERE
-        ),
+        typer.Option(help="processes of this machine, or ray.", rich_help_panel=_WHERE),
     ] = "processes",
     workers: Annotated[
         int | None,
-        typer.Option(
-            "--workers", help="Tasks at a time. [default: one per core]", rich_help_panel=_WHERE
-        ),
+        typer.Option(help="Tasks at a time. [default: one per core]", rich_help_panel=_WHERE),
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option("--address", help="Of a running Ray cluster.", rich_help_panel=_WHERE),
+        typer.Option(help="Of a running Ray cluster.", rich_help_panel=_WHERE),
     ] = None,
     *,
     flags: dict[str, Any],

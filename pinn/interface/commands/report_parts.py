@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from pinn.coefficients.coefficients import NAMES, CoefficientSet, covariance_entry
+from pinn.coefficients.coefficients import NAMES, CoefficientSet
 from pinn.coefficients.intervals import (
     LEVEL,
     REFERENCE_BATCH,
@@ -210,7 +210,7 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
     """A coefficient report with the ends of its intervals and what left-out data showed.
 
     Entries get ``low`` and ``high``, batches ``step_time_low_us``, ``step_time_high_us`` and
-    perhaps a further mark.
+    perhaps a further mark; alphas that no data taught have no ends.
     Where the checkpoint has no intervals, ``intervals`` says why and nothing else changes.
     """
     try:
@@ -220,12 +220,6 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
         known = gpu_is_known(checkpoint, deployment)
         situation = Situation(deployment, distance, known)
         halves = [step_half_width(calibration, known, text) for text in texts]
-        batches = [
-            entry
-            | _step_ends(entry["step_time_us"], half)
-            | {"marks": entry["marks"] + _far(calibration, each.total)}
-            for entry, half, each in zip(report["batches"], halves, far, strict=True)
-        ]
     except PinnError as error:
         return report | {"intervals": {"missing": str(error)}}
     outside = report["distance"]["outside_training_range"]
@@ -234,10 +228,15 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
     nearest = report["distance"]["nearest_measured"]
     if nearest is not None:
         sentence += f" The nearest measured deployment is {nearest}."
-    return report | {
-        "beta": _with_ends("beta", report["beta"], calibration, known),
-        "alpha": _with_ends("alpha", report["alpha"], calibration, known),
-        "batches": batches,
+    ends = {
+        name: calibration.coefficient_interval(name, entry["value"], known)
+        for name, entry in _coefficients(report)
+        if entry.get("taught", True)
+    }
+    found = _bounded(report, ends, halves)
+    for entry, each in zip(found["batches"], far, strict=True):
+        entry["marks"] += _far(calibration, each.total)
+    return found | {
         "distance": report["distance"] | described | {"sentence": sentence},
         "intervals": {
             "level": calibration.level,
@@ -255,51 +254,32 @@ def with_posterior(
         posterior_step_half_widths,
     )
 
-    ends = posterior_coefficient_ends(found)
-    places = {name: i for i, name in enumerate(NAMES)}
-
-    def bounded(part: str) -> dict[str, dict[str, Any]]:
-        entries = {}
-        for name, entry in report[part].items():
-            low, high = ends[:, places[f"{part}.{name}"]].tolist()
-            entries[name] = entry if math.isnan(low) else entry | {"low": low, "high": high}
-        return entries
-
+    pairs = zip(NAMES, posterior_coefficient_ends(found).T.tolist(), strict=True)
+    ends = {name: pair for name, pair in pairs if not math.isnan(pair[0])}
     texts = [entry["batch"] for entry in report["batches"]]
-    halves = posterior_step_half_widths(found, deployment, [*texts, REFERENCE_BATCH])
-    batches = []
-    for entry, half in zip(report["batches"], halves, strict=False):
-        batches.append(entry | _step_ends(entry["step_time_us"], float(half)))
-    return report | {
-        "beta": bounded("beta"),
-        "alpha": bounded("alpha"),
-        "batches": batches,
-        "intervals": {"level": LEVEL, "tpot": around(1.0, float(halves[-1]))},
-        "covariance": None if found.covariance is None else covariance_entry(found.covariance),
-    }
+    *halves, usual = posterior_step_half_widths(found, deployment, [*texts, REFERENCE_BATCH])
+    intervals = {"level": LEVEL, "tpot": around(1.0, float(usual))}
+    return _bounded(report, ends, map(float, halves)) | {"intervals": intervals}
 
 
-def _with_ends(
-    part: str,
-    entries: Mapping[str, dict[str, Any]],
-    calibration: StatedIntervals,
-    gpu_known: bool,
-) -> dict[str, dict[str, Any]]:
-    """Entries with ``low`` and ``high``; alphas that no data taught have none."""
-    found = {}
-    for name, entry in entries.items():
-        if entry.get("taught", True):
-            low, high = calibration.coefficient_interval(
-                f"{part}.{name}", entry["value"], gpu_known
-            )
-            entry = entry | {"low": low, "high": high}
-        found[name] = entry
-    return found
+def _coefficients(report: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The entries of a report under the names of ``NAMES``."""
+    for part in ("beta", "alpha"):
+        for name, entry in report[part].items():
+            yield f"{part}.{name}", entry
 
 
-def _step_ends(step_time_us: float, half: float) -> dict[str, float]:
-    low, high = around(step_time_us, half)
-    return {"step_time_low_us": low, "step_time_high_us": high}
+def _bounded(
+    report: dict[str, Any], ends: Mapping[str, Sequence[float]], halves: Iterable[float]
+) -> dict[str, Any]:
+    """The report with the ends of coefficients, where they are known, and of step times."""
+    for name, entry in _coefficients(report):
+        if name in ends:
+            entry["low"], entry["high"] = ends[name]
+    for entry, half in zip(report["batches"], halves, strict=True):
+        low, high = around(entry["step_time_us"], half)
+        entry |= {"step_time_low_us": low, "step_time_high_us": high}
+    return report
 
 
 def _far(calibration: StatedIntervals, distance: float) -> list[str]:

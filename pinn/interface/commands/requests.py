@@ -80,7 +80,6 @@ class SimulationRequest:
     workload: Annotated[
         Path | None,
         typer.Option(
-            "--workload",
             help="CSV trace, TraceV2 header, inference-perf or BLIS YAML, or a plain YAML with "
             "prompt_tokens, output_tokens and stages or concurrency; or give --input-len and the "
             "flags beside it.",
@@ -101,7 +100,6 @@ class SimulationRequest:
     sensitivity: Annotated[
         str | None,
         typer.Option(
-            "--sensitivity",
             metavar="FIGURE",
             help="Also say which coefficients a figure of the JSON depends on, such as "
             "e2e_mean_ms: the run again with each one changed, everything else equal.",
@@ -118,7 +116,6 @@ class PlanRequest:
     slo: Annotated[
         str,
         typer.Option(
-            "--slo",
             help="Limits: 'ttft<=1s, tpot<=40ms for 95 %' asks that so many requests meet all of "
             "them; 'p99 ttft<=2s', 'mean e2e<=20s', 'p95 itl<=80ms' are on all requests. "
             "Separate the two kinds with a semicolon.",
@@ -127,7 +124,6 @@ class PlanRequest:
     workload: Annotated[
         Path | None,
         typer.Option(
-            "--workload",
             help="The load, as of 'pinn simulate'; no closed loop. Or give --input-len and the "
             "flags beside it.",
         ),
@@ -143,18 +139,14 @@ class PlanRequest:
             "how much each candidate serves, by what a request per second takes.",
         ),
     ] = None
-    max_gpus: Annotated[
-        int | None, typer.Option("--max-gpus", min=1, help="GPUs to rent at most.")
-    ] = None
+    max_gpus: Annotated[int | None, typer.Option(min=1, help="GPUs to rent at most.")] = None
     configs: Annotated[
         Path | None,
-        typer.Option(
-            "--configs", help="Only these candidates: a file as of 'pinn coefficients --configs'."
-        ),
+        typer.Option(help="Only these candidates: a file as of 'pinn coefficients --configs'."),
     ] = None
     candidates: Annotated[
         Path | None,
-        typer.Option("--candidates", help="Flags to combine. [default: conf/plan/candidates.yaml]"),
+        typer.Option(help="Flags to combine. [default: conf/plan/candidates.yaml]"),
     ] = None
     disaggregate: Annotated[
         bool,
@@ -166,7 +158,7 @@ class PlanRequest:
     ] = False
     coefficients: CoefficientFiles = None
     checkpoint: Checkpoint = None
-    top: Annotated[int, typer.Option("--top", min=1, help="Rows to examine in full.")] = 5
+    top: Annotated[int, typer.Option(min=1, help="Rows to examine in full.")] = 5
     seed: WorkloadSeed = None
 
 
@@ -174,39 +166,37 @@ class PlanRequest:
 class CalibrationRequest:
     """What was measured on a server, and the coefficients that it is fitted from."""
 
-    observations: Annotated[
-        Path | None, typer.Option("--observations", help="Folder that 'pinn ingest' wrote.")
-    ] = None
+    observations: Annotated[Path | None, typer.Option(help="Folder that 'pinn ingest' wrote.")] = (
+        None
+    )
     benchmarks: Annotated[
         list[Path] | None,
         typer.Option(
-            "--benchmarks",
             help="Files or folders that a benchmark tool wrote, in place of traces; several in a "
             "row.",
         ),
     ] = None
     steps: Annotated[
         Path | None,
-        typer.Option("--steps", help="Folder that 'pinn measure' wrote, or a CSV file like it."),
+        typer.Option(help="Folder that 'pinn measure' wrote, or a CSV file like it."),
     ] = None
     model: Annotated[
         str | None,
-        typer.Option("--model", help="What the benchmarks were of: a name, or a config.json."),
+        typer.Option(help="What the benchmarks were of: a name, or a config.json."),
     ] = None
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", help="What they ran on: a name, or a datasheet.")
-    ] = None
+    gpu: Annotated[str | None, typer.Option(help="What they ran on: a name, or a datasheet.")] = (
+        None
+    )
     append: Annotated[
         Path | None,
         typer.Option(
-            "--append",
             help="Go on from the posterior of an earlier calibration, and say its drift; its "
             "model, GPU and flags hold where no other are given.",
         ),
     ] = None
     base: Annotated[
         Path | None,
-        typer.Option("--base", help="Coefficient set to start from, in place of the network."),
+        typer.Option(help="Coefficient set to start from, in place of the network."),
     ] = None
     checkpoint: Checkpoint = None
     force: Annotated[
@@ -215,7 +205,6 @@ class CalibrationRequest:
     budget: Annotated[
         int,
         typer.Option(
-            "--budget",
             help="Intervals to fit to, chosen at random; 0 for all there are.",
             min=0,
             rich_help_panel=_TRACES,
@@ -224,13 +213,12 @@ class CalibrationRequest:
     intervals: Annotated[
         str,
         typer.Option(
-            "--intervals",
             help="Fit to windows (means of 5 to 15 steps), singles (one step) or both.",
             rich_help_panel=_TRACES,
         ),
     ] = "both"
     seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Of the random choice.", rich_help_panel=_TRACES)
+        int, typer.Option(min=0, help="Of the random choice.", rich_help_panel=_TRACES)
     ] = 0
 
 
@@ -264,7 +252,6 @@ class BlisRequest:
     worst_error: Annotated[
         float,
         typer.Option(
-            "--worst-error",
             min=0.0,
             help="Refuse a configuration of whose step times BLIS's formula gets one more wrong "
             "than by this share, with the vector that run.sh picks for such a batch.",
@@ -279,14 +266,14 @@ class OnnxRequest:
     checkpoint: Checkpoint = None
     inputs: Annotated[
         Path | None,
-        typer.Option("--inputs", help="JSON file to write: inputs of both graphs, and the result."),
+        typer.Option(help="JSON file to write: inputs of both graphs, and the result."),
     ] = None
     configs: Annotated[
         str,
-        typer.Option("--configs", help="The one configuration of --inputs, as of 'export table'."),
+        typer.Option(help="The one configuration of --inputs, as of 'export table'."),
     ] = "model=Llama-3.1-8B gpu=H100"
     batch: Annotated[
-        str, typer.Option("--batch", help="The batch of --inputs, as of 'pinn coefficients'.")
+        str, typer.Option(help="The batch of --inputs, as of 'pinn coefficients'.")
     ] = "32 decode @ 700"
 
 
@@ -304,5 +291,5 @@ class SpecsRequest:
     ] = None
     quantization: Annotated[
         str | None,
-        typer.Option("--quantization", help="Serve the models in another format, such as fp8."),
+        typer.Option(help="Serve the models in another format, such as fp8."),
     ] = None

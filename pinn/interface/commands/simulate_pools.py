@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pinn.coefficients.configurations import parse_pool
+from pinn.common.screen import say
 from pinn.errors import PinnError
+from pinn.interface.commands.simulation_report import finite
+from pinn.planning.candidates import hardware_label
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.many import Job
+from pinn.simulator.pool_report import pools_statistics, print_pools
+from pinn.simulator.pools import Link, Pool, default_link, simulate_pools
+from pinn.simulator.run import write_requests
+from pinn.simulator.statistics import overload
 from pinn.specs.serving import VLLM
-
-if TYPE_CHECKING:
-    from pinn.simulator.many import Job
-    from pinn.simulator.pools import Link, Pool, PoolsRun
+from pinn.units import GIGA
 
 _NO_INTERVALS = "nothing measured says how far off two pools together are"
 
@@ -51,96 +57,49 @@ def refuse(given: Mapping[str, Any]) -> None:
             raise PinnError(f"--{name.replace('_', '-')} with --prefill and --decode: {remedy}")
 
 
-@dataclass(frozen=True)
-class ServedByPools:
-    """Two pools, and how they served.
-
-    Attributes:
-        run: The run.
-        prefill: The prefill pool.
-        decode: The decode pool.
-    """
-
-    run: PoolsRun
-    prefill: Pool
-    decode: Pool
-
-    def figures(self, stage: int | None = None) -> dict[str, Any]:
-        """All of them, or those of a stage's clients."""
-        from pinn.simulator.pool_report import pools_statistics
-
-        return pools_statistics(self.run, self.prefill, self.decode, stage)
-
-    def document(self, about: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Figures ready for JSON, with what is said about the prefill and the decode pool."""
-        from pinn.simulator.statistics import overload
-
-        run = self.run.decode
-        figures = self.figures()
-        for pool, of_pool in zip(figures["pools"].values(), about, strict=True):
-            pool["deployment"] = of_pool
-        return _finite(figures) | {
-            "stages": [_finite(self.figures(stage)) for stage in range(run.workload.stages)],
-            "overloaded": overload(run),
-            "intervals": {"missing": _NO_INTERVALS},
-            "assumptions": _assumptions(self.decode.deployment.serving.engine),
-        }
-
-
 def serve_pools(
-    jobs: Sequence[Job], workers: Sequence[int], gb_per_s: float | None, requests: Path | None
-) -> ServedByPools:
-    """Simulate, print, and write every request.
+    jobs: Sequence[Job],
+    workers: Sequence[int],
+    gb_per_s: float | None,
+    requests: Path | None,
+    about: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Simulate, print, and write every request; the figures ready for JSON.
 
     Args:
         jobs: Of the prefill and of the decode pool, on the same workload.
         workers: Servers of each.
         gb_per_s: Of the link; None for the GPUs' network adapters.
         requests: Where every request goes.
+        about: What JSON says of each.
     """
-    from pinn.simulator.pools import simulate_pools
-
-    prefill, decode = (_pool(job, count) for job, count in zip(jobs, workers, strict=True))
-    run = simulate_pools(prefill, decode, jobs[0].workload, _link(prefill, decode, gb_per_s))
-    served = ServedByPools(run, prefill, decode)
-    _report(served)
-    if requests is not None:
-        from pinn.simulator.run import write_requests
-
-        write_requests(run.decode, requests, run.transfers.columns())
-    return served
-
-
-def _pool(job: Job, workers: int) -> Pool:
-    from pinn.simulator.engine_spec import EngineSpec
-    from pinn.simulator.pools import Pool
-
-    engine = replace(job.engine or EngineSpec(), replicas=workers)
-    return Pool(job.deployment, job.latency, engine)
-
-
-def _link(prefill: Pool, decode: Pool, gb_per_s: float | None) -> Link:
-    from pinn.simulator.pools import Link, default_link
-
-    latency_s = decode.engine.kv_transfer_latency_s
-    rate = default_link(prefill, decode).bytes_per_s if gb_per_s is None else gb_per_s * 1e9
-    return Link(rate, latency_s)
-
-
-def _report(served: ServedByPools) -> None:
-    from pinn.common.screen import say
-    from pinn.planning.candidates import hardware_label
-    from pinn.simulator.pool_report import print_pools
-    from pinn.simulator.statistics import overload
-
-    run, prefill, decode = served.run.decode, served.prefill.deployment, served.decode.deployment
-    late = overload(run)
-    heading = f"{decode.model.name}, {run.workload.name}, prefill and decode apart"
+    prefill, decode = (
+        Pool(job.deployment, job.latency, replace(job.engine or EngineSpec(), replicas=count))
+        for job, count in zip(jobs, workers, strict=True)
+    )
+    rate = default_link(prefill, decode).bytes_per_s if gb_per_s is None else gb_per_s * GIGA
+    link = Link(rate, decode.engine.kv_transfer_latency_s)
+    served = simulate_pools(prefill, decode, jobs[0].workload, link)
+    run, late = served.decode, overload(served.decode)
+    stages = (None, *range(run.workload.stages))
+    figures, *of_stages = (pools_statistics(served, prefill, decode, stage) for stage in stages)
+    assumptions = _assumptions(decode.deployment.serving.engine)
+    heading = f"{decode.deployment.model.name}, {run.workload.name}, prefill and decode apart"
     say(f"{heading}, {late}" if late else heading)
-    labels = {"prefill": hardware_label(prefill), "decode": hardware_label(decode)}
-    print_pools(run, served.figures(), labels)
-    say(f"Assumed: {'; '.join(_assumptions(decode.serving.engine))}.")
+    pools = {"prefill": prefill, "decode": decode}
+    print_pools(run, figures, {name: hardware_label(p.deployment) for name, p in pools.items()})
+    say(f"Assumed: {'; '.join(assumptions)}.")
     say(f"No intervals: {_NO_INTERVALS}.")
+    if requests is not None:
+        write_requests(run, requests, served.transfers.columns())
+    for pool, of_pool in zip(figures["pools"].values(), about, strict=True):
+        pool["deployment"] = of_pool
+    return finite(figures) | {
+        "stages": finite(of_stages),
+        "overloaded": late,
+        "intervals": {"missing": _NO_INTERVALS},
+        "assumptions": assumptions,
+    }
 
 
 def _assumptions(engine: str) -> list[str]:
@@ -154,14 +113,3 @@ def _assumptions(engine: str) -> list[str]:
         else "the first token travels beside the keys and values",
         "a prompt's blocks on the prefill server are free when its step ends",
     ]
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null stands for them."""
-    import math
-
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,22 +1,33 @@
-"""What pinn simulate says of its figures: how sure, and what moves them."""
+"""What pinn simulate runs and says of it: figures, how sure they are, and what moves them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from pinn.coefficients.coefficients import CoefficientSet
+import pinn
+from pinn.coefficients.coefficients import CoefficientSet, deployment_facts, read_coefficient_set
+from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.coefficients.intervals import LEVEL, Ends, read_calibration
 from pinn.coefficients.step_interval import describe_trust, outside_inputs, situation_of
-from pinn.common.screen import Grid, page
+from pinn.common.files import file_sha256, find_checkpoint
+from pinn.common.screen import Grid, doing, page, say
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.interface.commands.report_parts import METRICS
+from pinn.interface.commands.options import named
+from pinn.interface.commands.report_parts import METRICS, notices
+from pinn.interface.commands.requests import SimulationRequest
+from pinn.planning.candidates import hardware_label
 from pinn.server.calibration.posterior import posterior_step_half_widths
-from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import (
+    LinearLatency,
+    latency_from_checkpoint,
+    latency_from_json,
+)
 from pinn.simulator.many import (
     Figures,
     Job,
@@ -27,7 +38,100 @@ from pinn.simulator.many import (
     standing_step,
 )
 from pinn.simulator.run import Run
-from pinn.simulator.statistics import run_statistics
+from pinn.simulator.statistics import overload, print_report, run_statistics
+from pinn.simulator.workloads.load_flags import Load
+from pinn.specs.flags import flags_apart
+
+#: A run, its intervals and what they rest on, and how far each coefficient moves a figure.
+Served = tuple[Run, dict[str, Any] | None, dict[str, Any] | None]
+
+
+def simulation_job(
+    asked: SimulationRequest, load: Load, flags: dict[str, Any]
+) -> tuple[Job, LinearLatency]:
+    """What is simulated, and the coefficients that time its steps; flags go before the request."""
+    of_engine, others = flags_apart(EngineSpec, flags)
+    engine = EngineSpec(**of_engine)
+    file = asked.coefficients
+    known = {} if file is None else read_coefficient_set(file).configuration()
+    known |= named(asked.model, asked.gpu)
+    deployment = make_deployment(canonical(known | others))
+    workload = load.draw(asked.rate)
+    if file is None:
+        latency = latency_from_checkpoint(deployment, find_checkpoint(asked.checkpoint))
+    else:
+        latency = latency_from_json(deployment, file)
+    return Job(deployment, workload, latency, engine), latency
+
+
+def serve(job: Job, latency: LinearLatency, asked: SimulationRequest) -> Served:
+    """The run, its intervals where anything tells, and sensitivities where they are asked for."""
+    doing(f"serving {len(job.workload):,} requests")
+    run, file, figure = job.run(), asked.coefficients, asked.sensitivity
+    if file is None:
+        trust = simulation_trust(run, job, latency, find_checkpoint(asked.checkpoint))
+    else:
+        trust = posterior_trust(run, job, latency, read_coefficient_set(file))
+    moved = None if figure is None else simulated_sensitivity(job, latency, run, figure)
+    return run, trust, moved
+
+
+def about(job: Job, load: Load, asked: SimulationRequest) -> dict[str, Any]:
+    """What was simulated and with what, so that the figures can be had again."""
+    facts = deployment_facts(job.deployment)
+    facts["serving"] |= asdict(job.engine or EngineSpec())
+    source = asked.coefficients or find_checkpoint(asked.checkpoint)
+    return facts | {
+        "recipe": job.deployment.recipe.described(),
+        **notices(job.deployment.serving),
+        "workload": load.document | {"rate_per_s": asked.rate, "seed": load.seed},
+        "coefficients": {"path": str(source), "sha256": file_sha256(source)},
+        "simulated_by": f"pinn {pinn.__version__}",
+    }
+
+
+def simulation_figures(
+    run: Run, trust: dict[str, Any] | None, sensitivity: dict[str, Any] | None
+) -> dict[str, Any]:
+    """All figures of a run, ready for JSON: None is what does not exist."""
+    report: dict[str, Any] = finite(run_statistics(run))
+    report["stages"] = [finite(run_statistics(run, i)) for i in range(run.workload.stages)]
+    report["overloaded"] = overload(run)
+    if trust is not None:
+        report["intervals"] = trust
+    if sensitivity is not None:
+        report["sensitivity"] = sensitivity
+    return report
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null stands for them."""
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_simulation(
+    deployment: Deployment,
+    run: Run,
+    trust: dict[str, Any] | None,
+    sensitivity: dict[str, Any] | None,
+) -> None:
+    """Print figures, intervals and sensitivities for people."""
+    statistics, recipe, late = run_statistics(run), deployment.recipe, overload(run)
+    heading = (
+        f"{deployment.model.title} on {hardware_label(deployment)}, {recipe.token_budget:,} tokens "
+        f"and {recipe.max_requests:,} requests a step, {run.workload.name}"
+    )
+    say(f"{heading}, {late}" if late else heading)
+    print_report(run, statistics, (trust or {}).get("figures", {}))
+    for line in simulation_lines(trust, statistics) if trust else ():
+        say(line)
+    if sensitivity is not None:
+        print_sensitivity(sensitivity)
+
 
 # What a simulated figure depends on, for ``pinn simulate --sensitivity``.
 
@@ -59,7 +163,7 @@ def simulated_sensitivity(
     return {"figure": figure, "value": float(known[figure]), "coefficients": coefficients}
 
 
-def print_sensitivity(found: dict[str, Any], console: Console | None = None) -> None:
+def print_sensitivity(found: dict[str, Any]) -> None:
     """The ten coefficients that move the figure most, where by 0.001 % per % at least."""
     table = Grid.of("coefficient", "+1 % moves it by")
     shares = {name: entry["elasticity"] for name, entry in found["coefficients"].items()}
@@ -67,9 +171,8 @@ def print_sensitivity(found: dict[str, Any], console: Console | None = None) -> 
     for name in largest[:_MOST]:
         if abs(shares[name]) >= _PRINTED:
             table.add(name, f"{shares[name]:+.3f} %")
-    console = console or page()
-    console.print(f"{found['figure']} {found['value']:,.4g} depends on", highlight=False)
-    console.print(table)
+    page().print(f"{found['figure']} {found['value']:,.4g} depends on")
+    page().print(table)
 
 
 # Intervals of a simulation's figures and what left-out data showed, beside them.
@@ -168,11 +271,8 @@ def _simulated_ends(
         one, quick, late = ({n: of[k] for n, k in keys.items()} for of in (value, fast, slow))
         of_tail = figure_ends(one, quick, late, ttft)
         found |= {keys[name]: pair for name, pair in of_tail.items()}
-    return {name: _finite(pair) for name, pair in found.items()}, slow[_UNSERVED]
-
-
-def _finite(ends: Ends) -> tuple[float, float | None]:
-    return ends[0], ends[1] if math.isfinite(ends[1]) else None
+    known = {n: (low, high if math.isfinite(high) else None) for n, (low, high) in found.items()}
+    return known, slow[_UNSERVED]
 
 
 def simulation_lines(trust: Mapping[str, Any], statistics: Mapping[str, Any]) -> list[str]:

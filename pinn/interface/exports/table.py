@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float
-from pyarrow import csv, parquet
 
 from pinn.coefficients.coefficients import Coefficients
-from pinn.common.files import json_text, replace_atomically
-from pinn.common.tables import escaped_table
+from pinn.common.files import json_text
+from pinn.common.tables import write_arrow
 from pinn.engines.deployment import Deployment
-from pinn.errors import PinnError
 from pinn.interface.exports.configured import Configured
 from pinn.physics.costs import COST_NAMES, model_costs
 from pinn.physics.request import REQUEST_FEATURES
@@ -186,32 +184,19 @@ def _interval_columns(intervals: Float[np.ndarray, "2 n coefficients"]) -> dict[
 
 # Coefficient tables on disk; floats survive exactly. Go reads them (``export/go``).
 
-FORMATS = ("json", "csv", "parquet")
-
 _PROVENANCE = b"pinn.provenance"
 
 
-def write_table_file(
-    table: pa.Table, provenance: dict[str, Any], path: Path, file_format: str
-) -> None:
-    """Write a table; the file appears whole or not at all.
+def write_table_file(table: pa.Table, provenance: dict[str, Any], path: Path) -> None:
+    """Write a table of ``export_table`` in the format that the file's suffix names.
 
-    Args:
-        table: Of ``export_table``.
-        provenance: Kept whole in JSON and Parquet; CSV has only the table's own columns.
-        path: Of the file.
-        file_format: One of ``FORMATS``.
+    JSON and Parquet keep the provenance whole; CSV has only the table's own columns.
 
     Raises:
         PinnError: If the format is unknown.
     """
-    writers = {"json": _write_json, "csv": _write_csv, "parquet": _write_parquet}
-    if file_format not in writers:
-        raise PinnError(
-            f"unknown table format {file_format!r}: name a file that ends in one of "
-            f"{', '.join(f'.{name}' for name in FORMATS)}"
-        )
-    replace_atomically(path, lambda target: writers[file_format](table, provenance, target))
+    known = table.replace_schema_metadata({_PROVENANCE: json_text(provenance).encode()})
+    write_arrow(known, path, lambda found: table_json(found, provenance).encode())
 
 
 def table_json(table: pa.Table, provenance: dict[str, Any]) -> str:
@@ -220,16 +205,3 @@ def table_json(table: pa.Table, provenance: dict[str, Any]) -> str:
     rows = table.drop_columns(["format", "version"]).to_pylist()
     lines = ",\n".join(json_text(row) for row in rows)
     return json_text(head)[:-1] + f', "rows": [\n{lines}\n]}}\n'
-
-
-def _write_json(table: pa.Table, provenance: dict[str, Any], path: Path) -> None:
-    path.write_text(table_json(table, provenance))
-
-
-def _write_csv(table: pa.Table, provenance: dict[str, Any], path: Path) -> None:  # noqa: ARG001
-    csv.write_csv(escaped_table(table), path)
-
-
-def _write_parquet(table: pa.Table, provenance: dict[str, Any], path: Path) -> None:
-    metadata = {_PROVENANCE: json_text(provenance).encode()}
-    parquet.write_table(table.replace_schema_metadata(metadata), path)

@@ -10,7 +10,7 @@ from pinn.coefficients.configurations import canonical, expand_grid, typed_confi
 from pinn.errors import PinnError
 from pinn.interface.commands import export as command
 from pinn.interface.commands import requests
-from pinn.interface.commands.coefficients import many_table
+from pinn.interface.commands.coefficient_table import many_table
 from pinn.interface.commands.explore import write_explore_page
 from pinn.interface.commands.options import named
 from pinn.interface.commands.outputs import printed

@@ -14,7 +14,8 @@ from pinn.coefficients.coefficients import CoefficientSet
 from pinn.coefficients.surrogate import batch_floor_seconds, batch_work, step_seconds
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.interface.commands.coefficients import EXAMPLES, one_report, one_set
+from pinn.interface.commands.coefficient_report import one_report, one_set
+from pinn.interface.commands.coefficients import EXAMPLES
 from pinn.interface.commands.options import named
 from pinn.interface.commands.outputs import write_json
 from pinn.interface.commands.requests import PredictionRequest
@@ -109,8 +110,7 @@ class Prediction:
 
     def report(self, *batches: str) -> dict[str, Any]:
         """What ``pinn coefficients --json`` writes, with these batches timed."""
-        given = self.configuration, list(batches), self.checkpoint, self.coefficients
-        return one_report(*given)[0]
+        return one_report(self.configuration, batches, self.checkpoint, self.coefficients)
 
     def save(self, path: str | Path, *batches: str) -> None:
         """Write that as JSON, for every command's ``--coefficients``."""
