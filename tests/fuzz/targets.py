@@ -145,9 +145,10 @@ def _lists(_: Fuzzed) -> st.SearchStrategy[tuple[str, bytes]]:
 
 
 def _batch(shared: Fuzzed, text: str) -> None:
-    from pinn.interface.commands.coefficient_report import network_report
+    from pinn.interface.commands.coefficient_report import network_set, report_of
 
-    report = network_report(shared.surrogate, shared.deployment, [text], shared.checkpoint)
+    network = network_set(shared.surrogate, shared.deployment)
+    report = report_of(network, shared.deployment, [text], shared.checkpoint)
     (found,) = report["batches"]
     assert found["step_time_us"] >= found["floor_us"] * (1 - 1e-9)
     assert np.isfinite(found["step_time_us"])
@@ -232,11 +233,11 @@ def _checkpoints(shared: Fuzzed) -> st.SearchStrategy[bytes]:
 def _coefficient_set(shared: Fuzzed, content: bytes) -> None:
     from pinn.coefficients.coefficients import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
-    from pinn.interface.commands.coefficient_report import file_report, print_report
+    from pinn.interface.commands.coefficient_report import print_report, report_of
 
     found = read_coefficient_set(shared.file("set.json", content))
     deployment = make_deployment(canonical(found.configuration()))
-    report = file_report(found, deployment, ["3 decode @ 9"])
+    report = report_of(found, deployment, ["3 decode @ 9"], None)
     with redirect_stdout(io.StringIO()) as shown:
         print_report(report)
     assert "\x1b" not in shown.getvalue()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pinn.common.files import replace_atomically
 from pinn.common.screen import WIDEST, Column, Grid, page, say
@@ -60,26 +62,22 @@ def make_report(
 
 
 def _step(found: Breakdown) -> dict[str, Any]:
-    composed = found.composed
+    composed = found.composed or {}
     return {
         "batch": found.batch,
         "floor_us": found.floor / MICROSECOND,
         "network_us": sum(found.network.values()) / MICROSECOND,
-        "composed_us": None if composed is None else sum(composed.values()) / MICROSECOND,
+        "composed_us": sum(composed.values()) / MICROSECOND if composed else None,
         "parts": [
             {
                 "part": part,
-                "network_us": found.network[part] / MICROSECOND,
-                "composed_us": None if composed is None else composed[part] / MICROSECOND,
+                "network_us": seconds / MICROSECOND,
+                "composed_us": composed[part] / MICROSECOND if composed else None,
             }
-            for part in found.network
+            for part, seconds in found.network.items()
         ],
         "features": [
-            {
-                "feature": name,
-                "part": _part_of(name),
-                "network_us": seconds / MICROSECOND,
-            }
+            {"feature": name, "part": _part_of(name), "network_us": seconds / MICROSECOND}
             for name, seconds in found.features.items()
         ],
         "kernels": [_kernel(use) for use in found.kernels],
@@ -155,16 +153,14 @@ def print_report(report: dict[str, Any], explain: bool = False) -> None:
 def _steps_table(steps: Sequence[dict[str, Any]]) -> Grid:
     """The parts of steps side by side, as the network has them, and the datasheet's floor."""
     headings = ((Column(f"{step['batch']}: us", most=20), "%") for step in steps)
+    parts = [{entry["part"]: entry["network_us"] for entry in step["parts"]} for step in steps]
+    names = dict.fromkeys(name for of_step in parts for name in of_step)
+    rows = {name: [of_step.get(name) for of_step in parts] for name in names}
+    totals = rows["step"] = [step["network_us"] for step in steps]
+    rows["least the datasheet allows"] = [step["floor_us"] for step in steps]
     table = Grid.of("part of a step", *(each for pair in headings for each in pair))
-    totals = [step["network_us"] for step in steps]
-    names = dict.fromkeys(entry["part"] for step in steps for entry in step["parts"])
-    for name in names:
-        values = [{e["part"]: e["network_us"] for e in step["parts"]}.get(name) for step in steps]
-        pairs = zip(values, totals, strict=True)
-        table.add(name, *(cell for pair in pairs for cell in _cells(*pair)))
-    table.add("step", *(cell for value in totals for cell in _cells(value, value)))
-    floors = zip((step["floor_us"] for step in steps), totals, strict=True)
-    table.add("least the datasheet allows", *(c for pair in floors for c in _cells(*pair)))
+    for name, values in rows.items():
+        table.add(name, *_cells(values, totals))
     return table
 
 
@@ -188,18 +184,21 @@ def _parts_table(step: dict[str, Any]) -> Grid:
     title = f"{step['batch']}: where the microseconds go (floor {step['floor_us']:.0f} us)"
     holds = Column("what it holds", True)
     table = Grid.of("part", "network us", "%", "composed us", "%", holds, caption=title)
-    total = {key: step[key] for key in ("network_us", "composed_us")}
-    for entry in step["parts"]:
-        cells = [cell for key in total for cell in _cells(entry[key], total[key])]
-        table.add(entry["part"], *cells, (PARTS | DRAFTING)[entry["part"]])
-    table.add("step", *(cell for value in total.values() for cell in _cells(value, value)), "")
+    texts = PARTS | DRAFTING | {"step": ""}
+    totals = [step["network_us"], step["composed_us"]]
+    for entry in [*step["parts"], step | {"part": "step"}]:
+        cells = _cells([entry["network_us"], entry["composed_us"]], totals)
+        table.add(entry["part"], *cells, texts[entry["part"]])
     return table
 
 
-def _cells(value: float | None, total: float | None) -> tuple[str, str]:
-    if value is None or total is None:
-        return "-", "-"
-    return f"{value:.0f}", f"{100 * value / total:.0f}"
+def _cells(values: Sequence[float | None], totals: Sequence[float | None]) -> Iterator[str]:
+    """Each value and its share of its total."""
+    for value, total in zip(values, totals, strict=True):
+        if value is None or total is None:
+            yield from ("-", "-")
+        else:
+            yield from (f"{value:.0f}", f"{100 * value / total:.0f}")
 
 
 def _kernels_table(kernels: Sequence[dict[str, Any]]) -> Grid:
@@ -230,7 +229,7 @@ def _telling(sizes: Mapping[str, float]) -> dict[str, float]:
 def _rests_on(kernels: Sequence[dict[str, Any]], gpu: str) -> str:
     """How much of the kernels' time was measured, in one sentence."""
     total = sum(k["composed_us"] for k in kernels)
-    near = sum(k["composed_us"] for k in kernels if k["nearest"] and _is_near(k, gpu))
+    near = sum(k["composed_us"] for k in kernels if _is_near(k, gpu))
     far = max((k for k in kernels if k["stretch"]), key=lambda k: k["stretch"], default=None)
     text = (
         f"{100 * near / total:.0f} % of the kernels' time is within x {NEAR} of a kernel measured "
@@ -243,8 +242,9 @@ def _rests_on(kernels: Sequence[dict[str, Any]], gpu: str) -> str:
 
 def _is_near(kernel: Mapping[str, Any], gpu: str) -> bool:
     near = kernel["nearest"]
-    same = near["gpu"] == gpu and near["format"] == kernel["format"]
-    return same and kernel["stretch"] <= NEAR
+    if near is None or (near["gpu"], near["format"]) != (gpu, kernel["format"]):
+        return False
+    return bool(kernel["stretch"] <= NEAR)
 
 
 # A step's breakdown as a picture: a function of the report, readable in black and white.
@@ -304,25 +304,22 @@ def _heights(step: dict[str, Any]) -> list[float]:
 
 
 def _draw_parts(axes: Axes, step: dict[str, Any]) -> None:
-    # imports matplotlib
-
     looks = PART_LOOKS | dict.fromkeys(DRAFTING, ("0.9", "ooo"))
     rows = {"network": "network_us", "kernels and\noverheads": "composed_us"}
     rows = {name: key for name, key in rows.items() if step[key] is not None}
-    left = dict.fromkeys(rows, 0.0)
+    longest, left = max(step[key] for key in rows.values()), np.zeros(len(rows))
     for entry in step["parts"]:
         shade, hatch = looks[entry["part"]]
         widths = [entry[key] for key in rows.values()]
         bars = axes.barh(
-            list(rows), widths, left=list(left.values()), height=0.7, color=shade, hatch=hatch,
+            list(rows), widths, left=left, height=0.7, color=shade, hatch=hatch,
             edgecolor="black", linewidth=0.6, label=entry["part"].replace("_", " "),
         )  # fmt: skip
-        longest = max(step[key] for key in rows.values())
         texts = [f"{w:.0f}" if w > _LABELLED_SHARE * longest else "" for w in widths]
         for label in axes.bar_label(bars, texts, label_type="center", fontsize=8):
             label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})
             label.set_visible(bool(label.get_text()))
-        left = {name: left[name] + width for name, width in zip(rows, widths, strict=True)}
+        left = left + widths
     axes.axvline(step["floor_us"], color="black", linestyle="--", linewidth=1)
     axes.annotate(
         "floor", (step["floor_us"], 1.0), (2, 2), xycoords=("data", "axes fraction"),
@@ -339,13 +336,15 @@ def _draw_kernels(axes: Axes, kernels: list[dict[str, Any]]) -> None:
     shown, rest = kernels[:_KERNELS], kernels[_KERNELS:]
     names = [f"{k['operator']} {k['format']} x {k['runs']:.0f}: {_brief(k)}" for k in shown]
     values = [k["composed_us"] for k in shown]
-    notes = [f"{k['composed_us']:.0f} us; {nearest_text(k)}{_stretch(k)}" for k in shown]
+    notes = [f"; {nearest_text(k)}{_stretch(k)}" for k in shown]
     if rest:
         names.append(f"{len(rest)} more")
         values.append(sum(k["composed_us"] for k in rest))
-        notes.append(f"{values[-1]:.0f} us")
+        notes.append("")
     bars = axes.barh(range(len(names)), values, height=0.6, color="0.8", edgecolor="black")
-    axes.bar_label(bars, [f" {n}" for n in notes], fontsize=7)
+    axes.bar_label(
+        bars, [f" {v:.0f} us{n}" for v, n in zip(values, notes, strict=True)], fontsize=7
+    )
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set_xlim(0, 2.2 * max(values))
     axes.invert_yaxis()

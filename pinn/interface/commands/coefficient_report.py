@@ -124,7 +124,7 @@ def one_set(
     configuration = canonical(given)
     if path is None:
         deployment = make_deployment(configuration)
-        found = _network_set(Surrogate.load(find_checkpoint(checkpoint)), deployment)
+        found = network_set(Surrogate.load(find_checkpoint(checkpoint)), deployment)
     else:
         found = read_coefficient_set(path)
         configuration = canonical(found.configuration() | given)
@@ -134,7 +134,8 @@ def one_set(
     return replace(found, deployment=found.deployment | {"named": named}), deployment
 
 
-def _network_set(surrogate: Surrogate, deployment: Deployment) -> CoefficientSet:
+def network_set(surrogate: Surrogate, deployment: Deployment) -> CoefficientSet:
+    """The coefficients that a network gives."""
     coefficients = surrogate.coefficients([deployment])
     return CoefficientSet(deployment_facts(deployment), coefficients, surrogate.taught_alphas())
 
@@ -144,27 +145,18 @@ def one_report(
 ) -> dict[str, Any]:
     """What is written of one configuration with its ``batches`` timed, as of :func:`one_set`."""
     found, deployment = one_set(given, checkpoint, path)
-    if path is None:
-        used = find_checkpoint(checkpoint)
-        report = network_report(Surrogate.load(used), deployment, batches, used)
-    else:
-        report = file_report(found, deployment, batches)
-    return report | {"named": found.deployment["named"]}
+    used = find_checkpoint(checkpoint) if path is None else None
+    return report_of(found, deployment, batches, used)
 
 
-def network_report(
-    surrogate: Surrogate, deployment: Deployment, batches: Sequence[str], checkpoint: Path
+def report_of(
+    found: CoefficientSet, deployment: Deployment, batches: Sequence[str], checkpoint: Path | None
 ) -> dict[str, Any]:
-    """The report of the coefficients of a network, which was loaded from ``checkpoint``."""
-    found = _network_set(surrogate, deployment)
-    report = make_report(found, deployment, batches, _distance(surrogate, deployment))
-    return with_trust(report, checkpoint, deployment)
-
-
-def file_report(
-    found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
-) -> dict[str, Any]:
-    """The report of coefficients from a file."""
+    """The report of the coefficients of the network ``checkpoint``, or, with None, of a file."""
+    if checkpoint is not None:
+        distance = _distance(Surrogate.load(checkpoint), deployment)
+        report = make_report(found, deployment, batches, distance)
+        return with_trust(report, checkpoint, deployment)
     names = ", ".join(source["path"] for source in found.calibration.get("sources", ()))
     text = f"Calibrated to {names}." if names else "Coefficients from a file, not the network."
     report = make_report(found, deployment, batches, {"sentence": text})

@@ -95,7 +95,8 @@ def coefficients(
         if out is not None or skip_invalid:
             raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
         report = one_report(given, batch or EXAMPLES, asked.checkpoint, asked.coefficients)
-        write_json(report, json_path)
+        if json_path is not None:
+            write_json(report, json_path)
         print_report(report, recipe=recipe, betas=betas)
     elif asked.coefficients is not None:
         raise PinnError("--coefficients belong to one configuration: leave --configs, --grid out")

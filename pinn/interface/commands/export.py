@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,11 +17,7 @@ from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.specs.model_variants import with_precision
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from pinn.interface.exports.blis_vectors import BlisVector
     from pinn.interface.exports.configured import Configured
-    from pinn.simulator.workloads.workload import Workload
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -58,33 +54,25 @@ def onnx(
     Example:
       pinn export onnx --out export/onnx --inputs inputs.json
     """
-    onnx_of(out, how)
-
-
-def onnx_of(out: Path, how: OnnxRequest) -> None:
-    """Write the graphs, and what goes into them where it is asked for."""
+    from pinn.coefficients.configurations import typed_configurations
     from pinn.coefficients.trained_network import load_checkpoint
     from pinn.interface.exports.configured import checkpoint_provenance
-    from pinn.interface.exports.onnx_graphs import export_onnx
+    from pinn.interface.exports.onnx_graphs import export_onnx, write_inputs
 
     path = find_checkpoint(how.checkpoint)
     loaded = load_checkpoint(path)
     for written in export_onnx(loaded, checkpoint_provenance(path, loaded.metadata), out):
         typer.echo(f"{written.stat().st_size:10,} bytes  {written}")
-    if how.inputs is not None:
-        _write_inputs(how.inputs, how.configs, how.batch, path)
-
-
-def _write_inputs(path: Path, configs: str, batch: str, checkpoint: Path) -> None:
-    from pinn.coefficients.configurations import typed_configurations
-    from pinn.interface.exports.onnx_inputs import write_inputs
-
-    rows = typed_configurations(configs)
+    if how.inputs is None:
+        return
+    rows = typed_configurations(how.configs)
     if len(rows) != 1:
         raise PinnError(f"--inputs is for one configuration, and --configs gives {len(rows)}")
-    found = write_inputs(_configured(rows, TableRequest(checkpoint=checkpoint)), batch, path)
+    found = write_inputs(_configured(rows, TableRequest(checkpoint=path)), how.batch, how.inputs)
     name = f"{found['configuration']['model']} on {found['configuration']['gpu']}"
-    typer.echo(f"inputs of {name}, {batch}: {path}; the graphs give {found['step_time_us']} us")
+    typer.echo(
+        f"inputs of {name}, {how.batch}: {how.inputs}; the graphs give {found['step_time_us']} us"
+    )
 
 
 @app.command()
@@ -110,23 +98,17 @@ def table(
 
 def table_of(rows: list[dict[str, Any]], out: Path, how: TableRequest) -> None:
     """Write the table of configurations."""
+    from pinn.interface.exports.configured import find_intervals
     from pinn.interface.exports.table import export_table, write_table_file
 
-    configured = _configured(rows, how)
-    ends = _intervals(configured, how.checkpoint) if how.intervals else None
+    configured, ends = _configured(rows, how), None
+    if how.intervals:
+        try:
+            ends = find_intervals(configured, find_checkpoint(how.checkpoint))
+        except PinnError as error:
+            typer.echo(f"without intervals: {error}")
     write_table_file(export_table(configured, ends), configured.provenance, out)
     typer.echo(f"{len(configured):8} configurations written to {out}")
-
-
-def _intervals(configured: Configured, checkpoint: Path | None) -> np.ndarray | None:
-    """The intervals' ends, or None after saying why there are none."""
-    from pinn.interface.exports.configured import find_intervals
-
-    try:
-        return find_intervals(configured, find_checkpoint(checkpoint))
-    except PinnError as error:
-        typer.echo(f"without intervals: {error}")
-        return None
 
 
 @app.command()
@@ -152,98 +134,11 @@ def blis(
 
 def blis_of(rows: list[dict[str, Any]], out: Path, how: BlisRequest) -> None:
     """Write the folders of configurations."""
-    from pinn.common.screen import counted
-    from pinn.interface.exports.blis_files import write_summary
+    from pinn.interface.exports.blis_files import write_folders
 
-    configured = _configured(rows, how)
-    loads = _named_loads(how.workloads or [])
-    found = {}
-    for row in counted(range(len(configured)), "configuration"):
-        try:
-            found[row] = _write_blis(configured, row, loads, out, how.worst_error)
-        except PinnError as error:
-            if not how.skip_invalid:
-                raise PinnError(f"configuration {row + 1}: {error}") from error
-            typer.echo(f"configuration {row + 1} left out: {error}")
-    if found:
-        write_summary(configured, found, out / "summary.csv")
-        _print_errors(list(found.values()))
-
-
-def _named_loads(files: list[Path]) -> list[Workload]:
-    """Loads of files, under names that files and a shell may have."""
-    import re
-    from dataclasses import replace
-
-    from pinn.interface.exports.blis_vectors import MIX, is_standard
-    from pinn.simulator.workloads.load import load_workload
-
-    loads = [load_workload(path) for path in files]
-    loads = [replace(w, name=re.sub(r"[^A-Za-z0-9._-]+", "-", w.name)) for w in loads]
-    counts = Counter([MIX, *(load.name for load in loads)])
-    taken = (name for name, count in counts.items() if count > 1 or is_standard(name))
-    twice = next(taken, None)
-    if twice is not None:
-        raise PinnError(
-            f"--workload: the name {twice!r} is taken by another load, by a steady one or by that "
-            f"of all loads ({MIX}), and files are named after loads: rename the file"
-        )
-    return loads
-
-
-def _write_blis(
-    configured: Configured, row: int, loads: list[Workload], out: Path, worst_error: float
-) -> list[BlisVector]:
-    from pinn.interface.exports.blis_files import write_configuration
-    from pinn.interface.exports.blis_model import blis_kv_blocks, check_expressible
-    from pinn.interface.exports.blis_vectors import (
-        blis_vectors,
-        typical_tokens,
-        worst_taken,
+    write_folders(
+        _configured(rows, how), how.workloads or [], out, how.worst_error, how.skip_invalid
     )
-
-    check_expressible(configured.deployments[row])
-    blocks = blis_kv_blocks(configured.deployments[row], typical_tokens(configured, row, loads))
-    vectors = blis_vectors(configured, row, loads)
-    worst = worst_taken(vectors)
-    if abs(worst.worst.error) > worst_error:
-        raise PinnError(
-            f"BLIS's formula would be off by {worst.worst} with the coefficients of {worst.load}, "
-            f"more than --worst-error {worst_error:g}: raise that, or take the Go adapter with "
-            "'pinn export table', which has no such error"
-        )
-    write_configuration(configured, row, vectors, blocks, out, worst_error)
-    _print_vectors(configured, row, vectors)
-    return vectors
-
-
-def _print_vectors(configured: Configured, row: int, vectors: list[BlisVector]) -> None:
-    from pinn.interface.exports.blis_files import folder_name
-    from pinn.interface.exports.blis_vectors import is_standard, worst_taken
-
-    typer.echo(folder_name(configured, row))
-    steady = [v for v in vectors if is_standard(v.load)]
-    named = {f"{len(steady)} steady loads": worst_taken(vectors)}
-    named |= {v.load: v for v in vectors if v not in steady}
-    for name, v in named.items():
-        note = "overloaded: not written" if v.overloaded else f"worst batch {v.worst}"
-        typer.echo(f"  {name:16} {note}")
-
-
-def _print_errors(found: list[list[BlisVector]]) -> None:
-    import numpy as np
-
-    from pinn.interface.exports.blis_vectors import MIX, worst_taken
-
-    mixed = [v for vectors in found for v in vectors if v.load == MIX]
-    picked = [worst_taken(vectors) for vectors in found]
-    for name, each in (("as run.sh picks", picked), ("one for all loads", mixed)):
-        worst = max(each, key=lambda v: abs(v.worst.error))
-        median = 100 * np.median([abs(v.worst.error) for v in each])
-        typer.echo(
-            f"worst batch, {name}: median over {len(found)} configurations {median:.1f} %,\n"
-            f"  worst {worst.worst}"
-        )
 
 
 @app.command()
@@ -256,13 +151,6 @@ def specs(
     Example:
       pinn export specs --model ./config.json --gpu H100 --out specs.json
     """
-    specs_of(out, how)
-
-
-def specs_of(out: Path, how: SpecsRequest) -> None:
-    """Write the models and GPUs."""
-    from dataclasses import replace
-
     from pinn.common.screen import counted
     from pinn.interface.exports.specs import specs_document, write_specs
 

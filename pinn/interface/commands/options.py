@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -12,10 +12,12 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from pinn.engines.launch_line import Launch, read_arguments, read_launch
 from pinn.engines.launch_values import plain, quantization_format
+from pinn.errors import PinnError, printable
 from pinn.interface.commands.outputs import check_suffix
-from pinn.interface.launched import launched
 from pinn.specs.flags import FORCE, Flag, flags_of
+from pinn.specs.gpu import GpuSpec, load_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 
 # Options that several commands have, each declared once, and the outputs that commands write.
@@ -173,15 +175,15 @@ def engine_flags(
     Raises:
         PinnError: When the command runs, if a value is not one that its flag can have.
     """
-    declared = {flag.name: flag for each in specifications for flag in flags_of(each)}
-    if deploys:
-        declared[FORCE.name] = FORCE
+    listed = [
+        (f, getattr(each, "PANEL", _PANEL)) for each in specifications for f in flags_of(each)
+    ]
+    listed += [(FORCE, _PANEL)] * deploys
+    declared = {flag.name: flag for flag, _ in listed}
     formats = ("precision",) if ServingSpec in specifications else ()
-    panels = {
-        flag.name: getattr(each, "PANEL", _PANEL)
-        for each in specifications
-        for flag in flags_of(each)
-    } | {FORCE.name: _PANEL}
+
+    def typed(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {n: _typed(declared.get(n), value, n in several) for n, value in values.items()}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         command = asked(command)
@@ -193,31 +195,25 @@ def engine_flags(
             given = {name: value for name, value in options.items() if value is not None}
             started = _started(arguments, given, declared) if deploys else {}
             given = in_own_words(given.get("engine", VLLM), given)
-            flags = {
-                name: checked_flag(declared[name], value) if name in declared else value
-                for name, value in given.items()
-                if name not in several
-            }
-            flags |= {
-                name: [checked_flag(declared[name], part) for part in given[name].split(",")]
-                for name in several
-                if name in given
-            }
-            started = {
-                name: _in_type(declared.get(name), value, name in several)
-                for name, value in started.items()
-            }
-            command(**arguments, flags=started | flags)
+            command(**arguments, flags=typed(started) | typed(given))
 
         own = [p for p in signature.parameters.values() if p.name != "flags"]
-        options = [_parameter(name, Precision) for name in formats]
+        own += [_parameter(name, Precision) for name in formats]
         if deploys:
-            options += [_parameter("serve", Serve), _parameter("engine_words", _Words)]
-        options += [_parameter(name, _option(f, panels[name])) for name, f in declared.items()]
-        run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+            own += [_parameter("serve", Serve), _parameter("engine_words", _Words)]
+        own += [_parameter(flag.name, _option(flag, panel)) for flag, panel in listed]
+        run.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
         return run
 
     return decorate
+
+
+def _typed(flag: Flag | None, value: Any, several: bool) -> Any:
+    if flag is None:
+        return value
+    if several:
+        return [checked_flag(flag, part) for part in str(value).split(",")]
+    return checked_flag(flag, value)
 
 
 def _started(
@@ -250,11 +246,6 @@ def in_own_words(engine: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _in_type(flag: Flag | None, value: Any, several: bool) -> Any:
-    checked = value if flag is None else checked_flag(flag, value)
-    return [checked] if several else checked
-
-
 def _parameter(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
@@ -266,10 +257,11 @@ def _option(flag: Flag, panel: str) -> Any:
     switch = flag.kind == "bool"
     wanted = "|".join(flag.allowed) or flag.kind
     others = [f"--{name.replace('_', '-')}" for name in flag.other_names]
-    straight = [o for o in others if o not in _reversed(flag)]
+    backwards = [f"--{name.replace('_', '-')}" for name in flag.reversed_names]
+    names = [flag.option, *(o for o in others if o not in backwards)]
     option = typer.Option(
-        *(_both_ways(name) if switch else name for name in (flag.option, *straight)),
-        *(f" /{name}" for name in _reversed(flag)),
+        *(f"{name}/--no-{name.removeprefix('--')}" if switch else name for name in names),
+        *(f" /{name}" for name in backwards),
         *flag.shorts,
         help=flag.summary,
         metavar=None if switch else f"<{wanted}>",
@@ -277,14 +269,6 @@ def _option(flag: Flag, panel: str) -> Any:
         show_default=False,
     )
     return Annotated[bool | None if switch else str | None, option]
-
-
-def _both_ways(name: str) -> str:
-    return f"{name}/--no-{name.removeprefix('--')}"
-
-
-def _reversed(flag: Flag) -> list[str]:
-    return [f"--{name.replace('_', '-')}" for name in flag.reversed_names]
 
 
 def checked_flag(flag: Flag, text: Any) -> Any:
@@ -300,3 +284,58 @@ def checked_flag(flag: Flag, text: Any) -> Any:
     value = flag.read(text)
     flag.check(value)
     return value
+
+
+# A launch command in place of flags: what it sets, and what is said of the rest.
+
+#: Keys of a configuration beside flags.
+_KEYS = frozenset({"model", "precision", "force"})
+
+
+def launched(
+    command: str | None,
+    words: list[str],
+    given: Mapping[str, Any],
+    gpu: str | None,
+    fields: Collection[str],
+) -> tuple[dict[str, Any], list[str]]:
+    """What a command, and further words of an engine, set.
+
+    Args:
+        command: As of ``--serve``; None for none.
+        words: Flags of the engine that are no options here.
+        given: Flags beside them; ``engine`` and ``engine_version`` say whose words they are, where
+            there is no command or its image names none.
+        gpu: Names of GPUs with commas between them; None where none is given.
+        fields: Flags that have a meaning where this is asked.
+
+    Returns:
+        The configuration, and lines that say what was taken and what was not.
+
+    Raises:
+        PinnError: As :func:`read_launch`, or if the command starts another engine than is given.
+    """
+    release = str(given.get("engine_version") or "")
+    asked = str(given.get("engine") or "").split(",")[0]
+    if command is None:
+        found = Launch(asked or VLLM, release)
+    else:
+        found = read_launch(command, _strictest(gpu), release)
+        if asked and asked != found.engine:
+            raise PinnError(f"--serve starts {found.engine}, not --engine {asked}: leave one out")
+    more = read_arguments(found.engine, words, found.release or release)
+    found.configuration |= more.configuration
+    for name in ("taken", "no_effect", "unmodelled"):
+        getattr(found, name).extend(getattr(more, name))
+    known = {k: v for k, v in found.configuration.items() if k in _KEYS or k in fields}
+    idle = [printable(f"{k} {v}", 500) for k, v in found.configuration.items() if k not in known]
+    lines = found.lines
+    return known, lines + (
+        [f"decides nothing that is asked here: {', '.join(idle)}"] if idle else []
+    )
+
+
+def _strictest(gpu: str | None) -> GpuSpec | None:
+    """The GPU that takes least of what a command asks for: one that is no 10.x, if there is one."""
+    gpus = [load_gpu(name.strip()) for name in (gpu or "").split(",") if name.strip()]
+    return min(gpus, key=lambda g: 10 <= g.compute_capability < 11, default=None)

@@ -107,11 +107,11 @@ def _is_same(output: Path, other: Path, is_output: bool) -> bool:
 _STANDARD_OUTPUT: ContextVar[TextIO | None] = ContextVar("standard output", default=None)
 
 
-def printed(function: Callable[..., None], *arguments: Any) -> str:
+def printed(function: Callable[..., None], *arguments: Any, **named: Any) -> str:
     """What a function prints, as text."""
     text = io.StringIO()
     with redirect_stdout(text):
-        function(*arguments)
+        function(*arguments, **named)
     return text.getvalue()
 
 

@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pinn.common.files import json_text, write_whole
+from pinn.common.screen import counted
 from pinn.common.tables import write_rows
+from pinn.errors import PinnError
 from pinn.interface.exports.blis_features import BASIS
-from pinn.interface.exports.blis_model import blis_config, blis_flags, blis_hardware, blis_model
-from pinn.interface.exports.blis_vectors import MIX, BlisVector, is_standard
+from pinn.interface.exports.blis_model import (
+    blis_config,
+    blis_flags,
+    blis_hardware,
+    blis_kv_blocks,
+    blis_model,
+    check_expressible,
+)
+from pinn.interface.exports.blis_vectors import (
+    MIX,
+    BlisVector,
+    blis_vectors,
+    is_standard,
+    typical_tokens,
+    worst_taken,
+)
 from pinn.interface.exports.configured import Configured
+from pinn.simulator.workloads.load import load_workload
+from pinn.simulator.workloads.workload import Workload
 
 #: State of BLIS that the files are for.
 BLIS_STATE = "inference-sim of August 2026"
@@ -31,15 +52,8 @@ def coefficients_yaml(vector: BlisVector, facts: dict[str, Any]) -> str:
     comments = [f"# {name}: {json_text(value)}" for name, value in facts.items()]
     beta = ", ".join(repr(value) for value in vector.projection.beta.tolist())
     alpha = ", ".join(repr(value) for value in vector.alpha)
-    return "\n".join(
-        [
-            *comments,
-            "trained_physics_coefficients:",
-            f"  alpha_coeffs: [{alpha}]",
-            f"  beta_coeffs: [{beta}]",
-            "",
-        ]
-    )
+    values = [f"  alpha_coeffs: [{alpha}]", f"  beta_coeffs: [{beta}]"]
+    return "\n".join([*comments, "trained_physics_coefficients:", *values, ""])
 
 
 def vector_facts(vector: BlisVector) -> dict[str, Any]:
@@ -204,3 +218,84 @@ def write_summary(
 
 def _replicas(configured: Configured, row: int) -> int:
     return configured.deployments[row].recipe.data_parallel_size
+
+
+# The folders of many configurations, and what is said of them.
+
+
+def write_folders(
+    configured: Configured, files: Sequence[Path], out: Path, worst_error: float, skip: bool
+) -> None:
+    """Write the folder of each configuration and a summary, and print what they hold.
+
+    Args:
+        configured: Configurations with coefficients.
+        files: Of loads that they will serve, beside the steady ones.
+        out: Folder of the folders.
+        worst_error: By which share a step's time may be off at the most.
+        skip: Whether what cannot be exported is left out.
+
+    Raises:
+        PinnError: If a load cannot be read or named, or a configuration not be exported.
+    """
+    loads, found = _named_loads(files), {}
+    for row in counted(range(len(configured)), "configuration"):
+        try:
+            found[row] = _write_folder(configured, row, loads, out, worst_error)
+        except PinnError as error:
+            if not skip:
+                raise PinnError(f"configuration {row + 1}: {error}") from error
+            print(f"configuration {row + 1} left out: {error}")
+    if found:
+        write_summary(configured, found, out / "summary.csv")
+        _print_errors(list(found.values()))
+
+
+def _named_loads(files: Sequence[Path]) -> list[Workload]:
+    """Loads of files, under names that files and a shell may have."""
+    loads = [load_workload(path) for path in files]
+    loads = [replace(w, name=re.sub(r"[^A-Za-z0-9._-]+", "-", w.name)) for w in loads]
+    counts = Counter([MIX, *(load.name for load in loads)])
+    taken = (name for name, count in counts.items() if count > 1 or is_standard(name))
+    twice = next(taken, None)
+    if twice is not None:
+        raise PinnError(
+            f"--workload: the name {twice!r} is taken by another load, by a steady one or by that "
+            f"of all loads ({MIX}), and files are named after loads: rename the file"
+        )
+    return loads
+
+
+def _write_folder(
+    configured: Configured, row: int, loads: list[Workload], out: Path, worst_error: float
+) -> list[BlisVector]:
+    check_expressible(configured.deployments[row])
+    blocks = blis_kv_blocks(configured.deployments[row], typical_tokens(configured, row, loads))
+    vectors = blis_vectors(configured, row, loads)
+    worst = worst_taken(vectors)
+    if abs(worst.worst.error) > worst_error:
+        raise PinnError(
+            f"BLIS's formula would be off by {worst.worst} with the coefficients of {worst.load}, "
+            f"more than --worst-error {worst_error:g}: raise that, or take the Go adapter with "
+            "'pinn export table', which has no such error"
+        )
+    write_configuration(configured, row, vectors, blocks, out, worst_error)
+    print(folder_name(configured, row))
+    steady = [v for v in vectors if is_standard(v.load)]
+    named = {f"{len(steady)} steady loads": worst} | {v.load: v for v in vectors if v not in steady}
+    for name, v in named.items():
+        note = "overloaded: not written" if v.overloaded else f"worst batch {v.worst}"
+        print(f"  {name:16} {note}")
+    return vectors
+
+
+def _print_errors(found: list[list[BlisVector]]) -> None:
+    mixed = [v for vectors in found for v in vectors if v.load == MIX]
+    picked = [worst_taken(vectors) for vectors in found]
+    for name, each in (("as run.sh picks", picked), ("one for all loads", mixed)):
+        worst = max(each, key=lambda v: abs(v.worst.error))
+        median = 100 * np.median([abs(v.worst.error) for v in each])
+        print(
+            f"worst batch, {name}: median over {len(found)} configurations {median:.1f} %,\n"
+            f"  worst {worst.worst}"
+        )

@@ -16,10 +16,15 @@ from torch import Tensor, nn
 
 from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.trained_network import Checkpoint, registry
-from pinn.common.files import json_text, write_whole
-from pinn.physics.descriptors import DESCRIPTORS, RATES
+from pinn.common.files import json_text, write_json_file, write_whole
+from pinn.interface.exports.configured import Configured
+from pinn.physics.batch_sums import sum_batches
+from pinn.physics.descriptors import DESCRIPTORS, RATES, embed
 from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.speculation import deployment_features
 from pinn.physics.step import STEP_FEATURES
+from pinn.specs.batch import parse_batch
+from pinn.units import MICROSECOND
 
 FORMAT_VERSION = 1
 #: The oldest operator set that has all operators in float64.
@@ -164,3 +169,31 @@ def _trace(
             dynamo=False,
         )
         return onnx.load(path)
+
+
+def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, Any]:
+    """Write what goes into both graphs, in the order of their registry, and what comes out.
+
+    Args:
+        configured: One configuration with the network's coefficients.
+        batch: Such as ``32 decode @ 700``.
+        path: JSON file, as the Go example reads it.
+
+    Raises:
+        PinnError: If the batch cannot be read.
+    """
+    (deployment,) = configured.deployments
+    free, rates = embed([deployment])
+    sums = sum_batches([parse_batch(batch)], deployment.model.window_tokens)
+    features = deployment_features(deployment, sums)[0]
+    seconds = float(features @ configured.coefficients.beta[0])
+    found = {
+        "configuration": configured.configurations[0],
+        "batch": batch,
+        "descriptors": free[0].tolist(),
+        "rates": rates[0].tolist(),
+        "features": features.tolist(),
+        "step_time_us": max(round(seconds / MICROSECOND), 1),
+    }
+    write_json_file(path, found, indent=1)
+    return found

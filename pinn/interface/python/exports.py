@@ -132,7 +132,8 @@ def export_onnx(out: str | Path, **given: Any) -> None:
         out: Folder for the two graphs.
         **given: The keyword arguments below.
     """
-    printed(command.onnx_of, Path(out), read_request(requests.OnnxRequest, given)[0])
+    how, _ = read_request(requests.OnnxRequest, given)
+    printed(command.onnx, out=Path(out), **vars(how))
 
 
 @with_arguments(request=requests.SpecsRequest)
@@ -143,7 +144,8 @@ def export_specs(out: str | Path, **given: Any) -> None:
         out: File to write.
         **given: The keyword arguments below.
     """
-    printed(command.specs_of, Path(out), read_request(requests.SpecsRequest, given)[0])
+    how, _ = read_request(requests.SpecsRequest, given)
+    printed(command.specs, out=Path(out), **vars(how))
 
 
 @with_arguments(ServingSpec, request=requests.ExploreRequest, deploys=True)
