@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -81,10 +83,15 @@ PredictionsPath = Annotated[
 # Requests: dataclasses whose fields are a command's options and a Python function's arguments.
 
 
+#: A field's name and text in the Attributes of a docstring.
+_ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
+
+
 def asked(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the fields of its arguments that are requests as options of its own.
 
-    A field is ``Annotated`` with what Typer makes an option of; the command gets the request.
+    The docstring's Attributes are their help; a field may be ``Annotated`` with what else Typer
+    needs of an option. The command gets the request.
     """
     signature = inspect.signature(command, eval_str=True)
     requests: dict[str, Any] = {
@@ -112,15 +119,28 @@ def asked(command: Callable[..., None]) -> Callable[..., None]:
 def request_parameters(request: type) -> list[inspect.Parameter]:
     """The fields of a request, as parameters that are named."""
     hints = get_type_hints(request, include_extras=True)
+    _, _, listed = inspect.cleandoc(request.__doc__ or "").partition("Attributes:\n")
+    helps = {name: " ".join(text.split()) for name, text in _ATTRIBUTE.findall(listed)}
     return [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
+            annotation=_described(field.name, hints[field.name], helps.get(field.name)),
         )
         for field in fields(request)
     ]
+
+
+def _described(name: str, hint: Any, help: str | None) -> Any:
+    """A field's type with its option: the one that it is annotated with, or one of its name."""
+    if get_origin(hint) is Annotated:
+        hint, option = get_args(hint)
+        option = copy(option)
+    else:
+        option = typer.Option(f"--{name.replace('_', '-')}")  # a switch, too, has no --no-
+    option.help = option.help or help
+    return Annotated[hint, option]
 
 
 # The engine's flags as command-line options; one that is not given keeps the engine's default.
