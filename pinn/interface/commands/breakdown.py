@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,38 +29,33 @@ app = typer.Typer()
 _EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
 
 
+@dataclass(frozen=True, kw_only=True)
+class BreakdownRequest:
+    """Steps of a configuration, and what they are broken down with.
+
+    Attributes:
+        batch: Step to break down, such as '64 decode @ 2000' (64 requests after 2000 tokens each)
+            or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
+        explain: Show what parts hold, the composed step, and its kernels, too.
+        kernels: Folder of fitted kernel surrogates. [default: kernels/all beside the checkpoint,
+            else checkpoints/kernels/all]
+    """
+
+    model: Model = None
+    gpu: Gpu = None
+    batch: list[str] | None = None
+    explain: bool = False
+    plot: Annotated[
+        Path | None, output("--plot", "Also draw it: .png, .svg or .pdf.", *PICTURES)
+    ] = None
+    checkpoint: Checkpoint = None
+    kernels: Path | None = None
+
+
 @app.command()
 @engine_flags(ServingSpec, deploys=True)
 def breakdown(
-    model: Model = None,
-    gpu: Gpu = None,
-    batch: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Step to break down, such as '64 decode @ 2000' (64 requests after 2000 tokens "
-            "each) or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.",
-        ),
-    ] = None,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="Show what parts hold, the composed step, and its kernels, too."
-        ),
-    ] = False,
-    json_path: JsonPath = None,
-    plot: Annotated[
-        Path | None, output("--plot", "Also draw it: .png, .svg or .pdf.", *PICTURES)
-    ] = None,
-    checkpoint: Checkpoint = None,
-    kernels: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of fitted kernel surrogates. [default: kernels/all beside the checkpoint, "
-            "else checkpoints/kernels/all]",
-        ),
-    ] = None,
-    *,
-    flags: dict[str, Any],
+    asked: BreakdownRequest, json_path: JsonPath = None, *, flags: dict[str, Any]
 ) -> None:
     """Where the time of an engine step goes, and the measured kernels behind it.
 
@@ -78,17 +74,19 @@ def breakdown(
     from pinn.interface.commands.breakdown_report import draw, make_report, print_report
     from pinn.training.breakdown import breakdown as breakdown_of
 
-    path = find_checkpoint(checkpoint)
+    path = find_checkpoint(asked.checkpoint)
     surrogate = Surrogate.load(path)
-    teacher, sources = _teacher(kernels, path, surrogate.checkpoint.metadata)
-    deployment = make_deployment(canonical(named(model, gpu) | flags))
+    teacher, sources = _teacher(asked.kernels, path, surrogate.checkpoint.metadata)
+    deployment = make_deployment(canonical(named(asked.model, asked.gpu) | flags))
     beta = surrogate.coefficients([deployment]).beta[0]
-    breakdowns = [breakdown_of(deployment, text, beta, teacher) for text in batch or _EXAMPLES]
+    breakdowns = [
+        breakdown_of(deployment, text, beta, teacher) for text in asked.batch or _EXAMPLES
+    ]
     report = make_report(deployment, breakdowns, {"network": _shown(path), **sources})
     write_json(report, json_path)
-    if plot is not None:
-        draw(report, plot)
-    print_report(report, explain)
+    if asked.plot is not None:
+        draw(report, asked.plot)
+    print_report(report, asked.explain)
 
 
 def _teacher(

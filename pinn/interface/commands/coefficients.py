@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -24,50 +25,53 @@ EXAMPLES = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReportRequest:
+    """What is said of one configuration.
+
+    Attributes:
+        batch: Batch to time, such as '32 decode @ 700' (32 requests after 700 tokens each) or
+            '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
+        recipe: Print what the engine runs and what set it instead.
+        betas: Print the coefficients with their units instead.
+    """
+
+    batch: list[str] | None = None
+    recipe: bool = False
+    betas: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRequest:
+    """Many configurations in place of one.
+
+    Attributes:
+        configs: CSV, YAML or JSON list of configurations, or a YAML or JSON grid (lists per key).
+            Keys are the flags' names; flags given beside it hold where a row has none.
+        grid: Grid in place of a file: 'gpu=H100,A100 tensor_parallel_size=1,2'.
+    """
+
+    PANEL: ClassVar[str] = MANY
+
+    configs: Path | None = None
+    grid: str | None = None
+    out: Annotated[
+        Path | None,
+        output(
+            "--out", "Table to write, one row per configuration: .csv, .json or .parquet.", *TABLES
+        ),
+    ] = None
+    skip_invalid: SkipMany = False
+
+
 @app.command()
 @engine_flags(ServingSpec, deploys=True)
 def coefficients(
     asked: PredictionRequest,
-    batch: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Batch to time, such as '32 decode @ 700' (32 requests after 700 tokens each) or "
-            "'1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.",
-        ),
-    ] = None,
+    shown: ReportRequest,
+    many: TableRequest,
     json_path: JsonPath = None,
-    configs: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV, YAML or JSON list of configurations, or a YAML or JSON grid (lists per "
-            "key). Keys are the flags' names; flags given beside it hold where a row has none.",
-            rich_help_panel=MANY,
-        ),
-    ] = None,
-    grid: Annotated[
-        str | None,
-        typer.Option(
-            help="Grid in place of a file: 'gpu=H100,A100 tensor_parallel_size=1,2'.",
-            rich_help_panel=MANY,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        output(
-            "--out",
-            "Table to write, one row per configuration: .csv, .json or .parquet.",
-            *TABLES,
-            rich_help_panel=MANY,
-        ),
-    ] = None,
-    skip_invalid: SkipMany = False,
     *,
-    recipe: Annotated[
-        bool, typer.Option("--recipe", help="Print what the engine runs and what set it instead.")
-    ] = False,
-    betas: Annotated[
-        bool, typer.Option("--betas", help="Print the coefficients with their units instead.")
-    ] = False,
     flags: dict[str, Any],
 ) -> None:
     """How long the steps of an engine take, and the coefficients that say so.
@@ -89,27 +93,27 @@ def coefficients(
         --grid 'gpu=H100,B200 tensor_parallel_size=2,4,8 precision=bf16,fp8'
     """
     given = named(asked.model, asked.gpu) | flags
-    if configs is None and grid is None:
+    if many.configs is None and many.grid is None:
         from pinn.interface.commands.coefficient_report import one_report, print_report
 
-        if out is not None or skip_invalid:
+        if many.out is not None or many.skip_invalid:
             raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
-        report = one_report(given, batch or EXAMPLES, asked.checkpoint, asked.coefficients)
+        report = one_report(given, shown.batch or EXAMPLES, asked.checkpoint, asked.coefficients)
         if json_path is not None:
             write_json(report, json_path)
-        print_report(report, recipe=recipe, betas=betas)
+        print_report(report, recipe=shown.recipe, betas=shown.betas)
     elif asked.coefficients is not None:
         raise PinnError("--coefficients belong to one configuration: leave --configs, --grid out")
-    elif out is None:
+    elif many.out is None:
         raise PinnError("--configs and --grid need --out PATH, a .csv, .json or .parquet file")
     elif json_path is not None:
         raise PinnError("--json is for one configuration: use --out with a name ending in .json")
     else:
         from pinn.interface.commands.coefficient_table import crossed, many_table, write_table
 
-        rows = crossed(configs, grid, given)
-        table, reasons = many_table(rows, batch or [], asked.checkpoint, skip_invalid)
-        write_table(table, out)
+        rows = crossed(many.configs, many.grid, given)
+        table, reasons = many_table(rows, shown.batch or [], asked.checkpoint, many.skip_invalid)
+        write_table(table, many.out)
         for reason in sorted(set(reasons)):
             typer.echo(f"{reasons.count(reason):8} left out: {reason}")
-        typer.echo(f"{len(table):8} configurations written to {out}")
+        typer.echo(f"{len(table):8} configurations written to {many.out}")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,51 +24,47 @@ from pinn.specs.speculation import NONE
 app = typer.Typer()
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeasureRequest:
+    """What is measured, for how long and with what.
+
+    Attributes:
+        model: Folder with a config.json, or a name that vLLM knows.
+        minutes: Of measuring, once the engine has started.
+        load: Closed loop that is asked for, as CLIENTSxPROMPTxOUTPUT; may be given again. [default:
+            1, 16, 64 and 256 clients of 1000x200]
+        python: Interpreter that has the engine.
+        serve: Also load a server on this machine, before the steps.
+        port: Of that server; 0 for a free one.
+        force: Measure on a card that is in use, or a model that should not fit.
+    """
+
+    model: str
+    out: Annotated[Path, output("--out", "Folder for the table of steps.", short="-o")] = Path(
+        "steps"
+    )
+    gpu: Gpu = None
+    minutes: Annotated[float, typer.Option(min=0.1)] = 10.0
+    load: list[str] | None = None
+    script: Annotated[
+        Path | None,
+        output("--script", "Write the program for another machine, and run nothing.", ".py"),
+    ] = None
+    python: Annotated[str, typer.Option(show_default="that of pinn")] = sys.executable
+    serve: bool = False
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 0
+    force: bool = False
+    checkpoint: Checkpoint = None
+
+
 @app.command()
 @engine_flags(ServingSpec)
 def measure(
-    model: Annotated[
-        str, typer.Option(help="Folder with a config.json, or a name that vLLM knows.")
-    ],
+    asked: MeasureRequest,
     more: Annotated[
         list[str] | None,
         typer.Argument(metavar="FLAGS", help="After --: flags of vLLM that pinn does not know."),
     ] = None,
-    out: Annotated[Path, output("--out", "Folder for the table of steps.", short="-o")] = Path(
-        "steps"
-    ),
-    gpu: Gpu = None,
-    minutes: Annotated[
-        float, typer.Option(min=0.1, help="Of measuring, once the engine has started.")
-    ] = 10.0,
-    load: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Closed loop that is asked for, as CLIENTSxPROMPTxOUTPUT; may be given again. "
-            "[default: 1, 16, 64 and 256 clients of 1000x200]",
-        ),
-    ] = None,
-    script: Annotated[
-        Path | None,
-        output("--script", "Write the program for another machine, and run nothing.", ".py"),
-    ] = None,
-    python: Annotated[
-        str,
-        typer.Option(help="Interpreter that has the engine.", show_default="that of pinn"),
-    ] = sys.executable,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Also load a server on this machine, before the steps.")
-    ] = False,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Of that server; 0 for a free one.")
-    ] = 0,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Measure on a card that is in use, or a model that should not fit."
-        ),
-    ] = False,
-    checkpoint: Checkpoint = None,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -89,26 +86,29 @@ def measure(
     from pinn.server.measuring import measuring_script
 
     # What is mistyped is said before a machine with a GPU is looked for.
-    if gpu is not None:
-        load_gpu(gpu)
-    find_checkpoint(checkpoint)
+    if asked.gpu is not None:
+        load_gpu(asked.gpu)
+    find_checkpoint(asked.checkpoint)
     _check(flags)
-    model = _full_name(model)
+    model = _full_name(asked.model)
     arguments = ["--model", model, *engine_arguments(flags), *(more or [])]
-    if gpu is not None:
-        arguments += ["--gpu", gpu]
-    order = _design(model, gpu, flags, load or [], minutes, checkpoint, force)
-    text = measuring_script(arguments, order)
-    own = ["--minutes", f"{minutes:g}", *(["--serve"] if serve else []),
-           *(["--port", str(port)] if port else []), *(["--force"] if force else [])]  # fmt: skip
-    if script is not None:
-        script.write_text(measuring_script([*arguments, *own], order), encoding="utf-8")
-        typer.echo(f"wrote {script}: run it with the engine's python, then calibrate on its --out")
+    if asked.gpu is not None:
+        arguments += ["--gpu", asked.gpu]
+    order = _design(asked, model, flags)
+    own = ["--minutes", f"{asked.minutes:g}", *(["--serve"] if asked.serve else []),
+           *(["--port", str(asked.port)] if asked.port else []),
+           *(["--force"] if asked.force else [])]  # fmt: skip
+    if asked.script is not None:
+        text = measuring_script([*arguments, *own], order)
+        asked.script.write_text(text, encoding="utf-8")
+        typer.echo(
+            f"wrote {asked.script}: run it with the engine's python, then calibrate on its --out"
+        )
         return
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "measure.py"
-        program.write_text(text, encoding="utf-8")
-        code = _run([python, str(program), "--out", str(out), *own])
+        program.write_text(measuring_script(arguments, order), encoding="utf-8")
+        code = _run([asked.python, str(program), "--out", str(asked.out), *own])
     if code:
         raise typer.Exit(code)
 
@@ -166,15 +166,7 @@ def engine_arguments(flags: dict[str, Any]) -> list[str]:
     return vllm_words(flags)
 
 
-def _design(
-    model: str,
-    gpu: str | None,
-    flags: dict[str, Any],
-    loads: list[str],
-    minutes: float,
-    checkpoint: Path | None,
-    force: bool,
-) -> list[tuple[str, float]]:
+def _design(request: MeasureRequest, model: str, flags: dict[str, Any]) -> list[tuple[str, float]]:
     """Batches in order with their worth; none, and a note why, where pinn does not know enough.
 
     Raises:
@@ -186,24 +178,24 @@ def _design(
     from pinn.server.traces.trace_tables import Target
     from pinn.simulator.memory import memory_fit
 
-    asked = [AskedLoad.read(text) for text in loads] or list(USUAL_LOADS)
-    card = gpu or next((c["name"] for c in cards() if find_gpu(c["name"])), None)
+    asked = [AskedLoad.read(text) for text in request.load or []] or list(USUAL_LOADS)
+    card = request.gpu or next((c["name"] for c in cards() if find_gpu(c["name"])), None)
     if card is None:
         typer.echo("batches come in a usual order, since the GPU is not known: --gpu names it")
         return []
-    start = Start(None, None, checkpoint)
+    start = Start(None, None, request.checkpoint)
     try:
         deployment = Target.of(model, card, flags).deployment()
         fit = memory_fit(deployment)
         if fit.fits:
             prior = start.prior(deployment, start.coefficients(deployment))
-            found = design(deployment, prior, minutes, asked)
+            found = design(deployment, prior, request.minutes, asked)
     except PinnError as error:
         typer.echo(f"batches come in a usual order: {error}")
         return []
-    if not fit.fits and not force:
-        raise PinnError(f"{fit.reason} (--force measures all the same)")
     if not fit.fits:
+        if not request.force:
+            raise PinnError(f"{fit.reason} (--force measures all the same)")
         typer.echo(f"no design, so batches come in a usual order: {fit.reason}")
         return []
     for note in start.notes:

@@ -90,8 +90,8 @@ _ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 def asked(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the fields of its arguments that are requests as options of its own.
 
-    The docstring's Attributes are their help; a field may be ``Annotated`` with what else Typer
-    needs of an option. The command gets the request.
+    The docstring's Attributes are their help, ``PANEL`` is their heading; a field may be
+    ``Annotated`` with what else Typer needs of an option. The command gets the request.
     """
     signature = inspect.signature(command, eval_str=True)
     requests: dict[str, Any] = {
@@ -126,20 +126,23 @@ def request_parameters(request: type) -> list[inspect.Parameter]:
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=_described(field.name, hints[field.name], helps.get(field.name)),
+            annotation=_described(
+                field.name, hints[field.name], helps, getattr(request, "PANEL", None)
+            ),
         )
         for field in fields(request)
     ]
 
 
-def _described(name: str, hint: Any, help: str | None) -> Any:
+def _described(name: str, hint: Any, helps: Mapping[str, str], panel: str | None) -> Any:
     """A field's type with its option: the one that it is annotated with, or one of its name."""
     if get_origin(hint) is Annotated:
         hint, option = get_args(hint)
         option = copy(option)
     else:
         option = typer.Option(f"--{name.replace('_', '-')}")  # a switch, too, has no --no-
-    option.help = option.help or help
+    option.help = option.help or helps.get(name)
+    option.rich_help_panel = option.rich_help_panel or panel
     return Annotated[hint, option]
 
 

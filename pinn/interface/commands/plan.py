@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -30,35 +30,40 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-_WHERE = "Where simulations run"
 #: How long a load in flags lasts where nothing says it.
 _DURATION_S = 600.0
 #: Draws of the load whose highest rates are compared, by default.
 _DRAWS = 5
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorkersRequest:
+    """Who simulates.
+
+    Attributes:
+        backend: processes of this machine, or ray.
+        workers: Tasks at a time. [default: one per core]
+        address: Of a running Ray cluster.
+    """
+
+    PANEL: ClassVar[str] = "Where simulations run"
+
+    backend: str = "processes"
+    workers: int | None = None
+    address: str | None = None
+
+
 @app.command()
 @engine_flags(ServingSpec, EngineSpec, LoadFlags, several=("engine",), deploys=True)
 def plan(
     asked: PlanRequest,
+    where: WorkersRequest,
     price: Annotated[
         str | None,
         typer.Option(help="Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]"),
     ] = None,
     out: Annotated[
         Path | None, output("--out", "Folder for plan.json, plan.csv, plan.html, PNGs.")
-    ] = None,
-    backend: Annotated[
-        str,
-        typer.Option(help="processes of this machine, or ray.", rich_help_panel=_WHERE),
-    ] = "processes",
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Tasks at a time. [default: one per core]", rich_help_panel=_WHERE),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(help="Of a running Ray cluster.", rich_help_panel=_WHERE),
     ] = None,
     *,
     flags: dict[str, Any],
@@ -109,7 +114,9 @@ def plan(
             asked,
             flags,
             {} if price is None else _prices(price),
-            Workers(backend, workers or os.cpu_count() or 1, address, torch=False),
+            Workers(
+                where.backend, where.workers or os.cpu_count() or 1, where.address, torch=False
+            ),
             lambda line: print(line, file=sys.stderr, flush=True),
         )
         if out is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -18,40 +19,37 @@ from pinn.specs.serving import ServingSpec
 
 app = typer.Typer(add_completion=False)
 
-_POOLS = "Prefill and decode apart"
+
+@dataclass(frozen=True, kw_only=True)
+class PoolsRequest:
+    """Two pools of servers.
+
+    Attributes:
+        prefill: Prefill servers of their own: '2x tp=4' is two with -tp 4 each; other flags in
+            short or in full, such as ep, dp=2, gpu=H200. Goes with --decode.
+        decode: The decode servers.
+        kv_link_gb_per_s: Rate at which a GPU sends or takes keys and values, in GB/s; inf for
+            transfers that take no time. [default: the network port that the GPU's PCIe link fills]
+    """
+
+    PANEL: ClassVar[str] = "Prefill and decode apart"
+
+    prefill: Annotated[str | None, typer.Option(metavar="POOL")] = None
+    decode: Annotated[str | None, typer.Option(metavar="POOL")] = None
+    kv_link_gb_per_s: float | None = None
 
 
 @app.command()
 @engine_flags(ServingSpec, EngineSpec, LoadFlags, deploys=True)
 def simulate(
     asked: SimulationRequest,
+    apart: PoolsRequest,
     json_path: JsonPath = None,
     requests: Annotated[
         Path | None, output("--requests", "Also write every request, as Parquet.", ".parquet")
     ] = None,
     timeline: Annotated[
         Path | None, output("--timeline", "Also draw the run over time, as PNG.", ".png")
-    ] = None,
-    prefill: Annotated[
-        str | None,
-        typer.Option(
-            metavar="POOL",
-            help="Prefill servers of their own: '2x tp=4' is two with -tp 4 each; other flags in "
-            "short or in full, such as ep, dp=2, gpu=H200. Goes with --decode.",
-            rich_help_panel=_POOLS,
-        ),
-    ] = None,
-    decode: Annotated[
-        str | None,
-        typer.Option(metavar="POOL", help="The decode servers.", rich_help_panel=_POOLS),
-    ] = None,
-    kv_link_gb_per_s: Annotated[
-        float | None,
-        typer.Option(
-            help="Rate at which a GPU sends or takes keys and values, in GB/s; inf for transfers "
-            "that take no time. [default: the network port that the GPU's PCIe link fills]",
-            rich_help_panel=_POOLS,
-        ),
     ] = None,
     *,
     flags: dict[str, Any],
@@ -80,15 +78,15 @@ def simulate(
     from pinn.interface.commands import simulation_report as report
 
     load, flags = asked_load(asked.workload, flags, asked.seed)
-    if (prefill, decode, kv_link_gb_per_s) != (None, None, None):
+    if apart != PoolsRequest():
         from pinn.interface.commands.simulate_pools import pool_flags, refuse, serve_pools
 
         refuse(flags | {"timeline": timeline, "sensitivity": asked.sensitivity})
-        pools = pool_flags(prefill, decode)
+        pools = pool_flags(apart.prefill, apart.decode)
         jobs = [report.simulation_job(asked, load, flags | of_pool)[0] for _, of_pool in pools]
         about = [report.about(job, load, asked) for job in jobs]
         workers = [count for count, _ in pools]
-        write_json(serve_pools(jobs, workers, kv_link_gb_per_s, requests, about), json_path)
+        write_json(serve_pools(jobs, workers, apart.kv_link_gb_per_s, requests, about), json_path)
         return
     job, latency = report.simulation_job(asked, load, flags)
     served = report.serve(job, latency, asked)
