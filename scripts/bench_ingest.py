@@ -137,8 +137,8 @@ def memory(path: Path, workers: int) -> dict[str, float]:
     """Ingest in a fresh process and watch the resident memory of it and its children."""
     out = Path(tempfile.mkdtemp())
     command = [
-        sys.executable, "-m", "pinn.interface.commands.ingest",
-        "vllm", str(path), "-o", str(out / "run"),
+        sys.executable, "-m", "pinn.interface.commands.main",
+        "ingest", "vllm", str(path), "-o", str(out / "run"),
     ]  # fmt: skip
     begin = time.perf_counter()
     process = subprocess.Popen([*command, "--workers", str(workers)], stdout=subprocess.DEVNULL)

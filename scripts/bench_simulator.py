@@ -95,7 +95,7 @@ def time_shell() -> dict[str, float]:
         (root / "coefficients.json").write_text(json.dumps(values))
         flags = f"--model {MODEL} --gpu H100 --max-num-seqs 128 --max-num-batched-tokens 2048"
         command = [
-            sys.executable, "-m", "pinn.interface.commands.simulate", *flags.split(),
+            sys.executable, "-m", "pinn.interface.commands.main", "simulate", *flags.split(),
             "--workload", str(root / "load.yaml"),
             "--coefficients", str(root / "coefficients.json"),
         ]  # fmt: skip

@@ -11,7 +11,7 @@ import typer
 from pinn.common.screen import say
 from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Details, engine_flags, output
+from pinn.interface.commands.options import Details, engine_flags, named, output
 from pinn.interface.commands.requests import CalibrationRequest
 from pinn.server.benchmarks.benchmark_run import GivenLoad, split_flags
 from pinn.simulator.engine_spec import EngineSpec
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from pinn.server.calibration.prior import Start
 
 app = typer.Typer()
-
-#: Of a calibration's configuration, what is no flag.
-_TARGET = ("model", "gpu")
 
 
 @app.command()
@@ -60,14 +57,20 @@ def calibrate(
 
       pinn simulate --coefficients server.json --workload profile.yaml
     """
+    from pinn.coefficients.coefficients import write_coefficient_set
     from pinn.interface.commands.calibration_report import print_fit
 
     asked = replace(asked, benchmarks=[*(asked.benchmarks or []), *(more or [])])
     fit, notes = fit_measurements(asked, flags)
     print_fit(fit, notes, asked.append is not None, details)
-    _write(fit, out)
     if not fit.kept:
+        say(
+            "nothing written: the calibration is not better than what was before on "
+            "what it has not seen; measure more, or other loads"
+        )
         raise typer.Exit(1)  # a script that goes on would use a file that is not there
+    write_coefficient_set(fit.coefficients, out)
+    typer.echo(f"wrote {out}")
 
 
 def fit_measurements(asked: CalibrationRequest, flags: dict[str, Any]) -> tuple[Fit, list[str]]:
@@ -109,15 +112,15 @@ def _fit_traces(
     traces = read_trace_tables(folder)
     deployment = traces.deployment()
     _note_release(deployment, start.notes)
-    named = _named(traces.manifest.get("deployment") or {})
+    names = _named(traces.manifest.get("deployment") or {})
     if traces.manifest["tables"].get("cycles", {}).get("rows"):
         settings = BetaSettings(asked.intervals, asked.budget or None, asked.seed)
-        return fit.fit_traces(traces, named, start, settings, asked.force)
+        return fit.fit_traces(traces, names, start, settings, asked.force)
     if MEASURED in traces.manifest["tables"]:
         steps = ingested_steps(traces)
-        return fit.fit_measured_steps(steps, deployment, named, start, asked.force)
+        return fit.fit_measured_steps(steps, deployment, names, start, asked.force)
     runs = fit.benchmark_runs(traces)
-    return fit.fit_benchmarks(runs, deployment, named, start, asked.force, EngineSpec(**engine))
+    return fit.fit_benchmarks(runs, deployment, names, start, asked.force, EngineSpec(**engine))
 
 
 def _fit_benchmarks(asked: CalibrationRequest, start: Start, flags: dict[str, Any]) -> Fit:
@@ -126,14 +129,14 @@ def _fit_benchmarks(asked: CalibrationRequest, start: Start, flags: dict[str, An
     from pinn.server.traces.ingestion import benchmark_target
 
     engine, flags = flags_apart(EngineSpec, flags)
-    named = {n: value for n, value in zip(_TARGET, (asked.model, asked.gpu), strict=True) if value}
-    given = _earlier(asked.append) | named | flags
-    server, load = split_flags({k: v for k, v in given.items() if k not in _TARGET})
+    given = _earlier(asked.append) | named(asked.model, asked.gpu) | flags
+    model, gpu = given.pop("model", None), given.pop("gpu", None)
+    server, load = split_flags(given)
     runs = _read_runs(asked.benchmarks or [], load, start.notes)
-    target = benchmark_target(runs, given.get("model"), given.get("gpu"), server)
-    deployment, named = target.deployment(), _named(vars(target))
+    target = benchmark_target(runs, model, gpu, server)
+    deployment, names = target.deployment(), _named(vars(target))
     _note_release(deployment, start.notes)
-    return fit_benchmarks(runs, deployment, named, start, asked.force, EngineSpec(**engine))
+    return fit_benchmarks(runs, deployment, names, start, asked.force, EngineSpec(**engine))
 
 
 def _fit_steps(steps: Path, asked: CalibrationRequest, start: Start, flags: dict[str, Any]) -> Fit:
@@ -147,11 +150,11 @@ def _fit_steps(steps: Path, asked: CalibrationRequest, start: Start, flags: dict
     start.notes += [f"{count:8} left out: {why}" for why, count in refused.items()]
     server, load = split_flags(flags)
     target = measured.target(asked.model, asked.gpu, server)
-    deployment, named = target.deployment(), _named(vars(target))
+    deployment, names = target.deployment(), _named(vars(target))
     _note_release(deployment, start.notes)
     runs = _read_runs(measured.serving, load, start.notes) if measured.serving else []
     of_engine = measured.engine(engine)
-    return fit_measured_steps(measured, deployment, named, start, asked.force, runs, of_engine)
+    return fit_measured_steps(measured, deployment, names, start, asked.force, runs, of_engine)
 
 
 def _earlier(file: Path | None) -> dict[str, Any]:
@@ -190,17 +193,3 @@ def _named(entry: Any) -> dict[str, str]:
     from pinn.coefficients.coefficients import NAMED
 
     return {name: entry[name] for name in NAMED if entry.get(name)}
-
-
-def _write(fit: Fit, out: Path) -> None:
-    """Write what is better than before on what was left out."""
-    from pinn.coefficients.coefficients import write_coefficient_set
-
-    if not fit.kept:
-        say(
-            "nothing written: the calibration is not better than what was before on "
-            "what it has not seen; measure more, or other loads"
-        )
-        return
-    write_coefficient_set(fit.coefficients, out)
-    typer.echo(f"wrote {out}")

@@ -197,22 +197,16 @@ def _sentence(found: dict[str, Any]) -> str:
     return f"{text} Outside the training range: {named}{more}."
 
 
-def print_report(
-    report: dict[str, Any],
-    console: Console | None = None,
-    recipe: bool = False,
-    betas: bool = False,
-) -> None:
+def print_report(report: dict[str, Any], recipe: bool = False, betas: bool = False) -> None:
     """Print the report for people: what was understood, then the times of its batches.
 
     Args:
         report: Of :func:`make_report`.
-        console: Where to; standard output without one.
         recipe: What the engine runs, and what set it, in place of the times.
         betas: Coefficients, in place of the times.
     """
     details = recipe or betas
-    console = console or page(WIDEST if details else WIDTH)
+    console = page(WIDEST if details else WIDTH)
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
     console.print(f"{report['asked_as']} on {report['gpu']}: {flags}")
     serving = report["serving"]

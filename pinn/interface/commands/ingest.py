@@ -192,7 +192,3 @@ def _write(
 def _tell(folder: Path, text: str) -> None:
     typer.echo(text)
     typer.echo(f"\nwrote {folder}")
-
-
-if __name__ == "__main__":
-    app()

@@ -22,8 +22,6 @@ app = typer.Typer(
     help="Errors of the kernel surrogates on measured kernels they were not fitted on.",
 )
 
-_NAME = "held_out.csv"
-
 
 @app.callback()
 def _root() -> None:
@@ -68,7 +66,7 @@ def errors(
 
     Example: pinn kernels errors
     """
-    typer.echo(_markdown(_read(path or _beside_checkpoint())))
+    typer.echo(_markdown(_read(path or find_checkpoint().parent / "kernels" / "held_out.csv")))
 
 
 @app.command()
@@ -85,31 +83,24 @@ def mixers() -> None:
     typer.echo(error_grid(mixer_errors()).markdown())
 
 
-def _beside_checkpoint() -> Path:
-    return find_checkpoint().parent / "kernels" / _NAME
-
-
 def _read(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
+    from pinn.common.tables import read_frame
     from pinn.kernels.heldout import TABLE_COLUMNS
 
-    try:
-        table = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise PinnError(f"{path}: no such table: run 'pinn kernels score --out {path}'") from error
+    table = read_frame(path, f"run 'pinn kernels score --out {path}'")
     if tuple(table.columns) != TABLE_COLUMNS:
         raise PinnError(f"{path} is no table of kernel errors: needs {', '.join(TABLE_COLUMNS)}")
     return table
 
 
 def _markdown(table: pd.DataFrame) -> str:
-    rows: dict[str, dict[str, str]] = {}
-    for row in table[table["precision"] == "all"].to_dict("records"):
-        cell = f"{100 * row['median']:.1f} / {100 * row['mean']:.1f}" if row["rows"] else "-"
-        rows.setdefault(row["left_out"], {})[row["operator"]] = cell
     operators = list(dict.fromkeys(table["operator"]))
     grid = Grid.of("left out", *operators)
-    for left_out, cells in rows.items():
-        grid.add(left_out, *(cells.get(name, "-") for name in operators))
+    for left_out, rows in table[table["precision"] == "all"].groupby("left_out", sort=False):
+        cells = {
+            row["operator"]: f"{100 * row['median']:.1f} / {100 * row['mean']:.1f}"
+            for row in rows.to_dict("records")
+            if row["rows"]
+        }
+        grid.add(str(left_out), *(cells.get(name, "-") for name in operators))
     return grid.markdown()

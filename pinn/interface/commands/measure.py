@@ -218,7 +218,3 @@ def _run(command: list[str]) -> int:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
-
-
-if __name__ == "__main__":
-    app()

@@ -24,11 +24,10 @@ from pinn.specs.serving import VLLM, ServingSpec
 
 # Options that several commands have, each declared once, and the outputs that commands write.
 
-MODEL = typer.Option("--model", help="Name, or path of a config.json or its folder.")
-GPU = typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")
-
-Model = Annotated[str | None, MODEL]
-Gpu = Annotated[str | None, GPU]
+Model = Annotated[
+    str | None, typer.Option("--model", help="Name, or path of a config.json or its folder.")
+]
+Gpu = Annotated[str | None, typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")]
 Gpus = Annotated[
     str | None, typer.Option("--gpu", help="Names, or paths of datasheets, separated by commas.")
 ]

@@ -169,9 +169,7 @@ _COLUMNS: dict[Column, Callable[[Choice], str]] = {
 def _notes(plan: Plan, out: Path | None) -> list[str]:
     first = plan.choices[0]
     on_each = parse_limits(plan.ask.slo).goodput is not None
-    lines = [
-        *_how_sure(first),
-    ]
+    lines = _how_sure(first)
     lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
     lines += filter(None, [burst_warning(first.seen)])
     if any(choice.pools for choice in plan.choices):

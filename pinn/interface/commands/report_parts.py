@@ -178,25 +178,23 @@ def memory_columns(
     import pyarrow as pa  # one configuration needs no tables
 
     alike: dict[tuple[Any, ...], dict[int, MemoryFit]] = {}
-    keys = []
+    smallest: dict[tuple[Any, ...], int | None] = {}
     deciding = {name for configuration in configurations for name in configuration}
     deciding -= {_SIZE, *_IDLE}
-    for configuration, deployment in zip(configurations, deployments, strict=True):
-        key = tuple(map(configuration.get, deciding))
-        size = deployment.serving.tensor_parallel_size
-        sizes = alike.setdefault(key, {})
-        if size not in sizes:
-            sizes[size] = memory_fit(deployment)
-        keys.append((key, size, deployment))
-    smallest: dict[tuple[Any, ...], int | None] = {}
-    for key, _, deployment in keys:
+    keys = [tuple(map(configuration.get, deciding)) for configuration in configurations]
+    sizes = [deployment.serving.tensor_parallel_size for deployment in deployments]
+    for key, size, deployment in zip(keys, sizes, deployments, strict=True):
+        known = alike.setdefault(key, {})
+        if size not in known:
+            known[size] = memory_fit(deployment)
+    for key, deployment in zip(keys, deployments, strict=True):
         if key not in smallest:
             smallest[key] = smallest_tensor_parallel_size(deployment, alike[key])
-    fits = [alike[key][size] for key, size, _ in keys]
+    fits = [alike[key][size] for key, size in zip(keys, sizes, strict=True)]
     return {
         "fits": [fit.fits for fit in fits],
         "kv_tokens": pa.array([fit.kv_tokens for fit in fits], pa.int64()),
-        "smallest_tensor_parallel_size": pa.array([smallest[k] for k, _, _ in keys], pa.int64()),
+        "smallest_tensor_parallel_size": pa.array([smallest[key] for key in keys], pa.int64()),
     }
 
 

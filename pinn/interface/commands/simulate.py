@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -98,9 +97,3 @@ def simulate(
         write_requests(served[0], requests)
     if timeline is not None:
         plot_timeline(served[0], timeline)
-
-
-if __name__ == "__main__":
-    from pinn.interface.commands.main import app as commands
-
-    commands(["simulate", *sys.argv[1:]], prog_name="pinn")

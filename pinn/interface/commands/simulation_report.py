@@ -216,11 +216,9 @@ def simulation_trust(
     except PinnError as error:
         return {"missing": str(error)}
     step, ttft = (calibration.half_width(metric, situation.gpu_known) for metric in METRICS)
-    figures, unserved = _simulated_ends(run, job, latency, step, ttft)
     return {
         "level": calibration.level,
-        "figures": figures,
-        "slow_end_unserved": unserved,
+        **_simulated_ends(run, job, latency, step, ttft),
         "distance": describe_trust(situation, outside, calibration),
     }
 
@@ -248,20 +246,18 @@ def posterior_trust(
     prompt = "1 prefill 2048 @ 0"
     halves = posterior_step_half_widths(found, job.deployment, [standing_step(run), prompt])
     step, ttft = (float(half) for half in halves)
-    figures, unserved = _simulated_ends(run, job, latency, step, ttft)
     names = ", ".join(Path(source["path"]).name for source in found.calibration.get("sources", ()))
     return {
         "level": LEVEL,
-        "figures": figures,
-        "slow_end_unserved": unserved,
+        **_simulated_ends(run, job, latency, step, ttft),
         "distance": {"sentence": f"Calibrated to {names}: intervals are those of its posterior."},
     }
 
 
 def _simulated_ends(
     run: Run, job: Job, latency: LinearLatency, step: float, ttft: float
-) -> tuple[dict[str, tuple[float, float | None]], float]:
-    """Ends of the figures, and the share of requests that the slow end does not serve."""
+) -> dict[str, Any]:
+    """Ends of the ``figures``, and the share of requests that the slow end does not serve."""
     fast, slow = end_figures(job, latency, step, ttft, _figures)
     value = _figures(run)
     found: dict[str, Ends] = {n: ends(value[n], fast[n], slow[n]) for n in _RATES}
@@ -272,7 +268,7 @@ def _simulated_ends(
         of_tail = figure_ends(one, quick, late, ttft)
         found |= {keys[name]: pair for name, pair in of_tail.items()}
     known = {n: (low, high if math.isfinite(high) else None) for n, (low, high) in found.items()}
-    return known, slow[_UNSERVED]
+    return {"figures": known, "slow_end_unserved": slow[_UNSERVED]}
 
 
 def simulation_lines(trust: Mapping[str, Any], statistics: Mapping[str, Any]) -> list[str]:

@@ -325,11 +325,7 @@ def _steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
     loads = [observe(latency, load) for load in standard_loads(latency, lengths)]
     # Some requests of the last one wait for a place; it is what saturation looks like.
     found = [replace(one, lengths=lengths, overloaded=False) for one in loads]
-    return sorted(found, key=_decodes)
-
-
-def _decodes(one: Seen) -> float:
-    return one.decodes
+    return sorted(found, key=lambda one: one.decodes)
 
 
 def _vector(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
@@ -14,10 +13,10 @@ from pinn.coefficients.coefficients import CoefficientSet
 from pinn.coefficients.surrogate import batch_floor_seconds, batch_work, step_seconds
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.interface.commands.coefficient_report import one_report, one_set
+from pinn.interface.commands.coefficient_report import one_report, one_set, print_report
 from pinn.interface.commands.coefficients import EXAMPLES
 from pinn.interface.commands.options import named
-from pinn.interface.commands.outputs import write_json
+from pinn.interface.commands.outputs import printed, write_json
 from pinn.interface.commands.requests import PredictionRequest
 from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.physics.request import REQUEST_FEATURES
@@ -118,13 +117,7 @@ class Prediction:
 
     def __str__(self) -> str:
         """What ``pinn coefficients`` prints."""
-        from rich.console import Console
-
-        from pinn.interface.commands.coefficient_report import print_report
-
-        text = io.StringIO()
-        print_report(self.report(*EXAMPLES), Console(file=text, width=120, highlight=False))
-        return text.getvalue()
+        return printed(print_report, self.report(*EXAMPLES))
 
 
 @with_arguments(ServingSpec, request=PredictionRequest, deploys=True)
