@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -104,10 +105,8 @@ def _teacher(
         )
         return None, {"kernels": missing}
     surrogates = KernelSurrogates.load(found)
-    left_out = [
-        name for names in surrogates.metadata.get("excluded", {}).values() for name in names
-    ]
-    without = f", fitted without {', '.join(left_out)}" if left_out else ""
+    left_out = ", ".join(chain(*surrogates.metadata.get("excluded", {}).values()))
+    without = f", fitted without {left_out}" if left_out else ""
     saved = metadata.get("scalars")
     scalars = saved_scalars(saved) if saved else prior_scalars()
     return Teacher(surrogates, scalars), {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,27 +60,34 @@ app = typer.Typer(
     no_args_is_help=True, help="Read a server's traces into tables, with a report of what was read."
 )
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the tables.")]
-Model = Annotated[
-    str | None, typer.Option(help="Model served: a name, or the path of its config.json.")
-]
-Gpu = Annotated[str | None, typer.Option(help="GPU it ran on, such as H100.")]
+
+@dataclass(frozen=True, kw_only=True)
+class IngestRequest:
+    """Where tables go, and the server that they are of.
+
+    Attributes:
+        out: Folder for the tables.
+        model: Model served: a name, or the path of its config.json.
+        gpu: GPU it ran on, such as H100.
+    """
+
+    out: Annotated[Path, typer.Option("--out", "-o")]
+    model: str | None = None
+    gpu: str | None = None
 
 
-def _target(model: str | None, gpu: str | None, flags: dict[str, Any]) -> Target | None:
+def _target(asked: IngestRequest, flags: dict[str, Any]) -> Target | None:
     """The deployment named by the flags; None without a model or a GPU."""
-    if (model is None) != (gpu is None):
+    if (asked.model is None) != (asked.gpu is None):
         raise typer.BadParameter("give --model and --gpu together, or neither")
-    return None if model is None else Target.of(model, gpu, flags)
+    return None if asked.model is None else Target.of(asked.model, asked.gpu, flags)
 
 
 @app.command()
 @engine_flags(ServingSpec)
 def vllm(
     traces: Annotated[Path, typer.Argument(help="traces.json: one OTLP-JSON export a line.")],
-    out: Out,
-    model: Model = None,
-    gpu: Gpu = None,
+    asked: IngestRequest,
     workers: Annotated[int, typer.Option(min=1, help="Processes that parse.")] = 1,
     *,
     flags: dict[str, Any],
@@ -88,8 +96,8 @@ def vllm(
 
     Example: pinn ingest vllm traces.json -o run1 --model Llama-3.1-8B --gpu H100
     """
-    target = _target(model, gpu, flags)
-    tables = ingestion.ingest_vllm(traces, out, target, workers)
+    target = _target(asked, flags)
+    tables = ingestion.ingest_vllm(traces, asked.out, target, workers)
     _tell(tables.folder, cleaning_tables(tables.manifest))
     if not tables.manifest["tables"]["steps"]["rows"]:
         typer.echo(
@@ -105,9 +113,7 @@ def steps(
         Path,
         typer.Argument(help="Step summaries as Parquet, or whole steps: a folder or a CSV file."),
     ],
-    out: Out,
-    model: Model = None,
-    gpu: Gpu = None,
+    asked: IngestRequest,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -122,22 +128,20 @@ def steps(
       pinn ingest steps steps/ -o run1
     """
     if file.is_dir() or file.suffix == ".csv":
-        _measured(file, out, model, gpu, flags)
+        _measured(file, asked, flags)
         return
-    target = _target(model, gpu, flags)
-    tables = ingestion.ingest_steps(file, out, target)
+    target = _target(asked, flags)
+    tables = ingestion.ingest_steps(file, asked.out, target)
     _tell(tables.folder, cleaning_tables(tables.manifest))
 
 
-def _measured(
-    file: Path, out: Path, model: str | None, gpu: str | None, flags: dict[str, Any]
-) -> None:
+def _measured(file: Path, asked: IngestRequest, flags: dict[str, Any]) -> None:
     found = read_measured_steps(file)
-    target = found.target(model, gpu, flags)
+    target = found.target(asked.model, asked.gpu, flags)
     target.deployment()
     table = pa.Table.from_pandas(found.rows, preserve_index=False)
-    _write(out, MEASURED, table, found.report, [file], target, facts=dict(found.facts))
-    _tell(out, f"{found.report.table()}\n{len(found):8}  batches with a median")
+    _write(asked.out, MEASURED, table, found.report, [file], target, facts=dict(found.facts))
+    _tell(asked.out, f"{found.report.table()}\n{len(found):8}  batches with a median")
 
 
 @app.command()
@@ -147,9 +151,7 @@ def benchmarks(
         list[Path],
         typer.Argument(help="Files or folders; metrics pages in pairs, the earlier first."),
     ],
-    out: Out,
-    model: Model = None,
-    gpu: Gpu = None,
+    asked: IngestRequest,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -163,10 +165,10 @@ def benchmarks(
     """
     server, given = split_flags(flags)
     runs, report = read_benchmarks(files, given)
-    target = ingestion.benchmark_target(runs, model, gpu, server)
+    target = ingestion.benchmark_target(runs, asked.model, asked.gpu, server)
     target.deployment()
-    _write(out, ingestion.BENCHMARKS, ingestion.benchmark_table(runs), report, files, target)
-    _tell(out, "\n".join([report.table(), "", *run_lines(runs)]))
+    _write(asked.out, ingestion.BENCHMARKS, ingestion.benchmark_table(runs), report, files, target)
+    _tell(asked.out, "\n".join([report.table(), "", *run_lines(runs)]))
 
 
 def _write(
