@@ -23,15 +23,8 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _root() -> None:
-    """Subcommands to measure the errors, and to show them."""
-
-
 @app.command()
-def score(
-    out: Annotated[Path, output("--out", "CSV file to write.", ".csv")],
-) -> None:
+def score(out: Annotated[Path, output("--out", "CSV file to write.", ".csv")]) -> None:
     """Fit surrogates without some measured kernels and predict those; 10 to 15 minutes on a core.
 
     Left out are a fifth of the kernel shapes, then one GPU after the other. Errors are fractions,

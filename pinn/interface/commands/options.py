@@ -49,22 +49,19 @@ def named(model: str | None, gpu: str | None) -> dict[str, str]:
     return {name: value for name, value in pairs.items() if value is not None}
 
 
-def output(option: str, help: str, *suffixes: str, short: str = "", **more: Any) -> Any:
+def output(option: str, help: str, *suffixes: str, short: str = "") -> Any:
     """An option that names a file to write, with the suffixes of the formats that it may have.
 
     With one suffix the name may have none; with none it names a folder.
     """
-    names = (option, short) if short else (option,)
-    return typer.Option(*names, help=help, callback=_suffix_check(option, suffixes), **more)
 
-
-def _suffix_check(option: str, suffixes: tuple[str, ...]) -> Callable[[Path | None], Path | None]:
     def check(path: Path | None) -> Path | None:
         if path is not None and (len(suffixes) > 1 or (suffixes and path.suffix)):
             check_suffix(path, suffixes, option)
         return path
 
-    return check
+    names = (option, short) if short else (option,)
+    return typer.Option(*names, help=help, callback=check)
 
 
 JsonPath = Annotated[

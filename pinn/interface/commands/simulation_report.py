@@ -23,11 +23,7 @@ from pinn.interface.commands.requests import SimulationRequest
 from pinn.planning.candidates import hardware_label
 from pinn.server.calibration.posterior import posterior_step_half_widths
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.linear_latency import (
-    LinearLatency,
-    latency_from_checkpoint,
-    latency_from_json,
-)
+from pinn.simulator.linear_latency import LinearLatency, latency_from_checkpoint, latency_from_json
 from pinn.simulator.many import (
     Figures,
     Job,
@@ -68,6 +64,7 @@ def serve(job: Job, latency: LinearLatency, asked: SimulationRequest) -> Served:
     """The run, its intervals where anything tells, and sensitivities where they are asked for."""
     doing(f"serving {len(job.workload):,} requests")
     run, file, figure = job.run(), asked.coefficients, asked.sensitivity
+    trust: dict[str, Any] | None
     if file is None:
         trust = simulation_trust(run, job, latency, find_checkpoint(asked.checkpoint))
     else:

@@ -382,7 +382,4 @@ def _together(seen: Sequence[Seen]) -> Seen:
 
 def worst_taken(vectors: Sequence[BlisVector]) -> BlisVector:
     """The vector of those that ``run.sh`` picks by itself with the worst batch."""
-    return max(
-        (v for v in vectors if is_standard(v.load)),
-        key=lambda v: abs(v.worst.error),
-    )
+    return max((v for v in vectors if is_standard(v.load)), key=lambda v: abs(v.worst.error))

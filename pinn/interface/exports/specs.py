@@ -16,13 +16,7 @@ from pinn.physics.descriptors import model_descriptors
 from pinn.simulator.memory import widest_head
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import GpuSpec, gpu_aliases
-from pinn.specs.model import (
-    Attention,
-    AttentionSpec,
-    ModelSpec,
-    Sampling,
-    mixer_names,
-)
+from pinn.specs.model import Attention, AttentionSpec, ModelSpec, Sampling, mixer_names
 from pinn.specs.model_names import names_of
 from pinn.specs.precision import PRECISIONS
 from pinn.specs.speculation import DEFAULT_ACCEPTANCE

@@ -124,13 +124,10 @@ def export_table(
         intervals: As ``pinn.interface.exports.configured.find_intervals`` gives them.
     """
     n = len(configured)
-    columns: dict[str, Any] = {
-        "format": pa.array([FORMAT] * n),
-        "version": pa.array([VERSION] * n, pa.int64()),
-    }
+    types = {"precision": pa.string(), "window_tokens": pa.int64()}
+    columns: dict[str, Any] = {"format": [FORMAT] * n, "version": [VERSION] * n}
     for name, values in configuration_columns(configured).items():
-        text = pa.string() if name == "precision" else None
-        columns[name] = pa.array(values, pa.int64() if name == "window_tokens" else text)
+        columns[name] = pa.array(values, types.get(name))
     columns |= coefficient_columns(configured.coefficients)
     if intervals is not None:
         columns |= _interval_columns(intervals)
@@ -138,10 +135,8 @@ def export_table(
     columns |= {f"cost.{name}": getattr(costs, name) for name in COST_NAMES}
     if any(d.recipe.speculation for d in configured.deployments):
         columns |= _draft_columns(configured.deployments)
-    columns["source"] = pa.array(configured.sources)
-    columns["checkpoint_sha256"] = pa.array(
-        [configured.provenance.get("checkpoint_sha256", "")] * n
-    )
+    columns["source"] = configured.sources
+    columns["checkpoint_sha256"] = [configured.provenance.get("checkpoint_sha256", "")] * n
     columns["nearest_measured"] = pa.array(configured.nearest, pa.string())
     away = configured.distances.distance
     columns["distance"] = pa.array(away, mask=np.isnan(away))

@@ -68,9 +68,7 @@ def predict_many(
     return found
 
 
-def configuration_rows(
-    configurations: AnyConfigurations,
-) -> list[dict[str, Any]]:
+def configuration_rows(configurations: AnyConfigurations) -> list[dict[str, Any]]:
     """Configurations in any of the forms that :func:`predict_many` takes, one by one."""
     import pandas as pd
 
