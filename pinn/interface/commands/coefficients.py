@@ -11,7 +11,7 @@ import typer
 from pinn.errors import PinnError
 from pinn.interface.commands.options import JsonPath, engine_flags, named, output
 from pinn.interface.commands.outputs import TABLES, write_json
-from pinn.interface.commands.requests import MANY, PredictionRequest, SkipMany
+from pinn.interface.commands.requests import PredictionRequest
 from pinn.specs.serving import ServingSpec
 
 app = typer.Typer()
@@ -26,7 +26,7 @@ EXAMPLES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportRequest:
+class ReportOptions:
     """What is said of one configuration.
 
     Attributes:
@@ -42,16 +42,17 @@ class ReportRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableRequest:
+class ManyOptions:
     """Many configurations in place of one.
 
     Attributes:
         configs: CSV, YAML or JSON list of configurations, or a YAML or JSON grid (lists per key).
             Keys are the flags' names; flags given beside it hold where a row has none.
         grid: Grid in place of a file: 'gpu=H100,A100 tensor_parallel_size=1,2'.
+        skip_invalid: Leave out, and count, configurations that do not fit together.
     """
 
-    PANEL: ClassVar[str] = MANY
+    PANEL: ClassVar[str] = "Many configurations"
 
     configs: Path | None = None
     grid: str | None = None
@@ -61,15 +62,15 @@ class TableRequest:
             "--out", "Table to write, one row per configuration: .csv, .json or .parquet.", *TABLES
         ),
     ] = None
-    skip_invalid: SkipMany = False
+    skip_invalid: bool = False
 
 
 @app.command()
 @engine_flags(ServingSpec, deploys=True)
 def coefficients(
     asked: PredictionRequest,
-    shown: ReportRequest,
-    many: TableRequest,
+    shown: ReportOptions,
+    many: ManyOptions,
     json_path: JsonPath = None,
     *,
     flags: dict[str, Any],

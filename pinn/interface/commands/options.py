@@ -7,10 +7,10 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -78,7 +78,7 @@ PredictionsPath = Annotated[
 
 # Requests: dataclasses whose fields are a command's options and a Python function's arguments.
 
-
+_NAMED = inspect.Parameter.KEYWORD_ONLY
 #: A field's name and text in the Attributes of a docstring.
 _ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
@@ -106,7 +106,7 @@ def asked(command: Callable[..., None]) -> Callable[..., None]:
 
     options: list[inspect.Parameter] = []
     for name, own in signature.parameters.items():
-        named = own.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        named = own.replace(kind=_NAMED)
         options += request_parameters(requests[name]) if name in requests else [named]
     run.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
     return run
@@ -120,7 +120,7 @@ def request_parameters(request: type) -> list[inspect.Parameter]:
     return [
         inspect.Parameter(
             field.name,
-            inspect.Parameter.KEYWORD_ONLY,
+            _NAMED,
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
             annotation=_described(
                 field.name, hints[field.name], helps, getattr(request, "PANEL", None)
@@ -146,35 +146,38 @@ def _described(name: str, hint: Any, helps: Mapping[str, str], panel: str | None
 
 _PANEL = "Engine, in its own spelling or vLLM's"
 
-Precision = Annotated[
-    str | None,
-    typer.Option(
-        "--quantization",
-        "--precision",
-        "-q",
-        help="Serve the model as bf16, fp16, fp8, fp8_static (activations scaled by the "
-        "checkpoint's factors), fp8_block, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations) or "
-        "nvfp4 (fp4). "
-        "[default: as its config says]",
-        rich_help_panel=_PANEL,
-        show_default=False,
-    ),
-]
+
+@dataclass(frozen=True, kw_only=True)
+class _Format:
+    """The number format of a model.
+
+    Attributes:
+        precision: Serve the model as bf16, fp16, fp8, fp8_static (activations scaled by the
+            checkpoint's factors), fp8_block, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations) or
+            nvfp4 (fp4). [default: as its config says]
+    """
+
+    PANEL: ClassVar[str] = _PANEL
+
+    precision: Annotated[
+        str | None, typer.Option("--quantization", "--precision", "-q", show_default=False)
+    ] = None
 
 
-Serve = Annotated[
-    str | None,
-    typer.Option(
-        "--serve",
-        metavar="COMMAND",
-        help="A launch command to read model and flags from: 'vllm serve MODEL -tp 2', python -m "
-        "sglang.launch_server, trtllm-serve, with variables or a container's image before it; "
-        "flags beside it go first.",
-        rich_help_panel=_PANEL,
-        show_default=False,
-    ),
-]
-_Words = Annotated[str | None, typer.Option("--engine-words", hidden=True)]
+@dataclass(frozen=True, kw_only=True)
+class _Started:
+    """A launch command, and words of an engine among the options.
+
+    Attributes:
+        serve: A launch command to read model and flags from: 'vllm serve MODEL -tp 2', python -m
+            sglang.launch_server, trtllm-serve, with variables or a container's image before it;
+            flags beside it go first.
+    """
+
+    PANEL: ClassVar[str] = _PANEL
+
+    serve: Annotated[str | None, typer.Option(metavar="COMMAND", show_default=False)] = None
+    engine_words: Annotated[str | None, typer.Option(hidden=True)] = None
 
 
 def engine_flags(
@@ -217,10 +220,11 @@ def engine_flags(
             command(**arguments, flags=typed(started) | typed(given))
 
         own = [p for p in signature.parameters.values() if p.name != "flags"]
-        own += [_parameter(name, Precision) for name in formats]
+        if formats:
+            own += request_parameters(_Format)
         if deploys:
-            own += [_parameter("serve", Serve), _parameter("engine_words", _Words)]
-        own += [_parameter(flag.name, _option(flag, panel)) for flag, panel in listed]
+            own += request_parameters(_Started)
+        own += [_parameter(flag, panel) for flag, panel in listed]
         run.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
         return run
 
@@ -265,13 +269,7 @@ def in_own_words(engine: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _parameter(name: str, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-    )
-
-
-def _option(flag: Flag, panel: str) -> Any:
+def _parameter(flag: Flag, panel: str) -> inspect.Parameter:
     """A flag as Typer takes options; the flag itself reads its text, so that errors are its own."""
     switch = flag.kind == "bool"
     wanted = "|".join(flag.allowed) or flag.kind
@@ -287,7 +285,8 @@ def _option(flag: Flag, panel: str) -> Any:
         rich_help_panel=panel,
         show_default=False,
     )
-    return Annotated[bool | None if switch else str | None, option]
+    annotation = Annotated[bool | None if switch else str | None, option]
+    return inspect.Parameter(flag.name, _NAMED, default=None, annotation=annotation)
 
 
 def checked_flag(flag: Flag, text: Any) -> Any:

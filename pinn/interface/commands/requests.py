@@ -14,7 +14,7 @@ import typer
 
 from pinn.interface.commands.options import Checkpoint, Gpu, Gpus, Model, WorkloadSeed
 
-MANY, _TRACES = "Many configurations", "Traces"
+_TRACES = "Traces"
 
 CoefficientFile = Annotated[
     Path | None,
@@ -30,14 +30,6 @@ CoefficientFiles = Annotated[
         "--coefficients",
         help="JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network for "
         "the configuration that it belongs to. Repeatable.",
-    ),
-]
-SkipMany = Annotated[
-    bool,
-    typer.Option(
-        "--skip-invalid",
-        help="Leave out, and count, configurations that do not fit together.",
-        rich_help_panel=MANY,
     ),
 ]
 Rate = Annotated[float | None, typer.Option("--rate", "--request-rate")]
@@ -61,9 +53,13 @@ class PredictionRequest(_NetworkRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class ManyRequest(_NetworkRequest):
-    """What holds for configurations that leave it out; the engine's flags go beside it."""
+    """What holds for configurations that leave it out; the engine's flags go beside it.
 
-    skip_invalid: SkipMany = False
+    Attributes:
+        skip_invalid: Leave out, and count, configurations that do not fit together.
+    """
+
+    skip_invalid: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
