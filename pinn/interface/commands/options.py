@@ -285,8 +285,10 @@ def _parameter(flag: Flag, panel: str) -> inspect.Parameter:
         rich_help_panel=panel,
         show_default=False,
     )
-    annotation = Annotated[bool | None if switch else str | None, option]
-    return inspect.Parameter(flag.name, _NAMED, default=None, annotation=annotation)
+    kind: Any = bool if switch else str
+    return inspect.Parameter(
+        flag.name, _NAMED, default=None, annotation=Annotated[kind | None, option]
+    )
 
 
 def checked_flag(flag: Flag, text: Any) -> Any:
