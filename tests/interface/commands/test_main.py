@@ -154,3 +154,13 @@ def test_what_is_no_results_table_is_refused(refused, tmp_path):
     (tmp_path / "results.csv").write_text(RESULTS)
     line = refused("results", tmp_path / "results.csv", "--metric", "speed")
     assert "known ones are tpot, ttft" in line
+
+
+@pytest.mark.parametrize("name", [command.name for command in COMMANDS])
+def test_every_option_says_what_it_does(name):
+    (listed,) = (command for command in COMMANDS if command.name == name)
+    commands = [listed.load()]
+    for command in commands:
+        commands += getattr(command, "commands", {}).values()
+        options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
+        assert [p.name for p in options if not p.help] == []
