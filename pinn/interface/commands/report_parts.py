@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -228,7 +228,7 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
         sentence += f" The nearest measured deployment is {nearest}."
     ends = {
         name: calibration.coefficient_interval(name, entry["value"], known)
-        for name, entry in _coefficients(report)
+        for name, entry in _coefficients(report).items()
         if entry.get("taught", True)
     }
     found = _bounded(report, ends, halves)
@@ -260,18 +260,17 @@ def with_posterior(
     return _bounded(report, ends, map(float, halves)) | {"intervals": intervals}
 
 
-def _coefficients(report: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _coefficients(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The entries of a report under the names of ``NAMES``."""
-    for part in ("beta", "alpha"):
-        for name, entry in report[part].items():
-            yield f"{part}.{name}", entry
+    parts = ("beta", "alpha")
+    return {f"{part}.{name}": entry for part in parts for name, entry in report[part].items()}
 
 
 def _bounded(
     report: dict[str, Any], ends: Mapping[str, Sequence[float]], halves: Iterable[float]
 ) -> dict[str, Any]:
     """The report with the ends of coefficients, where they are known, and of step times."""
-    for name, entry in _coefficients(report):
+    for name, entry in _coefficients(report).items():
         if name in ends:
             entry["low"], entry["high"] = ends[name]
     for entry, half in zip(report["batches"], halves, strict=True):
