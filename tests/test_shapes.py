@@ -18,7 +18,7 @@ from pinn.kernels.operator import isotonic
 from pinn.laboratory.formulas import Bases
 from pinn.laboratory.metrics import error_summary
 from pinn.physics.batch_sums import BatchSums
-from pinn.planning.plan import statistic
+from pinn.planning.plan import parse_limits
 from pinn.server.calibration.prior import KnownSteps
 from pinn.server.traces.batches import knowledge_levels
 from pinn.simulator.statistics import weighted_percentiles
@@ -43,7 +43,7 @@ WRONG = {
     "training": lambda: Scalars(ROW, TWO),
     "laboratory.metrics": lambda: error_summary(TWO, THREE),
     "interface.exports": lambda: Timed(ROW, THREE),
-    "planning": lambda: statistic(TWO, np.ones(3, int), 50.0),
+    "planning": lambda: parse_limits("p50 itl<=1s").excess({}, (TWO, np.ones(3, int))),
     "laboratory": lambda: Bases({}, ROW, THREE),
 }
 

@@ -216,6 +216,10 @@ class Candidate:
         """Every kind of server of a run, with its coefficients; the one that decodes is last."""
         return [(run, self.latency)]
 
+    def left_out(self, reason: str, *, simulated: bool = True) -> LeftOut:
+        """It as no choice, and why."""
+        return LeftOut(self.label, self.deployment.gpu.name, reason, simulated)
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -236,6 +240,14 @@ class Wanted:
     engine: EngineSpec
     most_gpus: int | None
     engines: Sequence[str] = (VLLM,)
+
+    @property
+    def bases(self) -> list[dict[str, Any]]:
+        """What every candidate of a GPU and a format has."""
+        return [
+            {**self.shared, "gpu": gpu} | ({"precision": form} if form else {})
+            for gpu, form in itertools.product(self.gpus, self.formats)
+        ]
 
 
 def gpu_count(deployment: Deployment) -> int:
@@ -285,9 +297,8 @@ def grid_configurations(wanted: Wanted, path: Path | None = None) -> list[dict[s
     axes, per_machine = read_grid(path)
     axes = {name: values for name, values in axes.items() if name not in wanted.shared}
     rows = [
-        {**row, **wanted.shared, "gpu": gpu} | ({"precision": form} if form else {})
-        for gpu in wanted.gpus
-        for form in wanted.formats
+        row | base
+        for base in wanted.bases
         for engine in wanted.engines
         for row in map(partial(_spoken, engine), expand_grid(axes))
     ]
@@ -348,8 +359,7 @@ def find_candidates(
     rows = [*rows, *(dict(found.configuration()) | dict(wanted.shared) for found in files.values())]
     fitting: dict[Deployment, dict[str, Any]] = {}
     left_out: dict[str, LeftOut] = {}
-    for row, deployment, refused in deployments_of(rows, workload, listed):
-        reason = refused or misfit(deployment, workload, wanted.engine)
+    for row, deployment, reason in deployments_of(rows, wanted.engine, workload, listed=listed):
         if reason is None:
             fitting.setdefault(deployment, row)
         else:
@@ -362,9 +372,22 @@ def find_candidates(
 
 
 def deployments_of(
-    rows: Iterable[Mapping[str, Any]], workload: Workload, listed: bool
+    rows: Iterable[Mapping[str, Any]],
+    engine: EngineSpec,
+    workload: Workload,
+    served: Workload | None = None,
+    *,
+    listed: bool = False,
 ) -> Iterator[tuple[dict[str, Any], Deployment, str | None]]:
-    """Deployments of rows, and why the engine refuses them; others of a grid are none."""
+    """Deployments of rows, and why the engine does not start or not serve the longest request.
+
+    Args:
+        rows: Configurations; of a grid those that make no sense are none.
+        engine: Further engine settings.
+        workload: For whose longest request the context is chosen.
+        served: What has to fit in its place, one request at a time.
+        listed: As of :func:`find_candidates`.
+    """
     longest = int((workload.prompt_tokens + workload.output_tokens).max())
     for row in rows:
         given = canonical(row)
@@ -384,7 +407,9 @@ def deployments_of(
         spread = serving.data_parallel_size > 1 or serving.expert_parallel_size > 1
         can_all_run = serving.max_requests <= serving.token_budget
         if listed or (can_all_run and not (dense and spread)):
-            yield given, deployment, None if refused is None else str(refused)
+            to_hold = workload if served is None else served
+            reason = str(refused) if refused else _misfit(deployment, to_hold, engine)
+            yield given, deployment, reason
 
 
 def _asked(given: dict[str, Any]) -> tuple[Deployment, RefusedError | None]:
@@ -405,12 +430,11 @@ def nearest_fit(wanted: Wanted, workload: Workload) -> str | None:
     """The fewest GPUs on which the model would start where it fits nowhere: more stages of them."""
     found: list[tuple[int, str]] = []
     _, per_machine = read_grid(None)
-    for gpu, form, stages in itertools.product(wanted.gpus, wanted.formats, range(1, 17)):
+    for base, stages in itertools.product(wanted.bases, range(1, 17)):
         ranks = {"tensor_parallel_size": per_machine, "pipeline_parallel_size": stages}
-        row = {**wanted.shared, "gpu": gpu, "engine": wanted.engines[0], **ranks}
-        row |= {"precision": form} if form else {}
-        for _, deployment, refused in deployments_of([row], workload, listed=False):
-            if refused is None and misfit(deployment, workload, wanted.engine) is None:
+        row = {**base, "engine": wanted.engines[0], **ranks}
+        for _, deployment, reason in deployments_of([row], wanted.engine, workload):
+            if reason is None:
                 found.append((gpu_count(deployment), hardware_label(deployment)))
     if not found:
         return None
@@ -418,8 +442,7 @@ def nearest_fit(wanted: Wanted, workload: Workload) -> str | None:
     return f"{label}, {gpus} GPUs a replica"
 
 
-def misfit(deployment: Deployment, workload: Workload, engine: EngineSpec) -> str | None:
-    """Why the engine would not start, or not serve the longest request."""
+def _misfit(deployment: Deployment, workload: Workload, engine: EngineSpec) -> str | None:
     try:
         check_run(deployment, workload, engine, kv_layout(deployment, engine))
     except PinnError as error:
@@ -440,13 +463,11 @@ def with_coefficients(
         return
     coefficients = Surrogate.load(checkpoint).coefficients(list(fitting))
     for i, (deployment, row) in enumerate(fitting.items()):
+        beta, alpha, source = coefficients.beta[i], coefficients.alpha[i], NETWORK
         path = next((p for p, found in files.items() if _belongs(found, deployment)), None)
-        if path is None:
-            latency = LinearLatency(deployment, coefficients.beta[i], coefficients.alpha[i])
-            yield Candidate(row, latency, engine)
-        else:
-            latency = LinearLatency(deployment, files[path].beta, files[path].alpha)
-            yield Candidate(row, latency, engine, str(path))
+        if path is not None:
+            beta, alpha, source = files[path].beta, files[path].alpha, str(path)
+        yield Candidate(row, LinearLatency(deployment, beta, alpha), engine, source)
 
 
 def _belongs(found: CoefficientSet, deployment: Deployment) -> bool:

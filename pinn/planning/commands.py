@@ -199,11 +199,7 @@ def vllm_words(given: Mapping[str, Any]) -> list[str]:
 
 
 def simulate_command(
-    candidate: Candidate,
-    load: Sequence[str],
-    rate_per_s: float,
-    replicas: int,
-    routing: str | None,
+    candidate: Candidate, load: Sequence[str], rate_per_s: float, replicas: int, routing: str | None
 ) -> str:
     """``pinn simulate ...`` for all replicas under a rate, behind a load balancer if there is one.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 
 import numpy as np
@@ -33,16 +33,6 @@ _WAITING_SHARE = 0.05
 #: Share of the blocks in use that counts as full.
 _FULL_SHARE = 0.95
 
-#: Parts of a step's breakdown that are messages between GPUs, and work that no GPU does.
-_COMMUNICATION, _HOST = ("communication",), ("host", "small_kernels")
-
-_OF_TIME = {
-    "prefill": "prefill compute",
-    "decode": "decode bandwidth",
-    "communication": "communication",
-    "host": "host",
-}
-
 
 def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
     """Part of a step's breakdown -> share of the engine's time.
@@ -56,39 +46,15 @@ def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
     seconds = deployment_features(latency.deployment, _sums(run)) * latency.beta
     one_token = uniform_sums(decode_requests=np.ones(1))
     lone = deployment_features(latency.deployment, one_token)[0] * latency.beta
-    for index, feature in enumerate(STEP_FEATURES.values()):
-        total = float(seconds[:, index].sum())
+    columns = zip(STEP_FEATURES.values(), seconds.sum(axis=0), len(seconds) * lone, strict=True)
+    for feature, total, weights in columns:
         if feature.part == "gemm":
-            weights = float(lone[index]) * len(seconds)
-            found["weights"] += weights
-            found["gemm_compute"] += total - weights
+            found["weights"] += float(weights)
+            found["gemm_compute"] += float(total - weights)
         else:
-            found[feature.part] += total
+            found[feature.part] += float(total)
     whole = sum(found.values())
     return {part: value / whole for part, value in found.items()}
-
-
-def time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
-    """Share of the engine's time in prefill, decode, communication and the host.
-
-    Communication and host are parts of the breakdown; of the rest, prefill is what a step's prompts
-    add to its decodes.
-    """
-    deployment, sums = latency.deployment, _sums(run)
-    seconds = deployment_features(deployment, sums) * latency.beta
-    part = np.array([f.part for f in STEP_FEATURES.values()])
-    communication, host = np.isin(part, _COMMUNICATION), np.isin(part, _HOST)
-    work = ~communication & ~host
-    decodes = deployment_features(deployment, _without_prefill(sums)) * latency.beta
-    decode = float(decodes[:, work].sum())
-    shares = {
-        "prefill": float(seconds[:, work].sum()) - decode,
-        "decode": decode,
-        "communication": float(seconds[:, communication].sum()),
-        "host": float(seconds[:, host].sum()),
-    }
-    whole = sum(shares.values())
-    return {name: value / whole for name, value in shares.items()}
 
 
 def limited_by(run: Run, latency: LinearLatency) -> str:
@@ -108,21 +74,32 @@ def limited_by(run: Run, latency: LinearLatency) -> str:
         return KV_MEMORY
     if float(weight[all_run & waiting].sum()) > _WAITING_SHARE:
         return MOST_REQUESTS
-    shares = time_shares(run, latency)
-    return _OF_TIME[max(shares, key=lambda name: shares[name])]
+    return _most_time(run, latency)
+
+
+def _most_time(run: Run, latency: LinearLatency) -> str:
+    """What most of the engine's time goes to; prefill is what prompts add to a step's decodes."""
+    deployment, sums = latency.deployment, _sums(run)
+    prompts = [f.name for f in fields(BatchSums) if "prefill_" in f.name]
+    without = replace(sums, **dict.fromkeys(prompts, np.zeros_like(sums.prefill_requests)))
+    seconds, decodes = (
+        deployment_features(deployment, each).sum(axis=0) * latency.beta for each in (sums, without)
+    )
+    part = np.array([f.part for f in STEP_FEATURES.values()])
+    communication, host = part == "communication", np.isin(part, ("host", "small_kernels"))
+    work = ~communication & ~host
+    spent = {
+        "prefill compute": (seconds - decodes)[work].sum(),
+        "decode bandwidth": decodes[work].sum(),
+        "communication": seconds[communication].sum(),
+        "host": seconds[host].sum(),
+    }
+    return max(spent, key=lambda name: spent[name])
 
 
 def _sums(run: Run) -> BatchSums:
     every = -(-len(run.steps) // _MOST_STEPS)
     return replace(run.steps, table=run.steps.table[::every]).sums
-
-
-def _without_prefill(sums: BatchSums) -> BatchSums:
-    nothing = np.zeros_like(sums.prefill_requests)
-    names = ("requests", "tokens", "cached", "pairs")
-    gone = {f"prefill_{name}": nothing for name in names}
-    gone |= {f"windowed_prefill_{name}": nothing for name in ("cached", "pairs")}
-    return replace(sums, **gone)
 
 
 # Which limits of the scheduler need the fewest replicas on one kind of hardware.
@@ -167,54 +144,6 @@ class Unfit:
     label: str
     reason: str
     gpus: float = math.inf
-
-
-def pick(
-    kept: Sequence[tuple[Candidate, float]], brief: Brief
-) -> tuple[Picked | None, dict[str, Unfit], list[LeftOut], int]:
-    """Size a fleet of the candidate with the highest rate, and of others that may need fewer.
-
-    A replica that holds a higher rate alone is not always the one of which fewer hold the asked
-    rate together.
-
-    Args:
-        kept: Candidates that differ in the scheduler's limits alone, with quick highest rates.
-        brief: What is asked.
-
-    Returns:
-        The one of which fewest are needed, None where nothing holds the limits with the GPUs there
-        are; why others cannot be rented, by name; all others; and how many runs that took beside
-        those of its trials.
-    """
-    tried = [Trials(candidate, brief.replica_load(), brief.limits) for candidate, _ in kept]
-    guesses = [guess for _, guess in kept]
-    first, rate = _fastest(tried, guesses)
-    best: Picked | None = None
-    unfit: dict[str, Unfit] = {}
-    for i in [first, *(i for i in range(len(tried)) if i != first)]:
-        if best is not None:
-            if not sizing.may_do_with_fewer(best.sized.replicas, tried[i], brief):
-                continue
-            rate = _highest(tried[i], guesses[i])
-        rate = _settled(tried[i], rate)
-        found = _sized(tried[i], rate, brief)
-        if isinstance(found, Unfit):
-            unfit[found.label] = found
-        elif best is None or found.sized.replicas < best.sized.replicas:
-            best = found
-    others = [trials for trials in tried if best is None or trials is not best.trials]
-    left_out = [
-        LeftOut(
-            trials.candidate.label,
-            trials.candidate.deployment.gpu.name,
-            unfit[trials.candidate.label].reason
-            if trials.candidate.label in unfit
-            else _no_fewer(best, brief),
-            simulated=True,
-        )
-        for trials in others
-    ]
-    return best, unfit, left_out, sum(trials.count for trials in others)
 
 
 def _fastest(tried: Sequence[Trials], guesses: Sequence[float]) -> tuple[int, HighestRate]:
@@ -309,13 +238,41 @@ class Examined:
 
 
 def examine(kept: Sequence[tuple[Candidate, float]], brief: Brief) -> Examined:
-    """Pick the limits of the scheduler, size the fleet, and say how sure that is."""
-    picked, unfit, left_out, simulations = pick(kept, brief)
-    if picked is None:
-        nearest = min(unfit.values(), key=lambda each: each.gpus)
-        return Examined(None, nearest, left_out, simulations)
-    choice = _choice(picked, brief)
-    return Examined(choice, None, left_out, simulations + picked.trials.count)
+    """Size a fleet of the candidate with the highest rate, and say how sure that is.
+
+    So is a fleet of each of the others that may need fewer: a replica that holds a higher rate
+    alone is not always the one of which fewer hold the asked rate together.
+
+    Args:
+        kept: Candidates that differ in the scheduler's limits alone, with quick highest rates.
+        brief: What is asked.
+    """
+    tried = [Trials(candidate, brief.replica_load(), brief.limits) for candidate, _ in kept]
+    guesses = [guess for _, guess in kept]
+    first, rate = _fastest(tried, guesses)
+    best: Picked | None = None
+    unfit: dict[str, Unfit] = {}
+    for i in [first, *(i for i in range(len(tried)) if i != first)]:
+        if best is not None:
+            if not sizing.may_do_with_fewer(best.sized.replicas, tried[i], brief):
+                continue
+            rate = _highest(tried[i], guesses[i])
+        rate = _settled(tried[i], rate)
+        found = _sized(tried[i], rate, brief)
+        if isinstance(found, Unfit):
+            unfit[found.label] = found
+        elif best is None or found.sized.replicas < best.sized.replicas:
+            best = found
+    choice = None if best is None else _choice(best, brief)
+    nearest = min(unfit.values(), key=lambda each: each.gpus) if best is None else None
+    left_out = [
+        candidate.left_out(
+            unfit[candidate.label].reason if candidate.label in unfit else _no_fewer(best, brief)
+        )
+        for candidate, _ in kept
+        if best is None or candidate is not best.trials.candidate
+    ]
+    return Examined(choice, nearest, left_out, sum(trials.count for trials in tried))
 
 
 def _choice(picked: Picked, brief: Brief) -> Choice:
@@ -327,7 +284,7 @@ def _choice(picked: Picked, brief: Brief) -> Choice:
     chance, safe = _verdict(picked, together, brief)
     rate = replace(rate, seeds_per_s=[rate.per_s, *_other_seeds(trials, rate.per_s, brief)])
     gpus = sized.replicas * candidate.gpus
-    at_rate = trials.point(picked.run, share, candidate.gpus)
+    at_rate = trials.point(picked.run, share)
     output_per_s = sized.replicas * share * float(brief.workload.output_tokens.mean())
     cost = brief.price_per_hour(candidate.deployment.gpu.name, gpus)
     deployment = candidate.deployment
@@ -387,7 +344,7 @@ def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
     points = []
     for share in _LADDER:
         run = trials.run(share * rate_per_s)
-        points.append(trials.point(run, share * rate_per_s, trials.candidate.gpus))
+        points.append(trials.point(run, share * rate_per_s))
     return points, run
 
 
@@ -396,11 +353,9 @@ def _other_seeds(trials: Trials, rate_per_s: float, brief: Brief) -> list[float]
     found = []
     for seed in range(1, len(brief.draws)):
         other = Trials(trials.candidate, brief.replica_load(seed), brief.limits)
-        found.append(
-            sizing.highest_rate(
-                other.excess, rate_per_s, stride=1 + sizing.BAR_WIDTH, width=sizing.BAR_WIDTH
-            )[0]
-        )
+        width = sizing.BAR_WIDTH
+        highest, _ = sizing.highest_rate(other.excess, rate_per_s, stride=1 + width, width=width)
+        found.append(highest)
         trials.count += other.count
     return found
 

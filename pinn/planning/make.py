@@ -59,12 +59,8 @@ def make_plan(
     _check_any(scouted, brief, groups)
     chosen = _promising(scouted, brief, top)
     left_out = [*misfits, *(each for found in scouted.values() for each in found.left_out)]
-    left_out += [
-        LeftOut(c.label, c.deployment.gpu.name, _costs_more(scouted[i], brief), True)
-        for i in scouted
-        if i not in chosen
-        for c, _ in scouted[i].kept
-    ]
+    for found in (scouted[i] for i in scouted if i not in chosen):
+        left_out += [c.left_out(_costs_more(found, brief)) for c, _ in found.kept]
     choices, simulations = [], sum(found.simulations for found in scouted.values())
     # The longest first: a replica of a higher rate is sent more of the load's requests.
     chosen.sort(key=lambda i: -scouted[i].kept[0][1])
@@ -113,12 +109,22 @@ def _by_hardware(candidates: Sequence[Candidate], each_alone: bool) -> list[list
     return [list(group) for _, group in groupby(ordered, key=lambda c: c.hardware)]
 
 
-def _expense(candidate: Candidate, rate_per_s: float, brief: Brief) -> float:
-    """Price or GPUs for the asked rate, or for each request per second without one."""
+def _expense(found: Scouted, brief: Brief, error: float = 1.0, *, whole: bool = True) -> float:
+    """Price or GPUs for the asked rate, or for each request per second without one.
+
+    Args:
+        found: Whose best candidate is meant.
+        brief: What is asked.
+        error: Factor by which the quick rate may be off.
+        whole: Whether replicas are rounded up, else parts of them are counted beyond the first.
+    """
+    candidate, rate_per_s = found.kept[0][0], found.kept[0][1] * error
     gpu = candidate.deployment.gpu.name
     each = brief.price_per_hour(gpu, candidate.gpus) or candidate.gpus
     if brief.rate_per_s is None:
         return each / rate_per_s
+    if whole:
+        return each * -(-brief.rate_per_s // rate_per_s)
     return each * max(brief.rate_per_s / rate_per_s, 1.0)
 
 
@@ -129,16 +135,16 @@ def _promising(scouted: Mapping[int, Scouted], brief: Brief, top: int) -> list[i
     may be won by another. Of every engine the cheapest is, and where prefill and decode apart are
     tried, the cheapest of both kinds.
     """
-    expense = {i: _expense(*found.kept[0], brief) for i, found in scouted.items() if found.kept}
-    ordered = sorted(expense, key=lambda i: expense[i])
-    least = min(_whole(scouted[i], brief, 1 - _QUICK_ERROR) for i in ordered)
+    kept = [i for i, found in scouted.items() if found.kept]
+    ordered = sorted(kept, key=lambda i: _expense(scouted[i], brief, whole=False))
+    least = min(_expense(scouted[i], brief, 1 - _QUICK_ERROR) for i in ordered)
     kinds = [_kind(scouted[i].kept[0][0]) for i in ordered]
     return [
         i
         for place, i in enumerate(ordered)
         if place < top
         or kinds[place] not in kinds[:place]
-        or _whole(scouted[i], brief, 1 + _QUICK_ERROR) <= least
+        or _expense(scouted[i], brief, 1 + _QUICK_ERROR) <= least
     ]
 
 
@@ -147,23 +153,12 @@ def _kind(candidate: Candidate) -> tuple[str, bool]:
     return candidate.deployment.serving.engine, isinstance(candidate, PoolsCandidate)
 
 
-def _whole(found: Scouted, brief: Brief, error: float) -> float:
-    """Price or GPUs with whole replicas, if the quick rate is off by a factor."""
-    candidate, rate = found.kept[0]
-    if brief.rate_per_s is None:
-        return _expense(candidate, rate * error, brief)
-    each = brief.price_per_hour(candidate.deployment.gpu.name, candidate.gpus) or candidate.gpus
-    return each * -(-brief.rate_per_s // (rate * error))
-
-
 def _costs_more(found: Scouted, brief: Brief) -> str:
-    rate = found.kept[0][1]
-    more = "costs" if brief.prices_per_gpu_hour else "takes"
-    what = " an hour" if brief.prices_per_gpu_hour else " GPUs"
+    more, what = ("costs", " an hour") if brief.prices_per_gpu_hour else ("takes", " GPUs")
     per = "" if brief.rate_per_s is not None else " for each request per second"
     return (
-        f"{more} more than the choices: about {rate:.3g} requests/s a replica, so "
-        f"{_whole(found, brief, 1.0):.3g}{what}{per}"
+        f"{more} more than the choices: about {found.kept[0][1]:.3g} requests/s a replica, so "
+        f"{_expense(found, brief):.3g}{what}{per}"
     )
 
 
@@ -178,26 +173,19 @@ def _rank(asked: float | None, choice: Choice) -> tuple[float, ...]:
 
 def _frontier(scouted: Mapping[int, Scouted]) -> list[FrontierPoint]:
     """Points of every hardware, each with its best limits of the scheduler."""
-    series = {
-        found.kept[0][0].label: (found.kept[0][0], found.points)
-        for found in scouted.values()
-        if found.kept
-    }
-    found = [
-        (speed, label, c.deployment.gpu.name, c.gpus, p)
-        for label, (c, points) in series.items()
-        for p in points
-        if (speed := p.user_tokens_per_s)
-    ]
-    found.sort(key=lambda each: (-each[0], -each[4].output_tokens_per_gpu_s))
-    points, most = [], 0.0
-    for speed, label, gpu, gpus, p in found:
-        best = p.output_tokens_per_gpu_s > most
-        most = max(most, p.output_tokens_per_gpu_s)
-        points.append(
-            FrontierPoint(label, gpu, gpus, p.rate_per_s, p.output_tokens_per_gpu_s, speed, best)
+    kept = [found for found in scouted.values() if found.kept]
+    series = {found.kept[0][0].label: (found.kept[0][0], found.points) for found in kept}
+    points = [(c, p) for c, points in series.values() for p in points if p.user_tokens_per_s]
+    points.sort(key=lambda each: (-each[1].user_tokens_per_s, -each[1].output_tokens_per_gpu_s))
+    frontier, most = [], 0.0
+    for c, p in points:
+        speed, dense = p.user_tokens_per_s, p.output_tokens_per_gpu_s
+        gpu = c.deployment.gpu.name
+        frontier.append(
+            FrontierPoint(c.label, gpu, c.gpus, p.rate_per_s, dense, speed, best=dense > most)
         )
-    return points
+        most = max(most, dense)
+    return frontier
 
 
 def _check_any(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -28,21 +27,6 @@ from pinn.planning.plan import (
 _NONE = "–"
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A picture of the page.
-
-    Attributes:
-        name: Of the PNG file, without its suffix.
-        alt: What it shows, for those who cannot see it.
-        content: As SVG, Base64.
-    """
-
-    name: str
-    alt: str
-    content: str
-
-
 def write_page(plan: Plan, folder: Path) -> Path:
     """Write ``plan.html``, which needs no other file, and the same pictures as PNG files.
 
@@ -53,16 +37,28 @@ def write_page(plan: Plan, folder: Path) -> Path:
     Returns:
         The page.
     """
-    drawn: dict[str, Drawn | None] = {}
+    drawn: dict[str, dict[str, str] | None] = {}
     for name, (figure, alt) in _figures(plan).items():
-        drawn[name.replace("-", "_")] = None
+        shown = None
         if figure is not None:
             write_whole(folder / f"{name}.png", png(figure))
-            content = base64.b64encode(svg(figure)).decode()
-            drawn[name.replace("-", "_")] = Drawn(name, alt, content)
-    page, text = folder / "plan.html", _render(plan, drawn)
-    write_whole(page, text)
-    return page
+            shown = {"name": name, "alt": alt, "content": base64.b64encode(svg(figure)).decode()}
+        drawn[name.replace("-", "_")] = shown
+    text = template("pinn.planning", "plan.html.j2").render(
+        plan=plan,
+        verdict=_verdict(plan),
+        confidence=_confidence(plan),
+        asked=_asked(plan),
+        table=_table(plan),
+        pictures=drawn,
+        parts=pictures.shown_parts(plan.choices),
+        best=[point for point in plan.frontier if point.best],
+        error_bar=_error_bar,
+        time=_time,
+        short=short,
+    )
+    write_whole(folder / "plan.html", text)
+    return folder / "plan.html"
 
 
 def _figures(plan: Plan) -> dict[str, tuple[Figure | None, str]]:
@@ -93,22 +89,6 @@ def _figures(plan: Plan) -> dict[str, tuple[Figure | None, str]]:
             "holds the figures.",
         ),
     }
-
-
-def _render(plan: Plan, drawn: dict[str, Drawn | None]) -> str:
-    return template("pinn.planning", "plan.html.j2").render(
-        plan=plan,
-        verdict=_verdict(plan),
-        confidence=_confidence(plan),
-        asked=_asked(plan),
-        table=_table(plan),
-        pictures=drawn,
-        parts=pictures.shown_parts(plan.choices),
-        best=[point for point in plan.frontier if point.best],
-        error_bar=_error_bar,
-        time=_time,
-        short=short,
-    )
 
 
 def _verdict(plan: Plan) -> str:
@@ -222,13 +202,10 @@ def _replicas(choice: Choice) -> Cell:
 
 def _rate(choice: Choice) -> Cell:
     """What all replicas hold, with the interval."""
-    found = choice.fleet_rate
-    ends = (
-        ""
-        if found.interval_per_s is None
-        else " " + _unbroken("({:.3g} to {:.3g})".format(*found.interval_per_s))
-    )
-    return Cell(f"{found.per_s:.3g}{ends}", found.per_s)
+    found, text = choice.fleet_rate, f"{choice.fleet_rate.per_s:.3g}"
+    if found.interval_per_s is not None:
+        text += " " + _unbroken("({:.3g} to {:.3g})".format(*found.interval_per_s))
+    return Cell(text, found.per_s)
 
 
 def _sure(choice: Choice) -> Cell:
@@ -275,16 +252,17 @@ def _time(seconds: float | None) -> str:
 def _error_bar(choice: Choice) -> str:
     """How sure the highest rate is, in words."""
     found, all_of_them = choice.highest_rate, choice.fleet_rate
-    parts: Sequence[str | None] = (
-        None if found.fails_per_s is None
-        else f"{found.fails_per_s:.4g} requests/s no longer hold",
-        None if not found.seeds_per_s
-        else f"{min(found.seeds_per_s):.4g} to {max(found.seeds_per_s):.4g} over "
-        f"{len(found.seeds_per_s)} draws of the load",
-        None if all_of_them.interval_per_s is None
-        else f"all replicas together hold {_rate(choice).text} at the ends of the prediction's "
-        f"{100 * (all_of_them.level or 0):.0f} % interval",
-        FLEET_HOLDS_MORE if choice.fleet_holds_more else None,
-        None if choice.pools is None else POOLS_UNSURE,
-    )  # fmt: skip
-    return "; ".join(part for part in parts if part)
+    parts = []
+    if found.fails_per_s is not None:
+        parts.append(f"{found.fails_per_s:.4g} requests/s no longer hold")
+    if found.seeds_per_s:
+        low, high = min(found.seeds_per_s), max(found.seeds_per_s)
+        draws = len(found.seeds_per_s)
+        parts.append(f"{low:.4g} to {high:.4g} over {draws} draws of the load")
+    if all_of_them.interval_per_s is not None:
+        level = f"{100 * (all_of_them.level or 0):.0f} %"
+        parts.append(f"all replicas together hold {_rate(choice).text} at the ends of the "
+                     f"prediction's {level} interval")  # fmt: skip
+    parts += [FLEET_HOLDS_MORE] * choice.fleet_holds_more
+    parts += [POOLS_UNSURE] * (choice.pools is not None)
+    return "; ".join(parts)

@@ -5,7 +5,7 @@ Colours differ in lightness too, and markers, dashes and hatches tell apart what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 import numpy as np
@@ -15,7 +15,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from pinn.common.plots import new_figure, short
-from pinn.planning.plan import Choice, Limits, Plan, Point, parse_limits
+from pinn.planning.plan import Choice, Plan, Point, parse_limits
 
 #: How many of the choices are drawn, best first.
 SHOWN = 4
@@ -93,8 +93,8 @@ def percentile_figure(plan: Plan) -> Figure | None:
     choices = [choice for choice in plan.choices[:SHOWN] if choice.ladder]
     if not choices:
         return None
-    limits = parse_limits(plan.ask.slo) if plan.ask.slo else None
-    metrics = list(dict.fromkeys(metric for metric, *_ in _limits(limits))) or ["ttft", "tpot"]
+    limits = parse_limits(plan.ask.slo).each if plan.ask.slo else []
+    metrics = list(dict.fromkeys(metric for metric, _, _ in limits)) or ["ttft", "tpot"]
     figure, axes = new_figure(
         2.3 * len(metrics) + 0.7, len(metrics), len(choices), sharey="row", sharex="col"
     )
@@ -102,7 +102,7 @@ def percentile_figure(plan: Plan) -> Figure | None:
         for row, metric in enumerate(metrics):
             ax = axes[row, column]
             _percentiles(ax, choice, metric)
-            for limited, name, seconds in _limits(limits):
+            for limited, name, seconds in limits:
                 if limited == metric:
                     ax.axhline(1e3 * seconds, color="#a3480f", linewidth=1.1)
                     ax.annotate(f"limit of {name}", (0, 1e3 * seconds), (3, 2),
@@ -136,17 +136,6 @@ def _percentiles(ax: Axes, choice: Choice, metric: str) -> None:
     ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
     ax.grid(axis="y", color="0.92")
-
-
-def _limits(limits: Limits | None) -> Iterator[tuple[str, str, float]]:
-    """Metric, name of what is limited, and seconds."""
-    if limits is None:
-        return
-    for limit in limits.statistics:
-        yield limit.metric, limit.name, limit.seconds
-    if limits.goodput is not None:
-        for metric, seconds in limits.goodput.seconds.items():
-            yield metric, f"{100 * limits.goodput.share:g} % of requests", seconds
 
 
 def step_time_figure(plan: Plan) -> Figure | None:

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from pinn.common.files import write_whole
 from pinn.errors import PinnError
+from pinn.simulator.statistics import statistic
 
 # A finished plan: what was asked, the choices in order, and what was left out; as JSON.
 #
@@ -330,18 +331,13 @@ class Statistic:
 
     Attributes:
         metric: ``ttft``, ``tpot``, ``itl`` or ``e2e``.
-        percent: Of the percentile; None for the mean.
+        name: ``mean`` or a percentile, such as ``p99``.
         seconds: At most.
     """
 
     metric: str
-    percent: float | None
+    name: str
     seconds: float
-
-    @property
-    def name(self) -> str:
-        """``mean`` or ``p99``."""
-        return "mean" if self.percent is None else f"p{self.percent:g}"
 
     def __str__(self) -> str:
         return f"{self.name} {self.metric.upper()} <= {written_s(self.seconds)}"
@@ -398,10 +394,18 @@ class Limits:
         return [limit for limit in self.statistics if limit.metric == "itl"]
 
     @property
+    def each(self) -> list[tuple[str, str, float]]:
+        """Metric, name of what is limited, and seconds of every limit."""
+        found = [(limit.metric, limit.name, limit.seconds) for limit in self.statistics]
+        if self.goodput is not None:
+            name = f"{100 * self.goodput.share:g} % of requests"
+            found += [(metric, name, seconds) for metric, seconds in self.goodput.seconds.items()]
+        return found
+
+    @property
     def bound_waits(self) -> bool:
         """Whether any limit is on what waiting in a queue lengthens: TTFT or E2E."""
-        each = {} if self.goodput is None else self.goodput.seconds
-        return bool({*each, *(limit.metric for limit in self.statistics)} & {"ttft", "e2e"})
+        return any(metric in ("ttft", "e2e") for metric, _, _ in self.each)
 
     def excess(
         self,
@@ -417,7 +421,7 @@ class Limits:
         found = [0.0]
         for limit in self.statistics:
             values, counts = gaps if limit.metric == "itl" else _known(latencies[limit.metric])
-            found.append(statistic(values, counts, limit.percent) / limit.seconds)
+            found.append(statistic(values, counts, limit.name) / limit.seconds)
         if self.goodput is not None:
             needed = self.goodput.needed(len(latencies["ttft"]))
             found.append(float(np.sort(self.goodput.excess(latencies))[needed - 1]))
@@ -440,38 +444,17 @@ class Limits:
             if limit.metric == "itl":
                 continue
             values, _ = _known(least[limit.metric])
-            if limit.percent is None:
+            if limit.name == "mean":
                 missed = bool(values.sum() > limit.seconds * len(values))
             else:
                 beyond = int(np.count_nonzero(values > limit.seconds))
-                missed = beyond > (1 - limit.percent / 100) * (len(values) - 1) + 1
+                missed = beyond > (1 - float(limit.name[1:]) / 100) * (len(values) - 1) + 1
             if missed:
                 return True
         if self.goodput is None:
             return False
         beyond = int(np.count_nonzero(self.goodput.excess(least) > 1))
         return beyond > requests - self.goodput.needed(requests)
-
-
-def statistic(
-    values: Float[np.ndarray, " values"], counts: Int[np.ndarray, " values"], percent: float | None
-) -> float:
-    """Mean or percentile of values that each occur so often; NaN of none.
-
-    Percentiles are interpolated as ``np.percentile`` does; one that touches an infinite value is
-    infinite.
-    """
-    total = int(counts.sum())
-    if total == 0:
-        return float("nan")
-    if percent is None:
-        return float(values @ counts) / total
-    order = np.argsort(values)
-    ends = np.cumsum(counts[order])
-    place = percent / 100 * (total - 1)
-    low, high = values[order][np.searchsorted(ends, [math.floor(place), math.ceil(place)], "right")]
-    share = place - math.floor(place)
-    return float(low if share == 0 or low == high else low + (high - low) * share)
 
 
 def _known(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -497,8 +480,8 @@ def parse_limits(text: str) -> Limits:
         ending = _SHARE.search(group)
         clauses = group[: ending.start()] if ending else group
         alone = [_clause(clause, text) for clause in clauses.split(",")]
-        statistics += [limit for limit, named in alone if named]
-        on_each = {limit.metric: limit.seconds for limit, named in alone if not named}
+        statistics += [limit for limit in alone if limit.name]
+        on_each = {limit.metric: limit.seconds for limit in alone if not limit.name}
         if bool(on_each) != bool(ending):
             raise PinnError(
                 f"--slo {text!r}: {', '.join(on_each) or clauses.strip()} "
@@ -521,8 +504,8 @@ def parse_limits(text: str) -> Limits:
     return Limits(text, tuple(statistics), None if share is None else Goodput(share, each))
 
 
-def _clause(clause: str, text: str) -> tuple[Statistic, bool]:
-    """A limit, and whether it names its statistic."""
+def _clause(clause: str, text: str) -> Statistic:
+    """A limit, without a name where it is on each request."""
     found = _CLAUSE.match(clause.strip().lower())
     if found is None or (found["before"] and found["after"]):
         raise PinnError(f"--slo {text!r}: cannot read {clause.strip()!r}: {_EXAMPLE}")
@@ -536,11 +519,13 @@ def _clause(clause: str, text: str) -> tuple[Statistic, bool]:
     seconds = float(found["value"]) * _UNITS_S[unit]
     if not 0 < seconds < math.inf:
         raise PinnError(f"--slo {text!r}: {clause.strip()!r} must allow some time")
-    name = found["before"] or found["after"]
-    percent = None if name in (None, "mean") else float(name[1:])
-    if percent is not None and not 0 < percent <= 100:
-        raise PinnError(f"--slo {text!r}: there is no percentile {percent:g}")
-    return Statistic(metric, percent, seconds), name is not None
+    name = found["before"] or found["after"] or ""
+    if name.startswith("p"):
+        percent = float(name[1:])
+        if not 0 < percent <= 100:
+            raise PinnError(f"--slo {text!r}: there is no percentile {percent:g}")
+        name = f"p{percent:.10g}"
+    return Statistic(metric, name, seconds)
 
 
 def written_s(seconds: float) -> str:

@@ -22,7 +22,6 @@ from pinn.planning.candidates import (
     deployments_of,
     format_label,
     gpu_count,
-    misfit,
     with_coefficients,
 )
 from pinn.planning.plan import LeftOut
@@ -128,10 +127,7 @@ class PoolsCandidate(Candidate):
                 misjudge(one.latency),
                 replace(engine, replicas=engine.replicas * servers),
             )
-            for one, servers in (
-                (self.prefill, self.prefill_servers),
-                (self, self.decode_servers),
-            )
+            for one, servers in ((self.prefill, self.prefill_servers), (self, self.decode_servers))
         )
         link = Link(default_link(prefill, decode).bytes_per_s, engine.kv_transfer_latency_s)
         found = simulate_pools(prefill, decode, workload, link)
@@ -171,20 +167,23 @@ def find_pools(
     prefills, decodes = read_pools(path)
     found: list[Candidate] = []
     left_out: list[LeftOut] = []
-    for gpu, form in product(wanted.gpus, wanted.formats):
-        shared = {**wanted.shared, "gpu": gpu} | ({"precision": form} if form else {})
-        ahead, ill = _servers(prefills, shared, first, workload, wanted, checkpoint)
+    for base in wanted.bases:
+        ahead, ill = _servers(prefills, base, first, workload, wanted, checkpoint)
         left_out += [replace(each, label=f"{each.label} prefill") for each in ill]
-        behind, ill = _servers(decodes, shared, workload, workload, wanted, checkpoint)
+        behind, ill = _servers(decodes, base, workload, workload, wanted, checkpoint)
         left_out += [replace(each, label=f"{each.label} decode") for each in ill]
-        pairs = (
-            _pair(one, other)
-            for one, other in product(ahead, behind)
-            if gcd(one.count, other.count) == 1  # a multiple of a smaller pair is its replicas
-        )
-        found += [
-            pair for pair in pairs if wanted.most_gpus is None or pair.gpus <= wanted.most_gpus
-        ]
+        for prefill, decode in product(ahead, behind):
+            pair = PoolsCandidate(
+                **vars(decode.each),
+                prefill=prefill.each,
+                prefill_servers=prefill.count,
+                decode_servers=decode.count,
+                own=tuple({**prefill.flags, **decode.flags}),
+            )
+            # A multiple of a smaller pair is its replicas.
+            is_new = gcd(prefill.count, decode.count) == 1
+            if is_new and (wanted.most_gpus is None or pair.gpus <= wanted.most_gpus):
+                found.append(pair)
     return found, left_out
 
 
@@ -195,18 +194,6 @@ class _Servers:
     count: int
     flags: Mapping[str, Any]
     each: Candidate
-
-
-def _pair(prefill: _Servers, decode: _Servers) -> PoolsCandidate:
-    return PoolsCandidate(
-        decode.each.configuration,
-        decode.each.latency,
-        decode.each.engine,
-        prefill=prefill.each,
-        prefill_servers=prefill.count,
-        decode_servers=decode.count,
-        own=tuple({**prefill.flags, **decode.flags}),
-    )
 
 
 def halves(workload: Workload) -> tuple[Workload, Workload]:
@@ -241,36 +228,30 @@ def _servers(
     checkpoint: Path,
 ) -> tuple[list[_Servers], list[LeftOut]]:
     """Pools whose servers start and hold what they are to serve."""
-    started = {
-        text: found
-        for text in texts
-        for found in deployments_of([{**shared, **_flags(text)}], workload, listed=False)
-    }
     fitting: dict[Deployment, dict[str, Any]] = {}
-    texts_of: dict[str, Deployment] = {}
+    pools: list[tuple[int, dict[str, Any], Deployment]] = []
     left_out = []
-    for text, (row, deployment, refused) in started.items():
-        reason = refused or misfit(deployment, served, wanted.engine)
-        if reason is None:
-            fitting[deployment], texts_of[text] = row, deployment
-        else:
-            gpu = deployment.gpu.name
-            left_out.append(LeftOut(f"{gpu} {text}", gpu, reason, False))
+    for text in dict.fromkeys(texts):
+        count, flags = _pool(text)
+        row = {**shared, **flags}
+        for given, deployment, reason in deployments_of([row], wanted.engine, workload, served):
+            if reason is None:
+                fitting[deployment] = given
+                pools.append((count, flags, deployment))
+            else:
+                gpu = deployment.gpu.name
+                left_out.append(LeftOut(f"{gpu} {text}", gpu, reason, False))
     candidates = with_coefficients(fitting, {}, checkpoint, wanted.engine)
     known = {each.deployment: each for each in candidates}
-    found = [
-        _Servers(parse_pool(text, "pools")[0], _flags(text), known[deployment])
-        for text, deployment in texts_of.items()
-    ]
-    return found, left_out
+    return [_Servers(count, flags, known[started]) for count, flags, started in pools], left_out
 
 
-def _flags(text: str) -> dict[str, Any]:
-    """Flags of a pool as it is listed."""
-    _, flags = parse_pool(text, "pools")
+def _pool(text: str) -> tuple[int, dict[str, Any]]:
+    """Servers of a pool as it is listed, and their flags."""
+    count, flags = parse_pool(text, "pools")
     for name in ("gpu", "engine"):
         if name in flags:
             raise PinnError(
                 f"pools: {text!r}: both pools of a candidate have one {name}: leave it out"
             )
-    return flags
+    return count, flags

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float, Real
+from jaxtyping import Float, Int, Real
 
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.speculation import deployment_features
@@ -54,11 +54,7 @@ def floor_latencies_s(
         latency: Of what decodes.
         prompts: Of what computes prompts: the same, but where prefill and decode are apart.
     """
-    recipe = prompts.deployment.recipe
-    ready = workload.transferred_tokens
-    if recipe.prefix_caching:
-        ready = np.maximum(ready, np.where(workload.shares_with >= 0, workload.shared_tokens, 0))
-    ready = np.minimum(ready, workload.prompt_tokens - 1)
+    ready = np.minimum(_ready_tokens(workload, prompts), workload.prompt_tokens - 1)
     new = _rounded(workload.prompt_tokens - ready)
     known = ready // _GRAIN_TOKENS * _GRAIN_TOKENS
     pairs, place = np.unique(np.stack([new, known]), axis=1, return_inverse=True)
@@ -77,7 +73,7 @@ def floor_excess(
     workload: Workload, latency: LinearLatency, prompts: LinearLatency, limits: Limits
 ) -> float:
     """The least that the worst latency can be, as a share of its limit: beyond 1 none holds it."""
-    means = [limit for limit in limits.on_gaps if limit.percent is None]
+    means = [limit for limit in limits.on_gaps if limit.name == "mean"]
     lone = floor_latencies_s(workload, latency, prompts)
     # A single gap may be short where tokens are streamed late; all together take their steps.
     weights = np.maximum(workload.output_tokens - 1, 0)
@@ -99,6 +95,14 @@ def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
     return float(max(seconds.sum() / recipe.pipeline_parallel_size, seconds.max()))
 
 
+def _ready_tokens(workload: Workload, latency: LinearLatency) -> Int[np.ndarray, " requests"]:
+    """Tokens of each prompt that were computed elsewhere, or for a request that shares them."""
+    ready = workload.transferred_tokens
+    if not latency.deployment.recipe.prefix_caching:
+        return ready
+    return np.maximum(ready, np.where(workload.shares_with >= 0, workload.shared_tokens, 0))
+
+
 def _rounded(tokens: np.ndarray) -> np.ndarray:
     """Rounded down, but to no less than 1."""
     return np.maximum(tokens // _GRAIN_TOKENS * _GRAIN_TOKENS, 1)
@@ -118,10 +122,7 @@ def guessed_rates_per_s(
     """
     recipe = latency.deployment.recipe
     output = float(workload.output_tokens.mean())
-    shared = np.where(workload.shares_with >= 0, workload.shared_tokens, 0)
-    if not recipe.prefix_caching:
-        shared = 0 * shared
-    ready = np.maximum(shared, workload.transferred_tokens)
+    ready = _ready_tokens(workload, latency)
     prompt = float(np.maximum(workload.prompt_tokens - ready, 1).mean())
     context = float(workload.prompt_tokens.mean()) + output / 2
     batch = _batches(workload, latency, engine)
@@ -151,11 +152,10 @@ def _batches(workload: Workload, latency: LinearLatency, engine: EngineSpec) -> 
 
 
 def _tpot_limit_s(limits: Limits | None) -> float:
-    if limits is None:
-        return np.inf
-    each = {} if limits.goodput is None else limits.goodput.seconds
-    found = [x.seconds for x in limits.statistics if x.metric in ("tpot", "itl")]
-    return min([*found, each.get("tpot", np.inf)])
+    each = [] if limits is None else limits.each
+    return min(
+        (seconds for metric, _, seconds in each if metric in ("tpot", "itl")), default=np.inf
+    )
 
 
 # A quick look at candidates on the same hardware: which limits of the scheduler are worth more.
@@ -208,7 +208,7 @@ def scout(candidates: Sequence[Candidate], brief: Brief) -> Scouted:
         least = min(least, floor)
         reason = _misses(floor) or _same(candidate, unfilled)
         if reason is not None:
-            left_out.append(_left_out(candidate, reason, simulated=False))
+            left_out.append(candidate.left_out(reason, simulated=False))
             continue
         trials = Trials(candidate, load, limits)
         best = max((rate for _, rate in found), default=0.0)
@@ -218,16 +218,14 @@ def scout(candidates: Sequence[Candidate], brief: Brief) -> Scouted:
         if trials.most_running < candidate.deployment.recipe.max_requests and rate > 0:
             unfilled.append(candidate)
         if rate < near or rate == 0:
-            left_out.append(_left_out(candidate, _too_low(rate, best), simulated=True))
+            left_out.append(candidate.left_out(_too_low(rate, best)))
         else:
             found.append((candidate, rate))
     found.sort(key=lambda each: -each[1])
     kept = [(c, rate) for c, rate in found if rate >= _near(found[0][1], brief)]
-    left_out += [
-        _left_out(c, _too_low(rate, found[0][1]), simulated=True) for c, rate in found[len(kept) :]
-    ]
-    points, more = _ladder(kept[0][0], brief) if kept else ([], 0)
-    return Scouted(kept, left_out, points, least, simulations + more)
+    left_out += [c.left_out(_too_low(rate, found[0][1])) for c, rate in found[len(kept) :]]
+    points = _ladder(Trials(kept[0][0], load, limits), brief) if kept else []
+    return Scouted(kept, left_out, points, least, simulations + len(points))
 
 
 def _near(best: float, brief: Brief) -> float:
@@ -257,13 +255,9 @@ def _highest(trials: Trials, guess: float, stride: float = 1.25, enough: float =
     return highest_rate(trials.excess, guess, stride=stride, width=_WIDTH, enough=enough)[0]
 
 
-def _ladder(candidate: Candidate, brief: Brief) -> tuple[list[Point], int]:
-    load = brief.replica_load(most=_REQUESTS)
-    trials = Trials(candidate, load, brief.limits)
-    most, _ = _guesses(candidate, brief.workload, None)
-    rates = [share * most for share in _LADDER]
-    points = [trials.point(trials.run(rate), rate, candidate.gpus) for rate in rates]
-    return points, trials.count
+def _ladder(trials: Trials, brief: Brief) -> list[Point]:
+    most, _ = _guesses(trials.candidate, brief.workload, None)
+    return [trials.point(trials.run(share * most), share * most) for share in _LADDER]
 
 
 def _guesses(
@@ -304,7 +298,3 @@ def _too_low(rate: float, best: float) -> str:
     if rate == 0 and best == 0:
         return "holds the limits at no rate"
     return f"holds less than {best:.3g} requests/s, as other limits of the scheduler do"
-
-
-def _left_out(candidate: Candidate, reason: str, *, simulated: bool) -> LeftOut:
-    return LeftOut(candidate.label, candidate.deployment.gpu.name, reason, simulated)

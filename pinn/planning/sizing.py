@@ -357,6 +357,5 @@ def _holding_fleets(
         run = trials.fleet(workload, replicas, how)
         if run is None or trials.excess_of(run) > 1:
             return []
-        gpus = replicas * trials.candidate.gpus
-        found.append(Fleet(how, trials.point(run, rate_per_s, gpus)))
+        found.append(Fleet(how, trials.point(run, rate_per_s, replicas)))
     return found

@@ -9,12 +9,13 @@ from jaxtyping import Int, Shaped
 
 from pinn.errors import TooLargeError
 from pinn.planning.candidates import Candidate, ReplicaLoad
-from pinn.planning.plan import METRICS, STATISTICS, Latencies, Limits, Point, statistic
+from pinn.planning.plan import METRICS, STATISTICS, Latencies, Limits, Point
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import scaled
 from pinn.simulator.run import Run
 from pinn.simulator.state import FINISHED, REJECTED, TIMED_OUT
+from pinn.simulator.statistics import statistic
 from pinn.simulator.workloads.workload import Workload
 
 # What clients see of a run, as a point of a plan.
@@ -78,9 +79,8 @@ def output_tokens_per_s(run: Run) -> float:
 def _table(values: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
     exist = ~np.isnan(values)
     values, counts = values[exist], counts[exist].astype(np.int64)
-    percents = [None if name == "mean" else float(name[1:]) for name in STATISTICS]
-    found = [statistic(values, counts, percent) for percent in percents]
-    return {n: x if np.isfinite(x) else None for n, x in zip(STATISTICS, found, strict=True)}
+    found = {name: statistic(values, counts, name) for name in STATISTICS}
+    return {name: value if np.isfinite(value) else None for name, value in found.items()}
 
 
 def least_latencies_s(
@@ -169,8 +169,10 @@ class Trials:
 
         None if it was given up, or where so many are too large to be simulated together.
         """
+        own = self.candidate.engine
         try:
-            return self._simulate(workload, self._engine(replicas, routing), may_end=True)
+            engine = replace(own, replicas=replicas, data_parallel_routing=routing)
+            return self._simulate(workload, engine, may_end=True)
         except TooLargeError:
             return None
 
@@ -179,21 +181,16 @@ class Trials:
 
         A server that falls behind exceeds them, too: it would only hold them as the load ends.
         """
-        return self._excess_at(self.load.at(rate_per_s), self.candidate.engine)
+        run = self._simulate(self.load.at(rate_per_s), self.candidate.engine, may_end=True)
+        return np.inf if run is None else max(self.excess_of(run), backlog(run))
 
     def fleet_excess_at(self, rate_per_s: float, replicas: int, routing: str) -> float:
         """Worst latency / its limit of balanced replicas; infinite if they are too many."""
-        try:
-            return self._excess_at(self.load.at(rate_per_s), self._engine(replicas, routing))
-        except TooLargeError:
-            return np.inf
-
-    def _excess_at(self, workload: Workload, engine: EngineSpec) -> float:
-        run = self._simulate(workload, engine, may_end=True)
+        run = self.fleet(self.load.at(rate_per_s), replicas, routing)
         return np.inf if run is None else max(self.excess_of(run), backlog(run))
 
-    def point(self, run: Run, rate_per_s: float, gpus: int) -> Point:
-        """Figures of a run at a rate on so many GPUs."""
+    def point(self, run: Run, rate_per_s: float, replicas: int = 1) -> Point:
+        """Figures of a run of so many replicas at a rate."""
         found = latencies_s(run)
         tables = {name: _table(values, np.ones(len(values))) for name, values in found.items()}
         tables["itl"] = _table(run.gaps.seconds, run.gaps.count)
@@ -206,7 +203,7 @@ class Trials:
             met_share=float(self.limits.met(found).mean()),
             latency_s={name: tables[name] for name in METRICS},
             output_tokens_per_s=tokens_per_s,
-            output_tokens_per_gpu_s=tokens_per_s / gpus,
+            output_tokens_per_gpu_s=tokens_per_s / (replicas * self.candidate.gpus),
             user_tokens_per_s=1 / speed if speed else None,
         )
 
@@ -214,9 +211,6 @@ class Trials:
         """The worst latency of replicas under a load of their own, as a share of its limit."""
         run = self.fleet(workload, replicas, routing)
         return np.inf if run is None else self.excess_of(run)
-
-    def _engine(self, replicas: int, routing: str) -> EngineSpec:
-        return replace(self.candidate.engine, replicas=replicas, data_parallel_routing=routing)
 
     def excess_of(self, run: Run) -> float:
         """A run's worst latency / its limit; falling behind counts where none bounds waiting."""

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.physics.batch_sums import BatchSums, uniform_sums
+from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.server.calibration.prior import Prior
@@ -22,8 +22,6 @@ from pinn.server.program.session import COLD, KNOWN, LEAST
 from pinn.simulator.memory import max_model_len, memory_fit
 
 # The measuring program as one file, which needs the standard library and the engine alone.
-
-_OWN = "pinn."
 
 
 def measuring_script(
@@ -56,15 +54,12 @@ def _bare(source: str) -> str:
     """A module without what a part of one file cannot have: imports of its own package."""
     lines = source.splitlines()
     for node in ast.parse(source).body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-            (_OWN, "__future__")
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(
+            ("pinn.", "__future__")
         ):
-            assert node.end_lineno is not None
-            for number in range(node.lineno - 1, node.end_lineno):
+            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
                 lines[number] = ""
-    while lines and not lines[-1].strip():
-        lines.pop()
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip()
 
 
 # Which batches to measure, in order: the next one narrows the asked loads most for its time.
@@ -167,9 +162,8 @@ def batch_features(deployment: Deployment, batches: Sequence[Wanted]) -> Feature
     columns = np.array(batches, dtype=float).reshape(len(batches), len(Wanted._fields)).T
     names = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",
              "prefill_cached")  # fmt: skip
-    sums: BatchSums = uniform_sums(
-        **dict(zip(names, columns, strict=True)), window=deployment.model.window_tokens
-    )
+    named = dict(zip(names, columns, strict=True))
+    sums = uniform_sums(**named, window=deployment.model.window_tokens)
     return step_features(step_costs([deployment]), sums)
 
 
@@ -184,11 +178,11 @@ def load_features(
     """
     rows = []
     for load in loads:
-        alone, mixed = batch_features(deployment, load.batches(limits))
-        clients, chunk = min(load.clients, limits.max_num_seqs), load.batches(limits)[1].tokens
-        steps = load.prompt / chunk
-        others = (clients - 1) * steps / load.output
-        rows += [alone + others * (mixed - alone), steps * mixed + alone / 2 * (clients > 1)]
+        usual, with_prompt = load.batches(limits)
+        alone, mixed = batch_features(deployment, [usual, with_prompt])
+        steps = load.prompt / with_prompt.tokens
+        others = (usual.decodes - 1) * steps / load.output
+        rows += [alone + others * (mixed - alone), steps * mixed + alone / 2 * (usual.decodes > 1)]
     return np.array(rows)
 
 
@@ -211,10 +205,7 @@ def all_batches(limits: Limits, loads: Sequence[AskedLoad] = ()) -> list[Wanted]
 
 
 def design(
-    deployment: Deployment,
-    prior: Prior,
-    minutes: float,
-    loads: Sequence[AskedLoad] = USUAL_LOADS,
+    deployment: Deployment, prior: Prior, minutes: float, loads: Sequence[AskedLoad] = USUAL_LOADS
 ) -> list[tuple[Wanted, float]]:
     """The batches after the short list in order, each with its worth.
 
@@ -241,7 +232,10 @@ def design(
     between = relative @ covariance @ relative.T + UNEXPLAINED**2 * _likeness(batches)
     across = asked @ covariance @ relative.T
     before = np.einsum("ij,jk,ik->i", asked, covariance, asked)
-    per_token = _prompt_seconds(deployment, beta, limits)
+    # Seconds per token of prompts that fill the budget.
+    tokens = min(limits.budget, limits.longest - 1)
+    prompts = batch_features(deployment, [Wanted(0, 0, 1, tokens)])
+    per_token = float((prompts @ beta)[0] / tokens)
     chosen: list[tuple[Wanted, float]] = []
     held, spent = Wanted(0, 0), 0.0
     left = np.ones(len(batches), dtype=bool)
@@ -250,11 +244,11 @@ def design(
         told = np.diag(between) + NOISE**2
         after = np.maximum(before[:, None] - across**2 / told, _LEAST_VARIANCE)
         gain = np.log(np.maximum(before[:, None] / after, 1.0)).mean(axis=0) / 2
-        if not left[: len(first)].any():
+        if left[: len(first)].any():
+            best = int(np.argmax(left))
+        else:
             best = int(np.argmax(np.where(left, gain / costs, -np.inf)))
             chosen.append((batches[best], float(gain[best])))
-        else:
-            best = int(np.argmax(left))
         before = after[:, best]
         across = across - np.outer(across[:, best], between[best]) / told[best]
         between = between - np.outer(between[best], between[best]) / told[best]
@@ -269,14 +263,6 @@ def _likeness(batches: Sequence[Wanted]) -> Float[np.ndarray, "batches batches"]
     sizes = np.log1p(np.array(batches, dtype=float))
     square = ((sizes[:, None] - sizes[None]) ** 2).sum(axis=2)
     return np.exp(-square / 2)
-
-
-def _prompt_seconds(
-    deployment: Deployment, beta: Float[np.ndarray, " step_features"], limits: Limits
-) -> float:
-    """Seconds per token of prompts that fill the budget."""
-    tokens = min(limits.budget, limits.longest - 1)
-    return float((batch_features(deployment, [Wanted(0, 0, 1, tokens)]) @ beta)[0] / tokens)
 
 
 def _costs(

@@ -20,9 +20,11 @@ PERCENTILES = (50, 90, 95, 99)
 def weighted_percentiles(
     values: Float[np.ndarray, " n"],
     counts: Int[np.ndarray, " n"],
-    percents: tuple[int, ...] = PERCENTILES,
+    percents: tuple[float, ...] = PERCENTILES,
 ) -> list[float]:
     """Percentiles of values that each occur so often, as ``np.percentile`` of all of them.
+
+    One that touches an infinite value is infinite.
 
     >>> weighted_percentiles(np.array([3.0, 1.0]), np.array([1, 3]), (50, 100))
     [1.0, 3.0]
@@ -34,7 +36,18 @@ def weighted_percentiles(
     places = np.array(percents) / 100 * (ends[-1] - 1)
     low = values[np.searchsorted(ends, np.floor(places), side="right")]
     high = values[np.searchsorted(ends, np.ceil(places), side="right")]
-    return (low + (high - low) * (places - np.floor(places))).tolist()
+    with np.errstate(invalid="ignore"):
+        between = low + (high - low) * (places - np.floor(places))
+    return np.where(low == high, low, between).tolist()
+
+
+def statistic(values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], name: str) -> float:
+    """The ``mean`` or a percentile, such as ``p99``, of such values; NaN of none."""
+    if not counts.sum():
+        return float("nan")
+    if name == "mean":
+        return float(values @ counts / counts.sum())
+    return weighted_percentiles(values, counts, (float(name[1:]),))[0]
 
 
 def run_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:

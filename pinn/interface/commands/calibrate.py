@@ -87,7 +87,7 @@ def fit_measurements(asked: CalibrationRequest, flags: dict[str, Any]) -> tuple[
             "give --observations FOLDER of 'pinn ingest', --benchmarks FILES, or --steps FOLDER of "
             "'pinn measure', whose folder 'serving' is taken along"
         )
-    start = Start(asked.append, asked.base, asked.checkpoint)
+    start = Start(asked.append, asked.base, asked.checkpoint, asked.force)
     if folder is not None:
         fit = _fit_traces(folder, asked, start, flags)
     elif steps is not None:
@@ -115,12 +115,11 @@ def _fit_traces(
     names = _named(traces.manifest.get("deployment") or {})
     if traces.manifest["tables"].get("cycles", {}).get("rows"):
         settings = BetaSettings(asked.intervals, asked.budget or None, asked.seed)
-        return fit.fit_traces(traces, names, start, settings, asked.force)
+        return fit.fit_traces(traces, names, start, settings)
     if MEASURED in traces.manifest["tables"]:
-        steps = ingested_steps(traces)
-        return fit.fit_measured_steps(steps, deployment, names, start, asked.force)
+        return fit.fit_measured_steps(ingested_steps(traces), deployment, names, start)
     runs = fit.benchmark_runs(traces)
-    return fit.fit_benchmarks(runs, deployment, names, start, asked.force, EngineSpec(**engine))
+    return fit.fit_benchmarks(runs, deployment, names, start, EngineSpec(**engine))
 
 
 def _fit_benchmarks(asked: CalibrationRequest, start: Start, flags: dict[str, Any]) -> Fit:
@@ -136,7 +135,7 @@ def _fit_benchmarks(asked: CalibrationRequest, start: Start, flags: dict[str, An
     target = benchmark_target(runs, model, gpu, server)
     deployment, names = target.deployment(), _named(vars(target))
     _note_release(deployment, start.notes)
-    return fit_benchmarks(runs, deployment, names, start, asked.force, EngineSpec(**engine))
+    return fit_benchmarks(runs, deployment, names, start, EngineSpec(**engine))
 
 
 def _fit_steps(steps: Path, asked: CalibrationRequest, start: Start, flags: dict[str, Any]) -> Fit:
@@ -154,7 +153,7 @@ def _fit_steps(steps: Path, asked: CalibrationRequest, start: Start, flags: dict
     _note_release(deployment, start.notes)
     runs = _read_runs(measured.serving, load, start.notes) if measured.serving else []
     of_engine = measured.engine(engine)
-    return fit_measured_steps(measured, deployment, names, start, asked.force, runs, of_engine)
+    return fit_measured_steps(measured, deployment, names, start, runs, of_engine)
 
 
 def _earlier(file: Path | None) -> dict[str, Any]:

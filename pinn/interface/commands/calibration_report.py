@@ -12,11 +12,11 @@ from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, say
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.server.calibration.benchmarks import BenchmarkCalibration
-from pinn.server.calibration.calibrate import TEST, Likelihood, Verdict
+from pinn.server.calibration.calibrate import TEST, Verdict
 from pinn.server.calibration.fit import Fit
 from pinn.server.calibration.measured_steps import StepCalibration
 from pinn.server.calibration.posterior import Quantity
-from pinn.server.calibration.run import Calibration, sources_text
+from pinn.server.calibration.run import Calibration
 from pinn.units import MICROSECOND, MILLISECOND
 
 #: Rows of a screen, of each of its tables; --details has all.
@@ -39,12 +39,16 @@ def print_fit(fit: Fit, notes: Sequence[str], appended: bool, details: bool = Fa
         say(note)
     if len(notes) > len(shown):
         say(f"... and {len(notes) - len(shown)} more notes")
-    fits = [fit.found] if fit.first is None else [fit.first.found, fit.found]
-    for found in fits:
-        if details:
-            _print_details(found, appended)
-        else:
-            _print_screen(found, appended, is_last=found is fit.found)
+    for found in [fit.found] if fit.first is None else [fit.first.found, fit.found]:
+        say(_heading(found))
+        if details or found is fit.found:
+            _print_tables(found, appended, details)
+        if not found.verdicts:
+            say(f"WARNING: nothing was left out to judge by: {_few(found)}")
+            continue
+        page().print(_judged(found.verdicts, details))
+        if not details and len(found.verdicts) > _VERDICTS:
+            say(f"... and {len(found.verdicts) - _VERDICTS} more")
     if not details:
         say("More: --details (every figure, quantity and note).")
 
@@ -53,52 +57,41 @@ def _one_line(text: str) -> str:
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 4]} ..."
 
 
-def _print_screen(found: AnyCalibration, appended: bool, is_last: bool) -> None:
-    say(_heading(found))
-    if is_last:
-        for table in (_error_table(found), _determined(found.quantities, appended)):
-            page().print(table)
-    unknown = sum(not quantity.is_determined for quantity in found.quantities)
-    if is_last and unknown:
+def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
+    known = [quantity for quantity in found.quantities if quantity.is_determined]
+    if details:
+        every = _quantities(found.quantities, appended, "all that was measured (standard errors)")
+        tables = [*_detail_tables(found), every]
+        if isinstance(found, Calibration) and not found.alpha.taught.any():
+            say("no journeys of whole requests: alpha stays as it was")
+    else:
+        best = sorted(known, key=lambda q: q.after_error / abs(q.after))[:_QUANTITIES]
+        shown = [quantity for quantity in known if quantity in best]
+        tables = [_error_table(found), _quantities(shown, appended, "determined best")]
+    for table in tables:
+        page(WIDEST if details else WIDTH).print(table)
+        if details:
+            print()
+    unknown = len(found.quantities) - len(known)
+    if unknown:
         say(f"not determined to within a tenth: {unknown} of {len(found.quantities)} quantities")
-    if not found.verdicts:
-        say(_verdicts(found.verdicts, _few(found)))
-        return
-    page().print(_judged(found.verdicts))
-    if len(found.verdicts) > _VERDICTS:
-        say(f"... and {len(found.verdicts) - _VERDICTS} more")
-
-
-def _print_details(found: AnyCalibration, appended: bool) -> None:
-    console = page(WIDEST)
-    console.print(f"{_heading(found)}\n")
-    tables = _detail_tables(found)
-    if isinstance(found, Calibration) and not found.alpha.taught.any():
-        console.print("no journeys of whole requests: alpha stays as it was\n")
-    for table in [*tables, _quantities(found.quantities, appended)]:
-        console.print(table)
-        console.print()
-    if isinstance(found, Calibration):
-        for verdict in found.alpha.worse:
-            console.print(f"{verdict}: these alphas stay as they were\n")
-    console.print(f"{_verdicts(found.verdicts, _few(found))}\n")
 
 
 def _heading(found: AnyCalibration) -> str:
-    deployment = found.deployment
+    deployment, facts = found.deployment, found.facts
     what = f"{deployment.model.title} on {deployment.gpu.name}"
     if isinstance(found, Calibration):
+        names = ", ".join(Path(source["path"]).name for source in facts["sources"])
         return (
-            f"{what}, {sources_text(found)}: fitted to {len(found.beta.noise)} intervals "
-            f"({found.settings.kind}) that scatter by "
-            f"{100 * np.median(found.beta.noise):.1f} %"
+            f"{what}, {names}: fitted to {facts['used']} intervals ({facts['kind']}) that scatter "
+            f"by {100 * facts['noise']:.1f} %"
         )
     if isinstance(found, StepCalibration):
         return (
-            f"{what}: fitted to {len(found.steps)} batches of {found.steps.report.accepted} steps; "
-            f"{100 * found.unexplained:.1f} % is not explained"
+            f"{what}: fitted to {facts['used']} batches of {found.steps.report.accepted} steps; "
+            f"{100 * facts['noise']:.1f} % is not explained"
         )
-    return f"{what}: fitted to {len(found.errors)} figures of {len(found.runs)} runs"
+    return f"{what}: fitted to {len(found.errors)} figures of {len(facts['sources'])} runs"
 
 
 def _detail_tables(found: AnyCalibration) -> list[Grid]:
@@ -113,6 +106,8 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
             _offsets("alpha", REQUEST_FEATURES, found.alpha.prior.alpha, found.posterior.alpha),
             _requests(found.alpha.errors),
         ]
+    if found.alpha.worse:
+        tables.append(_judged(found.alpha.worse, True, "phases whose alphas stay as they were"))
     return tables
 
 
@@ -144,22 +139,16 @@ def _typical(errors: np.ndarray | pd.Series) -> str:
     return f"{np.median(size):.1f} ({size.max():.1f})"
 
 
-def _determined(quantities: Sequence[Quantity], appended: bool) -> Grid:
-    """The quantities that are known best."""
-    known = [quantity for quantity in quantities if quantity.is_determined]
-    best = sorted(known, key=lambda q: q.after_error / abs(q.after))[:_QUANTITIES]
-    return _quantities([q for q in known if q in best], appended, "determined best")
-
-
-def _judged(verdicts: Sequence[Verdict | Likelihood]) -> Grid:
-    """Errors on what was left out, or how many times as probable it is; what is worse first."""
-    table = Grid.of("on what was left out", "n", "before", "after", Column("", True))
-    for verdict in sorted(verdicts, key=lambda each: not each.is_worse)[:_VERDICTS]:
-        if isinstance(verdict, Verdict):
-            cells = [f"{100 * error:.2f} %" for error in (verdict.before, verdict.after)]
-        else:
-            cells = ["x 1", f"x {np.exp(verdict.gain):.2f} probable"]
-        table.add(verdict.where, str(verdict.count), *cells, verdict.word)
+def _judged(
+    verdicts: Sequence[Verdict], details: bool, heading: str = "on what was left out"
+) -> Grid:
+    """Errors, or how many times as probable all of it is; what is worse first."""
+    more = ["difference +-"] * details
+    table = Grid.of(heading, "n", "before", "after", *more, Column("", True))
+    worse_first = sorted(verdicts, key=lambda each: not each.is_worse)
+    for verdict in worse_first if details else worse_first[:_VERDICTS]:
+        figures = verdict.figures if details else verdict.figures[:2]
+        table.add(verdict.where, str(verdict.count), *figures, verdict.word)
     return table
 
 
@@ -207,24 +196,17 @@ def _requests(errors: pd.DataFrame) -> Grid:
     return table
 
 
-def _quantities(quantities: Sequence[Quantity], appended: bool, first: str = "") -> Grid:
+def _quantities(quantities: Sequence[Quantity], appended: bool, heading: str) -> Grid:
     """What the measurements determine, each with its standard error; drift where it goes on."""
-    headings = (Column(first, True), "before", "after", "unit")
-    if first:
-        table = Grid.of(*headings, *["drift in errors"] * appended)
-    else:
-        caption = "what was determined (standard errors)"
-        table = Grid.of(*headings, "", *["drift"] * appended, caption=caption)
+    drift = ["drift in errors"] * appended
+    table = Grid.of(Column(heading, True), "before", "after", "unit", *drift)
     for q in quantities:
-        scale = 1.0 if q.unit == "x" else MICROSECOND
-        cells = [
+        scale, unit = (1.0, "x") if q.unit == "x" else (MICROSECOND, f"u{q.unit}")
+        cells = (
             f"{value / scale:.4g} +- {error / scale:.2g}"
             for value, error in ((q.before, q.before_error), (q.after, q.after_error))
-        ]
-        unit = q.unit if q.unit == "x" else f"u{q.unit}"
-        moved = [f"{q.drift:+.1f}" if first else f"{q.drift:+.1f} standard errors"] * appended
-        known = [] if first else ["" if q.is_determined else "not determined"]
-        table.add(q.name, *cells, unit, *known, *moved)
+        )
+        table.add(q.name, *cells, unit, *[f"{q.drift:+.1f}"] * appended)
     return table
 
 
@@ -259,10 +241,3 @@ def _few(found: AnyCalibration) -> str:
         "after a single load or stretch of time nobody knows whether others are predicted better; "
         "measure a second load"
     )
-
-
-def _verdicts(verdicts: Sequence[Verdict | Likelihood], few: str) -> str:
-    """How it was judged, in words."""
-    if not verdicts:
-        return f"WARNING: nothing was left out to judge by: {few}"
-    return "\n".join(["on what was left out:", *(f"  {verdict}" for verdict in verdicts)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -20,7 +19,6 @@ _SCRIPTS = ("step_formulas.js", "predict.js", "chart.js", "explore.js")
 _PACKAGE = "pinn.planning.explore"
 #: Where the sliders stand at first.
 LOAD = {"inFlight": 32, "context": 0, "prompt": 1024, "output": 256}
-_BANDS = "Bands are 90 % intervals."
 
 
 def write_explore(servers: Servers, path: Path, source: str) -> None:
@@ -37,26 +35,24 @@ def write_explore(servers: Servers, path: Path, source: str) -> None:
 def render(servers: Servers, source: str) -> str:
     """The page's text."""
     intervals = all(server["half_widths"] is not None for server in servers.found)
-    return template(_PACKAGE, "explore.html.j2").render(
-        model=servers.model,
-        engine="vLLM",
-        flags=", ".join(f"{name} {value}" for name, value in servers.flags.items()),
-        intervals=intervals,
-        bands=_BANDS if intervals else "",
-        source=source,
-        style=Markup(_text("explore.css")),
-        script=Markup("\n".join(map(_text, _SCRIPTS))),
-        data=Markup(_embedded(_data(servers))),
-    )
-
-
-def _data(servers: Servers) -> dict[str, Any]:
-    return {
+    data = {
         "servers": servers.found,
         "left_out": servers.left_out,
         "load": LOAD,
         "arguments": _arguments(servers),
     }
+    return template(_PACKAGE, "explore.html.j2").render(
+        model=servers.model,
+        engine="vLLM",
+        flags=", ".join(f"{name} {value}" for name, value in servers.flags.items()),
+        intervals=intervals,
+        bands="Bands are 90 % intervals." if intervals else "",
+        source=source,
+        style=Markup(_text("explore.css")),
+        script=Markup("\n".join(map(_text, _SCRIPTS))),
+        # No text in it can end the script that it stands in.
+        data=Markup(json_text(data, allow_nan=False).replace("<", "\\u003c")),
+    )
 
 
 def _arguments(servers: Servers) -> str:
@@ -70,11 +66,6 @@ def _arguments(servers: Servers) -> str:
         else:
             words += [option, str(value)]
     return shlex.join(words)
-
-
-def _embedded(tree: Any) -> str:
-    """JSON that no text in it can end."""
-    return json_text(tree, allow_nan=False).replace("<", "\\u003c")
 
 
 def _text(name: str) -> str:

@@ -11,25 +11,17 @@ import csv
 from collections.abc import Mapping
 from typing import Any
 
-from pinn.server.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    GivenLoad,
-    Lengths,
-    Load,
-    NotUsable,
-    StatedServer,
-)
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, Reading, StatedServer
 from pinn.server.benchmarks.documents import (
     SECONDS,
     Document,
-    kept,
+    NotUsable,
     request_figures,
     statistics_of,
     streamed,
+    throughputs,
     unit_seconds,
 )
-
-TOOL = "aiperf"
 
 #: Latency here -> tags of it, the released one first.
 _TAGS = {
@@ -58,7 +50,7 @@ def aiperf_points(document: Document) -> list[Any]:
     return [list(document.values)] if "metrics" in document.first else [document.first]
 
 
-def read_aiperf(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+def read_aiperf(point: Any, reading: Reading) -> BenchmarkRun:
     """One run.
 
     Raises:
@@ -66,7 +58,7 @@ def read_aiperf(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
         PinnError: If the user has to say more.
     """
     if isinstance(point, list):
-        return _from_requests(point, name, given)
+        return _from_requests(point, reading)
     if point.get("was_cancelled"):
         raise NotUsable("the run was cancelled")
     metrics, config = _metrics(point), point.get("input_config") or {}
@@ -77,26 +69,18 @@ def read_aiperf(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     figures: dict[str, float] = {}
     for latency, tags in _TAGS.items():
         figures |= _statistics(latency, metrics, tags)
-    figures |= kept(
-        {
-            "requests_per_s": _value(metrics, "request_throughput"),
-            "output_tokens_per_s": _value(metrics, "output_token_throughput"),
-        }
-    )
-    figures = streamed(figures)
-    assumed: list[str] = []
+    rates = (_value(metrics, f"{each}_throughput") for each in ("request", "output_token"))
+    figures = streamed(figures | throughputs(*rates))
     concurrency, rate, process = _sending(config)
     load = Load(
         served + failed,
-        given.stated_lengths("prompt_tokens", metrics.get(_PROMPT) or {}, name, "avg"),
-        given.stated_lengths("output_tokens", metrics.get(_OUTPUT) or {}, name, "avg"),
-        *given.sending(concurrency, rate, name),
+        reading.stated_lengths("prompt_tokens", metrics.get(_PROMPT) or {}, "avg"),
+        reading.stated_lengths("output_tokens", metrics.get(_OUTPUT) or {}, "avg"),
+        *reading.sending(concurrency, rate),
         process,
-        prefix=given.prefix(assumed),
+        prefix=reading.prefix(),
     )
-    return BenchmarkRun(
-        name, TOOL, load, figures, served, failed, _server(point, config), tuple(assumed)
-    )
+    return reading.run(load, figures, served, failed, _server(point, config))
 
 
 def _metrics(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -179,7 +163,7 @@ def _csv_metrics(text: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _from_requests(rows: list[dict[str, Any]], name: str, given: GivenLoad) -> BenchmarkRun:
+def _from_requests(rows: list[dict[str, Any]], reading: Reading) -> BenchmarkRun:
     """A run of single requests; how they were sent stands in the summary, so it is asked for."""
     profiled = [r for r in rows if (r.get("metadata") or {}).get("benchmark_phase") != "warmup"]
     good = [r["metrics"] for r in profiled if not r.get("error")]
@@ -194,16 +178,14 @@ def _from_requests(rows: list[dict[str, Any]], name: str, given: GivenLoad) -> B
     figures = request_figures(
         [_seconds(m, "ttft") for m in good], [_seconds(m, "e2e") for m in good], outputs
     )
-    assumed: list[str] = []
     load = Load(
         len(good),
         Lengths.listed(prompts),
         Lengths.listed(outputs),
-        *given.sending(None, None, name),
-        prefix=given.prefix(assumed),
+        *reading.sending(),
+        prefix=reading.prefix(),
     )
-    failed = len(profiled) - len(good)
-    return BenchmarkRun(name, TOOL, load, figures, len(good), failed, assumed=tuple(assumed))
+    return reading.run(load, figures, len(good), len(profiled) - len(good))
 
 
 def _seconds(metrics: Mapping[str, Any], latency: str) -> float:

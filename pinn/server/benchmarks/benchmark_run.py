@@ -268,10 +268,6 @@ def _keys(values: Mapping[str, Any], above: str = "") -> set[str]:
 _SAME = 0.02
 
 
-class NotUsable(PinnError):  # noqa: N818  a reason to leave a run out, no failure
-    """A run that is left out; its text is the reason, which the report counts."""
-
-
 @dataclass(frozen=True)
 class GivenLoad:
     """Options for what files leave out; one that contradicts a file is refused."""
@@ -295,72 +291,10 @@ class GivenLoad:
 
     def __post_init__(self) -> None:
         check_flags(self)
-        self._shares()
+        self.length_shares()
 
-    def or_stated(self, name: str, stated: Any, where: str) -> Any:
-        """The file's value, else the user's; None where neither says.
-
-        Raises:
-            PinnError: If they contradict each other.
-        """
-        given = getattr(self, name)
-        if given is None or stated is None:
-            return stated if given is None else given
-        if abs(given - stated) > _SAME * abs(stated):
-            raise PinnError(
-                f"{where} says {stated:g}, {_option(name)} {given:g}: leave {_option(name)} out, "
-                "or read files of other loads by themselves"
-            )
-        return stated
-
-    def needed(self, name: str, stated: Any, where: str) -> Any:
-        """A needed value of the load; what neither says is asked for.
-
-        Raises:
-            PinnError: If neither says it, or they contradict each other.
-        """
-        found = self.or_stated(name, stated, where)
-        if found is None:
-            what = next(f.help for f in flags_of(GivenLoad) if f.name == name)
-            raise PinnError(
-                f"{where} leaves out {_option(name)} ({what.rstrip('.').lower()}): give it"
-            )
-        return found
-
-    def stated_lengths(
-        self, name: str, stated: Mapping[str, Any], where: str, mean: str = "mean", std: str = "std"
-    ) -> Lengths:
-        """Lengths of which a file states statistics; a mean that it leaves out is asked for."""
-        found = float(self.needed(name, stated.get(mean) or None, where))
-        return Lengths(found, stated.get("min"), stated.get("max"), stated.get(std) or 0.0)
-
-    def sending(
-        self, concurrency: int | None, rate: float | None, where: str
-    ) -> tuple[int | None, float | None]:
-        """Concurrency and rate of sending; without a rate, a concurrency is asked for."""
-        rate = self.or_stated("request_rate", rate, where)
-        found = self.needed if rate is None else self.or_stated
-        return found("concurrency", concurrency, where), rate
-
-    def lengths(self, mean: float, assumed: list[str]) -> Lengths:
-        """Lengths of a mean; how they spread is the user's or assumed."""
-        low, high = self._shares()
-        if low == high:
-            equal = "all lengths equal their mean (--length-range)"
-            if equal not in assumed:
-                assumed.append(equal)
-            return Lengths(mean)
-        nominal = mean / ((low + high) / 2)
-        return Lengths(mean, low * nominal, high * nominal)
-
-    def prefix(self, assumed: list[str]) -> SharedPrefix | None:
-        """The prompts that repeat; that none does is assumed aloud."""
-        if self.prompt_groups is None:
-            assumed.append("no two prompts begin alike (--prompt-groups)")
-            return None
-        return SharedPrefix(self.prompt_groups, self.prompts_per_group, self.shared_tokens)
-
-    def _shares(self) -> tuple[float, float]:
+    def length_shares(self) -> tuple[float, float]:
+        """Between which shares of the nominal ones lengths are uniform."""
         if not self.length_range:
             return 1.0, 1.0
         try:
@@ -372,6 +306,100 @@ class GivenLoad:
                 f"--length-range must be two shares such as 0.8,1, got {self.length_range!r}"
             )
         return low, high
+
+
+@dataclass
+class Reading:
+    """A run whose file is being read: what it leaves out the user says, or it is assumed aloud.
+
+    Attributes:
+        name: Of the run.
+        tool: What wrote it.
+        given: What the user says.
+        assumed: What was assumed so far, one sentence each.
+    """
+
+    name: str
+    tool: str
+    given: GivenLoad
+    assumed: list[str] = field(default_factory=list)
+
+    def run(
+        self,
+        load: Load,
+        figures: Mapping[str, float],
+        served: int,
+        failed: int = 0,
+        server: StatedServer | None = None,
+    ) -> BenchmarkRun:
+        """The run, once it is read."""
+        stated, assumed = server or StatedServer(), tuple(self.assumed)
+        return BenchmarkRun(self.name, self.tool, load, figures, served, failed, stated, assumed)
+
+    def or_stated(self, name: str, stated: Any) -> Any:
+        """The file's value, else the user's; None where neither says.
+
+        Raises:
+            PinnError: If they contradict each other.
+        """
+        given = getattr(self.given, name)
+        if given is None or stated is None:
+            return stated if given is None else given
+        if abs(given - stated) > _SAME * abs(stated):
+            option = _option(name)
+            raise PinnError(
+                f"{self.name} says {stated:g}, {option} {given:g}: leave {option} out, or read "
+                "files of other loads by themselves"
+            )
+        return stated
+
+    def needed(self, name: str, stated: Any = None) -> Any:
+        """A needed value of the load; what neither says is asked for.
+
+        Raises:
+            PinnError: If neither says it, or they contradict each other.
+        """
+        found = self.or_stated(name, stated)
+        if found is None:
+            what = next(f.help for f in flags_of(GivenLoad) if f.name == name)
+            raise PinnError(
+                f"{self.name} leaves out {_option(name)} ({what.rstrip('.').lower()}): give it"
+            )
+        return found
+
+    def stated_lengths(
+        self, name: str, stated: Mapping[str, Any], mean: str = "mean", std: str = "std"
+    ) -> Lengths:
+        """Lengths of which a file states statistics; a mean that it leaves out is asked for."""
+        found = float(self.needed(name, stated.get(mean) or None))
+        return Lengths(found, stated.get("min"), stated.get("max"), stated.get(std) or 0.0)
+
+    def sending(
+        self, concurrency: int | None = None, rate: float | None = None
+    ) -> tuple[int | None, float | None]:
+        """Concurrency and rate of sending; without a rate, a concurrency is asked for."""
+        rate = self.or_stated("request_rate", rate)
+        found = self.needed if rate is None else self.or_stated
+        return found("concurrency", concurrency), rate
+
+    def lengths(self, mean: float) -> Lengths:
+        """Lengths of a mean; how they spread is the user's or assumed."""
+        low, high = self.given.length_shares()
+        if low == high:
+            equal = "all lengths equal their mean (--length-range)"
+            if equal not in self.assumed:
+                self.assumed.append(equal)
+            return Lengths(mean)
+        nominal = mean / ((low + high) / 2)
+        return Lengths(mean, low * nominal, high * nominal)
+
+    def prefix(self) -> SharedPrefix | None:
+        """The prompts that repeat; that none does is assumed aloud."""
+        given = self.given
+        if given.prompt_groups is None:
+            self.assumed.append("no two prompts begin alike (--prompt-groups)")
+            return None
+        return SharedPrefix(given.prompt_groups, given.prompts_per_group, given.shared_tokens)
 
 
 def _option(name: str) -> str:

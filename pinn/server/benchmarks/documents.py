@@ -13,10 +13,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pinn.common.documents import MOST_CSV_BYTES, first_fault, parse_json, parse_yaml, read_text
 from pinn.errors import PinnError
-from pinn.server.benchmarks.benchmark_run import STATISTICS, NotUsable
+from pinn.server.benchmarks.benchmark_run import STATISTICS
 from pinn.units import MICROSECOND, MILLISECOND
 
 # A benchmark's file, parsed as far as its kind can be told from its content.
+
+
+class NotUsable(PinnError):  # noqa: N818  a reason to leave a run out, no failure
+    """A run that is left out; its text is the reason, which the report counts."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,18 @@ def checked(model: type[Model], values: Any) -> Model:
         raise NotUsable(": ".join(first_fault(error))) from error
 
 
+def at(values: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    """The mapping at the end of a path; an empty one where there is none.
+
+    >>> at({"a": {"b": {"c": 1}}}, "a", "b"), at({"a": None}, "a", "b")
+    ({'c': 1}, {})
+    """
+    for key in path:
+        found = values.get(key)
+        values = found if isinstance(found, Mapping) else {}
+    return values
+
+
 def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
     """Figures that hold something: tools write 0, null or NaN for what they could not measure.
 
@@ -129,6 +145,13 @@ def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
     {'ttft_mean_s': 0.1}
     """
     return {k: float(v) for k, v in figures.items() if v is not None and v > 0 and math.isfinite(v)}
+
+
+def throughputs(
+    requests_per_s: float | None, output_tokens_per_s: float | None
+) -> dict[str, float]:
+    """What was served per second, as far as a file holds it."""
+    return kept({"requests_per_s": requests_per_s, "output_tokens_per_s": output_tokens_per_s})
 
 
 def streamed(figures: dict[str, float]) -> dict[str, float]:

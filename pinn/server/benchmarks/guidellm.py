@@ -7,25 +7,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from pinn.common.documents import read_yaml
 from pinn.server.benchmarks.benchmark_run import (
     BenchmarkRun,
-    GivenLoad,
     Lengths,
     Load,
-    NotUsable,
+    Reading,
     SharedPrefix,
     StatedServer,
 )
 from pinn.server.benchmarks.documents import (
     Document,
-    Foreign,
-    checked,
+    NotUsable,
+    at,
     kept,
     statistics_of,
     streamed,
+    throughputs,
 )
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
@@ -38,7 +36,6 @@ from pinn.units import MILLISECOND
 # n and is not read. Request latency is in seconds, the others in milliseconds. Of each metric
 # the successful requests count.
 
-TOOL = "guidellm"
 _LATENCIES = {
     "ttft": ("time_to_first_token_ms", MILLISECOND),
     "tpot": ("inter_token_latency_ms", MILLISECOND),
@@ -60,7 +57,7 @@ def guidellm_points(document: Document) -> list[Any]:
     return [{"spec": spec, **point} for point in document.first["benchmarks"]]
 
 
-def read_guidellm(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+def read_guidellm(point: Any, reading: Reading) -> BenchmarkRun:
     """One benchmark of the file.
 
     Raises:
@@ -72,32 +69,24 @@ def read_guidellm(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     served = int(_of(metrics, "request_latency").get("count") or 0)
     if not served:
         raise NotUsable("no request was served")
-    figures = kept(
-        {
-            "requests_per_s": _of(metrics, "requests_per_second").get("mean"),
-            "output_tokens_per_s": _of(metrics, "output_tokens_per_second").get("mean"),
-        }
-    )
+    requests, tokens = _of(metrics, "requests_per_second"), _of(metrics, "output_tokens_per_second")
+    figures = throughputs(requests.get("mean"), tokens.get("mean"))
     for latency, (metric, unit) in _LATENCIES.items():
         found = _of(metrics, metric)
         figures |= statistics_of(latency, partial(_statistic, found), unit)
-    figures = streamed(figures)
-    assumed: list[str] = []
     concurrency, rate, process = _sending(config.get("strategy") or {})
     failed = sum(int(_of(metrics, "request_latency", s).get("count") or 0) for s in _OTHERS)
     prompt, output = (_of(metrics, f"{side}_token_count") for side in ("prompt", "output"))
     load = Load(
         served + failed,
-        given.stated_lengths("prompt_tokens", prompt, name, std="std_dev"),
-        given.stated_lengths("output_tokens", output, name, std="std_dev"),
-        given.or_stated("concurrency", concurrency, name),
-        given.or_stated("request_rate", rate, name),
+        reading.stated_lengths("prompt_tokens", prompt, std="std_dev"),
+        reading.stated_lengths("output_tokens", output, std="std_dev"),
+        reading.or_stated("concurrency", concurrency),
+        reading.or_stated("request_rate", rate),
         process,
-        prefix=_prefix(point) or given.prefix(assumed),
+        prefix=_prefix(point) or reading.prefix(),
     )
-    return BenchmarkRun(
-        name, TOOL, load, figures, served, failed, _server(point, config), tuple(assumed)
-    )
+    return reading.run(load, streamed(figures), served, failed, _server(point, config))
 
 
 _OTHERS = ("incomplete", "errored")
@@ -153,50 +142,6 @@ def _server(point: Mapping[str, Any], config: Mapping[str, Any]) -> StatedServer
 # tool ran: with ``ignore_eos`` every request generates the tokens that were asked for.
 # ``exp-config.yaml`` in the run's folder says what served it.
 
-INFERENCE_PERF = "inference-perf"
-
-
-class _Spread(Foreign):
-    mean: float
-    p90: float | None = None
-    p99: float | None = None
-
-
-class _Latency(Foreign):
-    request_latency: _Spread
-    time_to_first_token: _Spread | None = None
-    time_per_output_token: _Spread | None = None
-    inter_token_latency: _Spread | None = None
-
-
-class _Throughput(Foreign):
-    requests_per_sec: float
-
-
-class _Successes(Foreign):
-    latency: _Latency
-    throughput: _Throughput | None = None
-    prompt_len: _Spread | None = None
-    prompt_tokens: _Spread | None = None  # replaces ``prompt_len`` after 0.6.1
-    output_len: _Spread | None = None
-    output_tokens: _Spread | None = None  # the server's count, after 0.6.1
-
-
-class _Failures(Foreign):
-    count: int = 0
-
-
-class _LoadSummary(Foreign):
-    count: int
-    requested_rate: float | None = None
-    concurrency: int | None = None
-
-
-class _Report(Foreign):
-    load_summary: _LoadSummary
-    successes: _Successes
-    failures: _Failures = Field(default_factory=_Failures)
-
 
 def is_inference_perf_report(document: Document) -> bool:
     """Whether it is a report of client-side latencies of inference-perf."""
@@ -210,7 +155,7 @@ def inference_perf_points(document: Document) -> list[Any]:
 
 
 def read_inference_perf_report(
-    point: tuple[Path, dict[str, Any]], name: str, given: GivenLoad
+    point: tuple[Path, dict[str, Any]], reading: Reading
 ) -> BenchmarkRun:
     """One stage.
 
@@ -218,60 +163,54 @@ def read_inference_perf_report(
         NotUsable: If nothing was served, or the report sums up several stages.
         PinnError: If the user has to say more.
     """
-    path, content = point
-    report, folder = checked(_Report, content), path.parent
+    path, report = point
+    folder, given = path.parent, reading.given
     stages = folder.glob("stage_*_lifecycle_metrics.json")
     if path.name == "summary_lifecycle_metrics.json" and any(stages):
         raise NotUsable("the summary of stages that have reports of their own")
-    load, successes, failed = report.load_summary, report.successes, report.failures.count
-    if load.count <= failed:
+    summary, successes = report["load_summary"], report["successes"]
+    sent, failed = int(summary["count"]), int(at(report, "failures").get("count") or 0)
+    if sent <= failed:
         raise NotUsable("no request was served")
     config = _yaml(folder / "config.yaml")
-    shared = (config.get("data") or {}).get("shared_prefix") or {}
-    server = config.get("server") or {}
-    assumed: list[str] = []
-    prompt = given.needed(
-        "prompt_tokens", _mean(successes.prompt_len or successes.prompt_tokens), name
-    )
+    shared, server = at(config, "data", "shared_prefix"), at(config, "server")
     output = shared.get("output_len") if server.get("ignore_eos") else None
     if output is None and given.output_tokens is None:
-        output = _mean(successes.output_tokens or successes.output_len)
-        assumed.append(
+        # Versions after 0.6.1 have the server's count.
+        output = _mean(successes, "output_tokens", "output_len")
+        reading.assumed.append(
             "output tokens as the tool counted them, up to 20 % too few (--output-tokens)"
         )
-    prefix = _shared_prompts(shared) or given.prefix(assumed)
-    rate = load.requested_rate
+    prefix = _shared_prompts(shared) or reading.prefix()
+    rate = summary.get("requested_rate")
     has_rate = rate is not None or given.request_rate is not None
-    concurrency = None if has_rate else load.concurrency
-    sent = Load(
-        load.count,
+    prompt = reading.needed("prompt_tokens", _mean(successes, "prompt_len", "prompt_tokens"))
+    load = Load(
+        sent,
         Lengths(float(prompt)),
-        Lengths(float(given.needed("output_tokens", output, name))),
-        *given.sending(concurrency, rate, name),
+        Lengths(float(reading.needed("output_tokens", output))),
+        *reading.sending(None if has_rate else summary.get("concurrency"), rate),
         prefix=prefix,
     )
     run = folder.parent if folder.name == "results" else folder
     stated = _stated_server(run / "exp-config.yaml", server.get("model_name"))
-    figures = _report_figures(successes, sent.output.mean)
-    return BenchmarkRun(
-        name, INFERENCE_PERF, sent, figures, load.count - failed, failed, stated, tuple(assumed)
-    )
+    figures = _report_figures(successes, load.output.mean)
+    return reading.run(load, figures, sent - failed, failed, stated)
 
 
-def _report_figures(successes: _Successes, output_tokens: float) -> dict[str, float]:
-    latency, throughput = successes.latency, successes.throughput
-    first, last = latency.time_to_first_token, latency.request_latency
+def _report_figures(successes: Mapping[str, Any], output_tokens: float) -> dict[str, float]:
+    latency = successes["latency"]
+    first, last = at(latency, "time_to_first_token"), latency["request_latency"]
     found = {
-        f"{label}_{key}_s": getattr(spread, key, None)
+        f"{label}_{key}_s": spread.get(key)
         for label, spread in (("ttft", first), ("e2e", last))
         for key in ("mean", "p90", "p99")
     }
-    if first is not None and output_tokens > 1:
-        found["tpot_mean_s"] = (last.mean - first.mean) / (output_tokens - 1)
+    if first and output_tokens > 1:
+        found["tpot_mean_s"] = (last["mean"] - first["mean"]) / (output_tokens - 1)
     else:
-        reported = latency.time_per_output_token or latency.inter_token_latency
-        found["tpot_mean_s"] = _mean(reported)
-    return kept(found | {"requests_per_s": throughput and throughput.requests_per_sec})
+        found["tpot_mean_s"] = _mean(latency, "time_per_output_token", "inter_token_latency")
+    return kept(found | {"requests_per_s": at(successes, "throughput").get("requests_per_sec")})
 
 
 def _stated_server(file: Path, served: Any) -> StatedServer:
@@ -288,8 +227,9 @@ def _shared_prompts(shared: Mapping[str, Any]) -> SharedPrefix | None:
     return SharedPrefix(groups, each, shared.get("system_prompt_len") or 0)
 
 
-def _mean(spread: _Spread | None) -> float | None:
-    return None if spread is None else spread.mean
+def _mean(values: Mapping[str, Any], *names: str) -> float | None:
+    """Of the first that a report holds."""
+    return next((values[name]["mean"] for name in names if values.get(name)), None)
 
 
 def _yaml(path: Path) -> dict[str, Any]:

@@ -8,21 +8,23 @@ from typing import Any
 
 from pinn.server.benchmarks.benchmark_run import (
     BenchmarkRun,
-    GivenLoad,
     Lengths,
     Load,
-    NotUsable,
+    Reading,
     StatedServer,
     engine_flags,
 )
 from pinn.server.benchmarks.documents import (
     Document,
     Foreign,
+    NotUsable,
+    at,
     checked,
     client_statistics,
     kept,
     statistics_of,
     streamed,
+    throughputs,
     unit_seconds,
 )
 from pinn.specs.flags import flags_of, given_flags
@@ -40,7 +42,6 @@ LENGTH_RANGE = (0.8, 1.0)
 PROMPTS_PER_CONCURRENCY = 10
 LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "int4": "int4", "bf16": "bf16"}
 
-TOOL = "InferenceX"
 _NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 _ASSUMED = (
     f"{PROMPTS_PER_CONCURRENCY} prompts per unit of concurrency, lengths uniform between "
@@ -70,7 +71,7 @@ def is_inferencex(document: Document) -> bool:
     return {"hw", "conc", "isl", "osl", "mean_ttft"} <= document.first.keys()
 
 
-def read_inferencex(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+def read_inferencex(values: Any, reading: Reading) -> BenchmarkRun:
     """One run.
 
     Raises:
@@ -86,12 +87,12 @@ def read_inferencex(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     figures = client_statistics(values, _NAMES, 1.0)
     if file.output_tput_per_gpu:
         figures |= kept({"output_tokens_per_s": file.output_tput_per_gpu * file.tp})
-    requests = given.num_prompts or PROMPTS_PER_CONCURRENCY * file.conc
+    requests = reading.given.num_prompts or PROMPTS_PER_CONCURRENCY * file.conc
     load = Load(
         requests,
         _lengths(file.isl),
         _lengths(file.osl),
-        given.or_stated("concurrency", file.conc, name),
+        reading.or_stated("concurrency", file.conc),
     )
     flags: dict[str, Any] = {"tensor_parallel_size": file.tp, "enable_prefix_caching": False}
     if apart:
@@ -105,7 +106,8 @@ def read_inferencex(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     server = StatedServer(
         file.model, file.hw.split("-")[0], flags, engine=engine, speculative=speculative
     )
-    return BenchmarkRun(name, TOOL, load, figures, requests, 0, server, (_ASSUMED,))
+    reading.assumed.append(_ASSUMED)
+    return reading.run(load, figures, requests, server=server)
 
 
 def _lengths(nominal: int) -> Lengths:
@@ -119,13 +121,6 @@ def _lengths(nominal: int) -> Lengths:
 # guidellm's file passes its odd time per output token on, so there the inter-token latency is
 # read as TPOT.
 
-LLM_D = "llm-d-benchmark"
-
-_RATES = {
-    "requests_per_s": ("request_rate", "requests_per_sec"),
-    "output_tokens_per_s": ("output_token_rate", "output_tokens_per_sec"),
-}
-
 
 def is_llm_d(document: Document) -> bool:
     """Whether llm-d-benchmark wrote it."""
@@ -133,7 +128,7 @@ def is_llm_d(document: Document) -> bool:
     return "scenario" in first and ("results" in first or "metrics" in first)
 
 
-def read_llm_d(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+def read_llm_d(values: Any, reading: Reading) -> BenchmarkRun:
     """One report.
 
     Raises:
@@ -142,36 +137,27 @@ def read_llm_d(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     """
     old = "metrics" in values
     aggregate = (
-        values["metrics"] if old else _at(values, "results", "request_performance", "aggregate")
+        values["metrics"] if old else at(values, "results", "request_performance", "aggregate")
     )
-    latency, requests = _at(aggregate, "latency"), _at(aggregate, "requests")
+    latency, requests = at(aggregate, "latency"), at(aggregate, "requests")
     failed = int(requests.get("failures") or 0)
-    total = int(given.needed("num_prompts", requests.get("total") or None, name))
+    total = int(reading.needed("num_prompts", requests.get("total") or None))
     if total <= failed:
         raise NotUsable("no request was served")
     server = _old_server(values["scenario"]) if old else _server(values["scenario"])
-    asked = {} if old else _at(values, "scenario", "load", "standardized")
-    tool = str(asked.get("tool") or _at(values, "scenario", "load").get("name") or "")
-    figures = streamed(_figures(latency, tool) | _throughput(_at(aggregate, "throughput")))
-    assumed: list[str] = []
+    asked = {} if old else at(values, "scenario", "load", "standardized")
+    tool = str(asked.get("tool") or at(values, "scenario", "load").get("name") or "")
+    figures = streamed(_figures(latency, tool) | _throughput(at(aggregate, "throughput")))
     load = Load(
         total,
-        given.stated_lengths("prompt_tokens", _at(requests, "input_length"), name, std=""),
-        given.stated_lengths("output_tokens", _at(requests, "output_length"), name, std=""),
-        *given.sending(*_sending(asked, _at(values, "scenario", "load")), name),
-        prefix=given.prefix(assumed),
+        reading.stated_lengths("prompt_tokens", at(requests, "input_length"), std=""),
+        reading.stated_lengths("output_tokens", at(requests, "output_length"), std=""),
+        *reading.sending(*_sending(asked, at(values, "scenario", "load"))),
+        prefix=reading.prefix(),
     )
-    return BenchmarkRun(
-        name, f"{LLM_D} ({tool})" if tool else LLM_D, load, figures, total - failed, failed, server,
-        tuple(assumed),
-    )  # fmt: skip
-
-
-def _at(values: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    for key in path:
-        found = values.get(key)
-        values = found if isinstance(found, Mapping) else {}
-    return values
+    if tool:
+        reading.tool = f"{reading.tool} ({tool})"
+    return reading.run(load, figures, total - failed, failed, server)
 
 
 def _figures(latency: Mapping[str, Any], tool: str) -> dict[str, float]:
@@ -179,23 +165,22 @@ def _figures(latency: Mapping[str, Any], tool: str) -> dict[str, float]:
     places = {"ttft": "time_to_first_token", "tpot": tpot, "e2e": "request_latency"}
     figures: dict[str, float] = {}
     for name, place in places.items():
-        found = _at(latency, place)
+        found = at(latency, place)
         unit_s = unit_seconds(place, found.get("units", "s"))
         figures |= statistics_of(name, found.get, unit_s)
     return figures
 
 
 def _throughput(rates: Mapping[str, Any]) -> dict[str, float]:
-    found: dict[str, float | None] = {}
-    for figure, (new, old) in _RATES.items():
-        value = rates.get(new, rates.get(old))
-        found[figure] = value.get("mean") if isinstance(value, Mapping) else value
-    return kept(found)
+    requests = rates.get("request_rate", rates.get("requests_per_sec"))
+    tokens = rates.get("output_token_rate", rates.get("output_tokens_per_sec"))
+    both = (each.get("mean") if isinstance(each, Mapping) else each for each in (requests, tokens))
+    return throughputs(*both)
 
 
 def _sending(asked: Mapping[str, Any], load: Mapping[str, Any]) -> tuple[int | None, float | None]:
     """Concurrency and rate; infinity and nothing are the same."""
-    args = _at(load, "args")
+    args = at(load, "args")
     concurrency = asked.get("concurrency", args.get("max_concurrency"))
     rate = asked.get("rate_qps", args.get("request_rate"))
 
@@ -208,7 +193,7 @@ def _sending(asked: Mapping[str, Any], load: Mapping[str, Any]) -> tuple[int | N
 
 
 def _server(scenario: Mapping[str, Any]) -> StatedServer:
-    stack = [(_at(part, "standardized"), part) for part in scenario.get("stack") or []]
+    stack = [(at(part, "standardized"), part) for part in scenario.get("stack") or []]
     engines = [pair for pair in stack if pair[0].get("kind") == "inference_engine"]
     if not engines:
         return StatedServer()
@@ -218,24 +203,24 @@ def _server(scenario: Mapping[str, Any]) -> StatedServer:
     replicas = int(facts.get("replicas") or 1)
     if replicas > 1:
         raise NotUsable(f"{replicas} replicas behind one router")
-    accelerator = _at(facts, "accelerator")
+    accelerator = at(facts, "accelerator")
     return StatedServer(
-        str(_at(facts, "model").get("name") or ""),
+        str(at(facts, "model").get("name") or ""),
         str(accelerator.get("model") or ""),
-        _parallelism(_at(accelerator, "parallelism")) | _flags(_at(engine, "native", "args")),
+        _parallelism(at(accelerator, "parallelism")) | _flags(at(engine, "native", "args")),
         engine=" ".join(str(facts[k]) for k in ("tool", "tool_version") if facts.get(k)),
     )
 
 
 def _old_server(scenario: Mapping[str, Any]) -> StatedServer:
-    hosts = _at(scenario, "host").get("accelerator") or [{}]
-    engines = _at(scenario, "platform").get("engine") or [{}]
+    hosts = at(scenario, "host").get("accelerator") or [{}]
+    engines = at(scenario, "platform").get("engine") or [{}]
     if len(hosts) > 1 or len(engines) > 1:
         raise NotUsable(f"{max(len(hosts), len(engines))} engines behind one router")
-    flags = _parallelism(_at(hosts[0], "parallelism")) | _flags(_at(engines[0], "args"))
+    flags = _parallelism(at(hosts[0], "parallelism")) | _flags(at(engines[0], "args"))
     engine = " ".join(str(engines[0][k]) for k in ("name", "version") if engines[0].get(k))
     return StatedServer(
-        str(_at(scenario, "model").get("name") or ""), str(hosts[0].get("model") or ""), flags,
+        str(at(scenario, "model").get("name") or ""), str(hosts[0].get("model") or ""), flags,
         engine=engine,
     )  # fmt: skip
 

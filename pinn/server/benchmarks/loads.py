@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from pinn.errors import PinnError
 from pinn.server.benchmarks.benchmark_run import FIGURES, BenchmarkRun, Lengths, Load, SharedPrefix
 from pinn.simulator.run import Run
-from pinn.simulator.statistics import weighted_percentiles
+from pinn.simulator.statistics import statistic
 from pinn.simulator.workloads.arrivals import draw_gaps, draw_lengths
 from pinn.simulator.workloads.workload import Workload, share_prompts
 
@@ -115,7 +115,7 @@ def _figure(run: Run, name: str) -> float:
         seconds = float(r.finish_s[done].max() - r.arrival_s.min())
         counted = done.sum() if name.startswith("requests") else r.output_tokens[done].sum()
         return float(counted) / seconds
-    latency, statistic, _ = name.split("_")
+    latency, of_all, _ = name.split("_")
     if latency == "itl":
         values, counts = run.gaps.seconds, run.gaps.count
     else:
@@ -124,8 +124,4 @@ def _figure(run: Run, name: str) -> float:
         values = {"ttft": r.ttft_s, "e2e": r.e2e_s, "tpot": tpot_s}[latency][done]
         values = values[~np.isnan(values)]
         counts = np.ones(len(values), np.int64)
-    if not counts.sum():
-        return float("nan")
-    if statistic == "mean":
-        return float(values @ counts / counts.sum())
-    return weighted_percentiles(values, counts, (int(statistic[1:]),))[0]
+    return statistic(values, counts, of_all)

@@ -12,13 +12,12 @@ from pinn.common.documents import MOST_CSV_BYTES, read_text
 from pinn.errors import PinnError
 from pinn.server.benchmarks.benchmark_run import (
     BenchmarkRun,
-    GivenLoad,
     Load,
-    NotUsable,
+    Reading,
     SharedPrefix,
     StatedServer,
 )
-from pinn.server.benchmarks.documents import Document, kept
+from pinn.server.benchmarks.documents import Document, NotUsable, kept
 
 # Metrics pages of vLLM and SGLang: what happened between two scrapes.
 #
@@ -27,8 +26,6 @@ from pinn.server.benchmarks.documents import Document, kept
 # (vLLM up to 0.11), ``inter_token_latency_seconds`` the same from 0.10.2 on, and
 # ``request_time_per_output_token_seconds`` (from 0.11 on) the TPOT. ``cache_config_info`` tells
 # the KV cache. GPU, parallelism and what was sent stand nowhere.
-
-TOOL = "metrics page"
 
 _SERIES = re.compile(r"^(vllm|sglang):(\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -91,13 +88,12 @@ def read_page(text: str) -> Page:
     return page
 
 
-def read_metrics_pages(pages: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+def read_metrics_pages(pages: Any, reading: Reading) -> BenchmarkRun:
     """What happened between two scrapes.
 
     Args:
         pages: Their texts, the earlier first.
-        name: Of the run.
-        given: The load, which no page tells.
+        reading: With the load, which no page tells.
 
     Raises:
         NotUsable: If they are not two scrapes of one server, or nothing was served in between.
@@ -113,30 +109,29 @@ def read_metrics_pages(pages: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     served = served or int(counts.get("time_to_first_token_seconds_count", 0.0))
     if not served:
         raise NotUsable("no request was served between the scrapes")
-    assumed = ["latencies begin when the server's front end has the request"]
+    given = reading.given
+    reading.assumed.append("latencies begin when the server's front end has the request")
     prompt = _mean(counts, ("request_prompt_tokens",), "prompt_tokens_total", served)
     output = _mean(counts, ("request_generation_tokens",), "generation_tokens_total", served)
-    prompt = float(given.needed("prompt_tokens", prompt, name))
-    output = float(given.needed("output_tokens", output, name))
+    prompt = float(reading.needed("prompt_tokens", prompt))
+    output = float(reading.needed("output_tokens", output))
     rate = given.request_rate or (served / given.duration if given.duration else None)
     if rate is None:
-        given.needed("concurrency", None, name)
+        reading.needed("concurrency")
     load = Load(
         given.num_prompts or served,
-        given.lengths(prompt, assumed),
-        given.lengths(output, assumed),
+        reading.lengths(prompt),
+        reading.lengths(output),
         given.concurrency,
         rate if given.concurrency is None else given.request_rate,
-        prefix=_prefix(counts, served, prompt, given, assumed),
+        prefix=_prefix(counts, served, prompt, reading),
     )
     figures = {figure: _mean(counts, names, "", served) for figure, names in _HISTOGRAMS.items()}
     if given.duration:
         figures["requests_per_s"] = served / given.duration
         figures["output_tokens_per_s"] = served * output / given.duration
-    return BenchmarkRun(
-        name, f"{TOOL} of {after.engine}", load, kept(figures), served, 0, _server(after),
-        tuple(assumed),
-    )  # fmt: skip
+    reading.tool = f"{reading.tool} of {after.engine}"
+    return reading.run(load, kept(figures), served, server=_server(after))
 
 
 def _check_same(before: Page, after: Page) -> None:
@@ -159,13 +154,13 @@ def _mean(
 
 
 def _prefix(
-    counts: dict[str, float], served: int, prompt: float, given: GivenLoad, assumed: list[str]
+    counts: dict[str, float], served: int, prompt: float, reading: Reading
 ) -> SharedPrefix | None:
     queries = counts.get("prefix_cache_queries_total", 0.0)
     hits = counts.get("prefix_cache_hits_total", 0.0) / queries if queries else 0.0
-    if given.prompt_groups is not None or hits < _HITS:
-        return given.prefix(assumed)
-    assumed.append(
+    if reading.given.prompt_groups is not None or hits < _HITS:
+        return reading.prefix()
+    reading.assumed.append(
         f"the {hits:.0%} of prompt tokens found in the prefix cache are a beginning that all "
         "prompts share (--prompt-groups)"
     )
@@ -198,11 +193,6 @@ def _server(page: Page) -> StatedServer:
 # no positions, ``spec_decode_num_draft_tokens`` and ``spec_decode_num_accepted_tokens`` (vLLM
 # 0.15.1 ``vllm/v1/spec_decode/metrics.py``), since the server was started.
 
-_COUNTER = re.compile(
-    r"^vllm:spec_decode_num_(\w+?)(?:_total)?(?:\{(.*)\})?\s+([0-9.eE+]+)", re.MULTILINE
-)
-_POSITION = re.compile(r'position="(\d+)"')
-
 
 def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
     """By position, the share of drafted tokens accepted where all before them were.
@@ -218,11 +208,13 @@ def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
     """
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
-    for name, labels, value in _COUNTER.findall(text):
-        position = _POSITION.search(labels)
+    for _, series, labels, value in _SERIES.findall(text):
+        _, is_of_drafts, name = series.removesuffix("_total").partition("spec_decode_num_")
+        if not is_of_drafts:
+            continue
+        position = dict(_LABEL.findall(labels)).get("position")
         if name == "accepted_tokens_per_pos" and position:
-            at = int(position[1])
-            positions[at] = positions.get(at, 0.0) + float(value)
+            positions[int(position)] = positions.get(int(position), 0.0) + float(value)
         else:
             sums[name] = sums.get(name, 0.0) + float(value)
     drafts, drafted = sums.get("drafts", 0.0), sums.get("draft_tokens", 0.0)

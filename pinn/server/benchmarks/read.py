@@ -13,8 +13,8 @@ from typing import Any
 from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError, printable
 from pinn.server.benchmarks import aiperf, guidellm, inferencex, metrics_page, vllm_bench, vllm_log
-from pinn.server.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, NotUsable
-from pinn.server.benchmarks.documents import Document, read_document
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, Reading
+from pinn.server.benchmarks.documents import Document, NotUsable, read_document
 
 
 def _documents(document: Document) -> list[Any]:
@@ -34,30 +34,30 @@ class Reader:
 
     tool: str
     wrote: Callable[[Document], bool]
-    read: Callable[[Any, str, GivenLoad], BenchmarkRun]
+    read: Callable[[Any, Reading], BenchmarkRun]
     points: Callable[[Document], list[Any]] = _documents
 
 
 READERS = (
-    Reader(vllm_bench.TOOL, vllm_bench.is_vllm_bench, vllm_bench.read_vllm_bench),
-    Reader(vllm_bench.SGLANG_BENCH, vllm_bench.is_sglang_bench, vllm_bench.read_sglang_bench),
-    Reader(inferencex.TOOL, inferencex.is_inferencex, inferencex.read_inferencex),
-    Reader(guidellm.TOOL, guidellm.is_guidellm, guidellm.read_guidellm, guidellm.guidellm_points),
-    Reader(inferencex.LLM_D, inferencex.is_llm_d, inferencex.read_llm_d),
+    Reader("vllm bench serve", vllm_bench.is_vllm_bench, vllm_bench.read_vllm_bench),
+    Reader("sglang.bench_serving", vllm_bench.is_sglang_bench, vllm_bench.read_sglang_bench),
+    Reader("InferenceX", inferencex.is_inferencex, inferencex.read_inferencex),
+    Reader("guidellm", guidellm.is_guidellm, guidellm.read_guidellm, guidellm.guidellm_points),
+    Reader("llm-d-benchmark", inferencex.is_llm_d, inferencex.read_llm_d),
     Reader(
-        guidellm.INFERENCE_PERF,
+        "inference-perf",
         guidellm.is_inference_perf_report,
         guidellm.read_inference_perf_report,
         guidellm.inference_perf_points,
     ),
-    Reader(aiperf.TOOL, aiperf.is_aiperf, aiperf.read_aiperf, aiperf.aiperf_points),
+    Reader("aiperf", aiperf.is_aiperf, aiperf.read_aiperf, aiperf.aiperf_points),
     Reader(
-        vllm_log.SPANS,
+        "request spans of vLLM",
         vllm_log.is_request_spans,
         vllm_log.read_request_spans,
         vllm_log.request_span_points,
     ),
-    Reader(vllm_log.TOOL, vllm_log.is_vllm_log, vllm_log.read_vllm_log, vllm_log.vllm_log_points),
+    Reader("vLLM log", vllm_log.is_vllm_log, vllm_log.read_vllm_log, vllm_log.vllm_log_points),
 )
 
 #: What tools write beside their results, which the readers of those look at.
@@ -118,7 +118,7 @@ def _read_document(
         for number, point in enumerate(points, 1):
             name = str(document.path) if len(points) == 1 else f"{document.path}#{number}"
             with _counted(reader.tool, refused):
-                runs.append(reader.read(point, name, given))
+                runs.append(reader.read(point, Reading(name, reader.tool, given)))
 
 
 @contextmanager
@@ -141,7 +141,8 @@ def _read_pages(
     for first, second in zip(pages[::2], pages[1::2], strict=False):
         texts, name = (first.text, second.text), f"{first.path} to {second.path}"
         with _counted("an engine's metrics page", refused):
-            runs.append(metrics_page.read_metrics_pages(texts, name, given))
+            reading = Reading(name, "metrics page", given)
+            runs.append(metrics_page.read_metrics_pages(texts, reading))
     if len(pages) % 2:
         refused["a metrics page without a second scrape"] += 1
 

@@ -10,21 +10,21 @@ from pydantic import Field
 
 from pinn.server.benchmarks.benchmark_run import (
     BenchmarkRun,
-    GivenLoad,
     Lengths,
     Load,
-    NotUsable,
+    Reading,
     StatedServer,
     engine_flags,
 )
 from pinn.server.benchmarks.documents import (
     Document,
     Foreign,
+    NotUsable,
     checked,
     client_statistics,
-    kept,
     request_figures,
     sample_figures,
+    throughputs,
 )
 from pinn.specs.flags import Flag, flags_of, given_flags
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
@@ -36,8 +36,6 @@ from pinn.units import MILLISECOND
 # ``benchmarks/benchmark_serving.py``). TPOT is (E2E - TTFT) / (output - 1) of each request; ITL
 # are the gaps between chunks. Neither lengths asked for nor prefixes, seeds or engine flags are
 # stored.
-
-TOOL = "vllm bench serve"
 
 #: Latency here -> as the file spells it.
 _NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
@@ -79,7 +77,7 @@ def is_vllm_bench(document: Document) -> bool:
     return "mean_ttft_ms" in first and "model_id" in first and "num_prompts" in first
 
 
-def read_vllm_bench(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+def read_vllm_bench(values: Any, reading: Reading) -> BenchmarkRun:
     """One run.
 
     Raises:
@@ -90,20 +88,14 @@ def read_vllm_bench(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     if file.ramp_up_strategy:
         raise NotUsable("the request rate was ramped up during the run")
     sent = file.num_prompts or file.completed + (file.failed or 0)
-    assumed: list[str] = []
-    load = client_load(file, sent, name, given, assumed)
+    load = client_load(file, sent, reading)
     speculative = any(k.startswith("spec_decode") and v for k, v in values.items())
     server = _server(values, speculative)
     failed = max(sent - file.completed, file.failed or 0)
-    return BenchmarkRun(
-        name, TOOL, load, client_figures(file, values), file.completed, failed, server,
-        tuple(assumed),
-    )  # fmt: skip
+    return reading.run(load, client_figures(file, values), file.completed, failed, server)
 
 
-def client_load(
-    file: ClientFile, sent: int, name: str, given: GivenLoad, assumed: list[str]
-) -> Load:
+def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
     """The load of vLLM's and SGLang's client.
 
     Raises:
@@ -121,8 +113,8 @@ def client_load(
         prompt = Lengths.listed(tuple(max(file.input_lens[i], 1) for i in served))
         output = Lengths.listed(tuple(file.output_lens[i] for i in served))
     else:
-        prompt = given.lengths(_mean(file, "prompt_tokens", given, name), assumed)
-        output = given.lengths(_mean(file, "output_tokens", given, name), assumed)
+        prompt = reading.lengths(_mean(file, "prompt_tokens", reading))
+        output = reading.lengths(_mean(file, "output_tokens", reading))
     offsets: tuple[float, ...] = ()
     if detailed and rate and not file.max_concurrency and len(file.start_times) == len(file.ttfts):
         starts = [file.start_times[i] for i in served]
@@ -131,18 +123,18 @@ def client_load(
         len(served) if detailed else sent,
         prompt,
         output,
-        given.or_stated("concurrency", file.max_concurrency, name),
-        given.or_stated("request_rate", rate, name),
+        reading.or_stated("concurrency", file.max_concurrency),
+        reading.or_stated("request_rate", rate),
         "gamma" if file.burstiness != 1 else "poisson",
         file.burstiness**-0.5,
         offsets,
-        given.prefix(assumed),
+        reading.prefix(),
     )
 
 
-def _mean(file: ClientFile, side: str, given: GivenLoad, name: str) -> float:
+def _mean(file: ClientFile, side: str, reading: Reading) -> float:
     total = file.total_input_tokens if side == "prompt_tokens" else file.total_output_tokens
-    return float(given.needed(side, total / file.completed if total else None, name))
+    return float(reading.needed(side, total / file.completed if total else None))
 
 
 def client_figures(
@@ -150,11 +142,8 @@ def client_figures(
 ) -> dict[str, float]:
     """Figures as stated; details add those that the file left out."""
     stated = client_statistics(values, names, MILLISECOND, "_ms")
-    rates = {
-        "requests_per_s": file.request_throughput,
-        "output_tokens_per_s": file.output_throughput,
-    }
-    return _details(file) | stated | kept(rates)
+    rates = throughputs(file.request_throughput, file.output_throughput)
+    return _details(file) | stated | rates
 
 
 def _details(file: ClientFile) -> dict[str, float]:
@@ -193,7 +182,6 @@ def _other_engine(values: Mapping[str, Any]) -> str:
 # server's resolved flags. Random lengths are uniform in [r L, L] with r = 0 by default, so that
 # their mean is half of what was asked for; the stored totals tell.
 
-SGLANG_BENCH = "sglang.bench_serving"
 _SGLANG_BENCH_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
 
 #: Share of its own value that SGLang leaves of ``schedule_conservativeness`` under attention data
@@ -229,7 +217,7 @@ def is_sglang_bench(document: Document) -> bool:
     return "mean_e2e_latency_ms" in first and "dataset_name" in first and "completed" in first
 
 
-def read_sglang_bench(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+def read_sglang_bench(values: Any, reading: Reading) -> BenchmarkRun:
     """One run.
 
     Raises:
@@ -238,18 +226,15 @@ def read_sglang_bench(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     """
     file = checked(_File, values)
     if "shared-prefix" in file.dataset_name:
-        given.needed("prompt_groups", None, name)
-    assumed: list[str] = []
-    sent = file.num_prompts or given.num_prompts or file.completed
-    load = _random_lengths(file, client_load(file, sent, name, given, assumed), assumed)
+        reading.needed("prompt_groups")
+    sent = file.num_prompts or reading.given.num_prompts or file.completed
+    load = _random_lengths(file, client_load(file, sent, reading), reading.assumed)
     server = StatedServer(engine=file.backend)
     if file.server_info:
         server = sglang_server(file.server_info)
     server = replace(server, speculative=server.speculative or (file.accept_length or 1) > 1)
-    return BenchmarkRun(
-        name, SGLANG_BENCH, load, client_figures(file, values, _SGLANG_BENCH_NAMES), file.completed,
-        sent - file.completed, server, tuple(assumed),
-    )  # fmt: skip
+    figures = client_figures(file, values, _SGLANG_BENCH_NAMES)
+    return reading.run(load, figures, file.completed, sent - file.completed, server)
 
 
 def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:

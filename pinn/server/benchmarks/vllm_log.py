@@ -10,15 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pinn.server.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    GivenLoad,
-    Lengths,
-    Load,
-    NotUsable,
-    StatedServer,
-)
-from pinn.server.benchmarks.documents import Document, kept, request_figures
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, Reading, StatedServer
+from pinn.server.benchmarks.documents import Document, NotUsable, kept, request_figures
 from pinn.server.readers.iteration_log import read_iteration_log
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
@@ -29,8 +22,6 @@ from pinn.units import NANOSECOND
 # A line's elapsed time is the wait for the result: with asynchronous scheduling (the default
 # from 0.14 on) it is neither the model's time nor the cycle. The cycle is read off the times
 # before the lines, which are whole seconds, where the log is long enough.
-
-TOOL = "vLLM log"
 
 _ITERATION = re.compile(r"\bIteration\s*\(\s*\d+\s*\)")
 _ARGS = re.compile(r"non-default args: (\{.*\})")
@@ -52,7 +43,7 @@ def vllm_log_points(document: Document) -> list[Any]:
     return [(document.path, document.text)]
 
 
-def read_vllm_log(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+def read_vllm_log(point: Any, reading: Reading) -> BenchmarkRun:
     """The load and the mean gap between tokens of a log.
 
     Requests are counted by their prompts: a prompt cut into chunks goes on in the step after one
@@ -74,24 +65,24 @@ def read_vllm_log(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     decoded = int(busy["decode_tokens"].sum())
     if requests < 1 or decoded < 1:
         raise NotUsable("no prompt or no token between its first and last iteration")
-    assumed: list[str] = []
+    given = reading.given
     concurrency = given.concurrency
     if given.request_rate is None and concurrency is None:
         concurrency = int((busy["prefill_requests"] + busy["decode_requests"]).max())
-        assumed.append(f"a closed loop of the {concurrency} requests of its largest batch "
-                       "(--concurrency, --request-rate)")  # fmt: skip
-    prompt = given.or_stated("prompt_tokens", busy["prefill_tokens"].sum() / requests, name)
-    output = given.or_stated("output_tokens", 1 + decoded / requests, name)
+        reading.assumed.append(f"a closed loop of the {concurrency} requests of its largest batch "
+                               "(--concurrency, --request-rate)")  # fmt: skip
+    prompt = reading.or_stated("prompt_tokens", busy["prefill_tokens"].sum() / requests)
+    output = reading.or_stated("output_tokens", 1 + decoded / requests)
     load = Load(
         requests,
-        given.lengths(float(prompt), assumed),
-        given.lengths(float(output), assumed),
+        reading.lengths(float(prompt)),
+        reading.lengths(float(output)),
         concurrency,
         given.request_rate,
-        prefix=given.prefix(assumed),
+        prefix=reading.prefix(),
     )
-    figures = {"itl_mean_s": _gap_s(busy, assumed)}
-    return BenchmarkRun(name, TOOL, load, kept(figures), requests, 0, server, tuple(assumed))
+    figures = {"itl_mean_s": _gap_s(busy, reading.assumed)}
+    return reading.run(load, kept(figures), requests, server=server)
 
 
 def _gap_s(busy: Any, assumed: list[str]) -> float:
@@ -143,8 +134,6 @@ def log_server(text: str) -> StatedServer:
 # (``vllm/tracing.py: SpanAttributes``); nothing is known of steps. TTFT and E2E begin at the
 # engine's arrival time. Arrivals are the starts of the spans.
 
-SPANS = "request spans of vLLM"
-
 _SPAN = "llm_request"
 #: Attribute -> what it is here.
 _ATTRIBUTES = {
@@ -169,7 +158,7 @@ def request_span_points(document: Document) -> list[Any]:
     return [list(_spans(document))]
 
 
-def read_request_spans(spans: list[dict[str, Any]], name: str, given: GivenLoad) -> BenchmarkRun:
+def read_request_spans(spans: list[dict[str, Any]], reading: Reading) -> BenchmarkRun:
     """The requests of a file as one run.
 
     Raises:
@@ -183,24 +172,22 @@ def read_request_spans(spans: list[dict[str, Any]], name: str, given: GivenLoad)
         raise NotUsable(f"spans of {len(models)} models: {', '.join(sorted(models))}")
     whole.sort(key=lambda s: s["start_ns"])
     begin = whole[0]["start_ns"]
-    assumed = ["latencies begin when the server's engine has the request"]
-    closed = given.concurrency is not None
+    reading.assumed.append("latencies begin when the server's engine has the request")
+    closed = reading.given.concurrency is not None
     offsets = tuple((s["start_ns"] - begin) * NANOSECOND for s in whole)
     load = Load(
         len(whole),
         Lengths.listed(tuple(max(int(s["prompt"]), 1) for s in whole)),
         Lengths.listed(tuple(int(s["output"]) for s in whole)),
-        given.concurrency,
-        given.request_rate,
+        reading.given.concurrency,
+        reading.given.request_rate,
         offsets_s=() if closed else offsets,
-        prefix=given.prefix(assumed),
+        prefix=reading.prefix(),
     )
     columns = ([s[key] for s in whole] for key in ("ttft", "e2e", "output"))
     server = StatedServer(next(iter(models), ""), engine="vllm")
-    return BenchmarkRun(
-        name, SPANS, load, request_figures(*columns), len(whole), len(spans) - len(whole), server,
-        tuple(assumed),
-    )  # fmt: skip
+    figures = request_figures(*columns)
+    return reading.run(load, figures, len(whole), len(spans) - len(whole), server)
 
 
 def _spans(document: Document) -> Iterator[dict[str, Any]]:

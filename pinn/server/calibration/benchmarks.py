@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from pinn.errors import PinnError
 from pinn.physics.step import STEP_FEATURES
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun
 from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
-from pinn.server.calibration.calibrate import Likelihood, Verdict, judge, judge_likelihood
+from pinn.server.calibration.calibrate import Verdict, judgements
 from pinn.server.calibration.posterior import (
     TIME_NOISE,
     TTFT_NOISE,
@@ -30,7 +31,7 @@ from pinn.server.calibration.prior import Prior
 from pinn.server.calibration.run import ServerCalibration
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, map_runs, simulate_many
+from pinn.simulator.many import Job, simulate_many
 from pinn.simulator.metric_features import WHOLE_RUN, figure_features
 from pinn.simulator.run import Run
 from pinn.simulator.workloads.workload import Workload
@@ -107,31 +108,48 @@ def simulated_rows(
     Raises:
         PinnError: If the simulated server serves none of a run's requests.
     """
-    split = len(STEP_FEATURES)
-    near, far = (
-        LinearLatency(deployment, factor * coefficients[:split], factor * coefficients[split:])
-        for factor in (1.0, _NUDGE)
-    )
-    jobs = [Job(deployment, benchmark_workload(run), near, engine) for run in runs]
+    near, far = (_latency(deployment, factor * coefficients) for factor in (1.0, _NUDGE))
     names = [fitted_figures(run) for run in runs]
-    found = map_runs(_shares(coefficients, dict(zip(map(id, jobs), names, strict=True))), jobs)
-    gains = [_gains(job, far, run, of_run, value) for job, run, of_run, (value, _) in
-             zip(jobs, runs, names, found, strict=True)]  # fmt: skip
-    simulated = np.concatenate([value for value, _ in found])
-    if not np.isfinite(simulated).all():
+
+    def served(run: BenchmarkRun, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """A run's figures, and how far they follow each coefficient."""
+        job = Job(deployment, benchmark_workload(run), near, engine)
+        simulated = job.run()
+        values = _values(simulated, names)
+        pairs = [(WHOLE_RUN, _behind(name)) for name in names]
+        added = np.hstack(figure_features(deployment, simulated, pairs)) * coefficients
+        sign = np.array([-1.0 if name in _RATES else 1.0 for name in names])
+        shares = sign[:, None] * added / added.sum(axis=1, keepdims=True)
+        if run.load.rate_per_s is None and not run.load.offsets_s:
+            return values, shares  # in a closed loop they follow all times alike
+        gain = np.abs(np.log(_values(replace(job, latency=far).run(), names) / values))
+        gain = np.nan_to_num(gain / np.log(_NUDGE), nan=_MOST_GAIN)
+        return values, shares * np.minimum(gain, _MOST_GAIN)[:, None]
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(served, runs, names))
+    values = np.concatenate([each for each, _ in found])
+    if not np.isfinite(values).all():
         raise PinnError("a simulated server serves nothing of a run: check its flags and its load")
     flat = tuple(name for of_run in names for name in of_run)
     noise = [TTFT_NOISE if name.startswith("ttft") else TIME_NOISE for name in flat]
-    share = np.concatenate([s for _, s in found]) * np.concatenate(gains)[:, None]
     safe = np.where(coefficients > 0, coefficients, np.inf)
     return FigureRows(
         flat,
         np.repeat(np.arange(len(runs)), [len(of_run) for of_run in names]),
         np.concatenate([[r.figures[n] for n in of] for r, of in zip(runs, names, strict=True)]),
-        simulated,
-        share * simulated[:, None] / safe,
+        values,
+        np.concatenate([shares for _, shares in found]) * values[:, None] / safe,
         np.array(noise),
     )
+
+
+def _latency(deployment: Deployment, coefficients: Vector) -> LinearLatency:
+    return LinearLatency(deployment, *np.split(coefficients, [len(STEP_FEATURES)]))
+
+
+def _values(run: Run, names: list[str]) -> np.ndarray:
+    return np.array(list(benchmark_figures(run, names).values()))
 
 
 def noise_of_draws(
@@ -145,9 +163,7 @@ def noise_of_draws(
     Of lengths and gaps files mostly tell the distribution, so that what is simulated is another
     draw than what was measured. 0 where a load leaves nothing to draw.
     """
-    split = len(STEP_FEATURES)
-    latency = LinearLatency(deployment, coefficients[:split], coefficients[split:])
-    found = []
+    latency, found = _latency(deployment, coefficients), []
     for run in runs:
         names = fitted_figures(run)
         drawn = [benchmark_workload(run, seed) for seed in range(_DRAWS)]
@@ -155,7 +171,7 @@ def noise_of_draws(
             found.append(np.zeros(len(names)))
             continue
         served = simulate_many([Job(deployment, load, latency, engine) for load in drawn])
-        figures = [list(benchmark_figures(each, names).values()) for each in served]
+        figures = [_values(each, names) for each in served]
         found.append(np.sqrt(2) * np.log(figures).std(axis=0, ddof=1))
     return np.concatenate(found)
 
@@ -165,37 +181,11 @@ def _are_equal(one: Workload, other: Workload) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
 
 
-def _shares(coefficients: Vector, names_of: dict[int, list[str]]):
-    """What makes of a run its figures and the share that each coefficient has in them."""
-
-    def shares(job: Job, run: Run) -> tuple[np.ndarray, np.ndarray]:
-        names = names_of[id(job)]
-        values = np.array(list(benchmark_figures(run, names).values()))
-        pairs = [(WHOLE_RUN, _behind(name)) for name in names]
-        added = np.hstack(figure_features(job.deployment, run, pairs)) * coefficients
-        sign = np.array([-1.0 if name in _RATES else 1.0 for name in names])
-        return values, sign[:, None] * added / added.sum(axis=1, keepdims=True)
-
-    return shares
-
-
 def _behind(figure: str) -> str:
     """The latency whose steps a figure is made of."""
     if figure in _RATES:
         return "e2e_mean_s"
     return "itl_mean_s" if figure.startswith(("tpot", "itl")) else figure
-
-
-def _gains(
-    job: Job, slower: LinearLatency, run: BenchmarkRun, names: list[str], values: np.ndarray
-) -> np.ndarray:
-    """Log change of each figure per log change of all times; 1 in a closed loop."""
-    if run.load.rate_per_s is None and not run.load.offsets_s:
-        return np.ones(len(names))
-    found = Job(job.deployment, job.workload, slower, job.engine).run()
-    moved = np.array(list(benchmark_figures(found, names).values()))
-    gain = np.abs(np.log(moved / values)) / np.log(_NUDGE)
-    return np.clip(np.nan_to_num(gain, nan=_MOST_GAIN), 0.0, _MOST_GAIN)
 
 
 # Coefficients fitted to benchmarks: their loads are simulated until batches and fit agree.
@@ -209,21 +199,11 @@ class BenchmarkCalibration(ServerCalibration):
     """A server calibrated to its benchmarks.
 
     Attributes:
-        runs: What it was calibrated to.
         errors: ``run``, ``load``, ``figure``, ``measured``, ``before`` and ``after``, one row for
             each figure that was fitted.
     """
 
-    runs: tuple[BenchmarkRun, ...]
     errors: pd.DataFrame
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a file says of the runs and of the fit to them."""
-        return {
-            "sources": [{"path": run.name, "tool": run.tool} for run in self.runs],
-            "figures": self.errors.to_dict("records"),
-        }
 
 
 def calibrate_to_benchmarks(
@@ -264,9 +244,9 @@ def calibrate_to_benchmarks(
         *scalar_quantities(prior, posterior, after.features / after.measured[:, None]),
     ]
     verdicts = _left_out(runs, served, prior, before)
-    return BenchmarkCalibration(
-        deployment, prior, posterior, quantities, verdicts, tuple(runs), errors
-    )
+    sources = [{"path": run.name, "tool": run.tool} for run in runs]
+    facts = {"sources": sources, "figures": errors.to_dict("records")}
+    return BenchmarkCalibration(deployment, prior, posterior, quantities, verdicts, facts, errors)
 
 
 def _converged(
@@ -316,46 +296,28 @@ def fit_rows(
 
 def _left_out(
     runs: Sequence[BenchmarkRun], served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
-) -> list[Verdict | Likelihood]:
+) -> list[Verdict]:
     """Each load predicted from the other loads; none where there is one load."""
     loads = np.array([run.load.text for run in runs])
     of_row = loads[rows.run]
     if len(set(loads)) < 2:
         return []
-    where = "each load, left out"
-    weighed, logs, spreads = [], [], []
+    simulated, spread = rows.simulated.copy(), rows.noise.copy()
     for load in dict.fromkeys(loads):
-        fitted = fit_rows(prior, rows, prior.mean, of_row != load)
-        mine = [run for run in runs if run.load.text == load]
-        found = served(mine, coefficients=fitted.mean)
-        found = replace(found, noise=rows.noise[of_row == load])
-        weighed.append(_weighed(found))
-        logs.append(np.log(found.simulated / found.measured))
-        spreads.append(_spread(found, fitted.covariance))
-    order = np.argsort([list(dict.fromkeys(loads)).index(load) for load in of_row], kind="stable")
-    return [
-        judge(where, _weighed(rows)[order], np.concatenate(weighed)),
-        judge_likelihood(
-            where,
-            np.log(rows.simulated / rows.measured)[order],
-            _spread(rows, prior.covariance)[order],
-            np.concatenate(logs),
-            np.concatenate(spreads),
-        ),
-    ]
-
-
-def _weighed(rows: FigureRows) -> Float[np.ndarray, " n"]:
-    """Relative errors, those of noisy figures counting less."""
-    return (rows.simulated / rows.measured - 1) * TIME_NOISE / rows.noise
-
-
-def _spread(
-    rows: FigureRows, covariance: Float[np.ndarray, "coefficients coefficients"]
-) -> Float[np.ndarray, " n"]:
-    """Relative standard deviations of what is predicted, with what no coefficient explains."""
-    variance = np.einsum("ij,jk,ik->i", rows.features, covariance, rows.features)
-    return np.hypot(np.sqrt(np.maximum(variance, 0.0)) / rows.simulated, rows.noise)
+        out = of_row == load
+        fitted = fit_rows(prior, rows, prior.mean, ~out)
+        found = served([run for run in runs if run.load.text == load], coefficients=fitted.mean)
+        simulated[out] = found.simulated
+        spread[out] = np.hypot(fitted.deviation(found.features) / found.simulated, rows.noise[out])
+    before = np.hypot(prior.deviation(rows.features) / rows.simulated, rows.noise)
+    # Figures of one load are neighbours; those that are noisy count less.
+    order = np.concatenate([np.flatnonzero(of_row == load) for load in dict.fromkeys(loads)])
+    return judgements(
+        "each load, left out",
+        [each[order] / rows.measured[order] for each in (rows.simulated, simulated)],
+        [each[order] for each in (before, spread)],
+        TIME_NOISE / rows.noise[order],
+    )
 
 
 def _mean_step(runs: Sequence[BenchmarkRun]) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -213,22 +214,17 @@ def error_table(
             chosen = inside.take(mask)
             for name, beta in betas.items():
                 error = chosen.features @ beta / chosen.seconds - 1
-                figures = summary(error) if len(error) else dict.fromkeys(_FIGURES, np.nan)
-                rows.append(
-                    {"part": part, "kind": kind, "n": len(error), "coefficients": name, **figures}
-                )
-    return pd.DataFrame(rows)
+                rows.append((part, kind, len(error), name, *_summary(error)))
+    columns = ["part", "kind", "n", "coefficients", "median", "mean", "bias"]
+    return pd.DataFrame(rows, columns=columns)
 
 
-_FIGURES = ("median", "mean", "bias")
-
-
-def summary(error: Float[np.ndarray, " n"]) -> dict[str, float]:
-    """Median and mean absolute error, and the median signed error."""
+def _summary(error: np.ndarray) -> tuple[float, float, float]:
+    """Median and mean absolute error, and the median signed error; NaN of none."""
+    if not len(error):
+        return np.nan, np.nan, np.nan
     size = np.abs(error)
-    return dict(
-        zip(_FIGURES, map(float, (np.median(size), size.mean(), np.median(error))), strict=True)
-    )
+    return float(np.median(size)), float(size.mean()), float(np.median(error))
 
 
 # Is a calibration better than what was before, on what it has not seen, beyond noise?
@@ -247,118 +243,100 @@ _DEGREES = 5.0
 Errors = Float[np.ndarray, " n"]
 
 
-#: Relative errors that differ by less differ by the rounding of a fit that has nothing to change.
+#: Errors that differ by less differ by the rounding of a fit that has nothing to change.
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Verdict:
     """What became of what was left out: better or worse by more than one standard error.
 
     Attributes:
         where: What was left out.
         count: How many measurements that are.
+        gain: Fall of the mean error; where probabilities are compared, the mean log of how many
+            times as probable a measurement is after as before.
+        standard_error: Of the gain; NaN where one measurement cannot tell.
+        before: Mean absolute relative error before; None where probabilities are compared.
+        after: The same after.
     """
 
     where: str
     count: int
+    gain: float
+    standard_error: float
+    before: float | None = None
+    after: float | None = None
 
     @property
-    def gain_over_error(self) -> tuple[float, float]:
-        """How much better it got, and by how much it has to."""
-        raise NotImplementedError
+    def _least(self) -> float:
+        return float(np.nan_to_num(self.standard_error)) + _ROUNDING
 
     @property
     def is_better(self) -> bool:
         """Better by more than one standard error."""
-        gain, least = self.gain_over_error
-        return bool(gain > least)
+        return self.gain > self._least
 
     @property
     def is_worse(self) -> bool:
         """Worse by more than one standard error."""
-        gain, least = self.gain_over_error
-        return bool(-gain > least)
+        return -self.gain > self._least
 
     @property
     def word(self) -> str:
         """The same in a word or two."""
         return "better" if self.is_better else "worse" if self.is_worse else "no better"
 
-
-@dataclass(frozen=True)
-class Verdict(Judgement):
-    """Errors on what was left out, before and after.
-
-    Attributes:
-        before: Mean absolute relative error before.
-        after: The same after.
-        standard_error: Of their difference; NaN where one measurement cannot tell.
-    """
-
-    before: float
-    after: float
-    standard_error: float
+    @property
+    def figures(self) -> list[str]:
+        """Before, after, and the standard error, for people."""
+        if self.before is None or self.after is None:
+            factor = float(np.exp(self.gain))
+            return ["x 1", f"x {factor:.2f} probable", f"x {factor * self.standard_error:.2f}"]
+        return [f"{100 * share:.2f} %" for share in (self.before, self.after, self.standard_error)]
 
     @property
-    def gain_over_error(self) -> tuple[float, float]:
-        """Fall of the error, and its standard error."""
-        return self.before - self.after, float(np.nan_to_num(self.standard_error)) + _ROUNDING
-
-    def __str__(self) -> str:
-        """The figures in words."""
-        return (
-            f"{self.where} ({self.count}): {100 * self.before:.2f} % before, "
-            f"{100 * self.after:.2f} % after (difference +- {100 * self.standard_error:.2f}): "
-            f"{self.word}"
-        )
-
-
-@dataclass(frozen=True)
-class Likelihood(Judgement):
-    """How probable what was left out is, after and before.
-
-    Attributes:
-        gain: Mean log of how many times as probable a measurement is after as before.
-        standard_error: Of it; NaN where one measurement cannot tell.
-    """
-
-    gain: float
-    standard_error: float
-
-    @property
-    def gain_over_error(self) -> tuple[float, float]:
-        """Gain in log probability, and its standard error."""
-        return self.gain, float(np.nan_to_num(self.standard_error))
-
-    def __str__(self) -> str:
-        """The figures in words."""
-        low, high = np.exp(self.gain + np.array([-1, 1]) * np.nan_to_num(self.standard_error))
-        return (
-            f"{self.where} ({self.count}): each {np.exp(self.gain):.2f} times as probable as "
-            f"before ({low:.2f} to {high:.2f}): {self.word}"
-        )
+    def facts(self) -> dict[str, Any]:
+        """What a file says of it."""
+        figures = ("gain",) if self.before is None else ("before", "after")
+        known = {name: getattr(self, name) for name in ("where", "count", *figures)}
+        error = self.standard_error
+        return known | {"standard_error": error if np.isfinite(error) else None}
 
 
 def judge(where: str, before: Errors, after: Errors) -> Verdict:
     """Compare absolute relative errors of the same measurements, in order of time."""
     gain = np.abs(before) - np.abs(after)
-    return Verdict(
-        where,
-        len(gain),
-        float(np.abs(before).mean()),
-        float(np.abs(after).mean()),
-        _standard_error(gain),
-    )
+    means = float(np.abs(before).mean()), float(np.abs(after).mean())
+    return Verdict(where, len(gain), means[0] - means[1], _standard_error(gain), *means)
 
 
 def judge_likelihood(
     where: str, before: Errors, before_spread: Errors, after: Errors, after_spread: Errors
-) -> Likelihood:
+) -> Verdict:
     """Compare log errors of the same measurements by their relative standard deviations."""
     gain = _log_density(after / after_spread) - np.log(after_spread)
     gain -= _log_density(before / before_spread) - np.log(before_spread)
-    return Likelihood(where, len(gain), float(gain.mean()), _standard_error(gain))
+    return Verdict(where, len(gain), float(gain.mean()), _standard_error(gain))
+
+
+def judgements(
+    where: str, ratios: Sequence[Errors], spreads: Sequence[Errors], weight: Errors | float = 1.0
+) -> list[Verdict]:
+    """Both of the same measurements.
+
+    Args:
+        where: What was left out.
+        ratios: Predicted over measured, before and after.
+        spreads: Relative standard deviations of the predictions, before and after.
+        weight: Of each relative error.
+    """
+    errors = [(ratio - 1) * weight for ratio in ratios]
+    (before, before_spread), (after, after_spread) = zip(np.log(ratios), spreads, strict=True)
+    return [
+        judge(where, *errors),
+        judge_likelihood(where, before, before_spread, after, after_spread),
+    ]
 
 
 def _log_density(z: Errors) -> Errors:
@@ -372,6 +350,6 @@ def _standard_error(gain: Errors) -> float:
     return float(np.std(blocks, ddof=1) / np.sqrt(len(blocks))) if len(blocks) > 1 else np.nan
 
 
-def is_kept(verdicts: Sequence[Verdict | Likelihood]) -> bool:
+def is_kept(verdicts: Sequence[Verdict]) -> bool:
     """True if any held-out score improved and none got worse."""
     return any(v.is_better for v in verdicts) and not any(v.is_worse for v in verdicts)

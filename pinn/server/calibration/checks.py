@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,31 +24,15 @@ from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.specs.model_names import find_in_catalog
 from pinn.specs.model_variants import with_precision
 
-# Does a file match the flags? Findings before a fit, each with what would explain it.
+# Does a file match the flags? Findings before a fit, each a sentence of what was got, what was
+# expected, and the likely mistake: a flag that would explain it, or what to look at.
 #
 # A fit to the wrong server looks fine: its constants take up the difference. So what can be
 # known beforehand is checked beforehand: the size of the KV cache, budget and seats, one model
 # and one server a file, the physical floor, units, clocks, and figures against each other.
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Something that does not fit.
-
-    Attributes:
-        text: What was got and what was expected.
-        remedy: The likely mistake: a flag that would explain it, or what to look at.
-    """
-
-    text: str
-    remedy: str
-
-    def __str__(self) -> str:
-        """Both in one sentence."""
-        return f"{self.text}: {self.remedy}"
-
-
-def refuse(findings: Sequence[Finding], force: bool = False) -> tuple[str, ...]:
+def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
     """Stop before a fit to files that do not match their flags.
 
     Args:
@@ -57,17 +41,17 @@ def refuse(findings: Sequence[Finding], force: bool = False) -> tuple[str, ...]:
         force: Go on all the same.
 
     Returns:
-        The findings as text, to be printed where the fit goes on.
+        The findings, to be printed where the fit goes on.
 
     Raises:
         PinnError: If there are any and ``force`` is not given.
     """
-    texts = tuple(map(str, findings))
-    if texts and not force:
+    if findings and not force:
         raise PinnError(
-            f"the files do not match the flags: {'; '.join(texts)}. If they do, go on with --force"
+            f"the files do not match the flags: {'; '.join(findings)}. If they do, go on with "
+            "--force"
         )
-    return texts
+    return findings
 
 
 # What the size of a KV cache and the speed of a server say about its flags.
@@ -123,7 +107,7 @@ def _changed(deployment: Deployment, name: str, value: Any) -> Deployment:
     return replace(deployment, serving=replace(deployment.serving, **dict[str, Any]({name: value})))
 
 
-def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[Finding]:
+def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
     """A server's KV blocks against the memory model.
 
     Args:
@@ -142,13 +126,13 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[Finding]:
     fits = "the model does not fit" if expected is None else f"{expected:,} fit {typed}"
     text = f"{blocks:,} KV blocks on each GPU, but {fits} on {deployment.gpu.name}"
     if not near:
-        yield Finding(text, "no single flag explains it: is --model the one that was served?")
+        yield f"{text}: no single flag explains it: is --model the one that was served?"
         return
     # The number of GPUs goes first: that is what people mistake.
     shown = [option for _, option in sorted(near, key=lambda pair: pair[0])[:2]]
     parallel = [o for _, o in near if o.startswith("--tensor-parallel-size")]
     shown = list(dict.fromkeys(parallel[:1] + shown))
-    yield Finding(text, f"they fit {' or '.join(shown)}")
+    yield f"{text}: they fit {' or '.join(shown)}"
 
 
 def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:
@@ -166,7 +150,7 @@ def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:
 
 def check_speed(
     ratio: Callable[[Deployment], float], deployment: Deployment, what: str
-) -> Iterator[Finding]:
+) -> Iterator[str]:
     """Measured over predicted times: a factor that no model was ever off by is a mistake.
 
     Args:
@@ -175,12 +159,14 @@ def check_speed(
         what: What was measured, for the text.
     """
     got = ratio(deployment)
-    if not np.isfinite(got) or max(got, 1 / got) < OFF:
+    if not np.isfinite(got) or (size := max(got, 1 / got)) < OFF:
         return
-    text = f"{what} {_times(got)} as predicted"
+    shown = f"{size:.2g}" if size < 100 else f"{size:.0f}"
+    text = f"{what} {shown} times as {'long' if got > 1 else 'short'} as predicted"
     scale = next((s for s in (1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9) if 1 / 3 < got / s < 3), None)
     if scale is not None:
-        yield Finding(text, f"are its times in a unit {_unit(scale)} what it should be?")
+        unit = f"{1 / scale:,.0f} times" if scale < 1 else f"1/{scale:,.0f} of"
+        yield f"{text}: are its times in a unit {unit} what it should be?"
         return
     near = []
     for each, changed in alternatives(deployment, ("tensor_parallel_size", "precision", "gpu")):
@@ -189,19 +175,9 @@ def check_speed(
             if np.isfinite(found) and max(found, 1 / found) < _EXPLAINED:
                 near.append((abs(np.log(found)), each))
     if near:
-        yield Finding(text, f"{' or '.join(o for _, o in sorted(near)[:3])} would explain it")
-    elif max(got, 1 / got) >= FAR:
-        yield Finding(text, "check --model, --gpu, --tensor-parallel-size and --quantization")
-
-
-def _times(ratio: float) -> str:
-    size = max(ratio, 1 / ratio)
-    shown = f"{size:.2g}" if size < 100 else f"{size:.0f}"
-    return f"{shown} times as {'long' if ratio > 1 else 'short'}"
-
-
-def _unit(scale: float) -> str:
-    return f"{1 / scale:,.0f} times" if scale < 1 else f"1/{scale:,.0f} of"
+        yield f"{text}: {' or '.join(o for _, o in sorted(near)[:3])} would explain it"
+    elif size >= FAR:
+        yield f"{text}: check --model, --gpu, --tensor-parallel-size and --quantization"
 
 
 # Do traces match the flags they were ingested with?
@@ -227,7 +203,7 @@ def check_traces(
     traces: TraceTables,
     deployment: Deployment,
     coefficients_of: Callable[[Deployment], Coefficients],
-) -> list[Finding]:
+) -> list[str]:
     """What does not fit.
 
     Args:
@@ -256,7 +232,7 @@ def check_traces(
     return two or list(check_speed(_ratio(intervals, coefficients_of), deployment, "steps take"))
 
 
-def _models(traces: TraceTables, deployment: Deployment) -> Iterator[Finding]:
+def _models(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
     named = traces.table("requests", ["model"])["model"].drop_null().unique().to_pylist()
     names = sorted({str(name) for name in named if name})
     if len(names) > 1:
@@ -265,11 +241,11 @@ def _models(traces: TraceTables, deployment: Deployment) -> Iterator[Finding]:
         yield from other_model(names[0], deployment)
 
 
-def _of_several(text: str) -> Finding:
-    return Finding(text, "ingest the traces of one server by themselves")
+def _of_several(text: str) -> str:
+    return f"{text}: ingest the traces of one server by themselves"
 
 
-def other_model(name: str, deployment: Deployment) -> Iterator[Finding]:
+def other_model(name: str, deployment: Deployment) -> Iterator[str]:
     """Whether a name that a file gives is that of a model of other shapes; unknown names are not.
 
     Args:
@@ -281,17 +257,14 @@ def other_model(name: str, deployment: Deployment) -> Iterator[Finding]:
     stated, given = load_model(name), deployment.model
     shapes = [(m.layers, m.hidden_size, m.vocab_size) for m in (stated, given)]
     if shapes[0] != shapes[1]:
-        text = f"the file is of {name}, --model of {given.name}"
-        yield Finding(text, f"--model {name}?")
+        yield f"the file is of {name}, --model of {given.name}: --model {name}?"
 
 
-def _kv_cache(
-    traces: TraceTables, steps: pd.DataFrame, deployment: Deployment
-) -> Iterator[Finding]:
+def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
     percent = int((traces.manifest.get("implausible") or {}).get("kv_usage above 1", 0))
     if percent > _STRAY * len(steps):
         text = f"KV usage above 1 in {percent:,} of {len(steps):,} steps"
-        yield Finding(text, "is it in percent? Divide it by 100 and ingest anew")
+        yield f"{text}: is it in percent? Divide it by 100 and ingest anew"
     blocks = steps["kv_blocks_total"].dropna()
     blocks = blocks[blocks > 0]
     if not len(blocks):
@@ -305,7 +278,7 @@ def _kv_cache(
         yield from check_kv_blocks(int(counts.index[0]), deployment)
 
 
-def _budget(steps: pd.DataFrame, deployment: Deployment) -> Iterator[Finding]:
+def _budget(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
     budget = deployment.recipe.token_budget
     tokens = (steps["prefill_tokens"].fillna(0) + steps["decode_tokens"].fillna(0)).to_numpy(float)
     most = int(tokens.max(initial=0))
@@ -314,19 +287,16 @@ def _budget(steps: pd.DataFrame, deployment: Deployment) -> Iterator[Finding]:
     is_limit = len(full) >= _AT_LIMIT and full["decode_requests"].nunique() >= _MIXES
     if absurd.any():
         text = f"{int(absurd.sum()):,} of {len(tokens):,} steps of {tokens.max():,.0f} tokens"
-        yield Finding(text, "no step holds so many: mend or drop these rows")
+        yield f"{text}: no step holds so many: mend or drop these rows"
     elif (tokens > budget).mean() > _STRAY:
         text = f"steps of up to {most:,} tokens, --max-num-batched-tokens {budget}"
-        yield Finding(text, f"--max-num-batched-tokens {most}?")
+        yield f"{text}: --max-num-batched-tokens {most}?"
     elif is_limit and most < budget:
-        yield Finding(
-            f"{len(full):,} steps hold {most:,} tokens and none more, --max-num-batched-tokens "
-            f"{budget}",
-            f"--max-num-batched-tokens {most}?",
-        )
+        text = f"{len(full):,} steps hold {most:,} tokens and none more"
+        yield f"{text}, --max-num-batched-tokens {budget}: --max-num-batched-tokens {most}?"
 
 
-def _seats(steps: pd.DataFrame, deployment: Deployment) -> Iterator[Finding]:
+def _seats(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
     seats = deployment.recipe.max_requests
     scheduled = steps["prefill_requests"].fillna(0) + steps["decode_requests"].fillna(0)
     running = np.asarray(np.maximum(steps["running_depth"].fillna(0), scheduled), float)
@@ -336,17 +306,15 @@ def _seats(steps: pd.DataFrame, deployment: Deployment) -> Iterator[Finding]:
     waits &= tokens < 0.9 * deployment.recipe.token_budget
     held = running[waits.to_numpy()]
     if (running > seats).mean() > _STRAY:
-        text = f"up to {most:,} requests at once, --max-num-seqs {seats}"
-        yield Finding(text, f"--max-num-seqs {most}?")
+        yield f"up to {most:,} requests at once, --max-num-seqs {seats}: --max-num-seqs {most}?"
     elif len(held) >= _AT_LIMIT and (held == most).mean() > 0.9 and most < seats:
-        yield Finding(
+        yield (
             f"{len(held):,} steps leave requests waiting beside {most} running ones and a cache "
-            f"that is not full, --max-num-seqs {seats}",
-            f"--max-num-seqs {most}?",
+            f"that is not full, --max-num-seqs {seats}: --max-num-seqs {most}?"
         )
 
 
-def _requests(traces: TraceTables, deployment: Deployment) -> Iterator[Finding]:
+def _requests(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
     columns = ["prompt_tokens", "cached_tokens", "output_tokens"]
     rows = traces.table("requests", columns).to_pandas()
     if not len(rows):
@@ -357,33 +325,33 @@ def _requests(traces: TraceTables, deployment: Deployment) -> Iterator[Finding]:
     if length > longest:
         option = f"--max-model-len {longest}" if serving.max_model_len else deployment.model.name
         text = f"a request of {int(length):,} tokens, more than {option} allows"
-        yield Finding(text, "check --model and --max-model-len")
+        yield f"{text}: check --model and --max-model-len"
     cached = rows["cached_tokens"].fillna(0) > 0
     if not serving.enable_prefix_caching and cached.mean() > _STRAY:
         found = f"{int(cached.sum()):,} prompts were found in the prefix cache"
-        yield Finding(f"{found}, --no-enable-prefix-caching", "leave it out")
+        yield f"{found}, --no-enable-prefix-caching: leave it out"
 
 
-def _clock(traces: TraceTables) -> Iterator[Finding]:
+def _clock(traces: TraceTables) -> Iterator[str]:
     intervals = traces.manifest.get("intervals") or {}
     still = int(intervals.get("set aside: clock does not advance", 0))
     total = sum(map(int, intervals.values()))
     if still > _STRAY * max(total, 1):
         text = f"the clock stands still or runs back in {still:,} of {total:,} intervals"
-        yield Finding(text, "are start times of one host's monotonic clock, in ns?")
+        yield f"{text}: are start times of one host's monotonic clock, in ns?"
 
 
-def _refused(traces: TraceTables) -> Iterator[Finding]:
+def _refused(traces: TraceTables) -> Iterator[str]:
     """Steps with counts that no engine writes, left out when the traces were read."""
     report = (traces.manifest.get("reports") or {}).get("steps") or {}
     reason = "a count is negative or absurd"
     odd = int((report.get("refused") or {}).get(reason, 0))
     if odd > _STRAY * max(int(report.get("read", 0)), 1):
         text = f"in {odd:,} of {report['read']:,} steps {reason}"
-        yield Finding(text, "are its columns what their names say?")
+        yield f"{text}: are its columns what their names say?"
 
 
-def _below_floor(traces: TraceTables) -> Iterator[Finding]:
+def _below_floor(traces: TraceTables) -> Iterator[str]:
     """Step times that were refused as a target, since most are impossible."""
     check = (traces.manifest.get("targets") or {}).get("step_s") or {}
     if check.get("is_target", True) or not check["rows"]:
@@ -392,15 +360,11 @@ def _below_floor(traces: TraceTables) -> Iterator[Finding]:
     remedy = "check --tensor-parallel-size, --quantization, --model and --gpu"
     if median < _OTHER_UNIT * floor:
         remedy = "are start times in another unit than ns?"
-    yield Finding(
-        f"steps of {median * 1e3:.3g} ms, but reading weights and cache takes {floor * 1e3:.3g} ms",
-        remedy,
-    )
+    text = f"steps of {median * 1e3:.3g} ms, but reading weights and cache takes"
+    yield f"{text} {floor * 1e3:.3g} ms: {remedy}"
 
 
-def _two_servers(
-    traces: TraceTables, intervals: Intervals, base: Coefficients
-) -> Iterator[Finding]:
+def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) -> Iterator[str]:
     """Segments (processes) whose steps are slower than others' by a factor at the same load."""
     segment = traces.steps["segment"].to_numpy()[intervals.row]
     ratio = intervals.seconds / (intervals.features @ base.beta[0])

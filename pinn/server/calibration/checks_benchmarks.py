@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +14,7 @@ from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun, StatedServer
 from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
-from pinn.server.calibration.checks import Finding, check_kv_blocks, check_speed, other_model
+from pinn.server.calibration.checks import check_kv_blocks, check_speed, other_model
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 from pinn.specs.gpu import find_gpu
@@ -43,7 +42,7 @@ def check_benchmarks(
     runs: Sequence[BenchmarkRun],
     deployment: Deployment,
     coefficients_of: Callable[[Deployment], Coefficients],
-) -> list[Finding]:
+) -> list[str]:
     """What does not fit.
 
     Args:
@@ -58,7 +57,7 @@ def check_benchmarks(
     return found or list(check_speed(_ratio(runs, coefficients_of), deployment, what))
 
 
-def _one_server(runs: Sequence[BenchmarkRun]) -> Iterator[Finding]:
+def _one_server(runs: Sequence[BenchmarkRun]) -> Iterator[str]:
     sides = {
         "models": {r.server.model for r in runs if r.server.model},
         "GPUs": {r.server.gpu for r in runs if r.server.gpu},
@@ -71,22 +70,22 @@ def _one_server(runs: Sequence[BenchmarkRun]) -> Iterator[Finding]:
     for what, values in sides.items():
         if len(values) > 1:
             text = f"files of {len(values)} {what}: {', '.join(sorted(values))}"
-            yield Finding(text, "calibrate each server by itself")
+            yield f"{text}: calibrate each server by itself"
     sizes = {r.server.kv_tokens for r in runs if r.server.kv_tokens}
     if sizes and max(sizes) > 1.02 * min(sizes):
         text = f"files of servers with KV caches of {min(sizes):,} and {max(sizes):,} tokens"
-        yield Finding(text, "calibrate each by itself")
+        yield f"{text}: calibrate each by itself"
     seen: dict[tuple[object, ...], str] = {}
     for run in runs:
         key = (run.load, *sorted(run.figures.items()))
         if key in seen:
-            yield Finding(f"{run.name} is {seen[key]} once more", "give it once")
+            yield f"{run.name} is {seen[key]} once more: give it once"
         seen[key] = run.name
 
 
-def _stated(runs: Sequence[BenchmarkRun], deployment: Deployment) -> list[Finding]:
+def _stated(runs: Sequence[BenchmarkRun], deployment: Deployment) -> list[str]:
     """Files against the user's flags; each contradiction once."""
-    found: dict[str, Finding] = {}
+    found: dict[str, str] = {}
     for run in runs:
         server = run.server
         for other in other_model(server.model, deployment):
@@ -94,7 +93,7 @@ def _stated(runs: Sequence[BenchmarkRun], deployment: Deployment) -> list[Findin
         gpu = find_gpu(server.gpu) if server.gpu else None
         if gpu and gpu.name != deployment.gpu.name:
             text = f"the file is of {gpu.name}, --gpu of {deployment.gpu.name}"
-            found[gpu.name] = Finding(text, f"--gpu {gpu.name}?")
+            found[gpu.name] = f"{text}: --gpu {gpu.name}?"
         found |= _stated_flags(server, deployment.serving)
     tokens = next((r.server.kv_tokens for r in runs if r.server.kv_tokens), None)
     told = deployment.serving.engine == VLLM and not deployment.model.window_tokens
@@ -104,7 +103,7 @@ def _stated(runs: Sequence[BenchmarkRun], deployment: Deployment) -> list[Findin
     return [*found.values(), *check_kv_blocks(blocks, deployment)]
 
 
-def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, Finding]:
+def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
     """Flags of a file against the user's; of another engine's, the engine alone."""
     stated = server.all_flags
     if stated.get("engine", serving.engine) != serving.engine:
@@ -114,12 +113,11 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, Findi
         given = getattr(serving, name, value)
         if given != value:
             option = f"--{name.replace('_', '-')} {value}"
-            text = f"the file says {option}, the flags {given}"
-            found[name] = Finding(text, f"{option}?")
+            found[name] = f"the file says {option}, the flags {given}: {option}?"
     return found
 
 
-def _of_run(run: BenchmarkRun, deployment: Deployment) -> Iterator[Finding]:
+def _of_run(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
     """Each text begins with the run's name."""
     found = [*_served_otherwise(run), *_units(run)]
     if not found:
@@ -130,19 +128,18 @@ def _of_run(run: BenchmarkRun, deployment: Deployment) -> Iterator[Finding]:
             *_too_long(run, deployment),
         ]
     for each in found:
-        yield replace(each, text=f"{run.name}: {each.text}")
+        yield f"{run.name}: {each}"
 
 
-def _served_otherwise(run: BenchmarkRun) -> Iterator[Finding]:
+def _served_otherwise(run: BenchmarkRun) -> Iterator[str]:
     if run.server.speculative:
-        remedy = "speculative decoding is not predicted here"
-        yield Finding("tokens were drafted and verified", remedy)
+        yield "tokens were drafted and verified: speculative decoding is not predicted here"
     if run.failed_share > _FAILED:
         text = f"{run.failed:,} of {run.served + run.failed:,} requests failed"
-        yield Finding(text, "its latencies are of a lighter load")
+        yield f"{text}: its latencies are of a lighter load"
 
 
-def _units(run: BenchmarkRun) -> Iterator[Finding]:
+def _units(run: BenchmarkRun) -> Iterator[str]:
     """The first latency that is in another unit, or whose percentiles fall."""
     for name, value in run.figures.items():
         latency, statistic = name.split("_")[:2]
@@ -151,38 +148,34 @@ def _units(run: BenchmarkRun) -> Iterator[Finding]:
         low, high = _PLAUSIBLE_S[latency]
         # Chunks that arrive together have gaps of microseconds, so only means of gaps count.
         if not low <= value <= high and (latency != "itl" or statistic == "mean"):
-            yield Finding(f"{name} is {value:.3g} s", "is it in another unit?")
+            yield f"{name} is {value:.3g} s: is it in another unit?"
             return
     for latency in _PLAUSIBLE_S:
         order = [run.figures.get(f"{latency}_{p}_s") for p in ("p50", "p90", "p95", "p99")]
         known = [v for v in order if v is not None]
         if any(b < a * (1 - 1e-9) for a, b in pairwise(known)):
-            text = f"percentiles of {latency.upper()} fall"
-            yield Finding(text, "the file is damaged or was edited")
+            yield f"percentiles of {latency.upper()} fall: the file is damaged or was edited"
             return
 
 
-def _consistent(run: BenchmarkRun) -> Iterator[Finding]:
+def _consistent(run: BenchmarkRun) -> Iterator[str]:
     """The first two figures that contradict each other."""
     figures, output = run.figures, run.load.output.mean
     expected, e2e = _e2e_s(run), figures.get("e2e_mean_s")
     requests, tokens = figures.get("requests_per_s"), figures.get("output_tokens_per_s")
     rate = run.load.rate_per_s
     if e2e and expected and abs(e2e / expected - 1) > _LATENCY:
-        yield Finding(
-            f"E2E is {e2e:.3g} s, but TTFT and {output:.0f} tokens at its TPOT make "
-            f"{expected:.3g} s",
-            "check --output-tokens, and whether chunks hold several tokens",
-        )
+        text = f"E2E is {e2e:.3g} s, but TTFT and {output:.0f} tokens at its TPOT make"
+        remedy = "check --output-tokens, and whether chunks hold several tokens"
+        yield f"{text} {expected:.3g} s: {remedy}"
     elif requests and tokens and abs(tokens / requests / output - 1) > _TOKENS:
-        yield Finding(
+        yield (
             f"{tokens / requests:.0f} tokens a request by its throughput, {output:.0f} by its "
-            "lengths",
-            "check --output-tokens, and that the end token was ignored",
+            "lengths: check --output-tokens, and that the end token was ignored"
         )
     elif requests and rate and requests > rate * (1 + _IN_FLIGHT):
         text = f"{requests:.3g} requests/s were served at a rate of {rate:g}"
-        yield Finding(text, f"--request-rate {requests:.3g}?")
+        yield f"{text}: --request-rate {requests:.3g}?"
 
 
 def _e2e_s(run: BenchmarkRun) -> float | None:
@@ -193,7 +186,7 @@ def _e2e_s(run: BenchmarkRun) -> float | None:
     return figures["ttft_mean_s"] + gap * (run.load.output.mean - 1)
 
 
-def _in_flight(run: BenchmarkRun) -> Iterator[Finding]:
+def _in_flight(run: BenchmarkRun) -> Iterator[str]:
     """Little's law: throughput x latency is the number of requests in flight."""
     figures, load = run.figures, run.load
     e2e = figures.get("e2e_mean_s") or _e2e_s(run)
@@ -205,14 +198,11 @@ def _in_flight(run: BenchmarkRun) -> Iterator[Finding]:
     enough = load.requests >= 4 * load.concurrency and load.rate_per_s is None
     too_few = enough and not load.offsets_s and found < _IDLE * load.concurrency
     if found > (1 + _IN_FLIGHT) * load.concurrency + 1 or too_few:
-        yield Finding(
-            f"{found:.3g} requests in flight by its throughput and latency, concurrency "
-            f"{load.concurrency}",
-            f"--concurrency {max(round(found), 1)}?",
-        )
+        text = f"{found:.3g} requests in flight by its throughput and latency, concurrency"
+        yield f"{text} {load.concurrency}: --concurrency {max(round(found), 1)}?"
 
 
-def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[Finding]:
+def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
     """No token comes faster than the weights are read, no first token than its arithmetic."""
     costs, window, one = step_costs([deployment]), deployment.model.window_tokens, np.ones(1)
     decodes = uniform_sums(decode_requests=one, decode_context=one, window=window)
@@ -223,27 +213,26 @@ def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[Finding]:
     gap = run.figures.get("tpot_mean_s", run.figures.get("itl_mean_s"))
     ttft = run.figures.get("ttft_mean_s")
     if gap is not None and gap < decode:
-        yield Finding(
+        yield (
             f"{gap * 1e3:.3g} ms a token, but reading the weights of {deployment.model.name} "
             f"takes {decode * 1e3:.3g} ms at --tensor-parallel-size "
-            f"{deployment.serving.tensor_parallel_size}",
-            "check --tensor-parallel-size, --quantization and --gpu, and that no tokens are "
-            "drafted",
+            f"{deployment.serving.tensor_parallel_size}: check --tensor-parallel-size, "
+            "--quantization and --gpu, and that no tokens are drafted"
         )
     elif ttft is not None and run.load.prefix is None and ttft < first:
-        yield Finding(
+        yield (
             f"first tokens after {ttft * 1e3:.3g} ms, but the arithmetic of {prompt:.0f} tokens "
-            f"takes {first * 1e3:.3g} ms",
-            "prompts repeat (--prompt-groups), or check --gpu and --tensor-parallel-size",
+            f"takes {first * 1e3:.3g} ms: prompts repeat (--prompt-groups), or check --gpu and "
+            "--tensor-parallel-size"
         )
 
 
-def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[Finding]:
+def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
     longest = deployment.serving.max_model_len or deployment.model.max_position
     length = run.load.prompt.mean + run.load.output.mean
     if length > longest:
         text = f"requests of {length:.0f} tokens, but the server takes {longest}"
-        yield Finding(text, "check --model and --max-model-len")
+        yield f"{text}: check --model and --max-model-len"
 
 
 def _ratio(

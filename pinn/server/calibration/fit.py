@@ -15,7 +15,7 @@ from pinn.server.benchmarks.benchmark_run import BenchmarkRun
 from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
 from pinn.server.calibration.benchmarks import BenchmarkCalibration, calibrate_to_benchmarks
 from pinn.server.calibration.calibrate import BetaSettings, error_table, is_kept, read_intervals
-from pinn.server.calibration.checks import Finding, check_traces, refuse
+from pinn.server.calibration.checks import check_traces, refuse
 from pinn.server.calibration.checks_benchmarks import check_benchmarks
 from pinn.server.calibration.measured_steps import StepCalibration, calibrate_steps, check_steps
 from pinn.server.calibration.prior import Prior, Start, served_prior
@@ -118,12 +118,12 @@ class Fit:
 
 
 def _checked(
-    start: Start, deployment: Deployment, check: Callable[..., list[Finding]], force: bool
+    start: Start, deployment: Deployment, check: Callable[..., list[str]]
 ) -> tuple[CoefficientSet, Prior]:
     """What a fit starts from, once what was measured matches the deployment or is forced to."""
     before = start.coefficients(deployment)
     findings = check(deployment, start.of_network(deployment, before))
-    start.notes += [f"WARNING: {text}" for text in refuse(findings, force)]
+    start.notes += [f"WARNING: {text}" for text in refuse(findings, start.force)]
     return before, start.prior(deployment, before)
 
 
@@ -132,7 +132,6 @@ def fit_benchmarks(
     deployment: Deployment,
     named: dict[str, str],
     start: Start,
-    force: bool,
     engine: EngineSpec | None = None,
 ) -> Fit:
     """Fit to figures of benchmarks.
@@ -142,13 +141,12 @@ def fit_benchmarks(
         deployment: What they ran on.
         named: Model, GPU and format as the user called them.
         start: What the fit starts from.
-        force: Fit although the files do not match the flags.
         engine: How it schedules; None for the engine's defaults.
 
     Raises:
         PinnError: If they do not match, unless forced, or cannot be fitted.
     """
-    before, prior = _checked(start, deployment, partial(check_benchmarks, runs), force)
+    before, prior = _checked(start, deployment, partial(check_benchmarks, runs))
     return _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
 
 
@@ -161,11 +159,11 @@ def _fit(
 
 
 def fit_traces(
-    traces: TraceTables, named: dict[str, str], start: Start, settings: BetaSettings, force: bool
+    traces: TraceTables, named: dict[str, str], start: Start, settings: BetaSettings
 ) -> Fit:
     """Fit to step times of traces; arguments and errors as of :func:`fit_benchmarks`."""
     deployment = traces.deployment()
-    before, prior = _checked(start, deployment, partial(check_traces, traces), force)
+    before, prior = _checked(start, deployment, partial(check_traces, traces))
     found = run_calibration(traces, deployment, prior, settings)
     coefficients = found.coefficient_set(named, before.taught | found.alpha.taught)
     return Fit(found, coefficients, is_kept(found.verdicts))
@@ -176,7 +174,6 @@ def fit_measured_steps(
     deployment: Deployment,
     named: dict[str, str],
     start: Start,
-    force: bool,
     runs: Sequence[BenchmarkRun] = (),
     engine: EngineSpec | None = None,
 ) -> Fit:
@@ -185,7 +182,7 @@ def fit_measured_steps(
     The served fit stands where it is better on loads left out than the steps are alone; else that
     of the steps does. Arguments and errors as of :func:`fit_benchmarks`.
     """
-    before, prior = _checked(start, deployment, partial(check_steps, steps), force)
+    before, prior = _checked(start, deployment, partial(check_steps, steps))
     first = _fit(calibrate_steps(steps, deployment, prior), named, before)
     if not runs:
         return first
@@ -197,7 +194,7 @@ def fit_measured_steps(
             base=first.coefficients.base,
             calibration=served.coefficients.calibration | {"steps": first.coefficients.calibration},
         )
-        return Fit(found=served.found, coefficients=whole, kept=True, first=first)
+        return Fit(served.found, whole, kept=True, first=first)
     start.notes.append(
         "the loads that were served are no better predicted than by the steps alone: they are left "
         "out"

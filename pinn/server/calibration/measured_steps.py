@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -18,8 +17,8 @@ from pinn.coefficients.coefficients import Coefficients
 from pinn.engines.deployment import Deployment
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
-from pinn.server.calibration.calibrate import Likelihood, Verdict, judge, judge_likelihood
-from pinn.server.calibration.checks import Finding, check_kv_blocks, check_speed
+from pinn.server.calibration.calibrate import Verdict, judgements
+from pinn.server.calibration.checks import check_kv_blocks, check_speed
 from pinn.server.calibration.posterior import (
     TIME_NOISE,
     TTFT_NOISE,
@@ -53,25 +52,14 @@ class StepCalibration(ServerCalibration):
 
     Attributes:
         steps: What was measured.
-        unexplained: Relative scale of what no coefficient explains.
     """
 
     steps: MeasuredSteps
-    unexplained: float
 
     def predictions(self) -> tuple[Rows, Rows]:
         """Seconds of each batch before and after."""
         features = measured_features(self.steps, self.deployment)
         return features @ self.prior.mean, features @ self.posterior.mean
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a file says of the steps and of the fit to them."""
-        return {
-            "sources": [{"path": self.steps.name, "sha256": self.steps.report.sha256}],
-            "used": len(self.steps),
-            "noise": self.unexplained,
-        }
 
 
 def measured_features(
@@ -134,12 +122,17 @@ def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) 
         *scalar_quantities(prior, posterior, features),
     ]
     verdicts = _left_out(steps, features, prior)
-    return StepCalibration(deployment, prior, posterior, quantities, verdicts, steps, scale)
+    facts = {
+        "sources": [{"path": steps.name, "sha256": steps.report.sha256}],
+        "used": len(steps),
+        "noise": scale,
+    }
+    return StepCalibration(deployment, prior, posterior, quantities, verdicts, facts, steps)
 
 
 def _left_out(
     steps: MeasuredSteps, features: Float[np.ndarray, "batches coefficients"], prior: Prior
-) -> list[Verdict | Likelihood]:
+) -> list[Verdict]:
     part = np.arange(len(steps)) % _PARTS
     if len(steps) < _PARTS:
         return []
@@ -153,18 +146,16 @@ def _left_out(
         after[out] = features[out] @ found.mean
         beside = np.maximum(noise[out], scale)
         after_spread[out] = np.hypot(found.spread(features[out]), beside)
-    where = "each fifth of the batches, left out"
-    errors = [each / steps.seconds - 1 for each in (before, after)]
-    logs = [np.log(each / steps.seconds) for each in (before, after)]
-    return [judge(where, *errors),
-            judge_likelihood(where, logs[0], before_spread, logs[1], after_spread)]  # fmt: skip
+    ratios = [each / steps.seconds for each in (before, after)]
+    spreads = [before_spread, after_spread]
+    return judgements("each fifth of the batches, left out", ratios, spreads)
 
 
 def check_steps(
     steps: MeasuredSteps,
     deployment: Deployment,
     coefficients_of: Callable[[Deployment], Coefficients],
-) -> list[Finding]:
+) -> list[str]:
     """What of a measurement does not match the flags."""
     found = []
     limits = steps.facts.get("limits") or {}
@@ -174,8 +165,8 @@ def check_steps(
         ("budget", recipe.token_budget, "--max-num-batched-tokens"),
     ):
         if limits.get(name) not in (None, got):
-            found.append(Finding(f"the engine ran with {option} {limits[name]}, not {got}",
-                                 f"{option} {limits[name]}?"))  # fmt: skip
+            ran = f"{option} {limits[name]}"
+            found.append(f"the engine ran with {ran}, not {got}: {ran}?")
     asked = {str(word).partition("=")[0] for word in steps.facts.get("flags") or ()}
     if steps.facts.get("kv_blocks") and not asked & _CACHE_SIZES:
         found += check_kv_blocks(int(steps.facts["kv_blocks"]), deployment)

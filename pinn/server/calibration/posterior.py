@@ -262,8 +262,18 @@ def step_quantities(
         requests: Decodes of the mean step.
         context: Mean tokens that they have.
     """
-    vectors = _decode_vectors(deployment, max(requests, 1.0), max(context, 1.0))
-    return _quantities(_PARTS, vectors, prior, posterior)
+    requests, context = max(requests, 1.0), max(context, 1.0)
+    sums = uniform_sums(
+        decode_requests=np.array([requests, requests + 1, requests]),
+        decode_context=np.array([context, context, context + _MORE_TOKENS]),
+        window=deployment.model.window_tokens,
+    )
+    at, more, longer = step_features(step_costs([deployment]), sums)
+    per_token = (longer - at) / (_MORE_TOKENS * requests)
+    per_request = more - at - context * per_token
+    once = at - requests * (per_request + context * per_token)
+    vectors = all_features(np.stack([once, per_request, per_token]))
+    return _quantities(_STEP_PARTS, vectors, prior, posterior)
 
 
 def request_quantities(
@@ -292,23 +302,16 @@ def request_quantities(
 
 
 def _quantities(
-    parts: Sequence[tuple[str, str]],
-    vectors: CoefficientRows,
-    prior: Prior,
-    posterior: Prior,
+    parts: Sequence[tuple[str, str]], vectors: CoefficientRows, prior: Prior, posterior: Prior
 ) -> list[Quantity]:
     """Products of vectors and coefficients before and after, by their names and units."""
-    errors = [
-        np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", vectors, c.covariance, vectors), 0.0))
-        for c in (prior, posterior)
+    columns = [
+        each for c in (prior, posterior) for each in (vectors @ c.mean, c.deviation(vectors))
     ]
     return [
         Quantity(name, unit, *map(float, values))
-        for (name, unit), *values in zip(
-            parts, vectors @ prior.mean, errors[0], vectors @ posterior.mean, errors[1],
-            strict=True,
-        )
-    ]  # fmt: skip
+        for (name, unit), *values in zip(parts, *columns, strict=True)
+    ]
 
 
 #: Quantity of a request and its unit -> its alphas; a second one is per token of the prompt.
@@ -322,22 +325,9 @@ _REQUEST_PARTS = {
     ("its completion", "s"): ("completion.constant",),
 }  # fmt: skip
 
-_PARTS = (
+#: Quantity of a step of decodes and its unit.
+_STEP_PARTS = (
     ("a step of decodes, at once", "s"),
     ("each request in it", "s/request"),
     ("each token of context", "s/token"),
 )
-
-
-def _decode_vectors(deployment: Deployment, requests: float, context: float) -> CoefficientRows:
-    """Features whose product with the coefficients is each of ``_PARTS``."""
-    sums = uniform_sums(
-        decode_requests=np.array([requests, requests + 1, requests]),
-        decode_context=np.array([context, context, context + _MORE_TOKENS]),
-        window=deployment.model.window_tokens,
-    )
-    at, more, longer = step_features(step_costs([deployment]), sums)
-    per_token = (longer - at) / (_MORE_TOKENS * requests)
-    per_request = more - at - context * per_token
-    once = at - requests * (per_request + context * per_token)
-    return all_features(np.stack([once, per_request, per_token]))

@@ -135,9 +135,13 @@ class Prior:
 
     def spread(self, features: Float[np.ndarray, "n coefficients"]) -> Float[np.ndarray, " n"]:
         """Relative standard deviation of features . coefficients; 0 where they add up to 0."""
-        variance = np.einsum("ij,jk,ik->i", features, self.covariance, features)
         value = features @ self.mean
-        return np.sqrt(np.maximum(variance, 0.0)) / np.where(value > 0, value, np.inf)
+        return self.deviation(features) / np.where(value > 0, value, np.inf)
+
+    def deviation(self, features: Float[np.ndarray, "n coefficients"]) -> Float[np.ndarray, " n"]:
+        """Standard deviation of features . coefficients."""
+        variance = np.einsum("ij,jk,ik->i", features, self.covariance, features)
+        return np.sqrt(np.maximum(variance, 0.0))
 
     @property
     def lower(self) -> Vector:
@@ -245,16 +249,19 @@ class Start:
         append: File of an earlier calibration, whose posterior is the prior; None for none.
         base: File of other coefficients; None for none.
         checkpoint: Trained network; None for the usual one.
+        force: Whether a fit goes on although what was measured does not match the flags.
         notes: What people should know of the fit, in order; whoever finds something adds it.
 
     Raises:
         PinnError: If both files are given.
     """
 
-    def __init__(self, append: Path | None, base: Path | None, checkpoint: Path | None) -> None:
+    def __init__(
+        self, append: Path | None, base: Path | None, checkpoint: Path | None, force: bool = False
+    ) -> None:
         if append is not None and base is not None:
             raise PinnError("--append goes on from a posterior, --base from coefficients: give one")
-        self.append, self.base, self.checkpoint = append, base, checkpoint
+        self.append, self.base, self.checkpoint, self.force = append, base, checkpoint, force
         self.notes: list[str] = []
 
     def coefficients(self, deployment: Deployment) -> CoefficientSet:
@@ -272,13 +279,9 @@ class Start:
         self, deployment: Deployment, start: CoefficientSet
     ) -> Callable[[Deployment], Coefficients]:
         """Coefficients of a deployment, or of another that might have run."""
-
-        def coefficients_of(other: Deployment) -> Coefficients:
-            if other == deployment:
-                return start.coefficients
-            return self._surrogate().coefficients([other])
-
-        return coefficients_of
+        return lambda other: (
+            start.coefficients if other == deployment else self._surrogate().coefficients([other])
+        )
 
     def prior(self, deployment: Deployment, start: CoefficientSet) -> Prior:
         """How far the coefficients before may be off."""

@@ -137,12 +137,7 @@ def read_requests(
         features[:, IN_FLIGHT] = np.nan_to_num(in_flight)
         targets["arrival_to_queue"][np.isnan(in_flight)] = np.nan
     return RequestRows(
-        features,
-        np.nan_to_num(own),
-        targets,
-        _parts(table),
-        _met_queue(table),
-        ahead,
+        features, np.nan_to_num(own), targets, _parts(table), _met_queue(table), ahead
     )
 
 

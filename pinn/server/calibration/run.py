@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from pinn.server.calibration.alpha import AlphaCalibration, calibrate_alpha
 from pinn.server.calibration.calibrate import (
     BetaSettings,
     Intervals,
-    Likelihood,
     Verdict,
     calibrate_to,
     candidates,
@@ -52,18 +50,15 @@ class ServerCalibration:
         posterior: Coefficients after.
         quantities: What the measurements determine.
         verdicts: Before and after on what was left out.
+        facts: What a file says of the measurements, and of the fit to them.
     """
 
     deployment: Deployment
     prior: Prior
     posterior: Prior
     quantities: list[Quantity]
-    verdicts: Sequence[Verdict | Likelihood]
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a file says of the measurements."""
-        raise NotImplementedError
+    verdicts: Sequence[Verdict]
+    facts: dict[str, Any]
 
     def coefficient_set(
         self, named: dict[str, str], taught: Bool[np.ndarray, " request_features"]
@@ -76,10 +71,7 @@ class ServerCalibration:
         """
         facts = self.facts | {
             "quantities": [asdict(quantity) for quantity in self.quantities],
-            "verdicts": [
-                asdict(verdict) | {"standard_error": _finite(verdict.standard_error)}
-                for verdict in self.verdicts
-            ],
+            "verdicts": [verdict.facts for verdict in self.verdicts],
         }
         deployment = deployment_facts(self.deployment) | {"named": named}
         before, after = (Coefficients(c.beta[None], c.alpha[None])
@@ -92,30 +84,14 @@ class Calibration(ServerCalibration):
     """A server calibrated to its traces.
 
     Attributes:
-        settings: How beta was calibrated.
         beta: What was found for steps; its noise is of each interval that was fitted to.
         alpha: What was found for requests.
         errors: Before and after, of :func:`pinn.server.calibration.calibrate.error_table`.
-        sources: The traces, with their digests.
     """
 
-    settings: BetaSettings
     beta: Posterior
     alpha: AlphaCalibration
     errors: pd.DataFrame
-    sources: list[dict[str, str]]
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a file says of the traces and of the fit to them."""
-        return {
-            "sources": self.sources,
-            **asdict(self.settings),
-            "used": len(self.beta.noise),
-            "noise": float(np.median(self.beta.noise)),
-            "errors": _records(self.errors),
-            "requests": _records(self.alpha.errors),
-        }
 
 
 def run_calibration(
@@ -144,23 +120,21 @@ def run_calibration(
         *scalar_quantities(prior, beta, all_features(used.features)),
         *request_quantities(prior, alpha.posterior, requests.mean_prompt_tokens, alpha.taught),
     ]
-    sources = list(traces.manifest["sources"])
     verdicts = [
         *_later(intervals, prior, beta),
         *_other_loads(intervals, prior, settings),
         *alpha.verdicts,
     ]
+    facts = {
+        "sources": traces.manifest["sources"],
+        **asdict(settings),
+        "used": len(beta.noise),
+        "noise": float(np.median(beta.noise)),
+        "errors": _records(errors),
+        "requests": _records(alpha.errors),
+    }
     return Calibration(
-        deployment,
-        prior,
-        alpha.posterior,
-        quantities,
-        verdicts,
-        settings,
-        beta,
-        alpha,
-        errors,
-        sources,
+        deployment, prior, alpha.posterior, quantities, verdicts, facts, beta, alpha, errors
     )
 
 
@@ -195,12 +169,3 @@ def _judged(where: str, rows: Intervals, prior: Prior, fitted: Posterior) -> Ver
 
 def _records(table: pd.DataFrame) -> list[dict[Any, Any]]:
     return table.astype(object).where(table.notna(), None).to_dict("records")
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def sources_text(calibration: Calibration) -> str:
-    """The traces by name."""
-    return ", ".join(Path(source["path"]).name for source in calibration.sources)

@@ -21,7 +21,7 @@ from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun
-from pinn.server.calibration.checks import Finding, check_traces
+from pinn.server.calibration.checks import check_traces
 from pinn.server.calibration.checks_benchmarks import check_benchmarks
 from pinn.server.traces.ingestion import benchmark_target, ingest_steps
 from pinn.server.traces.trace_tables import Target, TraceTables
@@ -139,12 +139,12 @@ def ingested(table: pd.DataFrame, folder: Path, **flags: Any) -> TraceTables:
     return ingest_steps(folder / "steps.parquet", folder / "tables", target(**flags))
 
 
-def check_tables(tables: TraceTables, **flags: Any) -> list[Finding]:
+def check_tables(tables: TraceTables, **flags: Any) -> list[str]:
     """Check tables under flags."""
     return check_traces(tables, target(**flags).deployment(), before)
 
 
-def check_runs(runs: list[BenchmarkRun], **flags: Any) -> list[Finding]:
+def check_runs(runs: list[BenchmarkRun], **flags: Any) -> list[str]:
     """Check benchmark runs under flags."""
     serving = {k: v for k, v in flags.items() if k not in ("model", "gpu")}
     named = benchmark_target(runs, flags.get("model"), flags.get("gpu"), serving)
