@@ -365,7 +365,7 @@ def find_candidates(
         else:
             label = hardware_label(deployment)
             left_out.setdefault(label, LeftOut(label, deployment.gpu.name, reason, False))
-    found = list(with_coefficients(fitting, files, checkpoint, wanted.engine))
+    found = list(predicted(fitting, files, checkpoint, wanted.engine))
     _check_used(files, found)
     kept = {hardware_label(candidate.deployment) for candidate in found}
     return found, [each for each in left_out.values() if each.label not in kept]
@@ -450,7 +450,7 @@ def _misfit(deployment: Deployment, workload: Workload, engine: EngineSpec) -> s
     return None
 
 
-def with_coefficients(
+def predicted(
     fitting: Mapping[Deployment, Mapping[str, Any]],
     files: Mapping[Path, CoefficientSet],
     checkpoint: Path,

@@ -14,14 +14,7 @@ from pinn.common.plots import png, short, svg
 from pinn.common.screen import Cell, Column, Grid
 from pinn.planning import pictures
 from pinn.planning.candidates import NETWORK
-from pinn.planning.plan import (
-    FLEET_HOLDS_MORE,
-    POOLS_UNSURE,
-    Choice,
-    Plan,
-    burst_warning,
-    written_s,
-)
+from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Plan, written_s
 
 #: Shown for what does not exist, such as a cost without prices.
 _NONE = "–"
@@ -122,7 +115,7 @@ def _confidence(plan: Plan) -> str:
     if not plan.choices:
         return ""
     first = plan.choices[0]
-    burst = burst_warning(first.seen)
+    burst = first.seen.burst_warning
     if plan.ask.rate_per_s is None:
         return f"Each replica holds up to {first.fleet_rate.per_s:.3g} requests/s. {burst}"
     text = f"Together they hold {_rate(first).text} requests/s"

@@ -115,6 +115,17 @@ class Point:
         """Whether it is over before a server is as full as a load that goes on would make it."""
         return self.lasts_s < LEAST_ANSWERS * (self.latency_s["e2e"]["mean"] or 0.0)
 
+    @property
+    def burst_warning(self) -> str:
+        """What to say of a load that is a burst at its rate; nothing of others."""
+        if not self.is_burst:
+            return ""
+        return (
+            f"At this rate the load lasts {self.lasts_s:.3g} s, less than {LEAST_ANSWERS} mean "
+            "answers, so there is no verdict: a server that runs on holds less; plan with a longer "
+            "load."
+        )
+
 
 @dataclass(frozen=True)
 class HighestRate:
@@ -285,17 +296,6 @@ class Plan:
     simulations: int
     seconds: float
     schema: str = SCHEMA
-
-
-def burst_warning(point: Point) -> str:
-    """What to say of a load that is a burst at its rate; nothing of others."""
-    if not point.is_burst:
-        return ""
-    return (
-        f"At this rate the load lasts {point.lasts_s:.3g} s, less than {LEAST_ANSWERS} mean "
-        "answers, so there is no verdict: a server that runs on holds less; plan with a longer "
-        "load."
-    )
 
 
 def write_plan(plan: Plan, path: Path) -> None:

@@ -16,14 +16,7 @@ from pinn.common.documents import read_yaml
 from pinn.common.files import conf_file
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.planning.candidates import (
-    Candidate,
-    Wanted,
-    deployments_of,
-    format_label,
-    gpu_count,
-    with_coefficients,
-)
+from pinn.planning.candidates import Candidate, Wanted, deployments_of, format_label, predicted
 from pinn.planning.plan import LeftOut
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
@@ -68,9 +61,7 @@ class PoolsCandidate(Candidate):
     @property
     def gpus(self) -> int:
         """GPUs of one replica."""
-        return self.prefill_servers * self.prefill.gpus + self.decode_servers * gpu_count(
-            self.deployment
-        )
+        return self.prefill_servers * self.prefill.gpus + self.decode_servers * super().gpus
 
     @property
     def hardware(self) -> tuple[Any, ...]:
@@ -104,7 +95,7 @@ class PoolsCandidate(Candidate):
         """Servers of either pool of so many replicas, and the GPUs of each."""
         return (
             (replicas * self.prefill_servers, self.prefill.gpus),
-            (replicas * self.decode_servers, gpu_count(self.deployment)),
+            (replicas * self.decode_servers, super().gpus),
         )
 
     @property
@@ -241,7 +232,7 @@ def _servers(
             else:
                 gpu = deployment.gpu.name
                 left_out.append(LeftOut(f"{gpu} {text}", gpu, reason, False))
-    candidates = with_coefficients(fitting, {}, checkpoint, wanted.engine)
+    candidates = predicted(fitting, {}, checkpoint, wanted.engine)
     known = {each.deployment: each for each in candidates}
     return [_Servers(count, flags, known[started]) for count, flags, started in pools], left_out
 

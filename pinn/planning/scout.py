@@ -206,7 +206,9 @@ def scout(candidates: Sequence[Candidate], brief: Brief) -> Scouted:
     for candidate in sorted(candidates, key=_scheduler_limits):
         floor = floor_excess(brief.workload, candidate.latency, candidate.prompt_latency, limits)
         least = min(least, floor)
-        reason = _misses(floor) or _same(candidate, unfilled)
+        reason = _same(candidate, unfilled)
+        if floor > 1:
+            reason = f"a request alone on it takes {floor:.2f} times as long as the limits allow"
         if reason is not None:
             left_out.append(candidate.left_out(reason, simulated=False))
             continue
@@ -286,12 +288,6 @@ def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
         if alike and a.max_requests > b.max_requests:
             return f"as with {b.max_requests} requests a step, which never run at once"
     return None
-
-
-def _misses(floor: float) -> str | None:
-    if floor <= 1:
-        return None
-    return f"a request alone on it takes {floor:.2f} times as long as the limits allow"
 
 
 def _too_low(rate: float, best: float) -> str:

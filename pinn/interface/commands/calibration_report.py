@@ -67,7 +67,7 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
     else:
         best = sorted(known, key=lambda q: q.after_error / abs(q.after))[:_QUANTITIES]
         shown = [quantity for quantity in known if quantity in best]
-        tables = [_error_table(found), _quantities(shown, appended, "determined best")]
+        tables = [_error_table(found, details), _quantities(shown, appended, "determined best")]
     for table in tables:
         page(WIDEST if details else WIDTH).print(table)
         if details:
@@ -99,8 +99,8 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
         return [_steps(found)]
     if isinstance(found, BenchmarkCalibration):
         return [_figures(found.errors)]
-    tables = [_errors(found.errors), _offsets("beta", STEP_FEATURES, found.prior.beta,
-                                              found.beta.beta)]  # fmt: skip
+    beta = _offsets("beta", STEP_FEATURES, found.prior.beta, found.beta.beta)
+    tables = [_error_table(found, details=True), beta]
     if found.alpha.taught.any():
         tables += [
             _offsets("alpha", REQUEST_FEATURES, found.alpha.prior.alpha, found.posterior.alpha),
@@ -114,16 +114,17 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
 # On one screen: errors before and after, and what is known now.
 
 
-def _error_table(found: AnyCalibration) -> Grid:
+def _error_table(found: AnyCalibration, details: bool) -> Grid:
     """Median (and largest) absolute errors of what was measured, a row for each kind of it."""
     table = Grid.of("error, %: median (largest)", "n", "before", "after")
     if isinstance(found, Calibration):
-        table = Grid.of("error of step times, %: median", "n", "before", "after")
-        last = found.errors[found.errors["part"] == TEST]
-        for kind, rows in last.groupby("kind", sort=False):
+        figures = ("median", "mean", "bias") if details else ("median",)
+        table = Grid.of(f"error of step times, %: {' / '.join(figures)}", "n", "before", "after")
+        shown = found.errors if details else found.errors[found.errors["part"] == TEST]
+        for (part, kind), rows in shown.groupby(["part", "kind"], sort=False):
             if rows["n"].iloc[0]:
-                cells = (f"{100 * error:.2f}" for error in rows["median"])
-                table.add(f"{TEST}, {kind}", str(rows["n"].iloc[0]), *cells)
+                cells = (100 * rows[list(figures)]).map("{:.2f}".format).agg(" / ".join, axis=1)
+                table.add(f"{part}, {kind}", str(rows["n"].iloc[0]), *cells)
     elif isinstance(found, StepCalibration):
         errors = (predicted / found.steps.seconds - 1 for predicted in found.predictions())
         table.add("median steps", str(len(found.steps)), *map(_typical, errors))
@@ -153,19 +154,6 @@ def _judged(
 
 
 # In full.
-
-
-def _errors(errors: pd.DataFrame) -> Grid:
-    caption = "errors of mean step times (%): median / mean / bias"
-    table = Grid.of("", "n", "before", "calibrated", caption=caption)
-    for (part, kind), rows in errors.groupby(["part", "kind"], sort=False):
-        if rows["n"].iloc[0]:
-            cells = [
-                " / ".join(f"{100 * row[f]:.2f}" for f in ("median", "mean", "bias"))
-                for row in rows.to_dict("records")
-            ]
-            table.add(f"{part}, {kind}", str(rows["n"].iloc[0]), *cells)
-    return table
 
 
 def _offsets(part: str, registry: dict, base: np.ndarray, total: np.ndarray) -> Grid:

@@ -20,7 +20,6 @@ from pinn.planning.plan import (
     HighestRate,
     LeftOut,
     Plan,
-    burst_warning,
     parse_limits,
 )
 from pinn.units import MILLISECOND
@@ -171,7 +170,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     on_each = parse_limits(plan.ask.slo).goodput is not None
     lines = _how_sure(first)
     lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
-    lines += filter(None, [burst_warning(first.seen)])
+    lines += filter(None, [first.seen.burst_warning])
     if any(choice.pools for choice in plan.choices):
         lines.append(f"Prefill and decode apart: {POOLS_UNSURE}.")
     misfits = [each for each in plan.left_out if not each.simulated]

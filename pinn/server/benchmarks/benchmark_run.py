@@ -162,12 +162,10 @@ class Load:
         size = f"{self.requests} x {self.prompt.mean:.0f} + {self.output.mean:.0f} tokens"
         rate = "" if self.rate_per_s is None else f", {self.rate_per_s:g} requests/s"
         limit = "" if self.concurrency is None else f", {self.concurrency} at a time"
-        shared = (
-            f", {self.prefix.groups} x {self.prefix.prompts_per_group} prompts that repeat"
-            if self.prefix
-            else ""
-        )
-        return size + (rate + limit or ", all at once") + shared
+        text = size + (rate + limit or ", all at once")
+        if self.prefix is None:
+            return text
+        return f"{text}, {self.prefix.groups} x {self.prefix.prompts_per_group} prompts that repeat"
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,8 @@ from pinn.server.benchmarks.benchmark_run import (
 )
 from pinn.server.benchmarks.documents import (
     Document,
-    Foreign,
     NotUsable,
     at,
-    checked,
     client_statistics,
     kept,
     statistics_of,
@@ -49,23 +47,6 @@ _ASSUMED = (
 )
 
 
-class _File(Foreign):
-    hw: str
-    conc: int
-    model: str
-    framework: str = ""
-    precision: str = ""
-    image: str = ""
-    spec_decoding: str | None = None
-    disagg: bool | None = False
-    isl: int
-    osl: int
-    tp: int = 1
-    ep: int | None = 1
-    dp_attention: bool | str | None = False
-    output_tput_per_gpu: float | None = None
-
-
 def is_inferencex(document: Document) -> bool:
     """Whether InferenceX wrote it."""
     return {"hw", "conc", "isl", "osl", "mean_ttft"} <= document.first.keys()
@@ -77,35 +58,39 @@ def read_inferencex(values: Any, reading: Reading) -> BenchmarkRun:
     Raises:
         NotUsable: If prefill and decode ran apart, or attention data-parallel over some GPUs.
     """
-    file = checked(_File, values)
-    if file.disagg:
+    if str(values.get("disagg")).lower() == "true":
         raise NotUsable("prefill and decode on servers of their own")
-    engine = f"{file.framework} {file.image.rpartition(':')[2]}".strip()
-    apart = str(file.dp_attention).lower() == "true"
-    if apart and engine_flags(engine).get("engine") != TRTLLM:
+    image = str(values.get("image") or "").rpartition(":")[2]
+    spelled = f"{values.get('framework') or ''} {image}".strip()
+    engine = engine_flags(spelled).get("engine")
+    apart = str(values.get("dp_attention")).lower() == "true"
+    if apart and engine != TRTLLM:
         raise NotUsable("data-parallel attention over a number of GPUs that it does not state")
+    gpus, concurrency = int(values.get("tp", 1)), int(values["conc"])
     figures = client_statistics(values, _NAMES, 1.0)
-    if file.output_tput_per_gpu:
-        figures |= kept({"output_tokens_per_s": file.output_tput_per_gpu * file.tp})
-    requests = reading.given.num_prompts or PROMPTS_PER_CONCURRENCY * file.conc
+    figures |= kept({"output_tokens_per_s": gpus * (values.get("output_tput_per_gpu") or 0.0)})
+    requests = reading.given.num_prompts or PROMPTS_PER_CONCURRENCY * concurrency
     load = Load(
         requests,
-        _lengths(file.isl),
-        _lengths(file.osl),
-        reading.or_stated("concurrency", file.conc),
+        _lengths(int(values["isl"])),
+        _lengths(int(values["osl"])),
+        reading.or_stated("concurrency", concurrency),
     )
-    flags: dict[str, Any] = {"tensor_parallel_size": file.tp, "enable_prefix_caching": False}
+    flags: dict[str, Any] = {"tensor_parallel_size": gpus, "enable_prefix_caching": False}
     if apart:
         flags["enable_dp_attention"] = True
-    if (file.ep or 1) > 1:
-        others = engine_flags(engine).get("engine") in (SGLANG, TRTLLM)
-        flags |= {"ep_size": file.ep} if others else {"enable_expert_parallel": True}
-    if file.precision.lower() in LABEL_SCHEMES:
-        flags["precision"] = LABEL_SCHEMES[file.precision.lower()]
-    speculative = (file.spec_decoding or "none").lower() not in ("none", "false", "")
+    experts = int(values.get("ep") or 1)
+    if experts > 1:
+        others = engine in (SGLANG, TRTLLM)
+        flags |= {"ep_size": experts} if others else {"enable_expert_parallel": True}
+    label = str(values.get("precision")).lower()
+    if label in LABEL_SCHEMES:
+        flags["precision"] = LABEL_SCHEMES[label]
+    drafts = str(values.get("spec_decoding") or "none").lower()
     server = StatedServer(
-        file.model, file.hw.split("-")[0], flags, engine=engine, speculative=speculative
-    )
+        str(values["model"]), values["hw"].split("-")[0], flags, engine=spelled,
+        speculative=drafts not in ("none", "false"),
+    )  # fmt: skip
     reading.assumed.append(_ASSUMED)
     return reading.run(load, figures, requests, server=server)
 

@@ -41,13 +41,10 @@ def benchmark_workload(run: BenchmarkRun, seed: int = 0) -> Workload:
 def _draw(lengths: Lengths, count: int, rng: np.random.Generator) -> Int[np.ndarray, " n"]:
     if lengths.each:
         return np.maximum(np.array(lengths.each, np.int64), 1)
-    bounds = {
-        name: float(value)
-        for name, value in (("min", lengths.low), ("max", lengths.high))
-        if value is not None
-    }
     if lengths.std:
-        given = {"mean": lengths.mean, "std_dev": lengths.std, **bounds}
+        given = {"mean": lengths.mean, "std_dev": lengths.std}
+        given |= {} if lengths.low is None else {"min": float(lengths.low)}
+        given |= {} if lengths.high is None else {"max": float(lengths.high)}
         return draw_lengths("gaussian", given, count, rng)
     if lengths.low is not None and lengths.high is not None:
         low, high = max(round(lengths.low), 1), max(round(lengths.high), 1)

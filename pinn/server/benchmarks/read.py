@@ -17,10 +17,6 @@ from pinn.server.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, Readin
 from pinn.server.benchmarks.documents import Document, NotUsable, read_document
 
 
-def _documents(document: Document) -> list[Any]:
-    return list(document.values)
-
-
 @dataclass(frozen=True)
 class Reader:
     """How the files of one tool are read.
@@ -35,7 +31,7 @@ class Reader:
     tool: str
     wrote: Callable[[Document], bool]
     read: Callable[[Any, Reading], BenchmarkRun]
-    points: Callable[[Document], list[Any]] = _documents
+    points: Callable[[Document], list[Any]] = lambda document: list(document.values)
 
 
 READERS = (
@@ -62,7 +58,6 @@ READERS = (
 
 #: What tools write beside their results, which the readers of those look at.
 _COMPANIONS = {"config.yaml", "profile.yaml", "exp-config.yaml"}
-_UNKNOWN = "written by no known tool"
 
 
 def read_benchmarks(
@@ -112,7 +107,7 @@ def _read_document(
 ) -> None:
     reader = next((reader for reader in READERS if reader.wrote(document)), None)
     if reader is None:
-        raise NotUsable(_UNKNOWN)
+        raise NotUsable("written by no known tool")
     with _counted(reader.tool, refused):
         points = reader.points(document)
         for number, point in enumerate(points, 1):

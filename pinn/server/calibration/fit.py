@@ -66,20 +66,11 @@ def score_benchmarks(
         jobs = [Job(deployment, benchmark_workload(run), latency, engine) for run in runs]
         simulated = map_runs(lambda _, run: benchmark_figures(run), jobs)
         for run, figures in zip(runs, simulated, strict=True):
-            rows += [
-                {
-                    "coefficients": name,
-                    "run": run.name,
-                    "load": run.load.text,
-                    "failed_share": run.failed_share,
-                    "figure": figure,
-                    "measured": measured,
-                    "predicted": figures[figure],
-                    "error_percent": 100 * (figures[figure] / measured - 1),
-                }
-                for figure, measured in run.figures.items()
-            ]
-    return pd.DataFrame(rows)
+            of_run = (name, run.name, run.load.text, run.failed_share)
+            rows += [(*of_run, each, got, figures[each]) for each, got in run.figures.items()]
+    columns = ["coefficients", "run", "load", "failed_share", "figure", "measured", "predicted"]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.assign(error_percent=100 * (table["predicted"] / table["measured"] - 1))
 
 
 def benchmark_runs(traces: TraceTables) -> list[BenchmarkRun]:
