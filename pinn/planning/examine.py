@@ -125,11 +125,6 @@ class Picked:
     share_per_s: float
     run: Run
 
-    @property
-    def label(self) -> str:
-        """The candidate's name."""
-        return self.trials.candidate.label
-
 
 @dataclass(frozen=True)
 class Unfit:
@@ -200,18 +195,16 @@ def _interval(candidate: Candidate, run: Run, brief: Brief) -> sizing.Interval |
     """None for calibrated coefficients, which come without one."""
     if candidate.is_calibrated:
         return None
-    found = [
-        sizing.prediction_interval(brief.checkpoint, latency.deployment)
-        for _, latency in candidate.parts(run)
-    ]
-    return sizing.widest(found)
+    servers = (latency.deployment for _, latency in candidate.parts(run))
+    return sizing.prediction_interval(brief.checkpoint, *servers)
 
 
 def _no_fewer(best: Picked | None, brief: Brief) -> str:
     assert best is not None, "a candidate that was sized alone has a reason of its own"
+    label = best.trials.candidate.label
     if brief.rate_per_s is None:
-        return f"holds no more than the {best.rate.per_s:.3g} requests/s of {best.label}"
-    return f"needs no fewer than {best.label}, of which {best.sized.replicas} hold the limits"
+        return f"holds no more than the {best.rate.per_s:.3g} requests/s of {label}"
+    return f"needs no fewer than {label}, of which {best.sized.replicas} hold the limits"
 
 
 # A whole look at the best candidates on one kind of hardware: the choice and all that is known.

@@ -179,31 +179,22 @@ class Interval:
         return Misjudged(half_widths * self.bad.step, half_widths * self.bad.request)
 
 
-def widest(intervals: Sequence[Interval | None]) -> Interval | None:
-    """All servers off by the most that any may be, together; None where one has no interval."""
-    known = [each for each in intervals if each is not None]
-    if len(known) < len(intervals):
-        return None
-    step = max(each.bad.step for each in known)
-    request = max(each.bad.request for each in known)
-    return replace(known[0], bad=Misjudged(step, request))
-
-
-def prediction_interval(checkpoint: Path, deployment: Deployment) -> Interval | None:
+def prediction_interval(checkpoint: Path, *deployments: Deployment) -> Interval | None:
     """The interval of a prediction; None where the checkpoint has none.
 
     Args:
         checkpoint: Of the prediction.
-        deployment: Predicted.
+        deployments: Predicted; several are all off by the most that any of them may be.
     """
     try:
         calibration = read_calibration(checkpoint)
-        known = gpu_is_known(checkpoint, deployment)
+        known = [gpu_is_known(checkpoint, deployment) for deployment in deployments]
     except PinnError:
         return None
-    step, request = (calibration.half_width(metric, known) for metric in ("tpot", "ttft"))
-    law = calibration.error_law("tpot")
-    return Interval(Misjudged(step, request), calibration.level, law)
+    step, request = (
+        max(calibration.half_width(metric, each) for each in known) for metric in ("tpot", "ttft")
+    )
+    return Interval(Misjudged(step, request), calibration.level, calibration.error_law("tpot"))
 
 
 # How many replicas serve the asked rate, what they hold together, and how likely that is.

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,15 +17,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from pinn.coefficients.configurations import make_deployment, parse_pool
-from pinn.coefficients.intervals import ErrorLaw
 from pinn.common.files import find_checkpoint
 from pinn.interface.commands.plan import app
 from pinn.interface.commands.simulate import app as simulate_app
 from pinn.planning.candidates import Wanted
 from pinn.planning.pools import find_pools, read_pools
 from pinn.planning.scout import floor_latencies_s
-from pinn.planning.sizing import Interval, widest
-from pinn.planning.trial import Misjudged, latencies_s
+from pinn.planning.sizing import prediction_interval
+from pinn.planning.trial import latencies_s
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import at_rate, load_workload
 
@@ -165,11 +165,12 @@ def test_the_floor_is_below_a_lone_request(candidates, folder, prompt, output):
 
 
 def test_both_pools_are_as_far_off_as_either_may_be():
-    law = ErrorLaw((0.0,))
-    one, other = (Interval(Misjudged(*half), 0.9, law) for half in ((0.1, 0.4), (0.3, 0.2)))
-    assert widest([one, other]).bad == Misjudged(0.3, 0.4)
-    assert widest([one]) == one
-    assert widest([one, None]) is None
+    one, other = (make_deployment({"model": MODEL, "gpu": gpu}) for gpu in ("H100", "A100"))
+    interval = partial(prediction_interval, find_checkpoint(None))
+    each = [interval(one).bad, interval(other).bad]
+    assert each[0].step < each[1].step
+    assert interval(one, other).bad == interval(other, one).bad == max(each, key=lambda x: x.step)
+    assert interval(one, other).law == interval(one).law
 
 
 def test_the_shipped_pools_are_deployments():
