@@ -175,12 +175,16 @@ def _frontier(scouted: Mapping[int, Scouted]) -> list[FrontierPoint]:
     """Points of every hardware, each with its best limits of the scheduler."""
     kept = [found for found in scouted.values() if found.kept]
     series = {found.kept[0][0].label: (found.kept[0][0], found.points) for found in kept}
-    points = [(c, p) for c, points in series.values() for p in points if p.user_tokens_per_s]
-    points.sort(key=lambda each: (-each[1].user_tokens_per_s, -each[1].output_tokens_per_gpu_s))
+    points = [
+        (speed, c, p)
+        for c, points in series.values()
+        for p in points
+        if (speed := p.user_tokens_per_s)
+    ]
+    points.sort(key=lambda each: (-each[0], -each[2].output_tokens_per_gpu_s))
     frontier, most = [], 0.0
-    for c, p in points:
-        speed, dense = p.user_tokens_per_s, p.output_tokens_per_gpu_s
-        gpu = c.deployment.gpu.name
+    for speed, c, p in points:
+        dense, gpu = p.output_tokens_per_gpu_s, c.deployment.gpu.name
         frontier.append(
             FrontierPoint(c.label, gpu, c.gpus, p.rate_per_s, dense, speed, best=dense > most)
         )

@@ -28,11 +28,7 @@ _LOOKS = (
 )  # fmt: skip
 
 #: Statistic -> colour, marker and dashes of its line.
-_LINES = {
-    "p50": ("#56b4e9", "o", "-"),
-    "p90": ("#0072b2", "s", "--"),
-    "p99": ("#12263f", "^", ":"),
-}
+_LINES = {"p50": ("#56b4e9", "o", "-"), "p90": ("#0072b2", "s", "--"), "p99": ("#12263f", "^", ":")}
 
 #: Colour and hatch of the parts of a step in their order; neighbours differ in lightness.
 _FILLS = (

@@ -13,7 +13,6 @@ from typing import Any
 
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, Reading, StatedServer
 from pinn.server.benchmarks.documents import (
-    SECONDS,
     Document,
     NotUsable,
     request_figures,
@@ -191,5 +190,5 @@ def _from_requests(rows: list[dict[str, Any]], reading: Reading) -> BenchmarkRun
 def _seconds(metrics: Mapping[str, Any], latency: str) -> float:
     for tag in _TAGS[latency]:
         if tag in metrics:
-            return float(metrics[tag]["value"]) * SECONDS[metrics[tag].get("unit", "ms")]
+            return float(metrics[tag]["value"]) * unit_seconds(tag, metrics[tag].get("unit", "ms"))
     return 0.0

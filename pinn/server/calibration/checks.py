@@ -63,8 +63,8 @@ _VALUES = {
     "kv_cache_dtype": ("auto", "fp8"),
     "block_size": (8, 16, 32, 64, 128),
     "gpu_memory_utilization": (0.7, 0.75, 0.8, 0.85, 0.88, 0.92, 0.95, 0.97),
+    "precision": ("bf16", "fp8", "nvfp4", "int4"),
 }
-_PRECISIONS = ("bf16", "fp8", "nvfp4", "int4")
 
 #: Share by which a count of KV blocks may differ, and share of the GPU's memory on top: what
 #: vLLM measures at start (activations, CUDA graphs of some versions) is estimated here.
@@ -87,7 +87,7 @@ def alternatives(
         deployment: As the user gave it.
         flags: Fields of ``ServingSpec``, ``precision`` or ``gpu``.
     """
-    values_of = {**_VALUES, "precision": _PRECISIONS, "gpu": list_gpus()}
+    values_of = {**_VALUES, "gpu": list_gpus()}
     for name in flags:
         for value in values_of[name]:
             try:
@@ -118,7 +118,7 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
     if expected is not None and abs(blocks - expected) <= room:
         return
     near = []
-    for option, changed in alternatives(deployment, (*_VALUES, "precision", "gpu")):
+    for option, changed in alternatives(deployment, (*_VALUES, "gpu")):
         found, room = _blocks_and_room(changed)
         if found is not None and abs(blocks - found) <= room:
             near.append((abs(np.log(found / blocks)), option))
