@@ -126,12 +126,6 @@ class Misjudged:
     step: float = 0.0
     request: float = 0.0
 
-    @property
-    def ttft_factor(self) -> float:
-        """TTFT's own error beyond that of the steps in it."""
-        beyond = max(abs(self.request) - abs(self.step), 0.0)
-        return float(np.exp(np.copysign(beyond, self.request)))
-
 
 @dataclass
 class Trials:
@@ -238,7 +232,9 @@ class Trials:
         return run
 
     def _stretched(self, latencies: Latencies) -> Latencies:
-        factor = self.misjudged.ttft_factor
+        """With TTFT's own error beyond that of the steps in it."""
+        step, request = self.misjudged.step, self.misjudged.request
+        factor = np.exp(np.copysign(max(abs(request) - abs(step), 0.0), request))
         if factor == 1:
             return latencies
         longer = latencies["ttft"] * (factor - 1)

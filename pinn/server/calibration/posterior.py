@@ -159,7 +159,7 @@ def posterior_step_half_widths(
     parsed = [parse_batch(text) for text in batches]
     sums = sum_batches(parsed, deployment.model.window_tokens)
     features = all_features(step_features(step_costs([deployment]), sums))
-    spread = _posterior(found).spread(features)
+    spread = prior_of_set(found).spread(features)
     noise = [TTFT_NOISE if any(batch.is_prefill) else TIME_NOISE for batch in parsed]
     return NORMAL_QUANTILE * np.hypot(spread, noise)
 
@@ -169,18 +169,10 @@ def posterior_coefficient_ends(found: CoefficientSet) -> Float[np.ndarray, "2 co
 
     None lies below what the datasheet allows.
     """
-    known = _posterior(found)
+    known = prior_of_set(found)
     half = NORMAL_QUANTILE * np.sqrt(np.diag(known.covariance))
     ends = np.stack([np.maximum(known.mean - half, known.lower), known.mean + half])
     return np.where(half > 0, ends, np.nan)
-
-
-def _posterior(found: CoefficientSet) -> Prior:
-    return prior_of_set(
-        found,
-        "these coefficients have no covariance, which 'pinn calibrate' writes: take the "
-        "network's intervals",
-    )
 
 
 # What a calibration determines: scalars and combinations of coefficients, with their errors.

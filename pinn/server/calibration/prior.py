@@ -196,14 +196,16 @@ def served_prior(steps: Prior) -> Prior:
     return Prior(steps.mean, steps.covariance + directions @ directions.T)
 
 
-def prior_of_set(found: CoefficientSet, problem: str) -> Prior:
+def prior_of_set(found: CoefficientSet, remedy: str = "take the network's intervals") -> Prior:
     """The posterior that a file holds, as the prior of what comes next.
 
     Raises:
-        PinnError: With the problem, if it holds none.
+        PinnError: With the remedy, if it holds none.
     """
     if found.covariance is None:
-        raise PinnError(problem)
+        raise PinnError(
+            f"these coefficients have no covariance, which 'pinn calibrate' writes: {remedy}"
+        )
     return Prior(np.concatenate([found.beta, found.alpha]), found.covariance)
 
 
@@ -286,10 +288,7 @@ class Start:
     def prior(self, deployment: Deployment, start: CoefficientSet) -> Prior:
         """How far the coefficients before may be off."""
         if self.append is not None:
-            return prior_of_set(
-                start,
-                f"{self.append} holds no posterior to go on from: calibrate without --append first",
-            )
+            return prior_of_set(start, f"calibrate without --append {self.append} first")
         used = find_checkpoint(self.checkpoint)
         prior, missing = checkpoint_prior(used, deployment, start.coefficients)
         if missing:
