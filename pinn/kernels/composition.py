@@ -151,7 +151,7 @@ def _gemm(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[C
 
 def _products(kernels: KernelSurrogates, gpu: Coded, form: Coded, m, n, k) -> np.ndarray:
     """Static scales of activations are applied by the kernel before: vLLM's compiler fuses them."""
-    seconds = kernels.gemm_seconds(gpu, form, m, n, k)
+    seconds = kernels.gemm.seconds(gpu, form, m, n, k)
     for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True)):
         chip, weights = gpu.options[g], precision(form.options[f])
         if weights.static_activations and weights.math in chip.peak_flop_per_s:
@@ -182,7 +182,7 @@ def _expert_call(i: int, deployment: Deployment, batches: UniformBatches, *more:
         model.moe.top_k,
         recipe.expert_tensor_parallel_size,
         recipe.expert_parallel_size,
-        model.moe.gated,
+        3.0 if model.moe.gated else 2.0,
     )
     form, count = deployment.expert_kernel_format.name, model.moe_layers
     return Call(i, form, count * _expert_time(deployment, batches), (*sizes, *more))
@@ -203,7 +203,7 @@ def _expert_time(
 
 def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:
     monolithic = np.array([name in MONOLITHIC for name in form.options])[form.ids]
-    return kernels.moe_seconds(gpu, form, *sizes) + np.where(monolithic, 0.0, ROUTING_SECONDS)
+    return kernels.moe.seconds(gpu, form, *sizes) + np.where(monolithic, 0.0, ROUTING_SECONDS)
 
 
 def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:
@@ -263,16 +263,6 @@ def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentio
             yield group.count, attention, attention.heads // deployment.recipe.tensor_parallel_size
 
 
-def _latent_decode_seconds(
-    kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes
-) -> np.ndarray:
-    return call_by_call(kernels.latent_decode_attention_seconds, gpu, form, *sizes)
-
-
-def _expanded(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes) -> np.ndarray:
-    return kernels.latent_prefill_attention_seconds(gpu, *sizes)
-
-
 def _all_reduce(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     """Two per layer and one for the embedding; a full-width q/k norm needs one more.
 
@@ -294,8 +284,8 @@ def _reduce(
     kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size, norm, faster
 ) -> np.ndarray:
     """As vLLM's own kernel takes, less what another engine's saves on a message's first bytes."""
-    saved = faster * kernels.all_reduce_seconds(gpu, ranks, np.minimum(size, OWN_KERNEL_BYTES))
-    return kernels.all_reduce_seconds(gpu, ranks, size) - saved + norm * NORM_SECONDS
+    saved = faster * kernels.all_reduce.seconds(gpu, ranks, np.minimum(size, OWN_KERNEL_BYTES))
+    return kernels.all_reduce.seconds(gpu, ranks, size) - saved + norm * NORM_SECONDS
 
 
 def _exchange(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
@@ -317,8 +307,8 @@ def _exchange(i: int, deployment: Deployment, batches: UniformBatches) -> Iterat
 def _gather_and_scatter(
     kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size, by_nccl
 ) -> np.ndarray:
-    gathered = kernels.expert_exchange_seconds(gpu, ranks, size)
-    return np.where(by_nccl > 0, gathered, kernels.all_reduce_seconds(gpu, ranks, size))
+    gathered = kernels.exchange.seconds(gpu, ranks, size)
+    return np.where(by_nccl > 0, gathered, kernels.all_reduce.seconds(gpu, ranks, size))
 
 
 def _sampling(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
@@ -328,43 +318,38 @@ def _sampling(i: int, deployment: Deployment, batches: UniformBatches) -> Iterat
     yield Call(i, "fp32", 1, (seconds,))
 
 
-def _known(_kernels: KernelSurrogates, _gpu: Coded, _form: Coded, seconds) -> np.ndarray:
-    return seconds
-
-
-_ATTENTION = ("heads", "kv_heads", "head_dim", "window")
 _MESSAGE = ("gpus", "bytes")
 _RECURRENT_SECONDS = partial(fitted_seconds, RECURRENT_SIZES)
 _INDEXED_SECONDS = partial(fitted_seconds, INDEXED_SIZES)
-_EXPERTS = ("tokens", "hidden", "width", "experts", "top_k", "tensor_parallel", "expert_parallel",
-            "gated")  # fmt: skip
 
 #: Parts of a composed step, in the order of every composed array, and what each is made of.
 COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
     "gemm": (
-        Kernels(_gemm, _products, ("m", "n", "k"), Gemm.name),
+        Kernels(_gemm, _products, Gemm.sizes(), Gemm.name),
     ),
     "experts": (
-        Kernels(_experts, _routed_experts, _EXPERTS, Moe.name),
-        Kernels(_other_experts, _routed_otherwise, (*_EXPERTS, "triton")),
+        Kernels(_experts, _routed_experts, Moe.sizes(), Moe.name),
+        Kernels(_other_experts, _routed_otherwise, (*Moe.sizes(), "triton")),
     ),
     "decode_attention": (
-        Kernels(_decode_attention, KernelSurrogates.decode_attention_seconds,
-                ("sequences", "context_tokens", *_ATTENTION), DecodeAttention.name),
-        Kernels(_latent_decode, _latent_decode_seconds,
+        Kernels(_decode_attention, lambda fits, *asked: fits.decode_attention.seconds(*asked),
+                DecodeAttention.sizes(), DecodeAttention.name),
+        Kernels(_latent_decode,
+                lambda fits, *asked: call_by_call(fits.latent_decode_attention_seconds, *asked),
                 ("sequences", "context_tokens", "heads", "kv_lora_rank", "rope_dim")),
         Kernels(partial(state_calls, DECODES), _RECURRENT_SECONDS, RECURRENT_SIZES, RECURRENT),
         Kernels(partial(indexed_calls, DECODES), _INDEXED_SECONDS, INDEXED_SIZES, SPARSE),
     ),
     "prefill_attention": (
-        Kernels(_prefill_attention, KernelSurrogates.prefill_attention_seconds,
-                ("sequences", "tokens", *_ATTENTION), PrefillAttention.name),
-        Kernels(_latent_prefill, _expanded,
+        Kernels(_prefill_attention, lambda fits, *asked: fits.prefill_attention.seconds(*asked),
+                PrefillAttention.sizes(), PrefillAttention.name),
+        Kernels(_latent_prefill,
+                lambda fits, gpu, _, *sizes: fits.latent_prefill_attention_seconds(gpu, *sizes),
                 ("sequences", "tokens", "cached", "heads", "qk_head_dim", "v_head_dim")),
         Kernels(partial(state_calls, PROMPTS), _RECURRENT_SECONDS, RECURRENT_SIZES, RECURRENT),
         Kernels(partial(indexed_calls, PROMPTS), _INDEXED_SECONDS, INDEXED_SIZES, SPARSE),
     ),
     "all_reduce": (Kernels(_all_reduce, _reduce, _MESSAGE),),
     "exchange": (Kernels(_exchange, _gather_and_scatter, _MESSAGE),),
-    "sampling": (Kernels(_sampling, _known),),
+    "sampling": (Kernels(_sampling, lambda _, __, ___, seconds: seconds),),
 }  # fmt: skip

@@ -83,13 +83,10 @@ def _uses(
 
 def _named(names: tuple[str, ...], call: Call) -> dict[str, float]:
     """Sizes by name; what messages carry beside theirs, a norm or none, is no size."""
-    sizes = {
+    return {
         name: np.asarray(size, dtype=np.float64).item()
         for name, size in zip(names, call.sizes[: len(names)], strict=True)
     }
-    if "gated" in sizes:
-        sizes["matrices"] = 3.0 if sizes.pop("gated") else 2.0
-    return sizes
 
 
 def _nearest(
@@ -106,8 +103,8 @@ def _nearest(
             return None
         return shapes.nearest(gpu.name, form, sizes)
     if kind.operator:
-        timed = _timed_format(kernels.measured[kind.operator], form)
-        return kernels.nearest_measured(kind.operator, gpu, timed, sizes)
+        measured = kernels.measured[kind.operator]
+        return measured.nearest(gpu.name, _timed_format(measured, form), sizes)
     if "bytes" in sizes:
         timed_messages = kernels.exchange if part == "exchange" else kernels.all_reduce
         return _nearest_message(timed_messages, gpu, form, sizes)

@@ -49,9 +49,8 @@ class Gemm(Operator):
         """The weights, and the operands in 16 bits."""
         return gemm_work(sizes["m"], sizes["n"], sizes["k"], hw.element_bytes)
 
-    def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
+    def rate(self, hw: Hardware, _sizes: Sizes) -> Rows:
         """That of the format of the weights."""
-        del sizes
         return hw.floor_rate
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
@@ -136,8 +135,7 @@ class _Attention(Operator):
     # Launches below are an assumption, about half of the shortest kernels of H100's tables (9 to
     # 10 us), which read something too; the correction is learned on top.
 
-    def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
-        del sizes
+    def rate(self, hw: Hardware, _sizes: Sizes) -> Rows:
         return hw.bf16_rate
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
@@ -157,8 +155,7 @@ class DecodeAttention(_Attention):
 
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
         """Cached keys and values in the cache's format."""
-        own = {name: sizes[name] for name in (*self.axes, *self.shape)}
-        return decode_work(**own, kv_bytes=hw.element_bytes)
+        return decode_work(*(sizes[name] for name in self.sizes()), kv_bytes=hw.element_bytes)
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Columns in this order.
@@ -200,10 +197,9 @@ class PrefillAttention(_Attention):
     plan = replace(_PLAN, bound=4.0)
     launch_seconds = 5e-6
 
-    def work(self, hw: Hardware, sizes: Sizes) -> Work:
+    def work(self, _hw: Hardware, sizes: Sizes) -> Work:
         """Fresh keys and values, 16 bits wide whatever the cache's format."""
-        del hw
-        return prefill_work(*(sizes[name] for name in (*self.axes, *self.shape)))
+        return prefill_work(*(sizes[name] for name in self.sizes()))
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Columns in this order.

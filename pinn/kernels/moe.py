@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
@@ -63,6 +61,10 @@ def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
 class Moe(Operator):
     """Gather, gate, up, down and scatter of the experts that a rank holds.
 
+    ``tokens`` are those of the whole expert-parallel group; every expert, ``width`` inside, is
+    sliced over ``tensor_parallel`` GPUs, whole ones are spread over ``expert_parallel``; an expert
+    with a gate has three ``matrices``, else two.
+
     Few tokens are timed dealt out evenly; predictions are for tokens that draw experts at random,
     some more often than others, which hit fewer of them, and wait for the rank that is hit most
     (``experts_hit_busiest``). Many tokens are timed with popular experts.
@@ -72,14 +74,8 @@ class Moe(Operator):
     axes = ("tokens",)
     nodes = (_TOKENS,)
     shape = (
-        "hidden",
-        "width",
-        "experts",
-        "top_k",
-        "tensor_parallel",
-        "expert_parallel",
-        "matrices",
-    )
+        "hidden", "width", "experts", "top_k", "tensor_parallel", "expert_parallel", "matrices",
+    )  # fmt: skip
     format_column = "precision"
     group = shape[:4]
     measured_unlike_served = True
@@ -164,30 +160,3 @@ class Moe(Operator):
 def _routed(sizes: Sizes) -> tuple[Rows, Rows, Rows, Rows]:
     """What decides how many experts are hit."""
     return sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]
-
-
-def expert_sizes(
-    tokens, hidden, width, experts, top_k, tensor_parallel=1, expert_parallel=1, gated=True
-) -> dict[str, Any]:
-    """Sizes of one call, by their names.
-
-    Args:
-        tokens: Tokens of the whole expert-parallel group.
-        hidden: Width of a token.
-        width: Intermediate width of an expert.
-        experts: Routed experts of the layer.
-        top_k: Experts of a token.
-        tensor_parallel: GPUs over which every expert is sliced.
-        expert_parallel: GPUs over which whole experts are spread.
-        gated: Whether an expert has a gate, so three matrices instead of two.
-    """
-    return {
-        "tokens": tokens,
-        "hidden": hidden,
-        "width": width,
-        "experts": experts,
-        "top_k": top_k,
-        "tensor_parallel": tensor_parallel,
-        "expert_parallel": expert_parallel,
-        "matrices": np.where(np.asarray(gated, dtype=bool), 3.0, 2.0),
-    }

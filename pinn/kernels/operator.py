@@ -293,14 +293,17 @@ class Operator(ABC):
     measured_unlike_served: ClassVar[bool] = False
     blanks_unknown_chips: ClassVar[bool] = False
 
-    def measured(self, rows: pd.DataFrame, hw: Hardware) -> dict[str, Rows]:
-        """Sizes of measured rows, those that follow from others included."""
-        del hw
-        return {c: rows[c].to_numpy(dtype=np.float64) for c in (*self.axes, *self.shape)}
+    @classmethod
+    def sizes(cls) -> tuple[str, ...]:
+        """Names of all sizes, in the order of a surrogate's arguments."""
+        return (*cls.axes, *cls.shape)
 
-    def queried(self, sizes: Sizes, hw: Hardware) -> dict[str, Rows]:
+    def measured(self, rows: pd.DataFrame, _hw: Hardware) -> dict[str, Rows]:
+        """Sizes of measured rows, those that follow from others included."""
+        return {c: rows[c].to_numpy(dtype=np.float64) for c in self.sizes()}
+
+    def queried(self, sizes: Sizes, _hw: Hardware) -> dict[str, Rows]:
         """Sizes of a prediction, completed as the serving engine would run it."""
-        del hw
         return dict(sizes)
 
     @abstractmethod

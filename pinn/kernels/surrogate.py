@@ -230,21 +230,24 @@ class OperatorSurrogate:
         if self.operator.measured_unlike_served:
             return np.exp(self.direct_log_seconds(names, ids, hw, sizes))
         chips = Coded(tuple(gpus[n] for n in names), ids)
-        return self.seconds(chips, Coded(hw.format_names, hw.format_ids), sizes)
+        return self.seconds(chips, Coded(hw.format_names, hw.format_ids), *sizes.values())
 
-    def seconds(self, gpu: Any, form: Any, sizes: Mapping[str, Any]) -> Float[np.ndarray, "..."]:
+    def seconds(self, gpu: Any, form: Any, *sizes: Any) -> Float[np.ndarray, "..."]:
         """Times; all arguments broadcast together.
+
+        A format without a kernel of its own runs as weight-only (16-bit math) or, fp8_block and
+        int8, like fp8.
 
         Args:
             gpu: A ``GpuSpec``, or a ``Coded`` of several.
             form: A precision name, or a ``Coded`` of several.
-            sizes: Every axis and shape size of the operator. Zero on an axis is no work, no time.
+            sizes: The operator's, in its order. Zero on an axis is no work, no time.
 
         Raises:
-            PinnError: If a size is missing, negative or not a number, or a format is unknown.
+            PinnError: If a size is negative or not a number, or a format is unknown.
         """
         operator, chips, forms = self.operator, coded(gpu), coded(form)
-        values = {n: self._size(sizes, n) for n in (*operator.axes, *operator.shape)}
+        values = {n: self._size(n, s) for n, s in zip(operator.sizes(), sizes, strict=True)}
         codes = np.broadcast_arrays(chips.ids, forms.ids, *(values[n] for n in operator.shape))
         keys = np.stack([c.ravel().astype(np.float64) for c in codes], axis=1)
         unique, which = np.unique(keys, axis=0, return_inverse=True)
@@ -274,10 +277,8 @@ class OperatorSurrogate:
             return np.ones(len(chips), dtype=bool)
         return is_known(chips, self.chips)
 
-    def _size(self, sizes: Mapping[str, Any], name: str) -> np.ndarray:
-        if name not in sizes:
-            raise PinnError(f"{self.operator.name}: size {name!r} is missing, got {sorted(sizes)}")
-        value = np.asarray(sizes[name], dtype=np.float64)
+    def _size(self, name: str, size: Any) -> np.ndarray:
+        value = np.asarray(size, dtype=np.float64)
         if not (value >= 0).all():
             raise PinnError(f"{self.operator.name}: {name} must be 0 or more, got {value.min()}")
         return value
@@ -385,14 +386,14 @@ class OtherExperts:
         )
 
     def extra_seconds(
-        self, gpu: GpuSpec, form: str, kernels: str, sizes: Mapping[str, Any]
+        self, gpu: GpuSpec, form: str, kernels: str, *sizes: Any
     ) -> Float[np.ndarray, "..."]:
-        """What the kernels take beyond the engine's own; sizes as of ``expert_sizes`` broadcast."""
-        arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in sizes.values()))
+        """What the kernels take beyond the engine's own; sizes are those of ``Moe``, broadcast."""
+        arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in sizes))
         weights = self.weights.get((gpu.name, kernels), self.weights.get(("*", kernels)))
         if weights is None:
             return np.zeros(arrays[0].shape)
         rows = np.zeros(arrays[0].size, dtype=np.int64)
         hw = hardware([gpu], rows, [form], rows)
-        flat = {name: a.ravel() for name, a in zip(sizes, arrays, strict=True)}
+        flat = {name: a.ravel() for name, a in zip(Moe.sizes(), arrays, strict=True)}
         return (_terms(hw, Moe().queried(flat, hw)) @ weights).reshape(arrays[0].shape)

@@ -19,9 +19,9 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.gemm_attention import DecodeAttention, Gemm, PrefillAttention
 from pinn.kernels.latent import LatentCore, LatentPrefill
 from pinn.kernels.mixer_fits import MixerFits, mixer_shapes
-from pinn.kernels.moe import Moe, expert_sizes
+from pinn.kernels.moe import Moe
 from pinn.kernels.operator import Operator, TrainingPlan
-from pinn.kernels.stored import MeasuredShapes, Nearest
+from pinn.kernels.stored import MeasuredShapes
 from pinn.kernels.surrogate import OperatorSurrogate, OtherExperts
 from pinn.kernels.tables.tables import KernelTables
 from pinn.specs.gpu import GpuSpec
@@ -49,16 +49,19 @@ class KernelSurrogates:
     Every method takes arrays that broadcast together and returns float64 seconds. ``gpu`` is a
     ``GpuSpec``, formats are names of ``pinn.specs.precision``; either may be a ``Coded`` of several
     where it differs by row. No time falls when tokens, sequences, context or matrix widths grow,
-    none lies below the datasheet's floor, and no work takes no time.
+    none lies below the datasheet's floor, and no work takes no time. Sizes are those of one rank.
 
     Attributes:
-        gemm: Matrix multiplications.
-        decode_attention: Attention of decodes.
-        prefill_attention: Attention of prompts.
+        gemm: Matrix multiplications, ``[m, k] x [k, n]`` with weights of a format.
+        decode_attention: Attention of one new token for each of the sequences; the context counts
+            it. Window 0 is full attention.
+        prefill_attention: Causal attention of fresh prompts. A chunk of p tokens after s cached
+            ones costs about as much as a prompt of sqrt(p^2 + 2 p s).
         moe: Routed experts.
         other_experts: What kernels that the engine would not pick by itself add to them.
-        all_reduce: Communication of tensor parallelism.
-        exchange: Communication of expert parallelism with data parallelism.
+        all_reduce: Communication of tensor parallelism in a node.
+        exchange: Dispatch and combine of one layer where ranks hold different tokens: an all-gather
+            and a reduce-scatter by NCCL, vLLM's default, of the bytes of all ranks' tokens.
         latent: MLA's attention of decodes.
         latent_prefill: MLA's attention of prompts.
         mixers: Recurrent and sparse mixers.
@@ -129,7 +132,7 @@ class KernelSurrogates:
             latent_prefill=LatentPrefill.fit(
                 kept.latent_prefill,
                 kept.gpus,
-                lambda gpu, m, n, k: fitted["gemm"].seconds(gpu, "bf16", {"m": m, "n": n, "k": k}),
+                lambda gpu, m, n, k: fitted["gemm"].seconds(gpu, "bf16", m, n, k),
             ),
             measured=measured | mixer_shapes(kept.mixers),
             mixers=MixerFits.fit(kept.mixers, kept.gpus),
@@ -141,60 +144,11 @@ class KernelSurrogates:
             },
         )
 
-    def gemm_seconds(self, gpu: Any, precision: Any, m, n, k) -> Seconds:
-        """``[m, k] x [k, n]`` with weights of a format.
-
-        A format without a kernel of its own runs as weight-only (16-bit math) or, fp8_block and
-        int8, like fp8.
-        """
-        return self.gemm.seconds(gpu, precision, {"m": m, "n": n, "k": k})
-
-    def decode_attention_seconds(
-        self, gpu: Any, kv_precision: Any, sequences, context_tokens, heads, kv_heads, head_dim,
-        window=None,
-    ) -> Seconds:  # fmt: skip
-        """One new token for each of ``sequences``; ``context_tokens`` counts it; local heads.
-
-        ``window`` None or 0 is full attention.
-        """
-        sizes = {"sequences": sequences, "context_tokens": context_tokens}
-        sizes |= _head_sizes(heads, kv_heads, head_dim, window)
-        return self.decode_attention.seconds(gpu, kv_precision, sizes)
-
-    def prefill_attention_seconds(
-        self, gpu: Any, kv_precision: Any, sequences, tokens, heads, kv_heads, head_dim,
-        window=None,
-    ) -> Seconds:  # fmt: skip
-        """Causal attention of ``sequences`` fresh prompts of ``tokens``; local heads.
-
-        A chunk of p tokens after s cached ones costs about as much as a fresh prompt of
-        sqrt(p^2 + 2 p s).
-        """
-        sizes = {"sequences": sequences, "tokens": tokens}
-        sizes |= _head_sizes(heads, kv_heads, head_dim, window)
-        return self.prefill_attention.seconds(gpu, kv_precision, sizes)
-
-    def moe_seconds(self, gpu: Any, precision: Any, *sizes, **named_sizes) -> Seconds:
-        """Routed experts on one rank; sizes are those of ``expert_sizes``."""
-        return self.moe.seconds(gpu, precision, expert_sizes(*sizes, **named_sizes))
-
     def other_experts_seconds(self, gpu: GpuSpec, precision: str, kernels: str, *sizes) -> Seconds:
-        """As :meth:`moe_seconds`, by ``CUTLASS``'s or ``TRITON``'s kernels."""
-        own = self.moe_seconds(gpu, precision, *sizes)
-        more = self.other_experts.extra_seconds(gpu, precision, kernels, expert_sizes(*sizes))
+        """Routed experts by ``CUTLASS``'s or ``TRITON``'s kernels; sizes are those of ``Moe``."""
+        own = self.moe.seconds(gpu, precision, *sizes)
+        more = self.other_experts.extra_seconds(gpu, precision, kernels, *sizes)
         return np.where(own > 0, own + more, 0.0)
-
-    def all_reduce_seconds(self, gpu: Any, gpus, bytes) -> Seconds:
-        """One all-reduce of ``bytes`` on each of ``gpus`` ranks of a node."""
-        return self.all_reduce.seconds(gpu, gpus, bytes)
-
-    def expert_exchange_seconds(self, gpu: Any, gpus, bytes) -> Seconds:
-        """Dispatch and combine of one layer where ranks hold different tokens.
-
-        An all-gather and a reduce-scatter by NCCL, vLLM's default; ``bytes`` are those of the
-        tokens of all ``gpus`` ranks.
-        """
-        return self.exchange.seconds(gpu, gpus, bytes)
 
     def latent_decode_attention_seconds(
         self, gpu: GpuSpec, kv_precision: str, sequences, context_tokens, heads, kv_lora_rank,
@@ -202,8 +156,8 @@ class KernelSurrogates:
     ) -> Seconds:  # fmt: skip
         """MLA's attention of decodes over compressed keys; its projections are multiplications."""
         sequences, context = np.asarray(sequences, float), np.asarray(context_tokens, float)
-        launch = self.decode_attention_seconds(
-            gpu, kv_precision, sequences, np.minimum(context, 1.0), heads, 1, 256
+        launch = self.decode_attention.seconds(
+            gpu, kv_precision, sequences, np.minimum(context, 1.0), heads, 1, 256, 0
         )
         core = self.latent.seconds(
             gpu, kv_precision, sequences, context, heads, kv_lora_rank, rope_dim
@@ -219,27 +173,13 @@ class KernelSurrogates:
         keys and values, the cached tokens' too, is multiplications.
         """
         sequences, tokens = np.asarray(sequences, float), np.asarray(tokens, float)
-        launch = self.prefill_attention_seconds(
-            gpu, "bf16", np.minimum(sequences, 1.0), np.minimum(tokens, 1.0), 8, 8, 128
+        launch = self.prefill_attention.seconds(
+            gpu, "bf16", np.minimum(sequences, 1.0), np.minimum(tokens, 1.0), 8, 8, 128, 0
         )
         core = self.latent_prefill.seconds(
             gpu, sequences, tokens, cached, heads, qk_head_dim, v_head_dim
         )
         return np.where(launch > 0, launch + core, 0.0)
-
-    def nearest_measured(
-        self, operator: str, gpu: GpuSpec, precision: str, sizes: Mapping[str, float]
-    ) -> Nearest:
-        """The closest measured kernel of an operator, and how far away it is.
-
-        Args:
-            operator: ``gemm``, ``decode_attention``, ``prefill_attention`` or ``moe``.
-            gpu: The chip.
-            precision: The number format.
-            sizes: The operator's sizes; those left out are 1, without a window, with a gate.
-        """
-        known = {"window": 0.0, "tensor_parallel": 1.0, "expert_parallel": 1.0, "matrices": 3.0}
-        return self.measured[operator].nearest(gpu.name, precision, {**known, **sizes})
 
     def digest(self) -> str:
         """SHA-256 of everything that was fitted, whatever code fitted it."""
@@ -307,9 +247,3 @@ class KernelSurrogates:
             "keys": {name: [list(k) for k in keyed] for name, keyed in self._keyed().items()},
             "metadata": dict(self.metadata),
         }
-
-
-def _head_sizes(heads, kv_heads, head_dim, window) -> dict[str, Any]:
-    """Sizes of attention that do not grow with a batch; ``window`` None is full attention."""
-    window = 0 if window is None else window
-    return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "window": window}

@@ -33,13 +33,13 @@ H100 = load_gpu("H100")
 def sample(kernels: KernelSurrogates) -> list[np.ndarray]:
     sizes = np.array([1.0, 17, 300, 5000])
     return [
-        kernels.gemm_seconds(H100, "fp8", sizes, 8192, 4096),
-        kernels.decode_attention_seconds(H100, "fp8", 16, sizes, 8, 1, 128, 128),
-        kernels.prefill_attention_seconds(H100, "bf16", 2, sizes, 8, 1, 128),
-        kernels.moe_seconds(H100, "int4_wo", sizes, 7168, 2048, 384, 8, 8),
-        kernels.all_reduce_seconds(H100, [[2], [3], [8]], sizes * 1e4),
-        kernels.all_reduce_seconds(load_gpu("H200"), 8, sizes * 1e4),
-        kernels.expert_exchange_seconds(H100, [[2], [3], [8]], sizes * 1e4),
+        kernels.gemm.seconds(H100, "fp8", sizes, 8192, 4096),
+        kernels.decode_attention.seconds(H100, "fp8", 16, sizes, 8, 1, 128, 128),
+        kernels.prefill_attention.seconds(H100, "bf16", 2, sizes, 8, 1, 128, 0),
+        kernels.moe.seconds(H100, "int4_wo", sizes, 7168, 2048, 384, 8, 8, 1, 3),
+        kernels.all_reduce.seconds(H100, [[2], [3], [8]], sizes * 1e4),
+        kernels.all_reduce.seconds(load_gpu("H200"), 8, sizes * 1e4),
+        kernels.exchange.seconds(H100, [[2], [3], [8]], sizes * 1e4),
         kernels.latent_decode_attention_seconds(H100, "bf16", 4, sizes, 16, 512, 64),
         kernels.latent_prefill_attention_seconds(H100, 1, sizes, 0, 16, 192, 128),
     ]
@@ -53,7 +53,7 @@ def test_saved_and_loaded_surrogates_are_the_same(kernels, tmp_path):
     assert loaded.metadata["note"] == "x"
     assert loaded.metadata["rows"] == kernels.metadata["rows"]
     sizes = {"m": 10, "n": 1000, "k": 4096}
-    near = [k.nearest_measured("gemm", H100, "fp8", sizes) for k in (kernels, loaded)]
+    near = [k.measured["gemm"].nearest("H100-SXM", "fp8", sizes) for k in (kernels, loaded)]
     assert near[0] == near[1]
 
 
@@ -72,18 +72,20 @@ def test_files_that_do_not_belong_together_are_refused(kernels, tmp_path):
 
 
 def test_the_nearest_measured_kernel_and_its_stretch(kernels):
-    near = kernels.nearest_measured("gemm", H100, "bf16", {"m": 16, "n": 4096, "k": 8192})
+    near = kernels.measured["gemm"].nearest("H100-SXM", "bf16", {"m": 16, "n": 4096, "k": 8192})
     assert near.stretch == 0
     assert (near.gpu, near.shape["n"], near.shape["m"]) == ("H100-SXM", 4096, 16)
-    far = kernels.nearest_measured("gemm", H100, "bf16", {"m": 16, "n": 262144, "k": 8192})
+    far = kernels.measured["gemm"].nearest("H100-SXM", "bf16", {"m": 16, "n": 262144, "k": 8192})
     assert far.stretch == pytest.approx(np.log(262145 / 65537))
     deep = {"sequences": 1, "context_tokens": 1e6, "heads": 32, "kv_heads": 8, "head_dim": 128}
-    assert kernels.nearest_measured("decode_attention", H100, "bf16", deep).stretch > 1
+    deep["window"] = 0
+    assert kernels.measured["decode_attention"].nearest("H100-SXM", "bf16", deep).stretch > 1
 
 
 def test_a_kernel_never_timed_on_a_chip_is_nearest_on_another(kernels):
     shape = {"tokens": 8, "hidden": 7168, "width": 2048, "experts": 384, "top_k": 8}
-    near = kernels.nearest_measured("moe", load_gpu("B200"), "int4_wo", shape)
+    shape |= {"tensor_parallel": 1, "expert_parallel": 1, "matrices": 3}
+    near = kernels.measured["moe"].nearest("B200-SXM", "int4_wo", shape)
     assert near.precision == "int4_wo"
     assert near.gpu in {"H100-SXM", "A100-SXM-80GB"}
 
@@ -210,10 +212,10 @@ def test_measured_latent_modules_are_projections_and_the_fitted_attention(kernel
 
 def test_measured_all_reduce_is_reproduced_and_other_chips_take_the_pool(kernels, tables):
     rows = tables.all_reduce.query("gpu == 'H100-SXM' and gpus == 8")
-    found = kernels.all_reduce_seconds(H100, 8, rows["bytes"].to_numpy())
+    found = kernels.all_reduce.seconds(H100, 8, rows["bytes"].to_numpy())
     np.testing.assert_allclose(found, np.maximum.accumulate(rows["seconds"]), rtol=1e-9)
-    h200 = kernels.all_reduce_seconds(load_gpu("H200"), 8, 2e6)
-    assert h200 == pytest.approx(kernels.all_reduce_seconds(H100, 8, 2e6), rel=0.6)
+    h200 = kernels.all_reduce.seconds(load_gpu("H200"), 8, 2e6)
+    assert h200 == pytest.approx(kernels.all_reduce.seconds(H100, 8, 2e6), rel=0.6)
 
 
 def test_only_chips_that_were_trained_on_carry_a_name_tag(kernels):
@@ -221,6 +223,5 @@ def test_only_chips_that_were_trained_on_carry_a_name_tag(kernels):
     surrogate = kernels.decode_attention
     same = replace(H100, name="H100-of-my-own", source="a file")
     assert is_known([H100, same, load_gpu("H200")], surrogate.chips).tolist() == [True, True, False]
-    sizes = {"sequences": 8, "context_tokens": 4096, "heads": 8, "kv_heads": 1, "head_dim": 128}
-    alike = surrogate.seconds(same, "bf16", {**sizes, "window": 0})
-    assert alike == surrogate.seconds(H100, "bf16", {**sizes, "window": 0})
+    alike = surrogate.seconds(same, "bf16", 8, 4096, 8, 1, 128, 0)
+    assert alike == surrogate.seconds(H100, "bf16", 8, 4096, 8, 1, 128, 0)

@@ -13,7 +13,6 @@ from pinn.engines.deployment import Deployment
 from pinn.engines.kernel_choice import CUTLASS, MARLIN_FORMAT, TRITON, as_in_tables
 from pinn.kernels.composition import COMPOSED_PARTS, compose
 from pinn.kernels.exclusion import Exclusion
-from pinn.kernels.moe import expert_sizes
 from pinn.kernels.surrogate import OtherExperts
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.kernels.tables.gemm import read_other_experts
@@ -42,7 +41,7 @@ def timed() -> pd.DataFrame:
 
 
 def extra(fits: OtherExperts, gpu: str, kernels: str) -> np.ndarray:
-    return fits.extra_seconds(load_gpu(gpu), "fp8_block", kernels, expert_sizes(TOKENS, *SHAPE))
+    return fits.extra_seconds(load_gpu(gpu), "fp8_block", kernels, TOKENS, *SHAPE, 1, 1, 3)
 
 
 def test_a_fit_finds_the_weights_that_rows_were_made_of(shipped, timed):
@@ -77,8 +76,8 @@ def test_a_chip_that_was_not_timed_takes_the_pool_and_without_a_pool_nothing_is_
 @pytest.mark.parametrize("ranks", [(1, 1), (8, 1), (1, 8)])
 def test_other_kernels_take_no_less_and_never_get_cheaper_with_tokens(shipped, gpu, kernels, ranks):
     chip, tokens = load_gpu(gpu), np.array([0, *TOKENS])
-    own = shipped.moe_seconds(chip, "fp8_block", tokens, *SHAPE, *ranks)
-    other = shipped.other_experts_seconds(chip, "fp8_block", kernels, tokens, *SHAPE, *ranks)
+    own = shipped.moe.seconds(chip, "fp8_block", tokens, *SHAPE, *ranks, 3)
+    other = shipped.other_experts_seconds(chip, "fp8_block", kernels, tokens, *SHAPE, *ranks, 3)
     assert (other >= own).all()
     assert (np.diff(other) > 0).all()
     assert other[0] == 0
