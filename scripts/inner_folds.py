@@ -29,15 +29,16 @@ from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.laboratory.methods import read_measured
-from pinn.laboratory.panel import group_scores, sum_up
-from pinn.laboratory.panel_rows import (
-    COLUMNS,
+from pinn.laboratory.panel import (
     DEPLOYMENTS,
+    ROW_COLUMNS,
     RUNS,
     RUNS_GPU,
+    group_scores,
     of_scores,
     read_panel_steps,
     step_rows,
+    sum_up,
 )
 from pinn.laboratory.serving_runs import score_runs
 from pinn.simulator.linear_latency import LinearLatency
@@ -97,7 +98,7 @@ def main(first: str, second: str, overrides: Sequence[str]) -> None:
 def inner_folds(
     settings: RunFitSettings, judges: Judges, first: ModelSpec, second: str = ""
 ) -> Iterator[tuple[ModelSpec, pd.DataFrame]]:
-    """Each second model with what its fold says of it, columns ``panel_rows.COLUMNS``.
+    """Each second model with what its fold says of it, columns ``panel_rows.ROW_COLUMNS``.
 
     Args:
         settings: How scalars and alpha are fitted.
@@ -143,7 +144,7 @@ def _scored(teacher: Teacher, fit: RunFit, judges: Judges) -> pd.DataFrame:
     if judges.steps:
         betas = teacher.betas([one.deployment for one in judges.steps])
         tables += [step_rows(one, beta) for one, beta in zip(judges.steps, betas, strict=True)]
-    return pd.concat([table[list(COLUMNS)] for table in tables], ignore_index=True)
+    return pd.concat([table[list(ROW_COLUMNS)] for table in tables], ignore_index=True)
 
 
 def _deployments(teacher: Teacher, fit: RunFit, rows: ServingRows) -> pd.DataFrame:

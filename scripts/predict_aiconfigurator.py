@@ -2,7 +2,7 @@
 
     python scripts/predict_aiconfigurator.py data/peers
 
-It needs the extra ``peers``; what it wrote is read by ``pinn.laboratory.aiconfigurator``.
+It needs the extra ``peers``; what it wrote is read by ``pinn.training.data.released``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import pandas as pd
 
 from pinn.common.tables import write_frame
 from pinn.errors import PinnError
-from pinn.laboratory.aiconfigurator import FILE
 from pinn.training.data.engine_deployments import read_engines, read_other_campaign
+from pinn.training.data.released import AICONFIGURATOR_FILE as FILE
 from pinn.training.data.silicon import read_silicon
 from pinn.units import MILLISECOND
 

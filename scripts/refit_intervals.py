@@ -17,8 +17,7 @@ from hydra import compose, initialize_config_dir
 from pinn.coefficients.intervals import calibration_path, write_calibration
 from pinn.common.files import conf_file, file_sha256
 from pinn.errors import PinnError
-from pinn.laboratory.folds import fold_networks
-from pinn.laboratory.intervals import calibrate_folds
+from pinn.laboratory.folds import calibrate_folds, fold_networks
 from pinn.laboratory.methods import make_repeatable, read_measured
 
 

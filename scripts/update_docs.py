@@ -36,7 +36,7 @@ from pinn.laboratory.serving_runs import LEFT_OUT, NETWORK
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.server.calibration.calibrate import TEST
-from pinn.training.data.measured_runs import WHOLE_RUN
+from pinn.simulator.metric_features import WHOLE_RUN
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -240,7 +240,7 @@ def calibrate(
 
     Args:
         errors: As ``pinn.laboratory.crossvalidation.held_out_errors`` and
-            ``pinn.laboratory.intervals.run_error_rows``, of one or more experiments.
+            ``pinn.laboratory.folds.run_error_rows``, of one or more experiments.
         coefficient_changes: As ``pinn.coefficients.kernel_distance.coefficient_changes``.
         checkpoint: What the intervals belong to.
         sources: For the record.

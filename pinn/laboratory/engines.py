@@ -18,7 +18,6 @@ from pinn.coefficients.trained_network import TrainedNetwork, load_checkpoint
 from pinn.common.files import find_checkpoint, json_text
 from pinn.common.screen import Grid
 from pinn.engines.deployment import Deployment
-from pinn.laboratory.aiconfigurator import released_predictions
 from pinn.laboratory.metrics import error_summary, error_text
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.speculation import deployment_features
@@ -32,6 +31,7 @@ from pinn.training.data.engine_deployments import (
     read_other_attention,
     read_other_campaign,
 )
+from pinn.training.data.released import released_predictions
 
 # Networks of the checkpoint on measured deployments of other engines, models left out.
 #

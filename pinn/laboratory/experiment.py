@@ -23,10 +23,14 @@ from pinn.coefficients.trained_network import Checkpoint, save_checkpoint
 from pinn.common.tables import write_frame
 from pinn.engines.deployment import Deployment
 from pinn.kernels.exclusion import Exclusion
-from pinn.laboratory.aiconfigurator import released_predictions
 from pinn.laboratory.crossvalidation import cross_validate
-from pinn.laboratory.folds import fold_networks, keep_networks, publish, split_folds
-from pinn.laboratory.intervals import calibrate_folds
+from pinn.laboratory.folds import (
+    calibrate_folds,
+    fold_networks,
+    keep_networks,
+    publish,
+    split_folds,
+)
 from pinn.laboratory.methods import (
     Measured,
     kernel_fits,
@@ -51,6 +55,7 @@ from pinn.laboratory.serving_runs import (
     summarize_runs,
 )
 from pinn.physics.descriptors import embed
+from pinn.training.data.released import released_predictions
 from pinn.training.data.splits import named_splits
 from pinn.training.kernel_learner import Fold, learn_all, learn_fold
 from pinn.training.provenance import code_sha256, json_sha256

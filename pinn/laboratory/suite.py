@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from hydra.utils import instantiate
+from jaxtyping import Float
 from omegaconf import DictConfig
 
 from pinn.coefficients.interval_fit import calibration_curve
@@ -17,7 +19,10 @@ from pinn.coefficients.intervals import calibration_path, read_calibration
 from pinn.common.files import find_checkpoint, replace_atomically, write_json_file
 from pinn.common.screen import doing, say
 from pinn.common.tables import write_frame
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
+from pinn.interface.exports.blis_features import BlisSums, blis_features
+from pinn.interface.exports.blis_model import blis_model
 from pinn.laboratory.comparison import rank
 from pinn.laboratory.crossvalidation import (
     adopt,
@@ -29,6 +34,16 @@ from pinn.laboratory.crossvalidation import (
 )
 from pinn.laboratory.decisions import decide, decision_table
 from pinn.laboratory.folds import shipped_predictions, shipped_runs
+from pinn.laboratory.formulas import (
+    formula,
+    hierarchical_basis,
+    learn_linear,
+    learn_per_deployment,
+    phase_floors,
+    published,
+    row_bases,
+    token_counts,
+)
 from pinn.laboratory.methods import (
     Measured,
     Method,
@@ -36,8 +51,10 @@ from pinn.laboratory.methods import (
     kernel_methods,
     kernel_settings,
     make_repeatable,
+    peer,
     read_measured,
     recipe_sha256,
+    roofline,
     without_kernels,
 )
 from pinn.laboratory.metrics import (
@@ -49,12 +66,22 @@ from pinn.laboratory.metrics import (
     summarize,
     with_correlation,
 )
+from pinn.laboratory.regressions import (
+    everything,
+    linear_settings,
+    mlp_settings,
+    on_bases,
+    regression,
+    tree_settings,
+)
 from pinn.laboratory.report.write import write_report
-from pinn.laboratory.suite_methods import NOT_FOR_UNSEEN, formulas, published_methods, regressions
+from pinn.physics.batch_sums import BatchSums
+from pinn.training.data.released import released_predictions
 from pinn.training.data.splits import deployment_keys, named_splits
 from pinn.training.data.table import read_observations
 from pinn.training.kernel_learner import fitted_surrogates
 from pinn.training.provenance import code_sha256, json_sha256
+from pinn.units import MICROSECOND
 
 #: What every table rests on.
 EVIDENCE = "4 measured deployment models and 6 serving-run models"
@@ -209,3 +236,66 @@ def _first(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
     for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
         found.setdefault(str(split), {})[str(metric)] = part["method"].tolist()
     return found
+
+
+# The methods of the evaluation suite: everything that is compared on the same rows.
+
+#: Global coefficients that come with BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``,
+#: August 2026): alpha us before the queue, us at completion, us per output token; beta.
+BLIS_ALPHA = (15563.2, 777.3, 45.9)
+BLIS_BETA = (0.152, 0.0, 1.363, 0.752, 32.1, 4.42, 126.0, 482.0, 0.0, 1.947, 0.752)
+
+#: Methods that saw what they predict, or kernels of the very models: no choice for an unseen pair.
+NOT_FOR_UNSEEN = ("blackbox, per configuration", "aiconfigurator")
+
+#: Columns of a load.
+LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
+
+
+def published_methods(observations: pd.DataFrame) -> list[Method]:
+    """Methods that fit nothing: BLIS's trained-physics formula has its own coefficients."""
+    before, _, per_token = (us * MICROSECOND for us in BLIS_ALPHA)
+    basis, given = row_bases(observations, blis_basis), (np.array(BLIS_BETA), before, per_token)
+    blis = formula("BLIS, published", published, basis, *given)
+    return [roofline(), blis, peer("aiconfigurator", released_predictions())]
+
+
+def formulas(observations: pd.DataFrame) -> list[Method]:
+    """Formulas whose few coefficients are fitted."""
+    counts, floors = (row_bases(observations, basis) for basis in (token_counts, phase_floors))
+    return [
+        formula("roofline, constant efficiencies", learn_linear, floors),
+        formula("blackbox", learn_linear, counts),
+        formula("blackbox, per configuration", learn_per_deployment, counts),
+    ]
+
+
+def regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
+    """Ridge and lasso on the hierarchical decomposition; trees and an MLP on everything."""
+    decomposed = partial(on_bases, row_bases(observations, hierarchical_basis))
+    inputs = partial(everything, observations.set_index("row_id")[LOAD])
+    return [
+        regression("HFD-TL, ridge", "ridge", decomposed, linear_settings(), seed),
+        regression("HFD-TL, lasso", "lasso", decomposed, linear_settings(), seed),
+        regression("gradient-boosted trees", "trees", inputs, tree_settings(), seed),
+        regression("plain MLP", "mlp", inputs, mlp_settings(), seed),
+    ]
+
+
+def blis_basis(
+    deployment: Deployment, sums: BatchSums, prompt_tokens: float
+) -> Float[np.ndarray, "batches basis"]:
+    """BLIS's basis functions of closed-loop batches, seconds.
+
+    Its prefill attention needs sum t (S + t / 2) over chunks of t tokens of prompts of S. The
+    second part is taken from the pairs that chunks attend to, which count cached tokens too; whole
+    prompts have none.
+    """
+    blis = BlisSums(
+        sums.prefill_tokens,
+        sums.decode_requests,
+        sums.decode_context - sums.decode_requests,
+        sums.requests,
+        sums.prefill_tokens * prompt_tokens + sums.prefill_pairs,
+    )
+    return blis_features(blis_model(deployment), blis) * MICROSECOND

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from pinn.engines.recipe import ALL, releases_text
 from pinn.interface.commands.main import app
 from pinn.training.data.engine_deployments import read_every_engine
-from pinn.training.data.measured_releases import released_measurements
+from pinn.training.data.released import released_measurements
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import predict_aiconfigurator as peer
 import pytest
 
 from pinn.errors import PinnError
-from pinn.laboratory.aiconfigurator import released_predictions
 from pinn.training.data.engine_deployments import read_engines, read_other_campaign
+from pinn.training.data.released import released_predictions
 from pinn.training.data.silicon import read_silicon
 
 installed = pytest.mark.skipif(

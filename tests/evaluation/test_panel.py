@@ -12,10 +12,10 @@ from pinn.laboratory.panel import (
     add_to_ledger,
     compare_panels,
     group_scores,
+    learned_steps,
     ledger_line,
     sum_up,
 )
-from pinn.laboratory.panel_rows import learned_steps
 from pinn.training.provenance import json_sha256
 
 

@@ -12,13 +12,13 @@ from run_cases import measured, operator_betas, three_runs
 
 from pinn.coefficients.intervals import calibration_path, write_calibration
 from pinn.errors import PinnError
-from pinn.laboratory.serving_run_intervals import with_intervals
 from pinn.laboratory.serving_runs import (
     print_scores,
     print_summary,
     ranking_inversions,
     score_runs,
     summarize_runs,
+    with_intervals,
 )
 from pinn.training.data.measured_runs import FIGURES
 from pinn.training.kernel_learner import run_latencies

@@ -11,14 +11,14 @@ from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.metric_features import figure_seconds
+from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.synthetic import PromptGroups, shared_prefix
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.training.data.measured_runs import FIGURES, WHOLE_RUN, MeasuredRun
+from pinn.training.data.measured_runs import FIGURES, MeasuredRun
 from pinn.training.teacher import EXPLAINED_BY
 
 #: Features that an earlier operator of the list explains already.

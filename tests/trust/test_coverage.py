@@ -11,21 +11,21 @@ from pinn.coefficients.interval_fit import (
     left_out_column,
     nested_intervals,
 )
-from pinn.laboratory.intervals import RUNS_LEFT_OUT
+from pinn.laboratory.folds import RUN_ERRORS_SPLIT
 
 LAW = {"base": 0.02, "experts": 0.1}
 QUICK = {"gpus": 2, "rows": 4}
 
 
 def test_every_split_leaves_models_or_gpus_out():
-    assert left_out_column(LOMO) == left_out_column(RUNS_LEFT_OUT) == "shape"
+    assert left_out_column(LOMO) == left_out_column(RUN_ERRORS_SPLIT) == "shape"
     assert left_out_column(LOGO) == left_out_column("leave-one-gpu-and-its-kernels-out") == "gpu"
     assert left_out_column("leave-one-lengths-out") is None
 
 
 @pytest.mark.parametrize(
     ("split", "column"),
-    [(LOMO, "shape"), (RUNS_LEFT_OUT, "shape"), ("leave-one-gpu-and-its-kernels-out", "gpu")],
+    [(LOMO, "shape"), (RUN_ERRORS_SPLIT, "shape"), ("leave-one-gpu-and-its-kernels-out", "gpu")],
 )
 def test_poison_in_what_is_left_out_reaches_none_of_its_own_intervals(split, column):
     errors = left_out_errors(4, LAW, split=split, **QUICK)
@@ -41,10 +41,10 @@ def test_poison_in_what_is_left_out_reaches_none_of_its_own_intervals(split, col
 
 def test_a_left_out_model_calibrates_in_no_split_and_under_no_name_of_its_shape():
     errors = pd.concat(
-        [left_out_errors(3, LAW, split=split, **QUICK) for split in (LOMO, LOGO, RUNS_LEFT_OUT)],
+        [left_out_errors(3, LAW, split=split, **QUICK) for split in (LOMO, LOGO, RUN_ERRORS_SPLIT)],
         ignore_index=True,
     )
-    twin = errors["split"].eq(RUNS_LEFT_OUT) & errors["model"].eq("model 0")
+    twin = errors["split"].eq(RUN_ERRORS_SPLIT) & errors["model"].eq("model 0")
     errors.loc[twin, "model"] = "model 0 of another year"
     mine = errors["shape"] == "model 0"
     poisoned = errors.assign(tpot=errors["tpot"].where(~mine, 9.0))

@@ -8,7 +8,7 @@ from left_out_errors import LOGO, LOMO, left_out_errors
 from pinn.coefficients.interval_fit import fit_half_widths, half_widths
 from pinn.coefficients.intervals import HalfWidth
 from pinn.errors import PinnError
-from pinn.laboratory.intervals import RUNS_LEFT_OUT
+from pinn.laboratory.folds import RUN_ERRORS_SPLIT
 
 HALF = {"tpot": HalfWidth(0.1, 0.2), "ttft": HalfWidth(0.4, 0.5)}
 LAW = {"base": 0.05}
@@ -37,7 +37,7 @@ def test_rows_of_a_group_count_once():
 
 def test_a_kind_with_small_errors_does_not_narrow_the_others():
     errors = left_out_errors(12, LAW)
-    runs = left_out_errors(12, {"base": 0.002}, seed=3, split=RUNS_LEFT_OUT)
+    runs = left_out_errors(12, {"base": 0.002}, seed=3, split=RUN_ERRORS_SPLIT)
     assert fitted(errors, runs) == fitted(errors)
 
 

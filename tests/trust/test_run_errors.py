@@ -8,7 +8,7 @@ import pytest
 from pinn.coefficients.kernel_distance import Step, decode_step, situation
 from pinn.coefficients.surrogate import Surrogate
 from pinn.laboratory.crossvalidation import COLUMNS
-from pinn.laboratory.intervals import FIGURES, run_error_rows
+from pinn.laboratory.folds import FIGURES, run_error_rows
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job
 from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinn.coefficients.surrogate import Surrogate
-from pinn.laboratory.intervals import mean_figures
+from pinn.laboratory.folds import mean_figures
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, end_figures, figure_ends, gains, scaled
 from pinn.simulator.workloads.workload import Workload

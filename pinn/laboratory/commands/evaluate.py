@@ -116,7 +116,6 @@ def serving_runs(
     from pinn.coefficients.trained_network import load_checkpoint
     from pinn.common.screen import doing
     from pinn.common.tables import write_frame
-    from pinn.laboratory.serving_run_intervals import with_intervals
     from pinn.laboratory.serving_runs import (
         NETWORK,
         network_latencies,
@@ -125,6 +124,7 @@ def serving_runs(
         ranking_inversions,
         score_runs,
         summarize_runs,
+        with_intervals,
     )
 
     runs = _read(path, gpu, model_configs, seed)

@@ -229,10 +229,11 @@ def panel(
         add_to_ledger,
         compare_panels,
         group_scores,
+        learned_steps,
         ledger_line,
+        panel_rows,
         sum_up,
     )
-    from pinn.laboratory.panel_rows import learned_steps, panel_rows
 
     path = find_checkpoint(checkpoint)
     if steps is not None and learned_steps(path, steps):

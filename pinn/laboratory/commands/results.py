@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pinn.common.files import file_sha256, find_checkpoint
-from pinn.common.screen import Grid, page, say
+from pinn.common.screen import Column, Grid, page, say
 from pinn.errors import PinnError
 from pinn.interface.commands.options import JsonPath
 from pinn.interface.commands.outputs import records, write_json
@@ -53,11 +53,11 @@ def results(
     Example: pinn results results/lomo/results.csv --metric ttft
     """
     if measured:
-        from pinn.training.data.measured_releases import measured_grid, released_measurements
+        from pinn.training.data.released import released_measurements
 
         found = released_measurements()
         write_json(records(found), json_path)
-        typer.echo(measured_grid(found).markdown())
+        typer.echo(_measured(found).markdown())
         return
     from pinn.laboratory.metrics import read_results
 
@@ -79,6 +79,15 @@ def results(
             say("")
     if not markdown:
         say("More: --metric ttft, --markdown (every method and part), --json FILE, docs/trust.md.")
+
+
+def _measured(table: pd.DataFrame) -> Grid:
+    """The table of what was measured, as it is printed."""
+    counts = ("rows", "configurations", "points")
+    grid = Grid([Column(name, name not in counts) for name in table.columns])
+    for line in table.itertuples(index=False):
+        grid.add(*map(str, line))
+    return grid
 
 
 def _check_checkpoint(table: pd.DataFrame, path: Path) -> None:

@@ -8,10 +8,8 @@ from pathlib import Path
 from pinn.common.files import write_whole
 from pinn.common.pages import template
 from pinn.common.screen import Grid
-from pinn.laboratory.folds import CHECKPOINT_COLUMN
-from pinn.laboratory.intervals import RUNS_LEFT_OUT
+from pinn.laboratory.folds import CHECKPOINT_COLUMN, RUN_ERRORS_SPLIT
 from pinn.laboratory.metrics import percent_errors, with_e2e
-from pinn.laboratory.report import grids
 from pinn.laboratory.report.figures import (
     EDGE,
     accuracy_figure,
@@ -19,7 +17,19 @@ from pinn.laboratory.report.figures import (
     calibration_figure,
     load_figure,
 )
-from pinn.laboratory.report.tables import METHOD, Picture, Section, Tables, picture, read_tables
+from pinn.laboratory.report.tables import (
+    METHOD,
+    Picture,
+    Section,
+    Tables,
+    coverage_grid,
+    decision_grids,
+    held_out_grid,
+    picture,
+    ranking_grids,
+    read_tables,
+    result_grids,
+)
 
 # What a page says first: how far off the network is on what it never saw, and who comes next.
 
@@ -29,7 +39,7 @@ _UNSEEN = {
     "leave-one-gpu-out": "unseen GPUs",
     "leave-one-gpu-and-its-kernels-out": "unseen GPUs and kernels",
 }
-_COVERED = _UNSEEN | {RUNS_LEFT_OUT: "serving runs of unseen models"}
+_COVERED = _UNSEEN | {RUN_ERRORS_SPLIT: "serving runs of unseen models"}
 
 #: Methods that are this package's own, or that saw what they predict: no peers.
 _NO_PEERS = ("network", "teacher", "global vector", "blackbox, per configuration")
@@ -129,7 +139,7 @@ def make_sections(tables: Tables) -> list[Section]:
         if (tables.predictions["split"] == split).any()
     ]
     return [*found, _loads(tables), _ranking(tables), _decisions(tables), _intervals(tables),
-            Section("All splits", "Every split and method.", grids.result_grids(tables)),
+            Section("All splits", "Every split and method.", result_grids(tables)),
             ]  # fmt: skip
 
 
@@ -154,7 +164,7 @@ def _left_out(tables: Tables, split: str, title: str) -> Section:
             f"{metric.upper()} of the method {METHOD!r} against the measured one: the line is "
             f"equality, the band 10 %. n = {len(rows)}; {about}.",
         )
-        medians += grids.held_out_grid(tables, split, metric)
+        medians += held_out_grid(tables, split, metric)
     text = (
         "Each part was predicted by methods that never saw it: none of its rows and, where the "
         "split says so, none of its kernels."
@@ -180,7 +190,7 @@ def _ranking(tables: Tables) -> Section:
         "difference to the first reaches 0. Draws are whole deployments, since their rows share "
         "their error; they do not make new models."
     )
-    return Section("Ranking", text, grids.ranking_grids(tables))
+    return Section("Ranking", text, ranking_grids(tables))
 
 
 def _decisions(tables: Tables) -> Section:
@@ -190,7 +200,7 @@ def _decisions(tables: Tables) -> Section:
         "50 ms) is picked and priced by its measurement. 'Expected' weighs each throughput by the "
         "chance that the limit is held, under the law of the errors on other models or GPUs."
     )
-    return Section("Decisions", text, grids.decision_grids(tables))
+    return Section("Decisions", text, decision_grids(tables))
 
 
 def _intervals(tables: Tables) -> Section:
@@ -210,7 +220,7 @@ def _intervals(tables: Tables) -> Section:
         "serving runs too."
     )
     missing = "no left-out predictions of the network that kernels taught."
-    return Section("Intervals", text, [*items, *grids.coverage_grid(tables)], missing)
+    return Section("Intervals", text, [*items, *coverage_grid(tables)], missing)
 
 
 # The page and its pictures.

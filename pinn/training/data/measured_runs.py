@@ -13,6 +13,7 @@ from pinn.common.documents import read_json
 from pinn.common.files import ReadReport
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
+from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.synthetic import PromptGroups, shared_prefix
@@ -33,9 +34,6 @@ from pinn.training.data.serving_runs import (
 from pinn.training.data.serving_runs import Workload as Load
 
 # Measured serving runs: what ran, what was sent and what its clients saw.
-
-#: Key of the whole run beside its stages ``0``, ``1``, ...
-WHOLE_RUN = "all"
 
 #: Figure -> where a stage's report of inference-perf has it: (latency, statistic).
 _PLACES = {

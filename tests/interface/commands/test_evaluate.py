@@ -9,7 +9,7 @@ from evaluations import observations
 from pinn.common.files import ReadReport
 from pinn.laboratory import suite as suites
 from pinn.laboratory.metrics import print_overview
-from pinn.laboratory.suite_methods import formulas
+from pinn.laboratory.suite import formulas
 from pinn.training.data.table import write_observations
 
 ROW = {
