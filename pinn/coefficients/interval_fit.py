@@ -181,37 +181,26 @@ def coverage_table(judged: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (split, metric), part in judged.groupby(["split", "metric"], sort=False):
         about = {"split": split, "metric": metric}
-        rows.append(about | {"part": "all", "name": "all"} | _of_models(part))
+        rows.append(about | {"part": "all", "name": "all"} | _coverage(part, by="model"))
         for by in ("model", "gpu"):
             rows += [
-                about | {"part": by, "name": name} | _of_rows(of_name)
+                about | {"part": by, "name": name} | _coverage(of_name, by)
                 for name, of_name in part.groupby(by, sort=True)
             ]
     return pd.DataFrame(rows).round(4)
 
 
-def _of_models(part: pd.DataFrame) -> dict[str, float]:
-    by_model = part.groupby("model")
-    coverage = by_model["covered"].mean()
+def _coverage(part: pd.DataFrame, by: str) -> dict[str, float]:
+    """Of a part's groups, each counting once."""
+    groups = part.groupby(by)
+    coverage = groups["covered"].mean()
     return {
         "n": len(part),
         "coverage": float(coverage.mean()),
         "row_coverage": float(part["covered"].mean()),
         "lowest": float(coverage.min()),
-        "width": float(by_model["width"].median().mean()),
+        "width": float(groups["width"].median().mean()),
         "median_width": float(part["width"].median()),
-    }
-
-
-def _of_rows(part: pd.DataFrame) -> dict[str, float]:
-    coverage, width = float(part["covered"].mean()), float(part["width"].median())
-    return {
-        "n": len(part),
-        "coverage": coverage,
-        "row_coverage": coverage,
-        "lowest": coverage,
-        "width": width,
-        "median_width": width,
     }
 
 
@@ -257,7 +246,7 @@ def calibrate(
         coefficients=coefficient_half_widths(coefficient_changes),
         kinds=kinds_of_errors(errors),
         sources=sources,
-        coverage=_records(coverage_table(judged)),
+        coverage=coverage_table(judged).to_dict("records"),
         errors={"tpot": law.errors},
     )
 
@@ -267,14 +256,3 @@ def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
     weight = row_weights(changes)
     sizes = changes[list(NAMES)].abs()
     return {name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL) for name in NAMES}
-
-
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows ready for JSON: NaN is None."""
-    return [
-        {
-            str(name): None if isinstance(value, float) and np.isnan(value) else value
-            for name, value in row.items()
-        }
-        for row in table.to_dict("records")
-    ]

@@ -51,11 +51,6 @@ class KernelDistance:
     shares: Mapping[str, float]
 
     @property
-    def stretch(self) -> float:
-        """What the kernels' sizes alone differ by, in log units."""
-        return self.total - self.gap
-
-    @property
     def factor(self) -> float:
         """The whole distance as a ratio of sizes."""
         return float(np.exp(self.total))
@@ -308,6 +303,9 @@ BELONGS = ("recipe_sha256", "data_sha256")
 #: Part of the coefficients -> metric whose error is common to all of them.
 _COMMON = {"beta": "tpot", "alpha": "ttft"}
 
+#: Parts of the file that are what the intervals hold.
+_AS_IT_IS = ("checkpoint_sha256", "coefficients", "sources", "coverage", "level")
+
 #: Metrics whose half-widths are learned.
 LEARNED = ("tpot", "ttft")
 
@@ -325,10 +323,6 @@ class HalfWidth:
 
     known: float
     unknown: float
-
-    def on(self, gpu_known: bool) -> float:
-        """The one for a GPU."""
-        return self.known if gpu_known else self.unknown
 
 
 @dataclass(frozen=True)
@@ -356,7 +350,7 @@ class StatedIntervals:
     kinds: Sequence[KindErrors]
     belongs: Mapping[str, str] = field(default_factory=dict)
     sources: Sequence[Mapping[str, Any]] = ()
-    coverage: Sequence[Mapping[str, Any]] = ()
+    coverage: Sequence[Mapping[Hashable, Any]] = ()
     errors: Mapping[str, Sequence[float]] = field(default_factory=dict)
     level: float = LEVEL
 
@@ -367,7 +361,8 @@ class StatedIntervals:
             metric: Which.
             gpu_known: Whether the checkpoint learned from serving data of the GPU.
         """
-        return self.half_widths[metric].on(gpu_known)
+        half = self.half_widths[metric]
+        return half.known if gpu_known else half.unknown
 
     def error_law(self, metric: str) -> ErrorLaw:
         """How measured times lie around predicted ones; normal where that is not known."""
@@ -396,19 +391,8 @@ def calibration_path(checkpoint: Path) -> Path:
 
 def write_calibration(found: StatedIntervals, path: Path) -> None:
     """Write the file; it appears whole or not at all."""
-    tree = {
-        "schema": SCHEMA,
-        "level": found.level,
-        "checkpoint_sha256": found.checkpoint_sha256,
-        **found.belongs,
-        "sources": found.sources,
-        "half_widths": found.half_widths,
-        "coefficients": found.coefficients,
-        "kinds": found.kinds,
-        "coverage": found.coverage,
-        "errors": found.errors,
-    }
-    write_json_file(path, tree, indent=1)
+    values = dict(vars(found))
+    write_json_file(path, {"schema": SCHEMA, **values.pop("belongs"), **values}, indent=1)
 
 
 def read_calibration(checkpoint: Path) -> StatedIntervals:
@@ -435,15 +419,11 @@ def _of_tree(tree: dict[str, Any], checkpoint: Path, path: Path) -> StatedInterv
             f"{path} belongs to another checkpoint than {checkpoint}: calibrate this one"
         )
     return StatedIntervals(
-        tree["checkpoint_sha256"],
-        {k: HalfWidth(**v) for k, v in tree["half_widths"].items()},
-        tree["coefficients"],
-        tuple(KindErrors(**kind) for kind in tree["kinds"]),
-        {name: tree[name] for name in BELONGS if name in tree},
-        tuple(tree["sources"]),
-        tuple(tree["coverage"]),
-        tree.get("errors", {}),
-        tree["level"],
+        half_widths={k: HalfWidth(**v) for k, v in tree["half_widths"].items()},
+        kinds=tuple(KindErrors(**kind) for kind in tree["kinds"]),
+        belongs={name: tree[name] for name in BELONGS if name in tree},
+        errors=tree.get("errors", {}),
+        **{name: tree[name] for name in _AS_IT_IS},
     )
 
 

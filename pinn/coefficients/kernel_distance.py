@@ -100,29 +100,20 @@ def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
 DESCRIPTION = ("kind", "place", "distance")
 
 
-@dataclass(frozen=True)
-class Step:
-    """A step of a deployment.
-
-    Attributes:
-        deployment: What runs it.
-        batch: As ``pinn.specs.batch.parse_batch`` reads it.
-        gpu_known: Whether serving data of its GPU were learned from.
-    """
-
-    deployment: Deployment
-    batch: str
-    gpu_known: bool = True
+#: A deployment, its batch as ``pinn.specs.batch.parse_batch`` reads it, and whether serving data of
+#: its GPU were learned from.
+Step = tuple[Deployment, str, bool]
 
 
-def situation(kernels: KernelSurrogates, step: Step) -> Situation:
+def situation(
+    kernels: KernelSurrogates, deployment: Deployment, batch: str, gpu_known: bool = True
+) -> Situation:
     """Where a step lies for those who know these kernels.
 
     Raises:
         PinnError: If the batch cannot be read or runs no kernel.
     """
-    at = kernel_distance(kernels, step.deployment, step.batch)
-    return Situation(step.deployment, at, step.gpu_known)
+    return Situation(deployment, kernel_distance(kernels, deployment, batch), gpu_known)
 
 
 def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.DataFrame:
@@ -131,7 +122,7 @@ def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.Data
     Returns:
         One row per step, columns ``DESCRIPTION``.
     """
-    found = [situation(kernels, step) for step in steps]
+    found = [situation(kernels, *step) for step in steps]
     rows = [
         {"kind": kind_of(s.deployment.model), "place": place_of(s), "distance": s.distance.total}
         for s in found

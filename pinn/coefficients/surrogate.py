@@ -76,12 +76,6 @@ class Surrogate:
         network = self.checkpoint.network
         return (network.alpha_base != 0) & (network.alpha_prior != 0)
 
-    def step_seconds(
-        self, deployment: Deployment, batches: Sequence[Batch]
-    ) -> Float[np.ndarray, " batches"]:
-        """Step time of each batch on one deployment."""
-        return batch_seconds(self.coefficients([deployment]).beta[0], deployment, batches)
-
 
 def batch_work(deployment: Deployment, batches: Sequence[Batch]) -> tuple[StepCosts, BatchSums]:
     """Costs of shape ``[1]`` and sums of shape ``[batches]`` of one deployment's batches."""

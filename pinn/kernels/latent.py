@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from pinn.kernels.hardware import coded
 from pinn.kernels.surrogate import fit_terms
-from pinn.kernels.tables.attention import HIDDEN_SIZE, KV_LORA_RANK, ROPE_DIM, SHAPE
+from pinn.kernels.tables.attention import HIDDEN_SIZE, SHAPE
 from pinn.kernels.tables.work import Work, latent_decode_work, latent_prefill_work
 from pinn.physics.layer_work import latent_matmuls
 from pinn.specs.gpu import GpuSpec
@@ -66,7 +66,8 @@ class LatentCore:
                 for name in ("sequences", "context_tokens", "heads", "seconds", "core_seconds")
             )
             gpu, kv_bytes = gpus[str(chip)], precision(str(form)).bytes_per_weight
-            values = _terms(gpu, kv_bytes, sequences, context, heads, KV_LORA_RANK, ROPE_DIM)
+            shape = (SHAPE.kv_lora_rank, SHAPE.qk_rope_head_dim)
+            values = _terms(gpu, kv_bytes, sequences, context, heads, *shape)
             without = seconds - core
             found[str(chip), str(form)] = fit_terms(values, seconds, without)
             pools.setdefault(str(form), []).append((values, seconds, without))

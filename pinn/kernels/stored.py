@@ -243,15 +243,6 @@ def measured_tensors(name: str, measured: MeasuredShapes) -> Tensors:
     return found | {f"measured.{name}.timed": np.packbits(measured.timed, axis=1)}
 
 
-def measured_structure(measured: MeasuredShapes) -> dict[str, Any]:
-    """Names of columns and tables."""
-    return {
-        "names": list(measured.names),
-        "axes": list(measured.axes),
-        "tables": [list(pair) for pair in measured.tables],
-    }
-
-
 def read_measured(name: str, tensors: Tensors, structure: Mapping[str, Any]) -> MeasuredShapes:
     """Rebuild the measured shapes of one operator."""
     found = structure["measured"][name]
@@ -264,14 +255,9 @@ def read_measured(name: str, tensors: Tensors, structure: Mapping[str, Any]) -> 
     return MeasuredShapes(names, axes, shapes, low, high, tables, bits.astype(bool))
 
 
-def keyed_tensors(name: str, keyed: Mapping[Any, Float[np.ndarray, " values"]]) -> Tensors:
-    """Arrays of equal length under composite keys; the keys go to the structure."""
-    return {name: np.stack(list(keyed.values()))} if keyed else {}
-
-
 def read_keyed(
     name: str, tensors: Tensors, structure: Mapping[str, Any]
 ) -> dict[Any, Float[np.ndarray, " values"]]:
-    """Rebuild arrays under composite keys; files of before there were some have none."""
+    """Arrays of equal length under composite keys, which the structure has; none in older files."""
     keys = [tuple(key) for key in structure["keys"].get(name, ())]
     return dict(zip(keys, tensors[name], strict=True)) if keys else {}

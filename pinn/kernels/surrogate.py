@@ -110,10 +110,8 @@ class RooflineFit:
 
     def lookup(self, chip: str, name: str) -> Float[np.ndarray, " terms"]:
         """Weights for a chip and family, or the nearest pool."""
-        for key in ((chip, name), ("*", name), ("*", "*")):
-            if key in self.weights:
-                return self.weights[key]
-        raise KeyError("a roofline fit without the pool of all rows")
+        keys = ((chip, name), ("*", name), ("*", "*"))
+        return next(self.weights[key] for key in keys if key in self.weights)
 
     def seconds(
         self,

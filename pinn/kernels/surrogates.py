@@ -183,16 +183,16 @@ class KernelSurrogates:
 
     def digest(self) -> str:
         """SHA-256 of everything that was fitted, whatever code fitted it."""
-        structure = self._structure() | {"metadata": None}
-        found = hashlib.sha256(sorted_json(structure).encode())
-        for name, values in sorted(self._tensors().items()):
+        tensors, structure = self._parts()
+        found = hashlib.sha256(sorted_json(structure | {"metadata": None}).encode())
+        for name, values in sorted(tensors.items()):
             found.update(name.encode())
             found.update(np.ascontiguousarray(values).tobytes())
         return found.hexdigest()
 
     def save(self, folder: Path) -> None:
         """Write ``kernels.safetensors`` and ``kernels.json``, which holds the other's hash."""
-        stored.write(Path(folder), self._tensors(), self._structure())
+        stored.write(Path(folder), *self._parts())
 
     @staticmethod
     def load(folder: Path) -> KernelSurrogates:
@@ -220,30 +220,25 @@ class KernelSurrogates:
             metadata=structure["metadata"],
         )
 
-    def _tensors(self) -> dict[str, np.ndarray]:
-        tensors: dict[str, np.ndarray] = {}
-        for operator in OPERATORS:
-            surrogate: OperatorSurrogate = getattr(self, operator.name)
-            tensors |= stored.operator_tensors(surrogate)
-        for name, shapes in self.measured.items():
-            tensors |= stored.measured_tensors(name, shapes)
-        for name, keyed in self._keyed().items():
-            tensors |= stored.keyed_tensors(name, keyed)
-        return tensors
-
-    def _keyed(self) -> dict[str, dict[Any, np.ndarray]]:
-        return {
+    def _parts(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays by name, and everything else, JSON-ready."""
+        operators: list[OperatorSurrogate] = [getattr(self, o.name) for o in OPERATORS]
+        keyed = {
             key: dict(getattr(getattr(self, part), name))
             for part, keys in _KEYS.items()
             for name, key in keys.items()
         }
-
-    def _structure(self) -> dict[str, Any]:
-        return {
-            "operators": {
-                o.name: stored.operator_structure(getattr(self, o.name)) for o in OPERATORS
+        tensors = {name: np.stack(list(of.values())) for name, of in keyed.items() if of}
+        for surrogate in operators:
+            tensors |= stored.operator_tensors(surrogate)
+        for name, shapes in self.measured.items():
+            tensors |= stored.measured_tensors(name, shapes)
+        return tensors, {
+            "operators": {o.operator.name: stored.operator_structure(o) for o in operators},
+            "measured": {
+                name: {"names": m.names, "axes": m.axes, "tables": m.tables}
+                for name, m in self.measured.items()
             },
-            "measured": {name: stored.measured_structure(m) for name, m in self.measured.items()},
-            "keys": {name: [list(k) for k in keyed] for name, keyed in self._keyed().items()},
+            "keys": {name: list(of) for name, of in keyed.items()},
             "metadata": dict(self.metadata),
         }

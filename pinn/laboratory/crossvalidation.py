@@ -272,7 +272,7 @@ def mean_steps(
     """The step in the middle of each row's load: ``concurrency`` and lengths are its columns."""
     values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
     each = zip(deployments, values, strict=True)
-    return [Step(deployment, decode_step(*load), gpu_known) for deployment, load in each]
+    return [(deployment, decode_step(*load), gpu_known) for deployment, load in each]
 
 
 def _read_predictions(folder: Path) -> pd.DataFrame:

@@ -22,8 +22,7 @@ from pinn.laboratory.metrics import error_summary, error_text
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.speculation import deployment_features
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, map_runs
-from pinn.simulator.run import RequestRecords
+from pinn.simulator.many import Job
 from pinn.specs.serving import SGLANG
 from pinn.training.data.deployments import MeasuredDeployment, measured_deployment
 from pinn.training.data.engine_deployments import (
@@ -32,6 +31,7 @@ from pinn.training.data.engine_deployments import (
     read_other_campaign,
 )
 from pinn.training.data.released import released_predictions
+from pinn.training.serving_rows import mean_times
 
 # Networks of the checkpoint on measured deployments of other engines, models left out.
 #
@@ -96,11 +96,11 @@ def score_engines(
         Job(one.served, one.workload, LinearLatency(one.served, beta, alpha))
         for one, beta, alpha in _with_coefficients(rows, network, left_out)
     ]
-    means = np.array(map_runs(lambda _, run: _mean_itl_and_ttft_s(run.requests), jobs, workers))
+    means = mean_times(jobs, workers)
     peer = released_predictions().set_index("row_id").reindex(rows["row_id"])
     return rows.assign(
-        network_tpot_s=means[:, 0],
-        network_ttft_s=means[:, 1],
+        network_tpot_s=means.tpot_s,
+        network_ttft_s=means.ttft_s,
         aiconfigurator_tpot_s=peer["tpot_s"].to_numpy(),
         aiconfigurator_ttft_s=peer["ttft_s"].to_numpy(),
     )
@@ -115,11 +115,6 @@ def _with_coefficients(
         chosen = left_out.get(one.deployment.model.name, network)
         found = predict_coefficients(chosen, [one.deployment])
         yield one, found.beta[0], found.alpha[0]
-
-
-def _mean_itl_and_ttft_s(requests: RequestRecords) -> tuple[float, float]:
-    served = requests.finished
-    return float(np.nanmean(requests.mean_itl_s[served])), float(requests.ttft_s[served].mean())
 
 
 def engine_table(scores: pd.DataFrame) -> pd.DataFrame:

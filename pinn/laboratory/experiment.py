@@ -21,7 +21,6 @@ from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.intervals import calibration_path, write_calibration
 from pinn.coefficients.trained_network import Checkpoint, save_checkpoint
 from pinn.common.tables import write_frame
-from pinn.engines.deployment import Deployment
 from pinn.kernels.exclusion import Exclusion
 from pinn.laboratory.crossvalidation import cross_validate
 from pinn.laboratory.folds import (
@@ -88,7 +87,11 @@ def run_experiment(config: DictConfig) -> dict[str, Any]:
         path = _fit_all(config, measured, results, scores, folder)
         summary["checkpoint"] = str(path)
         if config.evaluation.splits and config.kernels.enabled:
-            _calibrate(config, measured, path)
+            # Intervals from everything that the folds left out, their networks beside them.
+            networks = fold_networks(config, measured, folder)
+            keep_networks(networks, folder)
+            found = calibrate_folds(config, measured, networks, path)
+            write_calibration(found, calibration_path(path))
         if config.publish:
             summary["published"] = str(publish(path, Path(config.publish)))
     return summary
@@ -153,22 +156,22 @@ def _fit_all(
         network = serving_learner(config).learn(measured.rows, folder / "logs" / "all")
     if len(scores):
         write_frame(scores, folder / "serving_runs.csv", float_format="%.6g")
-        _print_runs(pd.read_csv(folder / "serving_runs.csv", dtype={"stage": str}))
+        table = pd.read_csv(folder / "serving_runs.csv", dtype={"stage": str})
+        print_scores(table)
+        for method, part in table.groupby("method", sort=False):
+            print_summary(summarize_runs(part), {str(method): ranking_inversions(part)})
     metadata = _metadata(config, measured, network) | {
         "kernels": kernels,
         "scalars": scalars,
         "held_out_results": results.to_dict("records"),
     }
-    deployments = [*measured.rows.deployments, *(run.deployment for run in measured.runs)]
-    return _save(network, metadata, tuple(dict.fromkeys(deployments)), folder)
-
-
-def _calibrate(config: DictConfig, measured: Measured, path: Path) -> None:
-    """Intervals from everything that the folds left out, and the folds' networks beside them."""
-    networks = fold_networks(config, measured, path.parent)
-    keep_networks(networks, path.parent)
-    found = calibrate_folds(config, measured, networks, path)
-    write_calibration(found, calibration_path(path))
+    runs = (run.deployment for run in measured.runs)
+    deployments = tuple(dict.fromkeys([*measured.rows.deployments, *runs]))
+    names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)
+    anchors = np.concatenate(embed(deployments), axis=1)
+    path = folder / "checkpoint.safetensors"
+    save_checkpoint(Checkpoint(network.trained(), metadata, anchors, names), path)
+    return path
 
 
 def _metadata(
@@ -188,22 +191,3 @@ def _metadata(
         "parameters": network.parameter_count,
         "sources": sources,
     }
-
-
-def _save(
-    network: CoefficientNetwork,
-    metadata: dict[str, Any],
-    deployments: tuple[Deployment, ...],
-    folder: Path,
-) -> Path:
-    names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)
-    anchors = np.concatenate(embed(deployments), axis=1)
-    path = folder / "checkpoint.safetensors"
-    save_checkpoint(Checkpoint(network.trained(), metadata, anchors, names), path)
-    return path
-
-
-def _print_runs(table: pd.DataFrame) -> None:
-    print_scores(table)
-    for method, scores in table.groupby("method", sort=False):
-        print_summary(summarize_runs(scores), {str(method): ranking_inversions(scores)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from pinn.training.serving_rows import ServingRows, SimulatedRows, serving_rows,
 
 # Methods that predict TPOT and TTFT of deployments they have not seen.
 
-#: (TPOT, TTFT) in seconds of every row; NaN where the method cannot predict one.
-Prediction = tuple[np.ndarray, np.ndarray]
+#: TPOT and TTFT in seconds of every row; NaN where the method cannot predict one.
+Prediction = SimulatedRows | tuple[np.ndarray, np.ndarray]
 Predictor = Callable[[ServingRows], Prediction]
 
 #: ``logs`` of methods that keep none, and so share no fit.
@@ -71,18 +71,15 @@ def _learn_network(
     learner: ServingLearner, train: ServingRows, _: Exclusion, folder: Path
 ) -> Predictor:
     network = learner.learn(train, folder)
-    return lambda rows: _prediction(predict(network, rows))
-
-
-def _prediction(found: SimulatedRows) -> Prediction:
-    return found.tpot_s, found.ttft_s
+    return partial(predict, network)
 
 
 def without_kernels(config: DictConfig) -> list[Method]:
     """What learns from measured deployments alone, as the configuration says."""
     alone = serving_learner(config)
+    network = replace(alone.network, corrected=False)
     return [
-        learned_network("global vector", alone.without_correction()),
+        learned_network("global vector", replace(alone, network=network)),
         learned_network("network, no kernels", alone),
     ]
 
@@ -119,7 +116,7 @@ def _learn_from_kernels(
     fits: KernelFits, train: ServingRows, exclude: Exclusion, _: Path
 ) -> Predictor:
     learned = fits.learn(train, exclude)
-    return lambda rows: _prediction(predict(learned.network, rows))
+    return partial(predict, learned.network)
 
 
 def _learn_teacher(fits: KernelFits, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
@@ -128,7 +125,7 @@ def _learn_teacher(fits: KernelFits, train: ServingRows, exclude: Exclusion, _: 
     def from_kernels(rows: ServingRows) -> Prediction:
         betas = learned.teacher.betas(rows.deployments)
         alpha = np.tile(learned.fit.alpha, (len(betas), 1))
-        return _prediction(simulate_rows(rows, betas, alpha))
+        return simulate_rows(rows, betas, alpha)
 
     return from_kernels
 

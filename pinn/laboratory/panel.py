@@ -346,7 +346,7 @@ def step_rows(one: MeasuredSteps, beta: Float[np.ndarray, " features"]) -> pd.Da
     features = step_features(step_costs([one.deployment]), sums)
     return pd.DataFrame(
         {
-            "group": f"{STEPS}: {one.model}",
+            "group": f"{STEPS}: {one.deployment.model.name}",
             "configuration": one.run,
             "gpu": STEPS_GPU,
             "metric": np.where(one.batches.prefill_requests > 0, "ttft", "tpot"),

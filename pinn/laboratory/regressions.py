@@ -16,6 +16,7 @@ from pinn.common.files import file_sha256
 from pinn.errors import PinnError
 from pinn.laboratory.formulas import Bases
 from pinn.laboratory.methods import Method, Prediction, Predictor
+from pinn.physics.descriptors import embed
 from pinn.training.serving_rows import ServingRows
 
 #: Of every row, for TPOT and for TTFT.
@@ -156,7 +157,7 @@ def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
         loads: By row id: concurrency, prompt and output tokens.
         rows: Of which one matrix for TPOT is made, and one for TTFT.
     """
-    free, rates = rows.embedding()
+    free, rates = embed(rows.deployments)
     load = np.log(loads.loc[list(rows.row_id)].to_numpy(np.float64))
     shared = [free[rows.deployment], rates[rows.deployment], load]
     pairs = ((rows.tpot_features, rows.tpot_floor_s), (rows.ttft_features, rows.ttft_floor_s))

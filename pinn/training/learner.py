@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import lightning
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings, log_huber
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import fit_scale
+from pinn.physics.descriptors import embed
 from pinn.training.serving_rows import ServingRows, SimulatedRows, simulate_rows
 
 # Learning from measured deployments: the shared base, alpha and, if asked, the correction.
@@ -67,7 +68,7 @@ class Repeat(IterableDataset):
 
 def serving_batch(rows: ServingRows) -> TensorBatch:
     """The rows as tensors, with the embedding of their deployments."""
-    free, rates = rows.embedding()
+    free, rates = embed(rows.deployments)
     arrays = {
         "free": free,
         "rates": rates,
@@ -175,7 +176,7 @@ class ServingLearner:
     def learn(self, rows: ServingRows, folder: Path) -> CoefficientNetwork:
         """Train a network; logs and the state to resume from go to ``folder``."""
         torch.manual_seed(self.seed)
-        network = CoefficientNetwork(self.network, fit_scale(*rows.embedding())).double()
+        network = CoefficientNetwork(self.network, fit_scale(*embed(rows.deployments))).double()
         epochs = -(-self.fit.steps // STEPS_PER_EPOCH)
         trainer = self.trainer(max_epochs=epochs, folder=folder)
         last = folder / "last.ckpt"
@@ -186,10 +187,6 @@ class ServingLearner:
             weights_only=True,
         )
         return network.requires_grad_(False).eval()
-
-    def without_correction(self) -> ServingLearner:
-        """A copy of the learner, restricted to one global vector."""
-        return replace(self, network=replace(self.network, corrected=False))
 
 
 def predict(network: CoefficientNetwork, rows: ServingRows) -> SimulatedRows:

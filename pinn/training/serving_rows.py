@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import compress
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,6 @@ from jaxtyping import Bool, Float, Int
 from pinn.common.store import remembered_table
 from pinn.engines.deployment import Deployment
 from pinn.physics.costs import step_costs
-from pinn.physics.descriptors import embed
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.physics.step_values import floor_seconds
@@ -105,10 +105,6 @@ class ServingRows:
         }
         return replace(self, **kept)
 
-    def embedding(self) -> tuple[Float[np.ndarray, "m descriptors"], Float[np.ndarray, "m rates"]]:
-        """Descriptors and log rates of the distinct deployments."""
-        return embed(self.deployments)
-
 
 def model_weights(models: Sequence[str]) -> Float[np.ndarray, " n"]:
     """1 / sqrt(rows of the same model), scaled to mean 1: no model drowns the others."""
@@ -183,19 +179,16 @@ def _sums(job: Job, run: Run) -> list[float]:
 # What coefficients say of measured deployments: their benchmarks, simulated with them.
 
 
-@dataclass(frozen=True)
-class SimulatedRows:
+class SimulatedRows(NamedTuple):
     """Means over the requests of each row's benchmark.
 
     Attributes:
         tpot_s: Time per output token after the first.
         ttft_s: Time to first token, from the moment of sending.
-        e2e_s: End-to-end latency.
     """
 
     tpot_s: Float[np.ndarray, " n"]
     ttft_s: Float[np.ndarray, " n"]
-    e2e_s: Float[np.ndarray, " n"]
 
 
 def simulate_rows(
@@ -214,15 +207,15 @@ def simulate_rows(
         Job(m.served, m.workload, LinearLatency(m.served, beta[i], alpha[i]))
         for m, i in zip(rows.measured, rows.deployment, strict=True)
     ]
-    means = np.array(map_runs(_means, jobs)).reshape(-1, 3)
-    return SimulatedRows(*means.T)
+    return mean_times(jobs)
 
 
-def _means(_: Job, run: Run) -> tuple[float, float, float]:
+def mean_times(jobs: Sequence[Job], workers: int | None = None) -> SimulatedRows:
+    """Simulate benchmarks."""
+    return SimulatedRows(*np.array(map_runs(_means, jobs, workers)).reshape(-1, 2).T)
+
+
+def _means(_: Job, run: Run) -> tuple[float, float]:
     requests = run.requests
     served = requests.finished
-    return (
-        float(np.nanmean(requests.mean_itl_s[served])),
-        float(requests.ttft_s[served].mean()),
-        float(requests.e2e_s[served].mean()),
-    )
+    return float(np.nanmean(requests.mean_itl_s[served])), float(requests.ttft_s[served].mean())

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from pinn.coefficients.coefficient_network import CoefficientNetwork
-from pinn.coefficients.surrogate import Surrogate, batch_floor_seconds
+from pinn.coefficients.surrogate import Surrogate, batch_floor_seconds, batch_seconds
 from pinn.common.files import file_sha256
 from pinn.engines.deployment import Deployment
 from pinn.laboratory.folds import CHECKPOINT_COLUMN
@@ -53,7 +53,7 @@ def test_its_steps_respect_the_floor_and_grow_with_context_on_every_gpu(released
         # A T4 has no kernels of mxfp4; laws of times hold there all the same.
         flags = ServingSpec(tensor_parallel_size=tp)
         deployment = Deployment(spec, load_gpu(name), flags, force=True)
-        times = released.step_seconds(deployment, BATCHES)
+        times = batch_seconds(released.coefficients([deployment]).beta[0], deployment, BATCHES)
         assert np.isfinite(times).all()
         assert (times >= batch_floor_seconds(deployment, BATCHES) * (1 - 1e-12)).all()
         decodes = times[:9].reshape(3, 3)

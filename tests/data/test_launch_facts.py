@@ -48,7 +48,7 @@ def clean():
 @pytest.fixture(scope="module")
 def looked_up():
     """Every decoded row of the file with its facts, by id."""
-    raw = silicon.read_csv(silicon.package_folder() / "systems" / "silicon_sample.csv")
+    raw = silicon.read_csv(silicon.systems_folder() / "silicon_sample.csv")
     raw = raw[raw["mode"] == "agg"]
     vllm, others = raw[raw["backend"] == "vllm"], raw[raw["backend"].isin(["sglang", "trtllm"])]
     rows = pd.concat([silicon.decode(vllm), decode_engines(others)])

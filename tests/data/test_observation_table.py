@@ -135,12 +135,6 @@ def test_the_report_must_count_these_rows(tmp_path):
         table.write_observations(rows({}), tmp_path / "a.parquet", report(2))
 
 
-def test_columns_are_described_once():
-    names = [column.name for column in table.COLUMNS]
-    assert len(set(names)) == len(names)
-    assert all(column.meaning for column in table.COLUMNS)
-
-
 def test_a_foreign_file_is_refused_and_nothing_written(tmp_path):
     (tmp_path / "silicon.csv").write_text("a,b\n1,2\n")
     with pytest.raises(PinnError, match=str(tmp_path / "silicon.csv")):

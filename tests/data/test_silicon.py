@@ -48,7 +48,7 @@ def test_what_is_left(clean):
 
 def test_tensor_parallel_twins_of_data_parallel_labels_agree():
     """What the reading of attention_dp_size > 1 as TP = EP = N rests on: the same measured TPOT."""
-    raw = silicon.read_csv(silicon.package_folder() / "systems" / "silicon_sample.csv")
+    raw = silicon.read_csv(silicon.systems_folder() / "silicon_sample.csv")
     raw = raw[(raw["backend"] == "vllm") & (raw["precision"] == "fp8")]
     rows = silicon.decode(raw[raw["model_path"].str.contains("MiniMax")])
     rows = rows[(rows["stored_moe_ep_size"] > 1) & (rows["date"] == "2026-04-03")]
@@ -142,6 +142,7 @@ def test_a_missing_column_raises(tmp_path):
         silicon.read_silicon(path)
 
 
-def test_a_missing_package_names_the_remedy():
-    with pytest.raises(PinnError, match="pip install no-such-package"):
-        silicon.package_folder("no-such-package")
+def test_a_missing_package_names_the_remedy(monkeypatch):
+    monkeypatch.setattr("pinn.kernels.tables.table.find_spec", lambda _: None)
+    with pytest.raises(PinnError, match="pip install aiconfigurator-core"):
+        silicon.systems_folder()

@@ -10,7 +10,6 @@ from left_out_experiment import KIND, observations, write_experiment
 from pinn.coefficients.intervals import NAMES
 from pinn.coefficients.kernel_distance import (
     FoldNetwork,
-    Step,
     coefficient_changes,
     decode_step,
     situation,
@@ -48,7 +47,7 @@ def test_errors_are_log_ratios_beside_all_that_was_known_of_the_row(folder, h100
     rows = serving_rows(observations())
     load = decode_step(*map(float, row[["concurrency", "prompt_tokens", "output_tokens"]]))
     assert load == f"{row['concurrency']} decode @ 272"
-    at = situation(h100_kernels, Step(rows.deployments[rows.deployment[0]], load))
+    at = situation(h100_kernels, rows.deployments[rows.deployment[0]], load)
     assert row["distance"] == pytest.approx(at.distance.total)
     assert row["group"] == "meta-llama/Meta-Llama-3.1-8B on H100-SXM"
 

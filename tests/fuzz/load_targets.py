@@ -88,6 +88,7 @@ def _changed(line: str, changes: list[tuple[int, int, str]]) -> str:
 def check_line(shared: Fuzzed, given: tuple[str, str]) -> None:
     """A command starts a server whose steps take time, and what it says of the rest is text."""
     from pinn.coefficients.configurations import canonical, make_deployment
+    from pinn.coefficients.surrogate import batch_seconds
     from pinn.specs.batch import parse_batch
 
     with warnings.catch_warnings(record=True) as said:
@@ -97,5 +98,6 @@ def check_line(shared: Fuzzed, given: tuple[str, str]) -> None:
     of_engine = {flag.name for flag in flags_of(EngineSpec)}
     named = {name: value for name, value in found.items() if name not in of_engine}
     deployment = make_deployment(canonical(named | {"gpu": given[1]}))
-    (seconds,) = shared.surrogate.step_seconds(deployment, [parse_batch("4 decode @ 9")])
+    beta = shared.surrogate.coefficients([deployment]).beta[0]
+    (seconds,) = batch_seconds(beta, deployment, [parse_batch("4 decode @ 9")])
     assert 0 < seconds < np.inf

@@ -74,11 +74,13 @@ RUNS = (
 
 def _predict(shared: Fuzzed, deployment: Any) -> None:
     """Prediction of an accepted deployment: finite, and not below the floor."""
-    from pinn.coefficients.surrogate import batch_floor_seconds
+    from pinn.coefficients.surrogate import batch_floor_seconds, batch_seconds
     from pinn.specs.batch import parse_batch
 
     batches = [parse_batch("32 decode @ 700"), parse_batch("1 prefill 512 @ 0 + 2 decode @ 9")]
-    seconds = shared.surrogate.step_seconds(deployment, batches)
+    seconds = batch_seconds(
+        shared.surrogate.coefficients([deployment]).beta[0], deployment, batches
+    )
     floor = batch_floor_seconds(deployment, batches)
     assert np.isfinite(seconds).all()
     assert (seconds >= floor * (1 - 1e-9)).all()

@@ -10,6 +10,7 @@ from power_cuts import assert_same_bits, interrupted_trainer
 
 from pinn.coefficients.coefficient_network import NetworkSettings
 from pinn.laboratory.metrics import error_summary
+from pinn.physics.descriptors import embed
 from pinn.training.learner import STEPS_PER_EPOCH, predict, predict_rows, serving_batch
 
 
@@ -33,8 +34,9 @@ def test_tight_priors_keep_the_prior(rows, learner, folder):
 
 
 def test_a_global_vector_is_the_same_everywhere(rows, learner, folder):
-    network = learner.without_correction().learn(rows, folder)
-    beta, alpha = network(*map(torch.from_numpy, rows.embedding()))
+    shared = replace(learner, network=replace(learner.network, corrected=False))
+    network = shared.learn(rows, folder)
+    beta, alpha = network(*map(torch.from_numpy, embed(rows.deployments)))
     np.testing.assert_array_equal(beta.numpy(), np.tile(beta[0].numpy(), (len(beta), 1)))
     np.testing.assert_array_equal(alpha.numpy(), np.tile(alpha[0].numpy(), (len(alpha), 1)))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pinn.coefficients.kernel_distance import Step, decode_step, situation
+from pinn.coefficients.kernel_distance import decode_step, situation
 from pinn.coefficients.surrogate import Surrogate
 from pinn.laboratory.crossvalidation import COLUMNS
 from pinn.laboratory.folds import FIGURES, run_error_rows
@@ -41,7 +41,7 @@ def test_a_run_that_is_predicted_by_what_made_it_has_no_error(latency, h100_kern
     assert [row[metric] for metric in ("tpot", "ttft", "e2e")] == pytest.approx([0, 0, 0])
     assert 0 < row["ttft_share"] < 0.5
     load = decode_step(row["concurrency"], row["prompt_tokens"], row["output_tokens"])
-    at = situation(h100_kernels, Step(latency.deployment, load))
+    at = situation(h100_kernels, latency.deployment, load)
     assert row["distance"] == pytest.approx(at.distance.total)
 
 

@@ -124,7 +124,6 @@ _LATENT_COLUMNS = {
 #: DeepSeek-V3, the one shape that was timed (its config.json); ``num_heads`` of it on a rank.
 SHAPE = LatentAttentionSpec(128, 1536, 512, 128, 64, 128)
 HIDDEN_SIZE = 7168
-KV_LORA_RANK, ROPE_DIM = SHAPE.kv_lora_rank, SHAPE.qk_rope_head_dim
 _MODULE = ["kv_precision", "gemm_precision", "heads", "sequences"]
 _RULES: Rules = {
     "shape is not DeepSeek-V3's": lambda r: r["model"] != "deepseek-ai/DeepSeek-V3",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Float
 from rich.console import Console
 
-from pinn.coefficients.coefficients import CoefficientSet, read_coefficient_set
+from pinn.coefficients.coefficients import NAMES, CoefficientSet, read_coefficient_set
 from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.coefficients.surrogate import Surrogate, batch_seconds
 from pinn.common.documents import read_json
@@ -181,7 +181,8 @@ def read_side(path: Path, method: str) -> Side:
     if path.suffix == ".safetensors":
         surrogate = Surrogate.load(path)
         held_out = surrogate.checkpoint.metadata.get("held_out_results") or []
-        return Side(Scores(_of_method(_results(held_out), method)), surrogate)
+        results = pd.DataFrame(held_out, columns=list(RESULT_COLUMNS))
+        return Side(Scores(_of_method(results, method)), surrogate)
     if path.suffix == ".json":
         given = read_coefficient_set(path)
         return Side(Scores(_calibration_results(given)), given=given, ends=_ends(read_json(path)))
@@ -219,10 +220,6 @@ def _of_method(table: pd.DataFrame, method: str) -> pd.DataFrame:
     return table[table["method"] == method]
 
 
-def _results(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    return pd.DataFrame(list(records), columns=list(RESULT_COLUMNS))
-
-
 def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
     """Errors of a calibration's coefficients: parts of the run's time are the splits."""
     rows = [
@@ -237,7 +234,7 @@ def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
         for row in given.calibration.get("errors", ())
         if row["n"] and row["coefficients"] == "calibrated"
     ]
-    return _results(rows)
+    return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
 
 
 def _ends(tree: Any) -> dict[str, tuple[float, float]]:
@@ -302,15 +299,13 @@ def compare_coefficients(a: Side, b: Side) -> pd.DataFrame:
     if a.given is None and b.given is None:
         return pd.DataFrame()
     rows = []
-    names = [f"beta.{name}" for name in STEP_FEATURES]
-    names += [f"alpha.{name}" for name in REQUEST_FEATURES]
-    units = [f.unit for f in STEP_FEATURES.values()] + [f.unit for f in REQUEST_FEATURES.values()]
+    units = [f.unit for f in (*STEP_FEATURES.values(), *REQUEST_FEATURES.values())]
     for deployment in _deployments(a, b).values():
         of_a, of_b = (
             np.concatenate(side.coefficients(deployment, name)).tolist()
             for side, name in ((a, "A"), (b, "B"))
         )
-        for name, unit, x, y in zip(names, units, of_a, of_b, strict=True):
+        for name, unit, x, y in zip(NAMES, units, of_a, of_b, strict=True):
             ratio = y / x if x else (1.0 if not y else float("inf"))
             rows.append((name, unit, x, y, ratio, _inside((a.ends or {}).get(name), y)))
     return pd.DataFrame(rows, columns=["name", "unit", "a", "b", "ratio", "verdict"])

@@ -50,12 +50,8 @@ def evaluate(
 
     Example: pinn evaluate --fast
     """
-    if context.invoked_subcommand is None:
-        _suite(fast, overrides or [])
-
-
-def _suite(fast: bool, overrides: list[str]) -> None:
-
+    if context.invoked_subcommand is not None:
+        return
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from hydra.utils import get_method
@@ -66,7 +62,7 @@ def _suite(fast: bool, overrides: list[str]) -> None:
     conf = conf_file("train.yaml").parent
     # A look writes nothing where it is taken.
     place = [f"output_dir='{cache_folder() / 'evaluate'}'"] if fast else []
-    given = ["+experiment=suite", f"fast={str(fast).lower()}", *place, *overrides]
+    given = ["+experiment=suite", f"fast={str(fast).lower()}", *place, *(overrides or [])]
     try:
         with initialize_config_dir(str(conf), version_base="1.3"):
             config = compose("train", overrides=given)

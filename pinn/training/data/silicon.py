@@ -11,6 +11,7 @@ import pandas as pd
 from pinn.common.files import ReadReport, file_sha256
 from pinn.common.tables import read_frame
 from pinn.errors import PinnError
+from pinn.kernels.tables.table import systems_folder
 from pinn.server.benchmarks.inferencex import LABEL_SCHEMES, PROMPTS_PER_CONCURRENCY
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 from pinn.training.data.launch_facts import (
@@ -225,21 +226,7 @@ _RAW_NAMES = {
     "silicon_tpot_ms": "tpot_s",
 }
 #: Columns of an observation.
-CANONICAL = tuple(column.name for column in COLUMNS)
-
-
-def package_folder(package: str = PACKAGE) -> Path:
-    """Folder of an installed package, found without importing it.
-
-    Raises:
-        PinnError: If the package is not installed.
-    """
-    spec = importlib.util.find_spec(package.replace("-", "_"))
-    if spec is None or not spec.submodule_search_locations:
-        raise PinnError(
-            f"the package {package} is not installed: run 'pip install {package}==0.12.0'"
-        )
-    return Path(spec.submodule_search_locations[0])
+CANONICAL = tuple(COLUMNS)
 
 
 def read_silicon(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
@@ -300,7 +287,7 @@ def sample_file(path: Path | None) -> tuple[Path, str]:
     if path is not None:
         return path, ""
     version = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}"
-    return package_folder() / "systems" / "silicon_sample.csv", version
+    return systems_folder() / "silicon_sample.csv", version
 
 
 def decode(raw: pd.DataFrame) -> pd.DataFrame:

@@ -20,59 +20,42 @@ from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 from pinn.training.data.launch_facts import SERVING_FLAGS
 
-
-@dataclass(frozen=True)
-class Column:
-    """One column of the table.
-
-    Attributes:
-        name: Its name; declared here and nowhere else.
-        kind: ``text``, ``flag``, ``count`` (a whole number of at least 1), ``from zero`` (one of
-            at least 0), ``seconds`` (positive) or ``passed`` (a flag of ``ServingSpec`` as text,
-            empty where it was not passed).
-        unit: SI unit; empty where there is none.
-        meaning: What it holds.
-    """
-
-    name: str
-    kind: str
-    unit: str
-    meaning: str
-
-
-_PASSED = "the engine's flag of that name as it was passed; empty for the release's default"
 _FLAGS = {flag.name: flag for flag in flags_of(ServingSpec)}
 
-COLUMNS = (
-    Column("row_id", "text", "", "unique name of the row in its source"),
-    Column("model", "text", "", "name in the model catalogue"),
-    Column("gpu", "text", "", "GPU system, such as h100_sxm"),
-    Column("precision", "text", "", "quantization scheme of the weights"),
-    Column("tensor_parallel_size", "count", "", "GPUs that share each layer"),
-    Column("data_parallel_size", "count", "", "replicas of the attention"),
-    Column("enable_expert_parallel", "flag", "", "whole experts on each GPU instead of slices"),
-    *(Column(flag, "passed", "", _PASSED) for flag in SERVING_FLAGS),
-    Column("async_scheduling", "text", "", "whether it was passed; empty for the default"),
-    Column("stream_interval", "text", "token", "tokens that are sent at once; empty for one"),
-    Column("fuse_attn_quant", "text", "", "whether attention quantizes its output: as passed"),
-    Column("piecewise_tokens", "text", "token", "largest step in a piecewise graph: as passed"),
-    Column("environment", "text", "", "variables that can change kernels"),
-    Column("drafts", "text", "", "what speculates and how many tokens; empty for nothing"),
-    Column("prompts_per_client", "count", "", "requests of the benchmark per unit of concurrency"),
-    Column("warmups_per_client", "from zero", "", "the same before it, all of one prompt"),
-    Column("concurrency", "count", "", "requests kept in flight by the closed loop"),
-    Column("prompt_tokens", "count", "token", "nominal prompt length"),
-    Column("output_tokens", "count", "token", "nominal output length"),
-    Column("ttft_s", "seconds", "s", "mean time to first token, initial burst included"),
-    Column("tpot_s", "seconds", "s", "mean time per output token after the first"),
-    Column("engine", "text", "", "serving engine: vllm, sglang or trtllm"),
-    Column("engine_version", "text", "", "its release, as its image names it, or 'unknown'"),
-    Column("image", "text", "", "container that ran; empty where nobody knows"),
-    Column("script", "text", "", "launch script and commit that tell the flags; may be empty"),
-    Column("facts", "text", "", "how sure the flags are: known, likely, ambiguous or unknown"),
-    Column("date", "text", "", "day of the measurement, ISO 8601; empty where not recorded"),
-    Column("series", "text", "", "equal for rows that differ only in concurrency and build"),
-)
+#: Column -> its kind, which is ``text``, ``flag``, ``count`` (a whole number of at least 1),
+#: ``from zero`` (one of at least 0), ``seconds`` (positive) or ``passed`` (a flag of
+#: ``ServingSpec`` as text, empty where it was not passed).
+COLUMNS = {
+    "row_id": "text",  # unique name of the row in its source
+    "model": "text",  # name in the model catalogue
+    "gpu": "text",  # GPU system, such as h100_sxm
+    "precision": "text",  # quantization scheme of the weights
+    "tensor_parallel_size": "count",  # GPUs that share each layer
+    "data_parallel_size": "count",  # replicas of the attention
+    "enable_expert_parallel": "flag",  # whole experts on each GPU instead of slices
+    # As they were passed; empty for the release's default.
+    **dict.fromkeys(SERVING_FLAGS, "passed"),
+    "async_scheduling": "text",  # whether it was passed; empty for the default
+    "stream_interval": "text",  # tokens that are sent at once; empty for one
+    "fuse_attn_quant": "text",  # whether attention quantizes its output: as passed
+    "piecewise_tokens": "text",  # largest step in a piecewise graph: as passed
+    "environment": "text",  # variables that can change kernels
+    "drafts": "text",  # what speculates and how many tokens; empty for nothing
+    "prompts_per_client": "count",  # requests of the benchmark per unit of concurrency
+    "warmups_per_client": "from zero",  # the same before it, all of one prompt
+    "concurrency": "count",  # requests kept in flight by the closed loop
+    "prompt_tokens": "count",  # nominal prompt length
+    "output_tokens": "count",  # nominal output length
+    "ttft_s": "seconds",  # mean time to first token, initial burst included
+    "tpot_s": "seconds",  # mean time per output token after the first
+    "engine": "text",  # serving engine: vllm, sglang or trtllm
+    "engine_version": "text",  # its release, as its image names it, or 'unknown'
+    "image": "text",  # container that ran; empty where nobody knows
+    "script": "text",  # launch script and commit that tell the flags; may be empty
+    "facts": "text",  # how sure the flags are: known, likely, ambiguous or unknown
+    "date": "text",  # day of the measurement, ISO 8601; empty where not recorded
+    "series": "text",  # equal for rows that differ only in concurrency and build
+}
 _DTYPES = {
     "text": "str", "passed": "str", "flag": "bool", "count": "int64", "from zero": "int64",
     "seconds": "float64",
@@ -122,16 +105,16 @@ def validate(rows: pd.DataFrame, what: str = "the observations") -> pd.DataFrame
         PinnError: If the table is empty, lacks a column, holds a value that its column forbids,
             or names a row twice.
     """
-    missing = [c.name for c in COLUMNS if c.name not in rows.columns]
+    missing = [name for name in COLUMNS if name not in rows.columns]
     if missing:
         raise PinnError(
             f"{what} lack the column(s) {', '.join(missing)}: write them anew with this version"
         )
     if rows.empty:
         raise PinnError(f"{what} are empty: check the reader's report for what was refused")
-    rows = rows[[c.name for c in COLUMNS]].reset_index(drop=True)
-    for column in COLUMNS:
-        rows[column.name] = _checked(rows[column.name], column, what)
+    rows = rows[list(COLUMNS)].reset_index(drop=True)
+    for name, kind in COLUMNS.items():
+        rows[name] = _checked(rows[name], kind, f"{what}: {name}")
     twice = rows.loc[rows["row_id"].duplicated(), "row_id"]
     if not twice.empty:
         raise PinnError(f"{what} name {len(twice)} row(s) twice, first {twice.iloc[0]!r}")
@@ -210,27 +193,27 @@ def manifest_path(path: Path) -> Path:
     return path.with_suffix(".manifest.json")
 
 
-def _checked(values: pd.Series, column: Column, what: str) -> pd.Series:
+def _checked(values: pd.Series, kind: str, what: str) -> pd.Series:
     """The values with their column's dtype, or an error that names the first bad one."""
     if values.isna().any():
-        raise PinnError(f"{what}: {column.name} is missing in {int(values.isna().sum())} row(s)")
-    if column.kind in _WANTED:
+        raise PinnError(f"{what} is missing in {int(values.isna().sum())} row(s)")
+    if kind in _WANTED:
         numbers = pd.to_numeric(values, errors="coerce")
-        least = numbers >= 0 if column.kind == "from zero" else numbers > 0
+        least = numbers >= 0 if kind == "from zero" else numbers > 0
         bad = ~(np.isfinite(numbers) & least)
-        if column.kind != "seconds":
+        if kind != "seconds":
             bad |= numbers != np.floor(numbers)
         if bad.any():
             raise PinnError(
-                f"{what}: {column.name} must be {_WANTED[column.kind]}, got {values[bad].iloc[0]} "
+                f"{what} must be {_WANTED[kind]}, got {values[bad].iloc[0]} "
                 f"({int(bad.sum())} row(s) like it)"
             )
         values = numbers
-    elif column.kind == "passed":
-        flag = _FLAGS[column.name]
+    elif kind == "passed":
+        flag = _FLAGS[str(values.name)]
         for text in set(values) - {""}:
-            flag.check(flag.read(text, f"{what}: {column.name}"))
-    elif column.kind == "flag" and not values.isin([True, False]).all():
-        raise PinnError(f"{what}: {column.name} must be true or false, got {values.iloc[0]!r}")
-    dtype: Any = _DTYPES[column.kind]
+            flag.check(flag.read(text, what))
+    elif kind == "flag" and not values.isin([True, False]).all():
+        raise PinnError(f"{what} must be true or false, got {values.iloc[0]!r}")
+    dtype: Any = _DTYPES[kind]
     return values.astype(dtype)

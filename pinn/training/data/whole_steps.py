@@ -65,7 +65,6 @@ class MeasuredSteps:
 
     Attributes:
         run: Where they were measured.
-        model: Name as measured.
         deployment: What ran.
         batches: What a step of each kind held: equal decodes beside equal chunks.
         seconds: Median time of each kind.
@@ -73,7 +72,6 @@ class MeasuredSteps:
     """
 
     run: str
-    model: str
     deployment: Deployment
     batches: UniformBatches
     seconds: Float[np.ndarray, " kinds"]
@@ -203,7 +201,7 @@ def _medians(
     groups = steps.groupby(kind)
     batches, seconds = _batches(groups[list(_BATCH)].mean()), groups["seconds"].median().to_numpy()
     count = groups.size().to_numpy()
-    return MeasuredSteps(run, deployment.model.name, deployment, batches, seconds, count)
+    return MeasuredSteps(run, deployment, batches, seconds, count)
 
 
 def _batches(steps: pd.DataFrame) -> UniformBatches:

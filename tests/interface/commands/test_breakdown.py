@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from pinn.coefficients.surrogate import batch_seconds
 from pinn.interface.commands.breakdown_report import PART_LOOKS
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.batch import parse_batch
@@ -55,7 +56,9 @@ def test_parts_features_and_kernels_add_up_to_the_step(run, tmp_path, kernels_fo
     assert result.exit_code == 0, result.output
     report = json.loads(path.read_text())
     surrogate, (llama, *_) = measured
-    times = 1e6 * surrogate.step_seconds(llama, [parse_batch(b) for b in batches])
+    times = 1e6 * batch_seconds(
+        surrogate.coefficients([llama]).beta[0], llama, [parse_batch(b) for b in batches]
+    )
     assert [step["network_us"] for step in report["steps"]] == pytest.approx(times)
     for step in report["steps"]:
         for which in ("network_us", "composed_us"):

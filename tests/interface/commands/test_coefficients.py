@@ -11,7 +11,7 @@ from strategies import deployments
 
 from pinn.coefficients.coefficients import read_coefficient_set
 from pinn.coefficients.configurations import canonical, make_deployment
-from pinn.coefficients.surrogate import batch_floor_seconds
+from pinn.coefficients.surrogate import batch_floor_seconds, batch_seconds
 from pinn.interface.commands.coefficient_table import coefficient_table
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
@@ -76,7 +76,7 @@ def test_json_holds_values_units_batches_and_distance(run, tmp_path, measured):
     surrogate, (llama, *_) = measured
     parsed = [parse_batch(b) for b in batches]
     assert [entry["batch"] for entry in report["batches"]] == list(batches)
-    times = surrogate.step_seconds(llama, parsed)
+    times = batch_seconds(surrogate.coefficients([llama]).beta[0], llama, parsed)
     floors = batch_floor_seconds(llama, parsed)
     assert [e["step_time_us"] for e in report["batches"]] == pytest.approx(1e6 * times)
     assert [e["floor_us"] for e in report["batches"]] == pytest.approx(1e6 * floors)
@@ -179,7 +179,9 @@ def test_a_table_equals_one_configuration_at_a_time(measured, several):
     np.testing.assert_allclose(table.filter(regex=r"^alpha\.").to_numpy(), each.alpha, rtol=1e-12)
     for row, deployment in enumerate(both):
         batches = [parse_batch(text) for text in texts]
-        times = 1e6 * surrogate.step_seconds(deployment, batches)
+        times = 1e6 * batch_seconds(
+            surrogate.coefficients([deployment]).beta[0], deployment, batches
+        )
         floors = 1e6 * batch_floor_seconds(deployment, batches)
         for text, time, floor in zip(texts, times, floors, strict=True):
             assert table[f"step_time_us: {text}"][row] == pytest.approx(time, rel=1e-12)
