@@ -106,12 +106,8 @@ def compose_many(
     seconds = np.zeros((len(deployments), len(batches[0]), len(COMPOSED_PARTS)))
     for column, kinds in enumerate(COMPOSED_PARTS.values()):
         for kind in kinds:
-            found = [
-                call
-                for i, (d, b) in enumerate(zip(deployments, batches, strict=True))
-                for call in kind.calls(i, d, b)
-            ]
-            _add(seconds[:, :, column], kernels, kind, deployments, found)
+            asked = [list(kind.calls(*each)) for each in zip(deployments, batches, strict=True)]
+            _add(seconds[:, :, column], kernels, kind, deployments, asked)
     return seconds
 
 
@@ -120,14 +116,16 @@ def _add(
     kernels: KernelSurrogates,
     kind: Kernels,
     deployments: Sequence[Deployment],
-    calls: Sequence[Call],
+    asked: Sequence[Sequence[Call]],
 ) -> None:
-    """Look the calls up and add their times to their deployments' steps."""
+    """Look the calls of each deployment up and add their times to its steps."""
+    places = [i for i, of_deployment in enumerate(asked) for _ in of_deployment]
+    calls = [call for of_deployment in asked for call in of_deployment]
     if not calls:
         return
-    gpus = tuple(dict.fromkeys(deployments[c.deployment].gpu for c in calls))
+    gpus = tuple(dict.fromkeys(deployments[i].gpu for i in places))
     forms = tuple(dict.fromkeys(c.form for c in calls))
-    gpu_ids = np.array([[gpus.index(deployments[c.deployment].gpu)] for c in calls])
+    gpu_ids = np.array([[gpus.index(deployments[i].gpu)] for i in places])
     form_ids = np.array([[forms.index(c.form)] for c in calls])
     width = seconds.shape[1]
     sizes = [
@@ -136,17 +134,17 @@ def _add(
     ]
     times = kind.seconds(kernels, Coded(gpus, gpu_ids), Coded(forms, form_ids), *sizes)
     counts = np.stack([np.broadcast_to(np.float64(c.count), width) for c in calls])
-    np.add.at(seconds, [c.deployment for c in calls], counts * times)
+    np.add.at(seconds, places, counts * times)
 
 
-def _gemm(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _gemm(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     for matmul in dense_matmuls(deployment.model, deployment.recipe.tensor_parallel_size):
         rows = batches.requests if matmul.per_sequence else batches.tokens
         if matmul.name == "kv_b_proj":
             # A chunk expands the keys and values of the tokens before it once more (vLLM's
             # MLACommonImpl._compute_prefill_context).
             rows = rows + batches.prefill_requests * batches.prefill_cached
-        yield Call(i, matmul.weights.name, matmul.count, (rows, matmul.n, matmul.k))
+        yield Call(matmul.weights.name, matmul.count, (rows, matmul.n, matmul.k))
 
 
 def _products(kernels: KernelSurrogates, gpu: Coded, form: Coded, m, n, k) -> np.ndarray:
@@ -160,18 +158,18 @@ def _products(kernels: KernelSurrogates, gpu: Coded, form: Coded, m, n, k) -> np
     return seconds
 
 
-def _experts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _experts(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     if deployment.model.moe is not None and deployment.expert_kernels in (AUTO, MARLIN):
-        yield _expert_call(i, deployment, batches)
+        yield _expert_call(deployment, batches)
 
 
-def _other_experts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _other_experts(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     # Which kernels is one size more: 1 for Triton's, 0 for CUTLASS's.
     if deployment.expert_kernels not in (AUTO, MARLIN):
-        yield _expert_call(i, deployment, batches, float(deployment.expert_kernels == TRITON))
+        yield _expert_call(deployment, batches, float(deployment.expert_kernels == TRITON))
 
 
-def _expert_call(i: int, deployment: Deployment, batches: UniformBatches, *more: float) -> Call:
+def _expert_call(deployment: Deployment, batches: UniformBatches, *more: float) -> Call:
     model, recipe = deployment.model, deployment.recipe
     assert model.moe is not None
     sizes = (
@@ -185,7 +183,7 @@ def _expert_call(i: int, deployment: Deployment, batches: UniformBatches, *more:
         3.0 if model.moe.gated else 2.0,
     )
     form, count = deployment.expert_kernel_format.name, model.moe_layers
-    return Call(i, form, count * _expert_time(deployment, batches), (*sizes, *more))
+    return Call(form, count * _expert_time(deployment, batches), (*sizes, *more))
 
 
 def _expert_time(
@@ -216,20 +214,20 @@ def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes
     return call_by_call(seconds, gpu, form, triton, *shape) + ROUTING_SECONDS
 
 
-def _decode_attention(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _decode_attention(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     rows = (batches.decode_requests, batches.decode_context + 1)
     # Other kernels than vLLM's count as so many of them.
-    return _attention(i, deployment, rows, deployment.decode_attention_time)
+    return _attention(deployment, rows, deployment.decode_attention_time)
 
 
-def _prefill_attention(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _prefill_attention(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     """A chunk of p tokens after s cached ones attends to as many pairs as sqrt(p^2 + 2 p s)."""
     new, cached = batches.prefill_tokens, batches.prefill_cached
-    return _attention(i, deployment, (batches.prefill_requests, np.sqrt(new**2 + 2 * new * cached)))
+    return _attention(deployment, (batches.prefill_requests, np.sqrt(new**2 + 2 * new * cached)))
 
 
 def _attention(
-    i: int, deployment: Deployment, rows: tuple[np.ndarray, np.ndarray], times: float = 1.0
+    deployment: Deployment, rows: tuple[np.ndarray, np.ndarray], times: float = 1.0
 ) -> Iterator[Call]:
     """Ordinary attention of ``rows``: sequences and tokens of each."""
     tp = deployment.recipe.tensor_parallel_size
@@ -238,21 +236,21 @@ def _attention(
         if isinstance(attention, AttentionSpec):
             heads = (attention.heads // tp, max(attention.kv_heads // tp, 1))
             sizes = (*rows, *heads, attention.head_dim, attention.window_tokens or 0)
-            yield Call(i, deployment.kv_cache_precision.name, group.count * times, sizes)
+            yield Call(deployment.kv_cache_precision.name, group.count * times, sizes)
 
 
-def _latent_decode(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _latent_decode(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     rows = (batches.decode_requests, batches.decode_context + 1)
     for count, attention, heads in _latent_layers(deployment):
         sizes = (*rows, heads, attention.kv_lora_rank, attention.qk_rope_head_dim)
-        yield Call(i, deployment.kv_cache_precision.name, count, sizes)
+        yield Call(deployment.kv_cache_precision.name, count, sizes)
 
 
-def _latent_prefill(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _latent_prefill(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     rows = (batches.prefill_requests, batches.prefill_tokens, batches.prefill_cached)
     for count, attention, heads in _latent_layers(deployment):
         sizes = (*rows, heads, attention.head_dim, attention.v_head_dim)
-        yield Call(i, "bf16", count, sizes)
+        yield Call("bf16", count, sizes)
 
 
 def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentionSpec, int]]:
@@ -263,7 +261,7 @@ def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentio
             yield group.count, attention, attention.heads // deployment.recipe.tensor_parallel_size
 
 
-def _all_reduce(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     """Two per layer and one for the embedding; a full-width q/k norm needs one more.
 
     The norm sums one fp32 square per token for q and one for k.
@@ -274,10 +272,10 @@ def _all_reduce(i: int, deployment: Deployment, batches: UniformBatches) -> Iter
     size = batches.tokens * model.hidden_size * ACTIVATION_BYTES
     faster = 1 - deployment.recipe.all_reduce_latency
     halves = sum(g.count * g.halves for g in model.layer_groups if g.runs)
-    yield Call(i, "bf16", 1 + halves, (tp, size, 0, faster))
+    yield Call("bf16", 1 + halves, (tp, size, 0, faster))
     for group in model.layer_groups:
         if getattr(group.attention, "qk_norm_full_width", False):
-            yield Call(i, "fp32", group.count, (tp, batches.tokens * 8.0, 1, faster))
+            yield Call("fp32", group.count, (tp, batches.tokens * 8.0, 1, faster))
 
 
 def _reduce(
@@ -288,7 +286,7 @@ def _reduce(
     return kernels.all_reduce.seconds(gpu, ranks, size) - saved + norm * NORM_SECONDS
 
 
-def _exchange(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _exchange(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     """Dispatch and combine of everyone's tokens.
 
     vLLM's are an all-gather and a reduce-scatter by NCCL (0.20.1
@@ -301,7 +299,7 @@ def _exchange(i: int, deployment: Deployment, batches: UniformBatches) -> Iterat
     ranks = recipe.tensor_parallel_size * recipe.data_parallel_size
     size = batches.tokens * ranks * model.hidden_size * ACTIVATION_BYTES
     by_nccl = float(deployment.serving.engine == VLLM)
-    yield Call(i, "bf16", model.moe_layers, (ranks, size, by_nccl))
+    yield Call("bf16", model.moe_layers, (ranks, size, by_nccl))
 
 
 def _gather_and_scatter(
@@ -311,11 +309,11 @@ def _gather_and_scatter(
     return np.where(by_nccl > 0, gathered, kernels.all_reduce.seconds(gpu, ranks, size))
 
 
-def _sampling(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _sampling(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     """As long as the kernels took when they were timed, scaled by the datasheet's bandwidth."""
     costs = step_costs([deployment])
     seconds = costs.sampled_step_s + batches.requests * costs.sampled_request_s
-    yield Call(i, "fp32", 1, (seconds,))
+    yield Call("fp32", 1, (seconds,))
 
 
 _MESSAGE = ("gpus", "bytes")

@@ -72,7 +72,7 @@ def _uses(
     gpu, one = Coded((deployment.gpu,), np.zeros((1, 1), int)), np.zeros((1, 1), int)
     for part, kinds in COMPOSED_PARTS.items():
         for kind in kinds:
-            for call in kind.calls(0, deployment, batches) if kind.sizes else ():
+            for call in kind.calls(deployment, batches) if kind.sizes else ():
                 arguments = [np.full((1, 1), size, dtype=np.float64) for size in call.sizes]
                 seconds = kind.seconds(kernels, gpu, Coded((call.form,), one), *arguments).item()
                 sizes = _named(kind.sizes, call)

@@ -25,16 +25,14 @@ from pinn.specs.serving import ServingSpec
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel in the steps of one deployment.
+    """One kernel in the steps of a deployment.
 
     Attributes:
-        deployment: Index of the deployment.
         form: Number format; of recurrent and sparse mixers the operator.
         count: How often a step runs it, a number or one per batch.
         sizes: Arguments of the surrogate, each a number or one per batch.
     """
 
-    deployment: int
     form: str
     count: float | Float[np.ndarray, " n"]
     sizes: tuple[Any, ...]
@@ -45,13 +43,13 @@ class Kernels:
     """Kernels of one kind in a part of a step.
 
     Attributes:
-        calls: Those of a deployment's steps, from its index, itself and its batches.
+        calls: Those of a deployment's steps, from itself and its batches.
         seconds: What they take, from surrogates, chips, formats and a call's sizes.
         sizes: What the first sizes of a call are called; none where nothing timed is behind them.
         operator: The operator that was fitted to measured ones; empty where there is none.
     """
 
-    calls: Callable[[int, Deployment, UniformBatches], Iterator[Call]]
+    calls: Callable[[Deployment, UniformBatches], Iterator[Call]]
     seconds: Callable[..., Float[np.ndarray, "..."]]
     sizes: tuple[str, ...] = ()
     operator: str = ""
@@ -128,9 +126,7 @@ _CHOSEN = "sparse attention"
 _LEAST_HEADS = 64
 
 
-def state_calls(
-    phase: Phase, i: int, deployment: Deployment, batches: UniformBatches
-) -> Iterator[Call]:
+def state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     """States read and written by decodes, or scans of prompts."""
     requests, tokens, _ = phase.rows(batches)
     for group in deployment.model.layer_groups:
@@ -140,12 +136,10 @@ def state_calls(
             kept = (mixer.chunk_tokens, mixer.state_bytes_per_element)
             names = phase.operators.get(mixer.kind, (mixer.kind,))
             seconds = _datasheet_seconds(phase, deployment, group, batches)
-            yield from _calls(i, group, names, (requests, tokens, *widths, *kept), seconds)
+            yield from _calls(group, names, (requests, tokens, *widths, *kept), seconds)
 
 
-def indexed_calls(
-    phase: Phase, i: int, deployment: Deployment, batches: UniformBatches
-) -> Iterator[Call]:
+def indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     """Scores of all keys, the choice of the best and attention to these."""
     for group in deployment.model.layer_groups:
         mixer = group.attention
@@ -154,15 +148,15 @@ def indexed_calls(
             sizes = (*phase.rows(batches), mixer.indexer.heads, heads, mixer.indexer.top_k)
             names = (*_CHOOSING, _CHOSEN) if mixer.indexer.heads else (_CHOSEN,)
             seconds = _datasheet_seconds(phase, deployment, group, batches)
-            yield from _calls(i, group, names, sizes, seconds)
+            yield from _calls(group, names, sizes, seconds)
 
 
 def _calls(
-    i: int, group: LayerGroup, operators: Sequence[str], sizes: tuple[Any, ...], seconds: Seconds
+    group: LayerGroup, operators: Sequence[str], sizes: tuple[Any, ...], seconds: Seconds
 ) -> Iterator[Call]:
     """One per operator; the first brings the mixer's time at datasheet rates along."""
     for operator in operators:
-        yield Call(i, operator, group.count, (*sizes, seconds))
+        yield Call(operator, group.count, (*sizes, seconds))
         seconds = 0.0 * seconds
 
 
