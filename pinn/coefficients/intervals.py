@@ -303,9 +303,6 @@ BELONGS = ("recipe_sha256", "data_sha256")
 #: Part of the coefficients -> metric whose error is common to all of them.
 _COMMON = {"beta": "tpot", "alpha": "ttft"}
 
-#: Parts of the file that are what the intervals hold.
-_AS_IT_IS = ("checkpoint_sha256", "coefficients", "sources", "coverage", "level")
-
 #: Metrics whose half-widths are learned.
 LEARNED = ("tpot", "ttft")
 
@@ -419,11 +416,15 @@ def _of_tree(tree: dict[str, Any], checkpoint: Path, path: Path) -> StatedInterv
             f"{path} belongs to another checkpoint than {checkpoint}: calibrate this one"
         )
     return StatedIntervals(
-        half_widths={k: HalfWidth(**v) for k, v in tree["half_widths"].items()},
-        kinds=tuple(KindErrors(**kind) for kind in tree["kinds"]),
-        belongs={name: tree[name] for name in BELONGS if name in tree},
-        errors=tree.get("errors", {}),
-        **{name: tree[name] for name in _AS_IT_IS},
+        tree["checkpoint_sha256"],
+        {k: HalfWidth(**v) for k, v in tree["half_widths"].items()},
+        tree["coefficients"],
+        tuple(KindErrors(**kind) for kind in tree["kinds"]),
+        {name: tree[name] for name in BELONGS if name in tree},
+        tuple(tree["sources"]),
+        tuple(tree["coverage"]),
+        tree.get("errors", {}),
+        tree["level"],
     )
 
 

@@ -63,18 +63,13 @@ def kernel_distance(
     for use in used:
         share = use.total_seconds / whole
         other = _gpu_gap(use, deployment.gpu)
-        apart = share * _distance(use, deployment.gpu)
+        stretch = UNMEASURED if use.nearest is None else use.nearest.stretch
+        apart = share * (stretch + other)
         by_operator[use.operator] = by_operator.get(use.operator, 0.0) + apart
         shares[use.operator] = shares.get(use.operator, 0.0) + share
         elsewhere += share * (other > 0)
         gap += share * other
     return KernelDistance(sum(by_operator.values()), by_operator, elsewhere, gap, shares)
-
-
-def _distance(use: KernelUse, gpu: GpuSpec) -> float:
-    if use.nearest is None:
-        return UNMEASURED
-    return use.nearest.stretch + _gpu_gap(use, gpu)
 
 
 def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
@@ -193,7 +188,9 @@ def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.Da
         if not fold.checkpoint.is_file():
             raise PinnError(f"no weights of the fold at {fold.checkpoint}: run the experiment")
         without = load_checkpoint(fold.checkpoint).network
-        changes = _changes(without, network, fold.left_out)
+        before, after = (_coefficients(each, fold.left_out) for each in (without, network))
+        both = (before > 0) & (after > 0)
+        changes = np.log(np.where(both, after, 1.0) / np.where(both, before, 1.0))
         about = pd.DataFrame(
             {
                 "split": fold.split,
@@ -204,14 +201,6 @@ def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.Da
         )
         parts.append(pd.concat([about, pd.DataFrame(changes, columns=list(NAMES))], axis=1))
     return pd.concat(parts, ignore_index=True)
-
-
-def _changes(
-    without: TrainedNetwork, network: TrainedNetwork, deployments: Sequence[Deployment]
-) -> Float[np.ndarray, "deployments coefficients"]:
-    before, after = (_coefficients(found, deployments) for found in (without, network))
-    both = (before > 0) & (after > 0)
-    return np.log(np.where(both, after, 1.0) / np.where(both, before, 1.0))
 
 
 def _coefficients(

@@ -167,8 +167,8 @@ def read_serving_runs(
     rows = _canonical(rows, model_configs, workloads)
     unnamed = rows["engine_version"] == ""
     rows.loc[unnamed, "engine_version"] = ASSUMED_RELEASE
-    noted = {f"release not stated: assumed vLLM {ASSUMED_RELEASE}": int(unnamed.sum())}
-    noted = noted if unnamed.any() else {}
+    assumed = f"release not stated: assumed vLLM {ASSUMED_RELEASE}"
+    noted = {assumed: int(unnamed.sum())} if unnamed.any() else {}
     return rows, ReadReport(path.name, "", file_sha256(path), len(raw), len(rows), refused, noted)
 
 
