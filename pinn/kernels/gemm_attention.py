@@ -155,7 +155,8 @@ class DecodeAttention(_Attention):
 
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
         """Cached keys and values in the cache's format."""
-        return decode_work(*(sizes[name] for name in self.sizes()), hw.element_bytes)
+        own = {name: sizes[name] for name in self.sizes()}
+        return decode_work(**own, kv_bytes=hw.element_bytes)
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Columns in this order.
