@@ -299,7 +299,7 @@ def compare_coefficients(a: Side, b: Side) -> pd.DataFrame:
     if a.given is None and b.given is None:
         return pd.DataFrame()
     rows = []
-    units = [f.unit for f in (*STEP_FEATURES.values(), *REQUEST_FEATURES.values())]
+    units = [f.unit for f in STEP_FEATURES.values()] + [f.unit for f in REQUEST_FEATURES.values()]
     for deployment in _deployments(a, b).values():
         of_a, of_b = (
             np.concatenate(side.coefficients(deployment, name)).tolist()
