@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pinn.simulator import arrays
-from pinn.simulator.compiler import inner
+from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.state import ARRIVED, PREEMPTED
 
 # Queues of requests: linked lists for arrival order, binary heaps for moments in time.
 
 
-@inner
 def append_waiting(engine, replica, r):
     """``FCFSRequestQueue.add_request``."""
     state = arrays.replicas(engine, replica)
@@ -22,7 +21,6 @@ def append_waiting(engine, replica, r):
     state.waiting += 1
 
 
-@inner
 def prepend_waiting(engine, replica, r):
     """``FCFSRequestQueue.prepend_request``."""
     state = arrays.replicas(engine, replica)
@@ -35,7 +33,6 @@ def prepend_waiting(engine, replica, r):
     state.waiting += 1
 
 
-@inner
 def remove_waiting(engine, replica, r):
     """``FCFSRequestQueue.remove_request``."""
     state = arrays.replicas(engine, replica)
@@ -51,7 +48,6 @@ def remove_waiting(engine, replica, r):
     state.waiting -= 1
 
 
-@inner
 def append_input(engine, replica, r):
     """A request enters the engine's input queue (``EngineCoreProc.process_input_sockets``)."""
     state = arrays.replicas(engine, replica)
@@ -64,7 +60,6 @@ def append_input(engine, replica, r):
     state.input += 1
 
 
-@inner
 def pop_input(engine, replica):
     """The oldest request of the input queue."""
     state = arrays.replicas(engine, replica)
@@ -76,7 +71,6 @@ def pop_input(engine, replica):
     return r
 
 
-@inner
 def push_heap(times, ids, size, time, r):
     """Insert into a heap of ``size`` entries."""
     i = size
@@ -86,7 +80,6 @@ def push_heap(times, ids, size, time, r):
     times[i], ids[i] = time, r
 
 
-@inner
 def pop_heap(times, ids, size):
     """Remove the earliest of ``size`` entries and return its request."""
     first, time, r = ids[0], times[size - 1], ids[size - 1]
@@ -110,13 +103,11 @@ def pop_heap(times, ids, size):
 # request; their prefix hits follow the full-attention group alone.
 
 
-@inner
 def blocks_for(engine, tokens):
     """Blocks of one KV cache group that hold so many tokens."""
     return -(-tokens // engine.block_size)
 
 
-@inner
 def extra_blocks_for(engine, tokens):
     """Blocks of the other KV cache groups: further full ones, and windowed ones up to a window."""
     blocks = blocks_for(engine, tokens)
@@ -124,7 +115,6 @@ def extra_blocks_for(engine, tokens):
     return (engine.full_groups - 1) * blocks + engine.window_groups * windowed
 
 
-@inner
 def take_block(engine, replica):
     """``BlockPool.get_new_blocks``: the least recently freed block, dropped from the cache."""
     block = arrays.next_free(engine, replica, 0)
@@ -135,7 +125,6 @@ def take_block(engine, replica):
     return block
 
 
-@inner
 def unlink_block(engine, replica, block):
     """``FreeKVCacheBlockQueue.remove``."""
     after, before = (
@@ -147,7 +136,6 @@ def unlink_block(engine, replica, block):
     arrays.replicas(engine, replica).free_blocks -= 1
 
 
-@inner
 def release_block(engine, replica, block, first):
     """``BlockPool.free_blocks`` of one block: to the end of the free list, or to its beginning."""
     arrays.references(engine, replica)[block] -= 1
@@ -165,7 +153,6 @@ def release_block(engine, replica, block, first):
     arrays.replicas(engine, replica).free_blocks += 1
 
 
-@inner
 def touch_block(engine, replica, block):
     """``BlockPool.touch``: one more request uses a cached block."""
     if arrays.references(engine, replica, block) == 0:
@@ -174,7 +161,6 @@ def touch_block(engine, replica, block):
     arrays.replicas(engine, replica).held_blocks += 1
 
 
-@inner
 def remember_key(engine, replica, block, key):
     """``BlockHashToBlockMap.insert``: blocks of equal content queue up behind the first."""
     arrays.block_key(engine, replica)[block] = key
@@ -188,7 +174,6 @@ def remember_key(engine, replica, block, key):
     arrays.twin(engine, replica)[last] = block
 
 
-@inner
 def forget_key(engine, replica, block):
     """``BlockPool._maybe_evict_cached_block``."""
     key = arrays.block_key(engine, replica, block)
@@ -205,7 +190,6 @@ def forget_key(engine, replica, block):
     arrays.twin(engine, replica)[before] = after
 
 
-@inner
 def cached_blocks(engine, replica, r):
     """``KVCacheManager.get_computed_blocks``: length of the longest cached prefix, in blocks.
 
@@ -224,7 +208,6 @@ def cached_blocks(engine, replica, r):
     return hits
 
 
-@inner
 def grow(engine, replica, r, tokens):
     """``KVCacheManager.allocate_slots`` of a request that has blocks: all it needs, or nothing."""
     request = arrays.requests(engine, r)
@@ -246,7 +229,6 @@ def grow(engine, replica, r, tokens):
     return True
 
 
-@inner
 def fits(engine, replica, r, hits, tokens):
     """Whether so many tokens of a waiting request have room, its first ``hits`` blocks cached.
 
@@ -262,7 +244,6 @@ def fits(engine, replica, r, hits, tokens):
     return needed <= arrays.replicas(engine, replica).free_blocks
 
 
-@inner
 def admit(engine, replica, r, hits, tokens):
     """``allocate_slots`` of a request without blocks, whose first ``hits`` blocks are cached."""
     request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
@@ -279,7 +260,6 @@ def admit(engine, replica, r, hits, tokens):
     return grow(engine, replica, r, tokens)
 
 
-@inner
 def key_blocks(engine, replica, r, tokens):
     """``SingleTypeKVCacheManager.cache_blocks``: full blocks become findable."""
     request = arrays.requests(engine, r)
@@ -292,7 +272,6 @@ def key_blocks(engine, replica, r, tokens):
     request.keyed_blocks = full
 
 
-@inner
 def free_request(engine, replica, r):
     """``KVCacheManager.free``: last block first, so that the tail of a prefix is evicted first.
 
@@ -315,7 +294,6 @@ def free_request(engine, replica, r):
     request.slot, request.blocks, request.keyed_blocks, request.extra_blocks = -1, 0, 0, 0
 
 
-@inner
 def preempt(engine, replica, r):
     """A running request loses its blocks and begins anew; where it waits is the caller's to say."""
     request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
@@ -330,7 +308,6 @@ def preempt(engine, replica, r):
 # What a batch holds: its requests, and the sums that step features are made of.
 
 
-@inner
 def add_to_batch(engine, replica, r, tokens):
     """Put a request into the batch that is being made up, and advance it.
 
@@ -371,7 +348,6 @@ def add_to_batch(engine, replica, r, tokens):
         sums[9] += tokens * (request.prompt + tokens / 2)
 
 
-@inner
 def _account(sums, new, cached, prefill, window):
     """Add a request to the sums of ``pinn.physics.batch_sums.BatchSums``, in order."""
     if prefill:
@@ -387,14 +363,12 @@ def _account(sums, new, cached, prefill, window):
         sums[6] += min(cached + 1, window)
 
 
-@inner
 def _pairs(tokens, window):
     """(query, key) pairs of a prompt: the i-th token sees min(i, window) keys."""
     inside = min(tokens, window)
     return inside * (inside + 1) / 2 + (tokens - inside) * inside
 
 
-@inner
 def round_up_decodes(engine, replica):
     """A step of decodes alone runs as the next larger CUDA graph, with rows of one token added.
 
@@ -410,3 +384,6 @@ def round_up_decodes(engine, replica):
     sums[1] += added
     sums[3] += added
     sums[6] += added
+
+
+compiled_inside(__name__)

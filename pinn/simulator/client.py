@@ -13,7 +13,7 @@ from pinn.simulator.blocks import (
     push_heap,
     remove_waiting,
 )
-from pinn.simulator.compiler import inner
+from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import (
     group_of,
     hear_of_step,
@@ -42,7 +42,6 @@ from pinn.simulator.state import (
 PUBLISH_INTERVAL_S = 0.1
 
 
-@inner
 def next_send_s(engine):
     """When the next request is sent; infinity while that is not known yet."""
     if engine.role == DECODES:
@@ -61,14 +60,12 @@ def next_send_s(engine):
     return moment
 
 
-@inner
 def _leave(engine):
     pop_heap(arrays.ending_s(engine), arrays.ending_id(engine), engine.endings)
     engine.endings -= 1
     engine.sent -= 1
 
 
-@inner
 def send(engine, moment):
     """Send the next request; -1 if the server refuses it at once.
 
@@ -91,7 +88,6 @@ def send(engine, moment):
     return r
 
 
-@inner
 def _take_next(engine):
     """Requests in their order; at a decode server, as they come from the prefill servers."""
     if engine.role == DECODES:
@@ -101,7 +97,6 @@ def _take_next(engine):
     return engine.next - 1
 
 
-@inner
 def _route(engine, moment):
     """``DPLBAsyncMPClient.get_core_engine_for_request``: least of 4 x waiting + running.
 
@@ -129,7 +124,6 @@ def _route(engine, moment):
     return best
 
 
-@inner
 def hand_over(engine, r, work_s):
     """The API server takes a request in and passes it on.
 
@@ -151,7 +145,6 @@ def hand_over(engine, r, work_s):
         engine.deadlines += 1
 
 
-@inner
 def resolve(engine, r, moment):
     """A client sees its request end; the stage may be over and the next one open."""
     if engine.role == DECODES:
@@ -168,7 +161,6 @@ def resolve(engine, r, moment):
         _open_stage(engine, engine.stage_end_s + engine.stage_gap_s)
 
 
-@inner
 def pass_on(engine, r, moment):
     """A request leaves for the other pool, where it arrives at a moment."""
     arrays.leaving_s(engine)[engine.leaving] = moment
@@ -177,7 +169,6 @@ def pass_on(engine, r, moment):
     engine.progress += 1
 
 
-@inner
 def _open_stage(engine, moment):
     engine.open_stage += 1
     engine.opened_s = moment
@@ -185,7 +176,6 @@ def _open_stage(engine, moment):
         engine.unresolved = arrays.stage_sizes(engine, engine.open_stage)
 
 
-@inner
 def open_next_stage(engine):
     """Stages that do not wait open by the clock, once the one before is sent."""
     if engine.stages_wait or engine.next == engine.n_requests:
@@ -194,7 +184,6 @@ def open_next_stage(engine):
         _open_stage(engine, arrays.stage_starts_s(engine, engine.open_stage + 1))
 
 
-@inner
 def hang_up(engine, now):
     """Clients whose patience has run out disconnect, which aborts their requests.
 
@@ -225,7 +214,6 @@ def hang_up(engine, now):
 # ``AsyncScheduler._update_request_with_output``.
 
 
-@inner
 def update_from_output(engine, replica, column, now, token_s, completion_s):
     """Hand the tokens of batch ``column`` to its requests at engine time ``now``."""
     hear_of_step(engine, now)
@@ -271,7 +259,6 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
         _drop_ended(engine, replica)
 
 
-@inner
 def _append_tokens(engine, request, server, now, tokens):
     """Count a step's tokens and the gap since those before, runs of equal gaps together.
 
@@ -300,13 +287,11 @@ def _append_tokens(engine, request, server, now, tokens):
     request.gap_start_s = server.start_s
 
 
-@inner
 def _is_like(engine, i, gap, tokens):
     """Whether a recorded gap is as long as another and ends with as many tokens."""
     return arrays.gap_s(engine, i) == gap and arrays.gap_tokens(engine, i) == tokens
 
 
-@inner
 def _finish(engine, replica, r, completion_s):
     """``check_stop`` at max_tokens and ``_free_request``; a preempted request may end too."""
     request = arrays.requests(engine, r)
@@ -321,7 +306,6 @@ def _finish(engine, replica, r, completion_s):
         resolve(engine, r, request.last_sent_s + delay)
 
 
-@inner
 def _drop_ended(engine, replica):
     """``remove_all`` of those that run no more: the others keep their order."""
     running, state = arrays.running(engine, replica), arrays.replicas(engine, replica)
@@ -331,3 +315,6 @@ def _drop_ended(engine, replica):
             running[kept] = running[i]
             kept += 1
     state.running = kept
+
+
+compiled_inside(__name__)

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any, cast
 
 import numba
+from numba.core import typed_passes, untyped_passes
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase
 from numba.core.compiler_machinery import PassManager
-from numba.core.typed_passes import (
-    IRLegalization,
-    NativeLowering,
-    NoPythonBackend,
-    NopythonTypeInference,
-    PreLowerStripPhis,
-)
-from numba.core.untyped_passes import (
-    FixupArgs,
-    GenericRewrites,
-    IRProcessing,
-    ReconstructSSA,
-    TranslateByteCode,
-)
 from numba.extending import overload, register_jitable
 
 from pinn.common.files import cache_folder
@@ -76,16 +65,16 @@ class _Whole(JITCodeLibrary):
 
 
 _PASSES: list[Any] = [
-    TranslateByteCode(),
-    FixupArgs(),
-    IRProcessing(),
-    GenericRewrites(),
-    ReconstructSSA(),
-    NopythonTypeInference(),
-    PreLowerStripPhis(),
-    IRLegalization(),
-    NativeLowering(),
-    NoPythonBackend(),
+    untyped_passes.TranslateByteCode(),
+    untyped_passes.FixupArgs(),
+    untyped_passes.IRProcessing(),
+    untyped_passes.GenericRewrites(),
+    untyped_passes.ReconstructSSA(),
+    typed_passes.NopythonTypeInference(),
+    typed_passes.PreLowerStripPhis(),
+    typed_passes.IRLegalization(),
+    typed_passes.NativeLowering(),
+    typed_passes.NoPythonBackend(),
 ]
 
 
@@ -159,3 +148,10 @@ _INNER: dict[str, Any] = {
 inner = register_jitable(**_INNER)
 #: What stands for a function of Python in compiled code, as ``numba.extending.overload``.
 compiled_as: Any = partial(overload, jit_options=cast(Any, _INNER))
+
+
+def compiled_inside(module: str) -> None:
+    """Let compiled functions call every function that a module has defined so far."""
+    for function in [*vars(sys.modules[module]).values()]:
+        if isinstance(function, FunctionType) and function.__module__ == module:
+            inner(function)

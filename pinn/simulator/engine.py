@@ -13,7 +13,7 @@ from jaxtyping import Shaped
 from pinn.common.documents import MOST_ENGINE_BYTES, check_size
 from pinn.simulator import arrays
 from pinn.simulator.arrays import ARRAYS, ENGINE, EngineArrays
-from pinn.simulator.compiler import inner
+from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.state import FIRST_SUM, STEP_COLUMNS
 
 # Who belongs to whom: replicas step in groups, and each copy of the deployment has API servers.
@@ -22,26 +22,22 @@ from pinn.simulator.state import FIRST_SUM, STEP_COLUMNS
 # each on its own otherwise, so a group never reaches beyond its copy.
 
 
-@inner
 def group_of(engine, replica):
     """The group that a replica steps with."""
     return replica * engine.n_groups // engine.n_replicas
 
 
-@inner
 def replicas_of(engine, group):
     """(first, number) of the replicas that step together."""
     count = engine.n_replicas // engine.n_groups
     return group * count, count
 
 
-@inner
 def first_server(engine, replica):
     """The first API server of a replica's copy."""
     return replica * engine.n_copies // engine.n_replicas * (engine.n_servers // engine.n_copies)
 
 
-@inner
 def server_of(engine, r):
     """The API server that a request came to: those of a copy take turns.
 
@@ -63,7 +59,6 @@ def server_of(engine, r):
 # operating system's own choice is not modelled.
 
 
-@inner
 def take_in(engine, r, work_s):
     """Take a request in; when that is done."""
     request, server = arrays.requests(engine, r), server_of(engine, r)
@@ -77,7 +72,6 @@ def take_in(engine, r, work_s):
     return server.free_s
 
 
-@inner
 def hear_of_step(engine, now):
     """The engine reports a step: when each server begins with its tokens."""
     for i in range(engine.n_servers):
@@ -85,7 +79,6 @@ def hear_of_step(engine, now):
         server.start_s = max(server.free_s, now)
 
 
-@inner
 def stream(server, now, token_s):
     """Send one token of a step that ended ``now``; the server is free when it is sent."""
     _begin(server, now)
@@ -93,7 +86,6 @@ def stream(server, now, token_s):
     server.free_s = max(server.free_s, now) + token_s
 
 
-@inner
 def note_first(request, server):
     """Remember the request's first token: when it was sent, and the work before it."""
     request.first_sent_s = server.free_s
@@ -102,7 +94,6 @@ def note_first(request, server):
     request.first_streamed = server.streamed
 
 
-@inner
 def note_last(request, server):
     """Remember the request's last token: when it was sent, and the work before it."""
     request.last_sent_s = server.free_s
@@ -111,7 +102,6 @@ def note_last(request, server):
     request.last_streamed = server.streamed
 
 
-@inner
 def _begin(server, now):
     """A server that is idle begins to count its work anew.
 
@@ -131,7 +121,6 @@ def _begin(server, now):
 # of a dense model do not keep step here, so that none waits for another.
 
 
-@inner
 def prompts_wait(engine, group):
     """Whether the next step of a group's replicas leaves new prompts waiting; counts the steps."""
     if engine.prompt_wait_steps == 0:
@@ -141,7 +130,6 @@ def prompts_wait(engine, group):
     return _waits_for_tokens(engine, group)
 
 
-@inner
 def _waits_for_tokens(engine, group):
     """Until so many steps have passed, or prompts and decodes make up a step worth taking."""
     state = arrays.groups(engine, group)
@@ -156,7 +144,6 @@ def _waits_for_tokens(engine, group):
     return False
 
 
-@inner
 def _waits_for_all(engine, group):
     """Until every replica has a prompt, one has no decodes, or so many steps have passed."""
     state = arrays.groups(engine, group)
@@ -175,14 +162,12 @@ def _waits_for_all(engine, group):
     return True
 
 
-@inner
 def _has_prompt(engine, replica):
     """Whether a request waits and a place is free."""
     state = arrays.replicas(engine, replica)
     return state.waiting > 0 and state.running < engine.max_seqs
 
 
-@inner
 def _step_tokens(engine, replica):
     """Tokens of a step of all decodes and waiting prompts, counted up to where a wait ends."""
     state = arrays.replicas(engine, replica)
@@ -207,7 +192,6 @@ def _step_tokens(engine, replica):
 _MASK, _FIRST, _SECOND, _STRIDE = 0x7FFFFFFF, 0x21F0AAAD, 0x735A2D97, 0x1E3779B1
 
 
-@inner
 def verified_tokens(engine, r, sampled):
     """Tokens that a step gives to a request: the next one and the drafted ones that are accepted.
 
@@ -233,18 +217,19 @@ def verified_tokens(engine, r, sampled):
     return 1 + accepted
 
 
-@inner
 def uniform_number(r, place):
     """A number from 0 to 1 that belongs to a request and a place in its output."""
     bits = _mixed((r * _STRIDE & _MASK) ^ _mixed(place + 1))
     return bits / (_MASK + 1)
 
 
-@inner
 def _mixed(bits):
     bits = (bits ^ (bits >> 16)) * _FIRST & _MASK
     bits = (bits ^ (bits >> 15)) * _SECOND & _MASK
     return bits ^ (bits >> 15)
+
+
+compiled_inside(__name__)
 
 
 # An engine before its first request: settings, idle replicas, empty queues.

@@ -21,7 +21,7 @@ from pinn.simulator.client import (
     send,
     update_from_output,
 )
-from pinn.simulator.compiler import compiled, inner
+from pinn.simulator.compiler import compiled, compiled_inside
 from pinn.simulator.engine import first_server, prompts_wait, replicas_of
 from pinn.simulator.hooks import (
     after_output_seconds,
@@ -67,7 +67,6 @@ def advance(engine, latency):
     return FULL
 
 
-@inner
 def act(engine, latency, event, index, moment):
     """Let an event happen; whether every step that it launched has a time."""
     if event == _SEND:
@@ -100,7 +99,6 @@ def act(engine, latency, event, index, moment):
     return True
 
 
-@inner
 def _group_seconds(latency, engine, group):
     """The longest step among the replicas of a group, and whose it is.
 
@@ -117,7 +115,6 @@ def _group_seconds(latency, engine, group):
     return longest, slowest
 
 
-@inner
 def _charge_requests(latency, engine, group):
     """Delays of the requests that this scheduling started or preempted."""
     first, count = replicas_of(engine, group)
@@ -132,7 +129,6 @@ def _charge_requests(latency, engine, group):
             _charge_preemption(engine, r, preemption_seconds(latency, engine, r))
 
 
-@inner
 def has_room(engine):
     """Whether the record buffers can take one more turn."""
     steps_left = engine.step_rows - engine.n_steps
@@ -140,7 +136,6 @@ def has_room(engine):
     return steps_left > engine.depth and gaps_left >= engine.n_replicas * engine.max_seqs
 
 
-@inner
 def next_event(engine):
     """What happens next: (kind, group, moment)."""
     group = 0
@@ -160,7 +155,6 @@ def next_event(engine):
     return END, group, wake
 
 
-@inner
 def _begin_turn(engine, group, now, token_s, completion_s):
     """``EngineCore.step_with_batch_queue`` after its wait, then ``_process_input_queue``."""
     state = arrays.groups(engine, group)
@@ -180,14 +174,12 @@ def _begin_turn(engine, group, now, token_s, completion_s):
         _drain_input(engine, replica, now)
 
 
-@inner
 def _engine_free_s(engine, replica, now):
     """When the engine's loop goes on: it waits for an API server that shares its process."""
     server = arrays.servers(engine, first_server(engine, replica))
     return max(now, server.free_s) if engine.one_process else now
 
 
-@inner
 def _drain_input(engine, replica, now):
     """``EngineCoreProc._process_input_queue``: the scheduler learns of what has arrived.
 
@@ -210,7 +202,6 @@ def _drain_input(engine, replica, now):
             append_waiting(engine, replica, r)
 
 
-@inner
 def _wants_batch(engine, group):
     """Whether the batch queue has room and the scheduler has requests."""
     if arrays.groups(engine, group).in_flight >= engine.depth:
@@ -222,7 +213,6 @@ def _wants_batch(engine, group):
     return False
 
 
-@inner
 def _schedule_group(latency, engine, group):
     """Schedule every replica of a group; their tokens together."""
     state = arrays.groups(engine, group)
@@ -234,7 +224,6 @@ def _schedule_group(latency, engine, group):
     return tokens
 
 
-@inner
 def _launch(engine, group, duration, slowest):
     """Append the batch to the queue; the GPU takes it when it is free.
 
@@ -255,7 +244,6 @@ def _launch(engine, group, duration, slowest):
     _record(engine, group, start, duration, slowest)
 
 
-@inner
 def _launch_nothing(engine, group):
     """A batch without tokens takes a place in the queue and is over with the batch before it.
 
@@ -268,7 +256,6 @@ def _launch_nothing(engine, group):
         state.in_flight += 1
 
 
-@inner
 def _tokens_known_s(engine, group, column):
     """When the tokens that a batch goes on from are known: other stages may be at work on them."""
     moment = 0.0
@@ -282,7 +269,6 @@ def _tokens_known_s(engine, group, column):
     return moment
 
 
-@inner
 def _note_tokens(engine, group, column, end):
     if engine.pipeline == 1:
         return
@@ -294,7 +280,6 @@ def _note_tokens(engine, group, column, end):
                 arrays.requests(engine, r).token_s = end
 
 
-@inner
 def _record(engine, group, start, duration, slowest):
     row = arrays.steps(engine, engine.n_steps)
     engine.n_steps += 1
@@ -317,7 +302,6 @@ def _record(engine, group, start, duration, slowest):
         row[FIRST_SUM + i] = arrays.sums(engine, slowest, i)
 
 
-@inner
 def _end_turn(engine, group):
     """When the group acts again: at the end of its oldest batch, or when something arrives."""
     state = arrays.groups(engine, group)
@@ -338,7 +322,6 @@ def _end_turn(engine, group):
             r = request.after
 
 
-@inner
 def _charge_preemption(engine, r, seconds):
     """A delay that the client sees and the engine does not: it widens the gap to the next token."""
     request = arrays.requests(engine, r)
@@ -346,10 +329,6 @@ def _charge_preemption(engine, r, seconds):
     request.recomputed += request.prompt + request.generated
     if request.generated > 0:
         request.gap_start_s -= seconds
-
-
-#: ``advance`` for a ``LinearCoefficients`` model.
-advance_compiled = compiled(advance)
 
 
 def advance_pools(prefill, decode, prefill_latency, decode_latency):
@@ -370,7 +349,6 @@ def advance_pools(prefill, decode, prefill_latency, decode_latency):
     return FULL
 
 
-@inner
 def _send_on(prefill, decode):
     """Requests whose prompts are computed go to the decode servers, with what patience is left."""
     for i in range(prefill.leaving):
@@ -383,7 +361,6 @@ def _send_on(prefill, decode):
     prefill.leaving = 0
 
 
-@inner
 def _answer(decode, prefill):
     """Clients of requests that have ended hear of it."""
     for i in range(decode.leaving):
@@ -391,5 +368,7 @@ def _answer(decode, prefill):
     decode.leaving = 0
 
 
-#: ``advance_pools`` for ``LinearCoefficients`` models.
+compiled_inside(__name__)
+#: ``advance`` for a ``LinearCoefficients`` model, and ``advance_pools`` for two.
+advance_compiled = compiled(advance)
 advance_pools_compiled = compiled(advance_pools)

@@ -23,7 +23,7 @@ from pinn.simulator.blocks import (
     remove_waiting,
 )
 from pinn.simulator.client import group_of
-from pinn.simulator.compiler import inner
+from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.state import RUNNING
 
 # Steps of decodes where prompts have steps of their own, and whom SGLang retracts for memory.
@@ -35,7 +35,6 @@ from pinn.simulator.state import RUNNING
 LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
 
 
-@inner
 def schedule_decodes(engine, replica):
     """``update_running_batch``: every running request decodes; some are retracted for memory."""
     state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
@@ -65,7 +64,6 @@ def schedule_decodes(engine, replica):
         add_to_batch(engine, replica, r, tokens)
 
 
-@inner
 def _ends_in_flight(engine, r):
     """``_reqs_finishing_inflight`` of 0.5.22 and later: whose last token a queued step makes."""
     request = arrays.requests(engine, r)
@@ -74,7 +72,6 @@ def _ends_in_flight(engine, r):
     return known and request.generated + request.placeholders >= request.output
 
 
-@inner
 def _decode_blocks(engine, replica):
     """``new_tokens_required_next_decode``, in blocks."""
     state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
@@ -91,7 +88,6 @@ def _decode_blocks(engine, replica):
     return needed
 
 
-@inner
 def _retract(engine, replica):
     """``retract_decode``: who has written least goes, the longest prompt first; one stays.
 
@@ -136,7 +132,6 @@ SPARE_TOKENS = 1
 _ADDED, _NO_ROOM, _STOPPED = range(3)
 
 
-@inner
 def schedule_apart(engine, replica):
     """Fill a batch with prompts or, where none can start, with the decodes."""
     state = arrays.replicas(engine, replica)
@@ -155,7 +150,6 @@ def schedule_apart(engine, replica):
         state.polls += PROMPTS_WEIGHT if state.last_prompts else DECODES_WEIGHT
 
 
-@inner
 def _take_stock(engine, replica):
     """``get_next_batch_to_run`` up to the prompts: what has become of the last batch.
 
@@ -181,7 +175,6 @@ def _take_stock(engine, replica):
         state.full = 0
 
 
-@inner
 def _schedule_prompts(engine, replica):
     """``_get_new_batch_prefill_raw``: the prompt that was cut, then waiting ones in their order."""
     state = arrays.replicas(engine, replica)
@@ -230,13 +223,11 @@ def _schedule_prompts(engine, replica):
         r = after
 
 
-@inner
 def _free_tokens(engine, replica):
     """``available_size`` and ``evictable_size`` together."""
     return arrays.replicas(engine, replica).free_blocks * engine.block_size
 
 
-@inner
 def _expected_tokens(engine, replica):
     """``rem_total_token_offset``: what the running requests are expected to write still.
 
@@ -252,7 +243,6 @@ def _expected_tokens(engine, replica):
     return total
 
 
-@inner
 def _go_on(engine, replica, left, expected):
     """``add_chunked_req``: (tokens in whole blocks, what is expected to be written)."""
     state = arrays.replicas(engine, replica)
@@ -271,13 +261,11 @@ def _go_on(engine, replica, left, expected):
     return blocks_for(engine, tokens) * engine.block_size, expected + _spare_block(engine)
 
 
-@inner
 def _spare_block(engine):
     """A block that 0.5.22 and later keep back for each request of a batch."""
     return engine.block_size if engine.foresees else 0
 
 
-@inner
 def _start(engine, replica, r, left, prompts_left, taken, guesses, expected):
     """``add_one_req``: (result, its tokens in whole blocks, tokens it is expected to write)."""
     request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
@@ -312,7 +300,6 @@ def _start(engine, replica, r, left, prompts_left, taken, guesses, expected):
     return _ADDED, paged, promised
 
 
-@inner
 def _unlocked_tokens(engine, replica, r, hits):
     """Cached prefix tokens that nobody else uses: they can no longer be evicted."""
     request, found = arrays.requests(engine, r), 0
@@ -322,7 +309,6 @@ def _unlocked_tokens(engine, replica, r, hits):
     return found * engine.block_size
 
 
-@inner
 def _enter(engine, replica, r, computed):
     """A waiting request becomes a running one."""
     request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
@@ -339,7 +325,6 @@ def _enter(engine, replica, r, computed):
     state.running += 1
 
 
-@inner
 def _guess(engine, replica, r, guesses):
     """``add_req_state``: requests by the tokens that they will still write, with what they hold.
 
@@ -358,7 +343,6 @@ def _guess(engine, replica, r, guesses):
     return guesses
 
 
-@inner
 def _insert(left, held, guesses, request, late):
     """Put a request into the ordered list; unless ``late``, behind its equals."""
     tokens = request.output - request.generated
@@ -379,7 +363,6 @@ def _insert(left, held, guesses, request, late):
     return guesses + 1
 
 
-@inner
 def _all_fit(engine, replica, paged, guesses):
     """``add_one_req_ignore_eos``: whether memory lasts until each of the requests has ended."""
     left, held = arrays.tokens_left(engine), arrays.tokens_held(engine)
@@ -390,3 +373,6 @@ def _all_fit(engine, replica, paged, guesses):
             return False
         free += held[i]
     return True
+
+
+compiled_inside(__name__)

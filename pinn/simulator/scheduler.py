@@ -24,7 +24,7 @@ from pinn.simulator.blocks import (
     remove_waiting,
     round_up_decodes,
 )
-from pinn.simulator.compiler import inner
+from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.hooks import schedule_apart_if
 from pinn.simulator.state import (
     ARRIVED,
@@ -36,7 +36,6 @@ from pinn.simulator.state import (
 )
 
 
-@inner
 def schedule(latency, engine, replica, column, now, prompts_wait):
     """Fill batch ``column`` of a replica, update its requests and return the batch's tokens."""
     state = arrays.replicas(engine, replica)
@@ -61,7 +60,6 @@ def schedule(latency, engine, replica, column, now, prompts_wait):
     return state.tokens
 
 
-@inner
 def _reread_tokens(engine, replica, decodes, context):
     """Context of decodes that a shared prefix has brought into the GPU's cache already.
 
@@ -78,7 +76,6 @@ def _reread_tokens(engine, replica, decodes, context):
     return min(reread, engine.most_reread * context)
 
 
-@inner
 def _schedule_running(engine, replica):
     """Running requests in their order, decodes and chunks alike; the last one makes room."""
     state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
@@ -104,7 +101,6 @@ def _schedule_running(engine, replica):
         i += 1
 
 
-@inner
 def _slots(engine, tokens):
     """Tokens to hold blocks for: those and what a draft is about to write after them."""
     if engine.lookahead > 0:
@@ -112,7 +108,6 @@ def _slots(engine, tokens):
     return tokens
 
 
-@inner
 def _cut(engine, wanted, budget):
     """Tokens of a request that fit the budget; a chunk that is not the last is a whole multiple."""
     if wanted <= budget:
@@ -120,7 +115,6 @@ def _cut(engine, wanted, budget):
     return budget - budget % engine.chunk_multiple
 
 
-@inner
 def _running_tokens(engine, state, request):
     """New tokens of a running request; 0 if it only waits for tokens in flight.
 
@@ -143,7 +137,6 @@ def _running_tokens(engine, state, request):
     return min(tokens, engine.max_model_len - 1 - request.computed)
 
 
-@inner
 def _preempt(engine, replica, r):
     """``Scheduler._preempt_request``: all blocks are freed, the request goes first in line."""
     preempt(engine, replica, r)
@@ -153,7 +146,6 @@ def _preempt(engine, replica, r):
     prepend_waiting(engine, replica, r)
 
 
-@inner
 def _schedule_waiting(engine, replica):
     """Waiting requests in their order, until one does not fit; loading ones are passed over."""
     state = arrays.replicas(engine, replica)
@@ -183,7 +175,6 @@ def _schedule_waiting(engine, replica):
         r = after
 
 
-@inner
 def _start(engine, replica, r):
     """Schedule a waiting request: (whether it fits, whether it loads its keys and values first)."""
     request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
@@ -224,7 +215,6 @@ def _start(engine, replica, r):
     return True, False
 
 
-@inner
 def _load(engine, replica, r, hits):
     """Keys and values arrive over the network: blocks now, work later, one transfer at a time.
 
@@ -252,7 +242,6 @@ def _load(engine, replica, r, hits):
     return True, True
 
 
-@inner
 def _finish_loading(engine, replica, r):
     """``Scheduler._update_waiting_for_remote_kv``: at least one token is left to compute."""
     request = arrays.requests(engine, r)
@@ -260,3 +249,6 @@ def _finish_loading(engine, replica, r):
     request.computed, request.transferred = computed, ARRIVED
     request.status = WAITING
     key_blocks(engine, replica, r, computed)
+
+
+compiled_inside(__name__)
