@@ -17,8 +17,7 @@ from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import (
     group_of,
     hear_of_step,
-    note_first,
-    note_last,
+    note_work,
     server_of,
     stream,
     take_in,
@@ -252,7 +251,8 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
             key_blocks(engine, replica, r, min(request.computed - in_flight, known))
         if ends:
             finished += request.status == RUNNING
-            note_last(request, server)
+            request.last_sent_s = server.free_s
+            note_work(server, request.last_work)
             _finish(engine, replica, r, completion_s)
     if finished > 0:
         arrays.replicas(engine, replica).ended += finished
@@ -270,7 +270,8 @@ def _append_tokens(engine, request, server, now, tokens):
     request.last_s = now
     if request.generated == 1:
         request.first_s = now
-        note_first(request, server)
+        request.first_sent_s = server.free_s
+        note_work(server, request.first_work)
         request.early_preemption_s = request.preemption_s
         request.early_preemptions = request.preemptions
         request.early_recomputed = request.recomputed

@@ -63,12 +63,10 @@ def take_in(engine, r, work_s):
     """Take a request in; when that is done."""
     request, server = arrays.requests(engine, r), server_of(engine, r)
     _begin(server, request.sent_s)
-    server.requests += 1
-    server.prompt_tokens += request.prompt
+    server.work[0] += 1
+    server.work[1] += request.prompt
     server.free_s = max(server.free_s, request.sent_s) + work_s
-    request.handed_requests = server.requests
-    request.handed_prompt_tokens = server.prompt_tokens
-    request.handed_streamed = server.streamed
+    note_work(server, request.handed_work)
     return server.free_s
 
 
@@ -82,24 +80,14 @@ def hear_of_step(engine, now):
 def stream(server, now, token_s):
     """Send one token of a step that ended ``now``; the server is free when it is sent."""
     _begin(server, now)
-    server.streamed += 1
+    server.work[2] += 1
     server.free_s = max(server.free_s, now) + token_s
 
 
-def note_first(request, server):
-    """Remember the request's first token: when it was sent, and the work before it."""
-    request.first_sent_s = server.free_s
-    request.first_requests = server.requests
-    request.first_prompt_tokens = server.prompt_tokens
-    request.first_streamed = server.streamed
-
-
-def note_last(request, server):
-    """Remember the request's last token: when it was sent, and the work before it."""
-    request.last_sent_s = server.free_s
-    request.last_requests = server.requests
-    request.last_prompt_tokens = server.prompt_tokens
-    request.last_streamed = server.streamed
+def note_work(server, noted):
+    """Remember what the server has done."""
+    for i in range(3):
+        noted[i] = server.work[i]
 
 
 def _begin(server, now):
@@ -109,7 +97,7 @@ def _begin(server, now):
     it ends its last task, as an engine in the same process always does that had to wait for it.
     """
     if server.free_s < now and server.came_s < now:
-        server.requests = server.prompt_tokens = server.streamed = 0.0
+        server.work[0] = server.work[1] = server.work[2] = 0.0
     server.came_s = now
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,37 +28,17 @@ from pinn.specs.batch import Batch
 # ``pinn.physics.request`` is what defines them; a test compares the two.
 
 
-class Situation(NamedTuple):
-    """A request's ``RequestState`` as numbers, same names and order."""
+#: A request's ``RequestState`` as numbers, same names and order.
+Situation: Any = namedtuple("Situation", [f.name for f in fields(RequestState)])
 
-    prompt_tokens: float
-    step_time_s: float
-    queue_share: float
-    kv_usage: float
-    prompt_share: float
-    inverse_tensor_parallel: float
-    prefix_caching: float
-    chunked_prefill: float
-    recomputed_tokens: float
+#: What a request feature can be, by the last part of its name in the registry.
+RequestValues: Any = namedtuple("RequestValues", (
+    "constant", "prompt_token", "step_time", "queue_share", "kv_usage", "prompt_share",
+    "inverse_tensor_parallel", "prefix_caching", "chunked_prefill", "queue_share_squared",
+    "kv_usage_squared", "recomputed_token",
+))  # fmt: skip
 
-
-class RequestValues(NamedTuple):
-    """What a request feature can be, by the last part of its name in the registry."""
-
-    constant: float
-    prompt_token: float
-    step_time: float
-    queue_share: float
-    kv_usage: float
-    prompt_share: float
-    inverse_tensor_parallel: float
-    prefix_caching: float
-    chunked_prefill: float
-    queue_share_squared: float
-    kv_usage_squared: float
-    recomputed_token: float
-
-
+ARRIVAL, SCHEDULE, FIRST_TOKEN, OUTPUT_TOKEN, COMPLETION, PREEMPTION = range(len(PHASES))
 #: Phases whose methods know no request (``output_token_processing_time`` takes no argument).
 _FIXED_PHASES = ("output_token", "completion")
 
@@ -68,13 +49,13 @@ def request_coefficients(
     """Alpha as a table: phases down, ``RequestValues`` across.
 
     Raises:
-        PinnError: If the registry has a feature or phase that compiled code does not know, or a
-            feature of the request in a phase that knows none.
+        PinnError: If the registry has a feature that compiled code does not know, or a feature of
+            the request in a phase that knows none.
     """
     table = np.zeros((len(PHASES), len(RequestValues._fields)))
     for (name, feature), value in zip(REQUEST_FEATURES.items(), alpha, strict=True):
         kind = name.removeprefix(f"{feature.phase}.")
-        if feature.phase not in _PHASES or kind not in RequestValues._fields:
+        if kind not in RequestValues._fields:
             raise PinnError(
                 f"request feature {name} has no compiled form: add it to pinn/simulator/hooks.py"
             )
@@ -82,19 +63,6 @@ def request_coefficients(
             raise PinnError(f"request feature {name}: phase {feature.phase} knows no request")
         table[PHASES.index(feature.phase), RequestValues._fields.index(kind)] += value
     return table
-
-
-_PHASES = (
-    "arrival_to_queue",
-    "queue_to_schedule",
-    "schedule_to_first_token",
-    "output_token",
-    "completion",
-    "preemption",
-)
-ARRIVAL, SCHEDULE, FIRST_TOKEN, OUTPUT_TOKEN, COMPLETION, PREEMPTION = (
-    PHASES.index(phase) for phase in _PHASES
-)
 
 
 @inner
@@ -222,26 +190,10 @@ def situation(engine, r):
 
 
 @inner
-def note_sent(engine, r):
-    """Record the situation that ``queueing_time`` is asked about."""
-    request, now = arrays.requests(engine, r), situation(engine, r)
-    request.sent_step_s = now.step_time_s
-    request.sent_queue_share = now.queue_share
-    request.sent_kv_usage = now.kv_usage
-
-
-@inner
-def note_start(engine, r):
-    """Record the situation that ``scheduling_processing_time`` is asked about."""
-    request, now = arrays.requests(engine, r), situation(engine, r)
-    request.start_step_s = now.step_time_s
-    request.start_queue_share = now.queue_share
-    request.start_kv_usage = now.kv_usage
-
-
-def request_state(engine: PlainEngine, r: int) -> RequestState:
-    """A request's situation for Python latency models."""
-    return RequestState(*(np.asarray(value, np.float64) for value in situation(engine, r)))
+def note_situation(engine, r, noted):
+    """Record the situation that the latency model is asked about."""
+    now = situation(engine, r)
+    noted[0], noted[1], noted[2] = now.step_time_s, now.queue_share, now.kv_usage
 
 
 def step_seconds(latency: LatencyModel, engine: PlainEngine, replica: int) -> float:
@@ -272,19 +224,18 @@ def schedule_apart_if(
     schedule_apart(engine, replica)
 
 
-def queueing_seconds(latency: LatencyModel, engine: PlainEngine, r: int) -> float:
-    """QueueingTime of a request that was just sent."""
-    return float(latency.queueing_time(request_state(engine, r)))
+#: Phase at whose begin a method is asked -> the method.
+_METHODS = {
+    ARRIVAL: "queueing_time",
+    SCHEDULE: "scheduling_processing_time",
+    PREEMPTION: "preemption_processing_time",
+}
 
 
-def scheduling_seconds(latency: LatencyModel, engine: PlainEngine, r: int) -> float:
-    """SchedulingProcessingTime of a request that was just scheduled for the first time."""
-    return float(latency.scheduling_processing_time(request_state(engine, r)))
-
-
-def preemption_seconds(latency: LatencyModel, engine: PlainEngine, r: int) -> float:
-    """PreemptionProcessingTime of a request that was just preempted."""
-    return float(latency.preemption_processing_time(request_state(engine, r)))
+def request_seconds(latency: LatencyModel, engine: PlainEngine, r: int, phase: int) -> float:
+    """What a request takes that was just sent, scheduled for the first time, or preempted."""
+    state = RequestState(*(np.asarray(value, np.float64) for value in situation(engine, r)))
+    return float(getattr(latency, _METHODS[phase])(state))
 
 
 def after_output_seconds(latency: LatencyModel) -> tuple[float, float]:
@@ -330,14 +281,9 @@ def speculative_seconds(latency, sums):
     return total + (latency.passes - 1) * _dot(latency.pass_beta, later)
 
 
-@inner
-def _phase_seconds(latency, engine, r, phase):
-    return _dot(latency.alpha[phase], request_values(situation(engine, r)))
-
-
 def _is_linear(latency) -> bool:
     kind = getattr(latency, "instance_class", None)
-    return kind is LinearCoefficients or kind is SpeculativeCoefficients
+    return kind in (LinearCoefficients, SpeculativeCoefficients)
 
 
 @compiled_as(step_seconds)
@@ -362,28 +308,19 @@ def _(latency, engine, replica):  # noqa: ARG001
     return lambda latency, engine, replica: schedule_apart(engine, replica)  # noqa: ARG005
 
 
-@compiled_as(queueing_seconds)
-def _(latency, engine, r):  # noqa: ARG001
-    if _is_linear(latency):
-        return lambda latency, engine, r: _phase_seconds(latency, engine, r, ARRIVAL)
-    return None
+@compiled_as(request_seconds)
+def _(latency, engine, r, phase):  # noqa: ARG001
+    if not _is_linear(latency):
+        return None
 
+    def seconds(latency, engine, r, phase):
+        values = request_values(situation(engine, r))
+        total = _dot(latency.alpha[phase], values)
+        if phase == SCHEDULE:
+            total += _dot(latency.alpha[FIRST_TOKEN], values)
+        return total
 
-@compiled_as(scheduling_seconds)
-def _(latency, engine, r):  # noqa: ARG001
-    if _is_linear(latency):
-        return lambda latency, engine, r: (
-            _phase_seconds(latency, engine, r, SCHEDULE)
-            + _phase_seconds(latency, engine, r, FIRST_TOKEN)
-        )
-    return None
-
-
-@compiled_as(preemption_seconds)
-def _(latency, engine, r):  # noqa: ARG001
-    if _is_linear(latency):
-        return lambda latency, engine, r: _phase_seconds(latency, engine, r, PREEMPTION)
-    return None
+    return seconds
 
 
 @compiled_as(after_output_seconds)

@@ -24,12 +24,12 @@ from pinn.simulator.client import (
 from pinn.simulator.compiler import compiled, compiled_inside
 from pinn.simulator.engine import first_server, prompts_wait, replicas_of
 from pinn.simulator.hooks import (
+    ARRIVAL,
+    PREEMPTION,
+    SCHEDULE,
     after_output_seconds,
-    note_sent,
-    note_start,
-    preemption_seconds,
-    queueing_seconds,
-    scheduling_seconds,
+    note_situation,
+    request_seconds,
     step_seconds,
 )
 from pinn.simulator.scheduler import schedule
@@ -72,8 +72,8 @@ def act(engine, latency, event, index, moment):
     if event == _SEND:
         r = send(engine, moment)
         if r >= 0:
-            note_sent(engine, r)
-            hand_over(engine, r, queueing_seconds(latency, engine, r))
+            note_situation(engine, r, arrays.requests(engine, r).sent_situation)
+            hand_over(engine, r, request_seconds(latency, engine, r, ARRIVAL))
         return True
     if event == _HANG_UP:
         hang_up(engine, moment)
@@ -122,11 +122,12 @@ def _charge_requests(latency, engine, group):
         state = arrays.replicas(engine, replica)
         for i in range(state.new):
             r = arrays.new(engine, replica, i)
-            note_start(engine, r)
-            arrays.requests(engine, r).scheduling_s = scheduling_seconds(latency, engine, r)
+            request = arrays.requests(engine, r)
+            note_situation(engine, r, request.start_situation)
+            request.scheduling_s = request_seconds(latency, engine, r, SCHEDULE)
         for i in range(state.preempted):
             r = arrays.preempted(engine, replica, i)
-            _charge_preemption(engine, r, preemption_seconds(latency, engine, r))
+            _charge_preemption(engine, r, request_seconds(latency, engine, r, PREEMPTION))
 
 
 def has_room(engine):

@@ -65,19 +65,13 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
         early_recomputed_tokens=r["early_recomputed"].copy(),
         arrival_state=_state(state, "sent"),
         start_state=_state(state, "start"),
-        handed_work=_work(state, "handed"),
-        first_work=_work(state, "first"),
-        last_work=_work(state, "last"),
+        handed_work=r["handed_work"].copy(),
+        first_work=r["first_work"].copy(),
+        last_work=r["last_work"].copy(),
         drafted_tokens=r["drafted"].copy(),
         accepted_tokens=r["accepted"].copy(),
         completion_s=completion_s,
     )
-
-
-def _work(engine: Engine, when: str) -> np.ndarray:
-    """The API server's requests, prompt tokens and streamed tokens, ``[requests, 3]``."""
-    r = engine.arrays["requests"]
-    return np.stack([r[f"{when}_{what}"] for what in ("requests", "prompt_tokens", "streamed")], 1)
 
 
 def _state(engine: Engine, when: str) -> RequestState:
@@ -85,11 +79,12 @@ def _state(engine: Engine, when: str) -> RequestState:
     r, record = engine.arrays["requests"], engine.record[0]
     prompt = r["prompt"].astype(np.float64)
     known = np.ones(len(r))
+    step_time_s, queue_share, kv_usage = r[f"{when}_situation"].T.copy()
     return RequestState(
         prompt_tokens=prompt,
-        step_time_s=r[f"{when}_step_s"].copy(),
-        queue_share=r[f"{when}_queue_share"].copy(),
-        kv_usage=r[f"{when}_kv_usage"].copy(),
+        step_time_s=step_time_s,
+        queue_share=queue_share,
+        kv_usage=kv_usage,
         prompt_share=prompt / record["max_model_len"],
         inverse_tensor_parallel=known / record["tensor_parallel"],
         prefix_caching=known * record["caching"],

@@ -61,23 +61,14 @@ REQUEST = np.dtype(
         ("early_preemptions", "i8"),
         ("recomputed", "i8"),  # tokens known at each preemption, together
         ("early_recomputed", "i8"),
-        ("sent_step_s", "f8"),  # the situation when it was sent
-        ("sent_queue_share", "f8"),
-        ("sent_kv_usage", "f8"),
-        ("start_step_s", "f8"),  # and when it was first scheduled
-        ("start_queue_share", "f8"),
-        ("start_kv_usage", "f8"),
+        # Step time, queue share and KV usage when it was sent, and when it was first scheduled.
+        ("sent_situation", "f8", 3),
+        ("start_situation", "f8", 3),
         # Work of the API server, since it was last idle, up to the request's hand-over, its first
         # and its last token.
-        ("handed_requests", "f8"),
-        ("handed_prompt_tokens", "f8"),
-        ("handed_streamed", "f8"),
-        ("first_requests", "f8"),
-        ("first_prompt_tokens", "f8"),
-        ("first_streamed", "f8"),
-        ("last_requests", "f8"),
-        ("last_prompt_tokens", "f8"),
-        ("last_streamed", "f8"),
+        ("handed_work", "f8", 3),
+        ("first_work", "f8", 3),
+        ("last_work", "f8", 3),
         ("source", "i8"),  # prefill worker that has its keys and values
         ("loading_s", "f8"),  # when their blocks were there
         ("moved", "i8"),  # tokens of them that were not there before
@@ -96,9 +87,7 @@ SERVER = np.dtype(
         ("free_s", "f8"),
         ("came_s", "f8"),  # when its last task came
         ("start_s", "f8"),  # when it begins with the tokens of the step that has just ended
-        ("requests", "f8"),  # taken in since it was last idle
-        ("prompt_tokens", "f8"),  # of those
-        ("streamed", "f8"),  # tokens sent since it was last idle
+        ("work", "f8", 3),  # since it was last idle: requests, their prompt tokens, tokens sent
     ],
     align=True,
 )

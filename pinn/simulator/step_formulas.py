@@ -3,48 +3,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import namedtuple
+from typing import Any
 
 from pinn.simulator.compiler import inner
 
-
-class StepValues(NamedTuple):
-    """The features that compiled code knows, by their names in the registry."""
-
-    step: float
-    layer: float
-    moe_layer: float
-    quantized_layer: float
-    parallel_layer: float
-    eager_layer: float
-    prefill_layer: float
-    decode_layer: float
-    request: float
-    sampling: float
-    activations: float
-    gemm: float
-    gemm_weights: float
-    gemm_compute: float
-    gemm_beyond_128: float
-    gemm_beyond_1024: float
-    experts: float
-    experts_hit: float
-    experts_hit_tenth: float
-    expert_compute: float
-    expert_compute_beyond_1024: float
-    expert_activations: float
-    decode_attention: float
-    kv_read: float
-    prefill_attention: float
-    prefill_tokens: float
-    prefill_kv_read: float
-    all_reduce: float
-    all_reduce_first_256k: float
-    all_reduce_first_8m: float
-    large_all_reduce: float
-    expert_exchange: float
-    pipeline: float
-    cpu_offload: float
+#: The features that compiled code knows, by their names in the registry.
+StepValues: Any = namedtuple("StepValues", (
+    "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "eager_layer",
+    "prefill_layer", "decode_layer", "request", "sampling", "activations", "gemm", "gemm_weights",
+    "gemm_compute", "gemm_beyond_128", "gemm_beyond_1024", "experts", "experts_hit",
+    "experts_hit_tenth", "expert_compute", "expert_compute_beyond_1024", "expert_activations",
+    "decode_attention", "kv_read", "prefill_attention", "prefill_tokens", "prefill_kv_read",
+    "all_reduce", "all_reduce_first_256k", "all_reduce_first_8m", "large_all_reduce",
+    "expert_exchange", "pipeline", "cpu_offload"
+))  # fmt: skip
 
 
 @inner
