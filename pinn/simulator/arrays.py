@@ -24,11 +24,11 @@ _INT64 = ir.IntType(64)
 
 #: What does not change during a run.
 _SETTINGS = [
-    ("max_tokens", "i8"),
+    ("token_budget", "i8"),
     ("max_seqs", "i8"),  # rows of a batch
-    ("max_num_seqs", "i8"),  # the flag
+    ("max_requests", "i8"),  # the flag
     ("max_model_len", "i8"),
-    ("block_size", "i8"),
+    ("block_tokens", "i8"),
     ("blocks", "i8"),  # blocks of one replica that a run can come to use
     ("cache_blocks", "i8"),  # blocks of one replica
     ("row", "i8"),  # width of a block-table row
@@ -38,8 +38,8 @@ _SETTINGS = [
     ("full_groups", "i8"),
     ("window_groups", "i8"),
     ("window_blocks", "i8"),
-    ("caching", "i8"),
-    ("chunked", "i8"),
+    ("prefix_caching", "i8"),
+    ("chunked_prefill", "i8"),
     ("asynchronous", "i8"),
     # Rules of the scheduler, see ``pinn.engines.recipe``.
     ("one_batch", "i8"),  # a request is in one batch at a time
@@ -48,7 +48,7 @@ _SETTINGS = [
     ("uncached_first", "i8"),
     ("cuts_lone_prompts", "i8"),
     ("awaits_preempted", "i8"),
-    ("foresees", "i8"),  # whether SGLang plans by the lengths of outputs
+    ("foresees_ends", "i8"),  # whether SGLang plans by the lengths of outputs
     ("prefill_first", "i8"),  # prompts in steps of their own
     ("prompt_budget", "i8"),  # prompt tokens after which such a step takes no further request
     ("chunk_multiple", "i8"),
@@ -58,11 +58,11 @@ _SETTINGS = [
     ("prompt_wait_tokens", "i8"),
     ("waits_for_all", "i8"),  # until every replica has a prompt
     ("rounds_up", "i8"),  # decodes to the next CUDA graph
-    ("expected_share", "f8"),  # of an output, at first
+    ("admission_share", "f8"),  # of an output, at first
     ("drafts", "i8"),  # drafted tokens that a decode brings to be verified
     ("lookahead", "i8"),  # tokens beyond those for which it holds blocks
     ("depth", "i8"),  # batches in flight
-    ("pipeline", "i8"),
+    ("pipeline_parallel_size", "i8"),
     ("least_loaded", "i8"),
     ("tensor_parallel", "i8"),
     ("concurrency", "i8"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pinn.simulator import arrays
 from pinn.simulator.compiler import compiled_inside
-from pinn.simulator.state import ARRIVED, PREEMPTED
+from pinn.simulator.state import ARRIVED, PREEMPTED, RUNNING
 
 # Queues of requests: linked lists for arrival order, binary heaps for moments in time.
 
@@ -105,7 +105,7 @@ def pop_heap(times, ids, size):
 
 def blocks_for(engine, tokens):
     """Blocks of one KV cache group that hold so many tokens."""
-    return -(-tokens // engine.block_size)
+    return -(-tokens // engine.block_tokens)
 
 
 def extra_blocks_for(engine, tokens):
@@ -196,9 +196,9 @@ def cached_blocks(engine, replica, r):
     At least one token is left to compute, so a wholly cached prompt recomputes its last block.
     """
     request = arrays.requests(engine, r)
-    if not engine.caching:
+    if not engine.prefix_caching:
         return 0
-    longest = (request.prompt + request.generated - 1) // engine.block_size
+    longest = (request.prompt + request.generated - 1) // engine.block_tokens
     hits = 0
     while (
         hits < longest
@@ -211,7 +211,7 @@ def cached_blocks(engine, replica, r):
 def grow(engine, replica, r, tokens):
     """``KVCacheManager.allocate_slots`` of a request that has blocks: all it needs, or nothing."""
     request = arrays.requests(engine, r)
-    if tokens <= request.blocks * engine.block_size:
+    if tokens <= request.blocks * engine.block_tokens:
         return True
     blocks, extra = blocks_for(engine, tokens), 0
     if engine.full_groups + engine.window_groups > 1:
@@ -263,9 +263,9 @@ def admit(engine, replica, r, hits, tokens):
 def key_blocks(engine, replica, r, tokens):
     """``SingleTypeKVCacheManager.cache_blocks``: full blocks become findable."""
     request = arrays.requests(engine, r)
-    if tokens < (request.keyed_blocks + 1) * engine.block_size or not engine.caching:
+    if tokens < (request.keyed_blocks + 1) * engine.block_tokens or not engine.prefix_caching:
         return
-    full = tokens // engine.block_size
+    full = tokens // engine.block_tokens
     row = arrays.table(engine, replica, request.slot)
     for i in range(request.keyed_blocks, full):
         remember_key(engine, replica, row[i], arrays.keys(engine, request.first_key + i))
@@ -292,6 +292,22 @@ def free_request(engine, replica, r):
     arrays.slot_stack(engine, replica)[state.free_slots] = request.slot
     state.free_slots += 1
     request.slot, request.blocks, request.keyed_blocks, request.extra_blocks = -1, 0, 0, 0
+
+
+def enter(engine, replica, r, computed):
+    """A waiting request becomes a running one, so many of its tokens found in the cache."""
+    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
+    remove_waiting(engine, replica, r)
+    if request.scheduled_s < 0:
+        request.scheduled_s = state.now_s
+        request.cached = computed
+        arrays.new(engine, replica)[state.new] = r
+        state.new += 1
+    request.reused += computed
+    request.computed = computed
+    request.status = RUNNING
+    arrays.running(engine, replica)[state.running] = r
+    state.running += 1
 
 
 def preempt(engine, replica, r):

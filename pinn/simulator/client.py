@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pinn.simulator import arrays
-from pinn.simulator.blocks import (
-    append_input,
-    free_request,
-    key_blocks,
-    pop_heap,
-    push_heap,
-    remove_waiting,
-)
+from pinn.simulator import arrays, blocks
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import (
     group_of,
@@ -60,9 +52,20 @@ def next_send_s(engine):
 
 
 def _leave(engine):
-    pop_heap(arrays.ending_s(engine), arrays.ending_id(engine), engine.endings)
-    engine.endings -= 1
+    pop_ending(engine)
     engine.sent -= 1
+
+
+def push_ending(engine, r, moment):
+    """A client will see a request end, or a decode server will get it."""
+    blocks.push_heap(arrays.ending_s(engine), arrays.ending_id(engine), engine.endings, moment, r)
+    engine.endings += 1
+
+
+def pop_ending(engine):
+    """The earliest of those requests."""
+    engine.endings -= 1
+    return blocks.pop_heap(arrays.ending_s(engine), arrays.ending_id(engine), engine.endings + 1)
 
 
 def send(engine, moment):
@@ -90,8 +93,7 @@ def send(engine, moment):
 def _take_next(engine):
     """Requests in their order; at a decode server, as they come from the prefill servers."""
     if engine.role == DECODES:
-        engine.endings -= 1
-        return pop_heap(arrays.ending_s(engine), arrays.ending_id(engine), engine.endings + 1)
+        return pop_ending(engine)
     engine.next += 1
     return engine.next - 1
 
@@ -132,13 +134,13 @@ def hand_over(engine, r, work_s):
     state = arrays.replicas(engine, request.replica)
     state.handed_s = max(state.handed_s, take_in(engine, r, work_s))
     request.handed_s = state.handed_s
-    append_input(engine, request.replica, r)
+    blocks.append_input(engine, request.replica, r)
     group = arrays.groups(engine, group_of(engine, request.replica))
     if group.in_flight == 0:
         group.wake_s = min(group.wake_s, request.handed_s)
     if request.timeout_s < np.inf:
         deadline = request.sent_s + request.timeout_s
-        push_heap(
+        blocks.push_heap(
             arrays.deadline_s(engine), arrays.deadline_id(engine), engine.deadlines, deadline, r
         )
         engine.deadlines += 1
@@ -150,8 +152,7 @@ def resolve(engine, r, moment):
         pass_on(engine, r, moment)
         return
     if engine.concurrency > 0:
-        push_heap(arrays.ending_s(engine), arrays.ending_id(engine), engine.endings, moment, r)
-        engine.endings += 1
+        push_ending(engine, r, moment)
     engine.progress += 1
     engine.stage_end_s = max(engine.stage_end_s, moment)
     if arrays.requests(engine, r).stage == engine.open_stage:
@@ -192,7 +193,7 @@ def hang_up(engine, now):
     """
     while engine.deadlines > 0 and arrays.deadline_s(engine, 0) <= now:
         deadline = arrays.deadline_s(engine, 0)
-        r = pop_heap(arrays.deadline_s(engine), arrays.deadline_id(engine), engine.deadlines)
+        r = blocks.pop_heap(arrays.deadline_s(engine), arrays.deadline_id(engine), engine.deadlines)
         engine.deadlines -= 1
         request = arrays.requests(engine, r)
         if request.status == FINISHED:
@@ -201,8 +202,8 @@ def hang_up(engine, now):
         if status == RUNNING:
             _drop_ended(engine, request.replica)
         elif status != SENT:
-            remove_waiting(engine, request.replica, r)
-        free_request(engine, request.replica, r)
+            blocks.remove_waiting(engine, request.replica, r)
+        blocks.free_request(engine, request.replica, r)
         request.last_s = deadline
         resolve(engine, r, deadline)
 
@@ -248,7 +249,7 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
             in_flight = 0 if engine.prefill_first and ends else request.placeholders
             known = request.prompt + request.generated
             # Drafts that were planned beyond the last token are no keys.
-            key_blocks(engine, replica, r, min(request.computed - in_flight, known))
+            blocks.key_blocks(engine, replica, r, min(request.computed - in_flight, known))
         if ends:
             finished += request.status == RUNNING
             request.last_sent_s = server.free_s
@@ -297,9 +298,9 @@ def _finish(engine, replica, r, completion_s):
     """``check_stop`` at max_tokens and ``_free_request``; a preempted request may end too."""
     request = arrays.requests(engine, r)
     if request.status == PREEMPTED:
-        remove_waiting(engine, replica, r)
+        blocks.remove_waiting(engine, replica, r)
     request.status = FINISHED
-    free_request(engine, replica, r)
+    blocks.free_request(engine, replica, r)
     delay = request.scheduling_s + request.preemption_s + completion_s
     if engine.role == PREFILLS:
         pass_on(engine, r, request.last_sent_s + delay)

@@ -280,13 +280,12 @@ def new_engine(settings: dict[str, float], given: EngineArrays, distinct: int) -
     for name, value in settings.items():
         record[name] = value
     seqs, depth = record["max_seqs"][0], record["depth"][0]
-    record["n_requests"] = len(given["requests"])
-    record["n_stages"] = len(given["stage_sizes"])
-    record["n_keys"] = len(given["keys"])
+    for name, array in given.items():
+        (size,) = ARRAYS[name][1]
+        record[size] = len(array)
     record["n_distinct_keys"] = distinct
     record["n_block_ids"] = record["blocks"] + 1
-    record["n_graphs"], record["n_guesses"] = len(given["graph_size"]), seqs + 2
-    record["n_chances"] = len(given["chances"])
+    record["n_guesses"] = seqs + 2
     record["n_sums"], record["n_columns"] = len(STEP_COLUMNS) - FIRST_SUM, len(STEP_COLUMNS)
     record["step_rows"] = _STEP_ROWS
     record["gap_rows"] = _STEP_ROWS + record["n_replicas"] * seqs * depth
@@ -324,7 +323,7 @@ def _make_idle(record: np.ndarray, arrays: EngineArrays) -> None:
     for name in ("waiting_head", "waiting_tail", "input_head", "input_tail"):
         arrays["replicas"][name] = -1
     arrays["replicas"]["chunked"] = -1
-    arrays["replicas"]["expected"] = record["expected_share"]
+    arrays["replicas"]["expected"] = record["admission_share"]
     arrays["replicas"]["free_blocks"] = record["blocks"]
     arrays["replicas"]["free_slots"] = record["slots"]
     arrays["groups"]["wake_s"] = np.inf

@@ -179,12 +179,12 @@ def situation(engine, r):
     return Situation(
         float(request.prompt),
         group.step_time_s,
-        state.waiting / engine.max_num_seqs,
+        state.waiting / engine.max_requests,
         (engine.blocks - state.free_blocks) / engine.cache_blocks,
         request.prompt / engine.max_model_len,
         1 / engine.tensor_parallel,
-        1.0 if engine.caching else 0.0,
-        1.0 if engine.chunked else 0.0,
+        1.0 if engine.prefix_caching else 0.0,
+        1.0 if engine.chunked_prefill else 0.0,
         float(request.prompt + request.generated),
     )
 

@@ -9,29 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pinn.simulator import arrays
-from pinn.simulator.blocks import append_waiting, pop_input, push_heap
-from pinn.simulator.client import (
-    group_of,
-    hand_over,
-    hang_up,
-    next_send_s,
-    open_next_stage,
-    resolve,
-    send,
-    update_from_output,
-)
+from pinn.simulator import arrays, blocks, client, hooks
 from pinn.simulator.compiler import compiled, compiled_inside
 from pinn.simulator.engine import first_server, prompts_wait, replicas_of
-from pinn.simulator.hooks import (
-    ARRIVAL,
-    PREEMPTION,
-    SCHEDULE,
-    after_output_seconds,
-    note_situation,
-    request_seconds,
-    step_seconds,
-)
 from pinn.simulator.scheduler import schedule
 from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
 
@@ -70,15 +50,15 @@ def advance(engine, latency):
 def act(engine, latency, event, index, moment):
     """Let an event happen; whether every step that it launched has a time."""
     if event == _SEND:
-        r = send(engine, moment)
+        r = client.send(engine, moment)
         if r >= 0:
-            note_situation(engine, r, arrays.requests(engine, r).sent_situation)
-            hand_over(engine, r, request_seconds(latency, engine, r, ARRIVAL))
+            hooks.note_situation(engine, r, arrays.requests(engine, r).sent_situation)
+            client.hand_over(engine, r, hooks.request_seconds(latency, engine, r, hooks.ARRIVAL))
         return True
     if event == _HANG_UP:
-        hang_up(engine, moment)
+        client.hang_up(engine, moment)
         return True
-    token_s, completion_s = after_output_seconds(latency)
+    token_s, completion_s = hooks.after_output_seconds(latency)
     _begin_turn(engine, index, moment, token_s, completion_s)
     tries = 0
     while _wants_batch(engine, index):
@@ -109,7 +89,7 @@ def _group_seconds(latency, engine, group):
     longest, slowest = 0.0, first
     for replica in range(first, first + count):
         if arrays.replicas(engine, replica).tokens > 0:
-            duration = step_seconds(latency, engine, replica)
+            duration = hooks.step_seconds(latency, engine, replica)
             if not duration <= longest:
                 longest, slowest = duration, replica
     return longest, slowest
@@ -123,11 +103,12 @@ def _charge_requests(latency, engine, group):
         for i in range(state.new):
             r = arrays.new(engine, replica, i)
             request = arrays.requests(engine, r)
-            note_situation(engine, r, request.start_situation)
-            request.scheduling_s = request_seconds(latency, engine, r, SCHEDULE)
+            hooks.note_situation(engine, r, request.start_situation)
+            request.scheduling_s = hooks.request_seconds(latency, engine, r, hooks.SCHEDULE)
         for i in range(state.preempted):
             r = arrays.preempted(engine, replica, i)
-            _charge_preemption(engine, r, request_seconds(latency, engine, r, PREEMPTION))
+            seconds = hooks.request_seconds(latency, engine, r, hooks.PREEMPTION)
+            _charge_preemption(engine, r, seconds)
 
 
 def has_room(engine):
@@ -144,8 +125,8 @@ def next_event(engine):
         if arrays.groups(engine, other).wake_s < arrays.groups(engine, group).wake_s:
             group = other
     wake = arrays.groups(engine, group).wake_s
-    open_next_stage(engine)
-    moment = next_send_s(engine)
+    client.open_next_stage(engine)
+    moment = client.next_send_s(engine)
     deadline = arrays.deadline_s(engine, 0) if engine.deadlines > 0 else np.inf
     if deadline <= min(moment, wake) and deadline < np.inf:
         return _HANG_UP, group, deadline
@@ -161,12 +142,12 @@ def _begin_turn(engine, group, now, token_s, completion_s):
     state = arrays.groups(engine, group)
     first, count = replicas_of(engine, group)
     now = _engine_free_s(engine, first, now)
-    hang_up(engine, now)  # of those whose patience ran out while the loop was held up
+    client.hang_up(engine, now)  # of those whose patience ran out while the loop was held up
     if state.in_flight > 0 and arrays.batch_end_s(engine, group, state.oldest) <= now:
         launched = 0
         for replica in range(first, first + count):
             launched += arrays.batch_size(engine, replica, state.oldest)
-            update_from_output(engine, replica, state.oldest, now, token_s, completion_s)
+            client.update_from_output(engine, replica, state.oldest, now, token_s, completion_s)
         state.oldest = (state.oldest + 1) % engine.depth
         state.in_flight -= 1
         state.launched -= launched > 0
@@ -189,18 +170,18 @@ def _drain_input(engine, replica, now):
     """
     state = arrays.replicas(engine, replica)
     if state.running + state.waiting == 0:
-        if arrays.groups(engine, group_of(engine, replica)).in_flight == 0:
-            state.expected = engine.expected_share
+        if arrays.groups(engine, client.group_of(engine, replica)).in_flight == 0:
+            state.expected = engine.admission_share
     elif engine.poll_interval > 1:
         if state.polls < engine.poll_interval:
             return
         state.polls = 0
     while state.input > 0 and arrays.requests(engine, state.input_head).handed_s <= now:
-        r = pop_input(engine, replica)
+        r = blocks.pop_input(engine, replica)
         if arrays.requests(engine, r).status == SENT:
             arrays.requests(engine, r).status = WAITING
             arrays.requests(engine, r).queued_s = now
-            append_waiting(engine, replica, r)
+            blocks.append_waiting(engine, replica, r)
 
 
 def _wants_batch(engine, group):
@@ -235,7 +216,7 @@ def _launch(engine, group, duration, slowest):
     start = max(state.now_s, state.gpu_free_s, _tokens_known_s(engine, group, column))
     end = max(start + duration, state.last_end_s)
     arrays.batch_end_s(engine, group)[column] = state.last_end_s = end
-    state.gpu_free_s = start + duration / engine.pipeline
+    state.gpu_free_s = start + duration / engine.pipeline_parallel_size
     state.in_flight += 1
     state.launched += 1
     _note_tokens(engine, group, column, end)
@@ -260,7 +241,7 @@ def _launch_nothing(engine, group):
 def _tokens_known_s(engine, group, column):
     """When the tokens that a batch goes on from are known: other stages may be at work on them."""
     moment = 0.0
-    if engine.pipeline == 1:
+    if engine.pipeline_parallel_size == 1:
         return moment
     first, count = replicas_of(engine, group)
     for replica in range(first, first + count):
@@ -271,7 +252,7 @@ def _tokens_known_s(engine, group, column):
 
 
 def _note_tokens(engine, group, column, end):
-    if engine.pipeline == 1:
+    if engine.pipeline_parallel_size == 1:
         return
     first, count = replicas_of(engine, group)
     for replica in range(first, first + count):
@@ -357,15 +338,14 @@ def _send_on(prefill, decode):
         prompt, answer = arrays.requests(prefill, r), arrays.requests(decode, r)
         answer.source = prompt.replica
         answer.timeout_s = max(prompt.sent_s + prompt.timeout_s - moment, 0.0)
-        push_heap(arrays.ending_s(decode), arrays.ending_id(decode), decode.endings, moment, r)
-        decode.endings += 1
+        client.push_ending(decode, r, moment)
     prefill.leaving = 0
 
 
 def _answer(decode, prefill):
     """Clients of requests that have ended hear of it."""
     for i in range(decode.leaving):
-        resolve(prefill, arrays.leaving_id(decode, i), arrays.leaving_s(decode, i))
+        client.resolve(prefill, arrays.leaving_id(decode, i), arrays.leaving_s(decode, i))
     decode.leaving = 0
 
 

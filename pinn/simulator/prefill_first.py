@@ -10,18 +10,7 @@ LoRA, hierarchical cache, sliding-window pools. Outputs always have their full l
 
 from __future__ import annotations
 
-from pinn.simulator import arrays
-from pinn.simulator.blocks import (
-    add_to_batch,
-    admit,
-    append_waiting,
-    blocks_for,
-    cached_blocks,
-    grow,
-    key_blocks,
-    preempt,
-    remove_waiting,
-)
+from pinn.simulator import arrays, blocks
 from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.state import RUNNING
@@ -52,23 +41,23 @@ def schedule_decodes(engine, replica):
             return  # They free their blocks when their step ends.
         _retract(engine, replica)
     else:
-        least = engine.expected_share * LEAST_EXPECTED
-        decay = (engine.expected_share - least) / DECAY_STEPS
+        least = engine.admission_share * LEAST_EXPECTED
+        decay = (engine.admission_share - least) / DECAY_STEPS
         state.expected = max(state.expected - decay, least)
     for i in range(state.running):
         r = running[i]
         if _ends_in_flight(engine, r):
             continue
         tokens = 1 + engine.drafts
-        grow(engine, replica, r, arrays.requests(engine, r).computed + tokens)
-        add_to_batch(engine, replica, r, tokens)
+        blocks.grow(engine, replica, r, arrays.requests(engine, r).computed + tokens)
+        blocks.add_to_batch(engine, replica, r, tokens)
 
 
 def _ends_in_flight(engine, r):
     """``_reqs_finishing_inflight`` of 0.5.22 and later: whose last token a queued step makes."""
     request = arrays.requests(engine, r)
     # A step with drafts may make fewer tokens than it is waited for.
-    known = engine.foresees and engine.asynchronous and engine.drafts == 0
+    known = engine.foresees_ends and engine.asynchronous and engine.drafts == 0
     return known and request.generated + request.placeholders >= request.output
 
 
@@ -81,10 +70,10 @@ def _decode_blocks(engine, replica):
         if _ends_in_flight(engine, running[i]):
             continue
         if engine.drafts > 0:
-            whole = blocks_for(engine, request.computed + 1 + engine.drafts)
+            whole = blocks.blocks_for(engine, request.computed + 1 + engine.drafts)
             needed += max(whole - request.blocks, 0)
         else:
-            needed += request.computed % engine.block_size == 0
+            needed += request.computed % engine.block_tokens == 0
     return needed
 
 
@@ -110,8 +99,8 @@ def _retract(engine, replica):
             running[i] = running[i + 1]
         state.running -= 1
         # ``release_req`` and ``_add_request_to_queue``.
-        preempt(engine, replica, r)
-        append_waiting(engine, replica, r)
+        blocks.preempt(engine, replica, r)
+        blocks.append_waiting(engine, replica, r)
     written = outputs = 0
     for i in range(state.running):
         request = arrays.requests(engine, running[i])
@@ -159,7 +148,7 @@ def _take_stock(engine, replica):
     state = arrays.replicas(engine, replica)
     chunked = state.chunked
     if state.ended > 0 and (
-        engine.foresees or (state.last_prompts and not engine.asynchronous)
+        engine.foresees_ends or (state.last_prompts and not engine.asynchronous)
     ):  # From 0.5.22 on those that have ended are filtered out in every turn.
         state.full = 0
     else:
@@ -171,7 +160,7 @@ def _take_stock(engine, replica):
         if arrays.requests(engine, chunked).status != RUNNING:
             state.chunked = -1
             return
-        key_blocks(engine, replica, chunked, arrays.requests(engine, chunked).computed)
+        blocks.key_blocks(engine, replica, chunked, arrays.requests(engine, chunked).computed)
         state.full = 0
 
 
@@ -179,17 +168,17 @@ def _schedule_prompts(engine, replica):
     """``_get_new_batch_prefill_raw``: the prompt that was cut, then waiting ones in their order."""
     state = arrays.replicas(engine, replica)
     others = state.running - (state.chunked >= 0)
-    if engine.foresees and others == 0:
+    if engine.foresees_ends and others == 0:
         state.full = 0
     if state.chunked < 0 and (state.full > 0 or state.waiting == 0):
         return
     places = engine.max_seqs - others - state.unfiltered
     state.alone = places == engine.max_seqs
-    if places <= 0 and (state.chunked >= 0) != (engine.foresees > 0):
+    if places <= 0 and (state.chunked >= 0) != (engine.foresees_ends > 0):
         state.full = 1
         return
     expected = _expected_tokens(engine, replica)
-    left = engine.max_tokens if engine.chunked else 1 << 60
+    left = engine.token_budget if engine.chunked_prefill else 1 << 60
     prompts_left, taken, guesses = engine.prompt_budget, 0, 0
     if state.chunked >= 0:
         tokens, expected = _go_on(engine, replica, left, expected)
@@ -198,12 +187,12 @@ def _schedule_prompts(engine, replica):
     while r >= 0:
         after = arrays.requests(engine, r).after
         spent = prompts_left <= 0 or left <= 0
-        if engine.foresees and spent and _free_tokens(engine, replica) > expected:
+        if engine.foresees_ends and spent and _free_tokens(engine, replica) > expected:
             return
         if taken >= places:
             state.full = 1
             return
-        if not engine.caching:
+        if not engine.prefix_caching:
             guesses = _guess(engine, replica, r, guesses)
         result, tokens, promised = _start(
             engine, replica, r, left, prompts_left, taken, guesses, expected
@@ -216,7 +205,7 @@ def _schedule_prompts(engine, replica):
                 result = _NO_ROOM
             elif prompts_left <= 0 or left <= 0:
                 result = _STOPPED
-        if result == _NO_ROOM and (not engine.foresees or taken > 0 or others > 0):
+        if result == _NO_ROOM and (not engine.foresees_ends or taken > 0 or others > 0):
             state.full = 1
         if result != _ADDED:
             return
@@ -225,7 +214,7 @@ def _schedule_prompts(engine, replica):
 
 def _free_tokens(engine, replica):
     """``available_size`` and ``evictable_size`` together."""
-    return arrays.replicas(engine, replica).free_blocks * engine.block_size
+    return arrays.replicas(engine, replica).free_blocks * engine.block_tokens
 
 
 def _expected_tokens(engine, replica):
@@ -239,7 +228,7 @@ def _expected_tokens(engine, replica):
         if running[i] != state.chunked:
             request = arrays.requests(engine, running[i])
             left = min(request.output - request.generated, MOST_EXPECTED_TOKENS)
-            total += left if engine.foresees else left * state.expected
+            total += left if engine.foresees_ends else left * state.expected
     return total
 
 
@@ -253,33 +242,34 @@ def _go_on(engine, replica, left, expected):
         room = left
     wanted = request.prompt + request.generated - request.computed
     tokens = min(wanted, room)
-    grow(engine, replica, r, request.computed + tokens)
-    add_to_batch(engine, replica, r, tokens)
+    blocks.grow(engine, replica, r, request.computed + tokens)
+    blocks.add_to_batch(engine, replica, r, tokens)
     if tokens == wanted:
         state.chunked = -1
         expected += min(request.output, MOST_EXPECTED_TOKENS)
-    return blocks_for(engine, tokens) * engine.block_size, expected + _spare_block(engine)
+    return blocks.blocks_for(engine, tokens) * engine.block_tokens, expected + _spare_block(engine)
 
 
 def _spare_block(engine):
     """A block that 0.5.22 and later keep back for each request of a batch."""
-    return engine.block_size if engine.foresees else 0
+    return engine.block_tokens if engine.foresees_ends else 0
 
 
 def _start(engine, replica, r, left, prompts_left, taken, guesses, expected):
     """``add_one_req``: (result, its tokens in whole blocks, tokens it is expected to write)."""
     request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
-    hits = cached_blocks(engine, replica, r)
-    computed = hits * engine.block_size
+    hits = blocks.cached_blocks(engine, replica, r)
+    computed = hits * engine.block_tokens
     tokens = request.prompt + request.generated - computed
-    paged = blocks_for(engine, tokens) * engine.block_size
+    paged = blocks.blocks_for(engine, tokens) * engine.block_tokens
     spare = _spare_block(engine)
     room = _free_tokens(engine, replica) - expected
-    if engine.caching:
+    if engine.prefix_caching:
         written = min(request.output - request.generated, MOST_EXPECTED_TOKENS) + spare
         if tokens + written >= room - _unlocked_tokens(engine, replica, r, hits):
             return _NO_ROOM, 0, 0
-        if paged >= prompts_left and taken > 0 and not (engine.foresees and engine.chunked):
+        stops = not (engine.foresees_ends and engine.chunked_prefill)
+        if stops and taken > 0 and paged >= prompts_left:
             return _STOPPED, 0, 0
     elif paged + spare > min(room, _free_tokens(engine, replica) - taken * spare) or not _all_fit(
         engine, replica, paged + (taken + 1) * spare, guesses
@@ -287,16 +277,16 @@ def _start(engine, replica, r, left, prompts_left, taken, guesses, expected):
         return _NO_ROOM, 0, 0
     promised = min(request.output, MOST_EXPECTED_TOKENS)
     if paged > left:
-        tokens = left - left % engine.chunk_multiple if engine.caching else left
+        tokens = left - left % engine.chunk_multiple if engine.prefix_caching else left
         if tokens <= 0:
             return _STOPPED, 0, 0
-        paged, promised = blocks_for(engine, tokens) * engine.block_size, 0
-    if not admit(engine, replica, r, hits, computed + tokens):
+        paged, promised = blocks.blocks_for(engine, tokens) * engine.block_tokens, 0
+    if not blocks.admit(engine, replica, r, hits, computed + tokens):
         return _NO_ROOM, 0, 0
-    _enter(engine, replica, r, computed)
+    blocks.enter(engine, replica, r, computed)
     if promised == 0:
         state.chunked = r
-    add_to_batch(engine, replica, r, tokens)
+    blocks.add_to_batch(engine, replica, r, tokens)
     return _ADDED, paged, promised
 
 
@@ -306,23 +296,7 @@ def _unlocked_tokens(engine, replica, r, hits):
     for i in range(hits):
         block = arrays.holder(engine, replica, arrays.keys(engine, request.first_key + i))
         found += arrays.references(engine, replica, block) == 0
-    return found * engine.block_size
-
-
-def _enter(engine, replica, r, computed):
-    """A waiting request becomes a running one."""
-    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
-    remove_waiting(engine, replica, r)
-    if request.scheduled_s < 0:
-        request.scheduled_s = state.now_s
-        request.cached = computed
-        arrays.new(engine, replica)[state.new] = r
-        state.new += 1
-    request.reused += computed
-    request.computed = computed
-    request.status = RUNNING
-    arrays.running(engine, replica)[state.running] = r
-    state.running += 1
+    return found * engine.block_tokens
 
 
 def _guess(engine, replica, r, guesses):

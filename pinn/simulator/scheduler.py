@@ -11,29 +11,10 @@ decoding every decode brings all its drafts. Left out: LoRA, encoder inputs and 
 
 from __future__ import annotations
 
-from pinn.simulator import arrays
-from pinn.simulator.blocks import (
-    add_to_batch,
-    admit,
-    cached_blocks,
-    fits,
-    grow,
-    key_blocks,
-    preempt,
-    prepend_waiting,
-    remove_waiting,
-    round_up_decodes,
-)
+from pinn.simulator import arrays, blocks
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.hooks import schedule_apart_if
-from pinn.simulator.state import (
-    ARRIVED,
-    DECODES,
-    LOADING,
-    REREAD,
-    RUNNING,
-    WAITING,
-)
+from pinn.simulator.state import ARRIVED, DECODES, LOADING, REREAD, WAITING
 
 
 def schedule(latency, engine, replica, column, now, prompts_wait):
@@ -56,7 +37,7 @@ def schedule(latency, engine, replica, column, now, prompts_wait):
     sums = arrays.sums(engine, replica)
     sums[REREAD] = _reread_tokens(engine, replica, sums[1], sums[3])
     if engine.rounds_up:
-        round_up_decodes(engine, replica)
+        blocks.round_up_decodes(engine, replica)
     return state.tokens
 
 
@@ -70,7 +51,7 @@ def _reread_tokens(engine, replica, decodes, context):
     used = engine.blocks - state.free_blocks
     if decodes < 2 or state.held_blocks <= used:
         return 0.0
-    shared = (state.held_blocks - used) * engine.block_size * min(decodes / state.running, 1.0)
+    shared = (state.held_blocks - used) * engine.block_tokens * min(decodes / state.running, 1.0)
     shared = min(shared, context - decodes)
     reread = shared * min(engine.gpu_cache_tokens / (context - shared), 1.0)
     return min(reread, engine.most_reread * context)
@@ -80,24 +61,24 @@ def _schedule_running(engine, replica):
     """Running requests in their order, decodes and chunks alike; the last one makes room."""
     state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
     i = 0
-    while i < state.running and state.tokens < engine.max_tokens:
+    while i < state.running and state.tokens < engine.token_budget:
         r = running[i]
         request = arrays.requests(engine, r)
         wanted = _running_tokens(engine, state, request)
-        tokens = _cut(engine, wanted, engine.max_tokens - state.tokens)
+        tokens = _cut(engine, wanted, engine.token_budget - state.tokens)
         if tokens <= 0:
             i += 1
             continue
         slots = _slots(engine, request.computed + tokens)
-        enough = grow(engine, replica, r, slots)
+        enough = blocks.grow(engine, replica, r, slots)
         while not enough:
             last = running[state.running - 1]
             state.running -= 1
             _preempt(engine, replica, last)
             if last == r:
                 return
-            enough = grow(engine, replica, r, slots)
-        add_to_batch(engine, replica, r, tokens)
+            enough = blocks.grow(engine, replica, r, slots)
+        blocks.add_to_batch(engine, replica, r, tokens)
         i += 1
 
 
@@ -139,18 +120,18 @@ def _running_tokens(engine, state, request):
 
 def _preempt(engine, replica, r):
     """``Scheduler._preempt_request``: all blocks are freed, the request goes first in line."""
-    preempt(engine, replica, r)
+    blocks.preempt(engine, replica, r)
     if engine.awaits_preempted:
         request = arrays.requests(engine, r)
         request.stale, request.placeholders = request.in_flight, 0
-    prepend_waiting(engine, replica, r)
+    blocks.prepend_waiting(engine, replica, r)
 
 
 def _schedule_waiting(engine, replica):
     """Waiting requests in their order, until one does not fit; loading ones are passed over."""
     state = arrays.replicas(engine, replica)
     r = state.waiting_head
-    while r >= 0 and state.tokens < engine.max_tokens and state.running < engine.max_seqs:
+    while r >= 0 and state.tokens < engine.token_budget and state.running < engine.max_seqs:
         request = arrays.requests(engine, r)
         after = request.after
         if request.stale > 0:
@@ -162,31 +143,27 @@ def _schedule_waiting(engine, replica):
             else:
                 r = after
                 continue
-        fits, loads = _start(engine, replica, r)
+        enough, loads = _start(engine, replica, r)
         if loads and request.ready_s <= state.now_s:  # over a link that takes no time
             _finish_loading(engine, replica, r)
-            fits, loads = _start(engine, replica, r)
-        if not fits:
+            enough, loads = _start(engine, replica, r)
+        if not enough:
             return
-        if not loads:
-            request.status = RUNNING
-            arrays.running(engine, replica)[state.running] = r
-            state.running += 1
         r = after
 
 
 def _start(engine, replica, r):
     """Schedule a waiting request: (whether it fits, whether it loads its keys and values first)."""
     request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
-    hits = cached_blocks(engine, replica, r) if request.computed == 0 else 0
-    computed = max(request.computed, hits * engine.block_size)
+    hits = blocks.cached_blocks(engine, replica, r) if request.computed == 0 else 0
+    computed = max(request.computed, hits * engine.block_tokens)
     if request.transferred > computed:
         return _load(engine, replica, r, hits)
     tokens = request.prompt + request.generated - computed
     if 0 < state.longest_chunk < tokens:
         tokens = state.longest_chunk
-    budget = engine.max_tokens - state.tokens
-    if tokens > budget and not engine.chunked:
+    budget = engine.token_budget - state.tokens
+    if tokens > budget and not engine.chunked_prefill:
         return False, False
     tokens = _cut(engine, tokens, budget)
     if tokens <= 0:
@@ -195,23 +172,16 @@ def _start(engine, replica, r):
     if engine.reserves:
         held = request.prompt + request.output + 2 * engine.drafts
     room = max(held, request.prompt + request.generated) if engine.whole_prompts else held
-    if not fits(engine, replica, r, hits, room):
+    if not blocks.fits(engine, replica, r, hits, room):
         return False, False
     if request.slot >= 0:
-        enough = grow(engine, replica, r, held)
+        enough = blocks.grow(engine, replica, r, held)
     else:
-        enough = admit(engine, replica, r, hits, held)
+        enough = blocks.admit(engine, replica, r, hits, held)
     if not enough:
         return False, False
-    remove_waiting(engine, replica, r)
-    if request.scheduled_s < 0:
-        request.scheduled_s = state.now_s
-        request.cached = computed
-        arrays.new(engine, replica)[state.new] = r
-        state.new += 1
-    request.reused += computed
-    request.computed = computed
-    add_to_batch(engine, replica, r, tokens)
+    blocks.enter(engine, replica, r, computed)
+    blocks.add_to_batch(engine, replica, r, tokens)
     return True, False
 
 
@@ -225,11 +195,11 @@ def _load(engine, replica, r, hits):
     room = request.transferred
     if engine.whole_prompts:
         room = max(room, request.prompt + request.generated)
-    if not fits(engine, replica, r, hits, room) or not admit(
+    if not blocks.fits(engine, replica, r, hits, room) or not blocks.admit(
         engine, replica, r, hits, request.transferred
     ):
         return False, False
-    missing = request.transferred - hits * engine.block_size
+    missing = request.transferred - hits * engine.block_tokens
     start = max(state.now_s, state.transfer_free_s)
     if engine.role == DECODES:
         start = max(start, arrays.source_free_s(engine, request.source))
@@ -248,7 +218,7 @@ def _finish_loading(engine, replica, r):
     computed = min(request.transferred, request.prompt + request.generated - 1)
     request.computed, request.transferred = computed, ARRIVED
     request.status = WAITING
-    key_blocks(engine, replica, r, computed)
+    blocks.key_blocks(engine, replica, r, computed)
 
 
 compiled_inside(__name__)

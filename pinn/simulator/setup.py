@@ -19,6 +19,7 @@ from pinn.engines.recipe import (
 )
 from pinn.errors import PinnError
 from pinn.physics.costs import model_costs
+from pinn.simulator.arrays import ENGINE
 from pinn.simulator.compiler import compiled
 from pinn.simulator.engine import Engine, new_engine
 from pinn.simulator.engine_spec import EngineSpec, api_servers
@@ -237,12 +238,14 @@ def _settings(
     rules = recipe.scheduler
     ahead = overlap and pipeline > 1
     stagger = pipeline if ahead and rules.pipelined_decodes == STAGGERED else 0
-    return {
-        "max_tokens": recipe.token_budget,
+    # Those that have the name of a field of one of these are that field.
+    sources = (recipe, rules, layout, workload)
+    named = {
+        n: getattr(source, n) for source in sources for n in ENGINE.names if hasattr(source, n)
+    }
+    return named | {
         "max_seqs": seqs,
-        "max_num_seqs": recipe.max_requests,
         "max_model_len": max_model_len(deployment),
-        "block_size": size,
         # With a block for every token ever sent nothing is evicted, so more make no difference.
         "blocks": min(layout.blocks, int(layout.request_blocks(totals + beyond, size).sum())),
         "cache_blocks": layout.blocks,
@@ -251,33 +254,16 @@ def _settings(
         "slots": seqs + min(_LOADING_SLOTS, int((workload.transferred_tokens > 0).sum())),
         "long_prefill": spec.long_prefill_token_threshold,
         "window": deployment.model.window_tokens or _NO_WINDOW,
-        "full_groups": layout.full_groups,
-        "window_groups": layout.window_groups,
-        "window_blocks": layout.window_blocks,
-        "caching": recipe.prefix_caching,
-        "chunked": recipe.chunked_prefill,
         "asynchronous": overlap,
         "one_batch": ahead and rules.pipelined_decodes == ONE_BATCH,
         "stagger": stagger,
-        "whole_prompts": rules.whole_prompts,
-        "uncached_first": rules.uncached_first,
-        "cuts_lone_prompts": rules.cuts_lone_prompts,
-        "awaits_preempted": rules.awaits_preempted,
         "prefill_first": apart,
-        "prompt_budget": recipe.prompt_budget,
-        "chunk_multiple": recipe.chunk_multiple,
         "reserves": recipe.admission == COMPLETION,
-        "poll_interval": recipe.poll_interval,
-        "prompt_wait_steps": recipe.prompt_wait_steps,
-        "prompt_wait_tokens": recipe.prompt_wait_tokens,
         "waits_for_all": recipe.data_parallel_size > 1,
         "rounds_up": len(recipe.graph_sizes) > 0,
-        "expected_share": recipe.admission_share,
-        "foresees": recipe.foresees_ends,
         "drafts": drafts,
         "lookahead": drafts if deployment.draft and recipe.admission == NEXT_STEP else 0,
         "depth": pipeline + (stagger > 0) if pipeline > 1 else 1 + overlap,
-        "pipeline": pipeline,
         "n_replicas": replicas,
         "n_groups": spec.replicas if _keep_step(deployment) else replicas,
         "n_copies": spec.replicas,
@@ -288,8 +274,6 @@ def _settings(
         "most_reread": _most_reread(deployment),
         "tensor_parallel": deployment.serving.tensor_parallel_size,
         "concurrency": workload.concurrency or 0,
-        "stages_wait": workload.stages_wait,
-        "stage_gap_s": workload.stage_gap_s,
         "transfer_latency_s": spec.kv_transfer_latency_s,
         "transfer_token_s": layout.token_bytes(size) / spec.kv_transfer_bytes_per_s,
     }

@@ -87,8 +87,8 @@ def _state(engine: Engine, when: str) -> RequestState:
         kv_usage=kv_usage,
         prompt_share=prompt / record["max_model_len"],
         inverse_tensor_parallel=known / record["tensor_parallel"],
-        prefix_caching=known * record["caching"],
-        chunked_prefill=known * record["chunked"],
+        prefix_caching=known * record["prefix_caching"],
+        chunked_prefill=known * record["chunked_prefill"],
         recomputed_tokens=prompt,
     )
 
