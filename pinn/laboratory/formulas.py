@@ -68,8 +68,8 @@ def row_bases(observations: pd.DataFrame, basis: StepBasis) -> Bases:
     for one, steps in zip(measured, _steps(observations), strict=True):
         prompt = float(one.workload.prompt_tokens.mean())
         values = basis(one.served, steps.sums, prompt)
-        tpot.append(steps.mean_tpot(values))
-        ttft.append(steps.mean_ttft(values))
+        tpot.append(steps.tpot_share @ values)
+        ttft.append(steps.ttft_share @ values)
     index = {one.row_id: i for i, one in enumerate(measured)}
     return Bases(index, np.array(tpot), np.array(ttft))
 

@@ -300,10 +300,10 @@ def enter(engine, replica, r, computed):
     remove_waiting(engine, replica, r)
     if request.scheduled_s < 0:
         request.scheduled_s = state.now_s
-        request.cached = computed
+        request.cached_tokens = computed
         arrays.new(engine, replica)[state.new] = r
         state.new += 1
-    request.reused += computed
+    request.reused_tokens += computed
     request.computed = computed
     request.status = RUNNING
     arrays.running(engine, replica)[state.running] = r

@@ -195,8 +195,8 @@ def verified_tokens(engine, r, sampled):
     most = min(drafted, engine.n_chances)
     while accepted < most and number < arrays.chances(engine, accepted):
         accepted += 1
-    request.drafted += drafted
-    request.accepted += accepted
+    request.drafted_tokens += drafted
+    request.accepted_tokens += accepted
     accepted = min(accepted, request.output - request.generated - 1)
     if request.unverified >= drafted:  # else it was preempted, and nothing of it is computed
         request.unverified -= drafted

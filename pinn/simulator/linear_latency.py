@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float
@@ -127,15 +128,8 @@ def complete_latency(model: object) -> LatencyModel:
         )
     if all(hasattr(model, name) for name in _OPTIONAL):
         return cast(LatencyModel, model)
-    return cast(LatencyModel, _Completed(model))
-
-
-class _Completed:
-    """The methods of a model, and zeros for those that it lacks."""
-
-    def __init__(self, model: Any) -> None:
-        for name in (*_NEEDED, *_OPTIONAL):
-            setattr(self, name, getattr(model, name, _no_time))
+    methods = {name: getattr(model, name, _no_time) for name in (*_NEEDED, *_OPTIONAL)}
+    return cast(LatencyModel, SimpleNamespace(**methods))
 
 
 def _no_time(*_: object) -> float:

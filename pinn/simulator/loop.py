@@ -308,7 +308,7 @@ def _charge_preemption(engine, r, seconds):
     """A delay that the client sees and the engine does not: it widens the gap to the next token."""
     request = arrays.requests(engine, r)
     request.preemption_s += seconds
-    request.recomputed += request.prompt + request.generated
+    request.recomputed_tokens += request.prompt + request.generated
     if request.generated > 0:
         request.gap_start_s -= seconds
 

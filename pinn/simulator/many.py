@@ -18,7 +18,7 @@ from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.metric_features import step_feature_sums
+from pinn.simulator.metric_features import features_spent
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.workload import Workload
@@ -195,9 +195,8 @@ def coefficient_sensitivities(
             f"the figure is {base_figure:g} in this run, so no share of it can be told: choose "
             "another"
         )
-    occurs = np.concatenate(
-        [step_feature_sums(latency.deployment, base) > 0, np.ones(len(REQUEST_FEATURES), bool)]
-    )
+    in_steps = features_spent(latency.deployment, base.steps.table)[-1] > 0
+    occurs = np.concatenate([in_steps, np.ones(len(REQUEST_FEATURES), bool)])
     values, split = np.concatenate([latency.beta, latency.alpha]), [len(latency.beta)]
     steps = np.maximum(values * _RELATIVE_STEP, _LEAST_STEP)
     lows, highs = np.maximum(values - steps, 0.0), values + steps

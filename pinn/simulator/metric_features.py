@@ -81,7 +81,7 @@ def _latencies(run: Run, figure: str) -> np.ndarray:
     if kind == "ttft":
         return r.ttft_s
     if figure == "itl_mean_s":
-        return (r.e2e_s - r.ttft_s) / np.where(r.output_tokens > 1, r.output_tokens - 1.0, np.nan)
+        return (r.e2e_s - r.ttft_s) / r.token_gaps
     raise PinnError(f"unknown figure {figure!r}: use e2e_, ttft_ (mean_s, p90_s, ...), itl_mean_s")
 
 
@@ -111,42 +111,31 @@ _SERVED = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class FeatureSums:
+def features_spent(
+    deployment: Deployment, table: Float[np.ndarray, "steps columns"]
+) -> Float[np.ndarray, "moments features"]:
+    """Features of all steps before each one, and in the last row of all of them."""
+    spent = np.zeros((len(table) + 1, len(STEP_FEATURES)))
+    for begin in range(0, len(table), _CHUNK_STEPS):
+        steps = StepRecords(table[begin : begin + _CHUNK_STEPS])
+        spent[begin + 1 :][: len(steps)] = deployment_features(deployment, steps.sums)
+    return np.cumsum(spent, axis=0, out=spent)
+
+
+def request_feature_sums(
+    deployment: Deployment, run: Run
+) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
     """Per request, sums of step features over the steps that it waits for or takes part in.
 
     With ``beta`` the coefficients of the run, without pipeline stages and with the engine in a
-    process of its own, ``to_first_token @ beta`` is ``engine_first_token_s - handed_s``,
-    ``to_last_token @ beta`` is ``engine_finish_s - handed_s``, and their difference divided by the
-    gaps is the engine's share of the mean ITL. Rows are NaN where the request has no such token.
+    process of its own, the first ``@ beta`` is ``engine_first_token_s - handed_s``, the second
+    ``engine_finish_s - handed_s``, and their difference divided by the gaps is the engine's share
+    of the mean ITL. Rows are NaN where the request has no such token.
 
-    Attributes:
-        to_first_token: From the engine's input queue to the end of the first token's step.
-        to_last_token: To the end of the last token's step.
-        gaps: Gaps between tokens; NaN where there is none.
+    Returns:
+        Features from the engine's input queue to the end of the first token's step, and to the
+        end of the last token's.
     """
-
-    to_first_token: Float[np.ndarray, "requests features"]
-    to_last_token: Float[np.ndarray, "requests features"]
-    gaps: Float[np.ndarray, " requests"]
-
-    @property
-    def per_gap(self) -> Float[np.ndarray, "requests features"]:
-        """Mean features between two tokens of a request: its ITL is beta times this."""
-        return (self.to_last_token - self.to_first_token) / self.gaps[:, None]
-
-
-def step_feature_sums(deployment: Deployment, run: Run) -> Float[np.ndarray, " features"]:
-    """Features summed over a run's steps."""
-    table = run.steps.table
-    total = np.zeros(len(STEP_FEATURES))
-    for start in range(0, len(table), _CHUNK_STEPS):
-        total += _features(deployment, table[start : start + _CHUNK_STEPS]).sum(0)
-    return total
-
-
-def request_feature_sums(deployment: Deployment, run: Run) -> FeatureSums:
-    """Features summed over each request's steps."""
     requests = run.requests
     shape = (len(requests), len(STEP_FEATURES))
     first, last = np.full(shape, np.nan), np.full(shape, np.nan)
@@ -159,8 +148,7 @@ def request_feature_sums(deployment: Deployment, run: Run) -> FeatureSums:
         )[:, mine]
         handed, at_first, at_last = _integral(deployment, table, moments)
         first[mine], last[mine] = at_first - handed, at_last - handed
-    gaps = np.where(requests.output_tokens > 1, requests.output_tokens - 1.0, np.nan)
-    return FeatureSums(first, last, gaps)
+    return first, last
 
 
 def request_delay_features(
@@ -171,7 +159,7 @@ def request_delay_features(
     That is, at the moments at which the API server's tasks come: a task waits for all that the
     server has done since it was last idle, so each of those counts. Where nothing waits,
     ``first @ alpha`` is the part of a TTFT that the engine does not know, ``last @ alpha`` that of
-    an E2E, and ``FeatureSums @ beta`` is the rest.
+    an E2E, and ``request_feature_sums`` have the rest.
 
     Returns:
         Features up to the first token, and up to the end.
@@ -203,19 +191,10 @@ def _integral(
     start, duration = table[:, 0], table[:, 1]
     step = np.clip(np.searchsorted(start, moments, side="right") - 1, 0, None)
     share = np.clip((moments - start[step]) / duration[step], 0.0, 1.0)
-    spent = np.empty((*moments.shape, len(STEP_FEATURES)))
-    before = np.zeros((len(table) + 1, len(STEP_FEATURES)))
-    for begin in range(0, len(table), _CHUNK_STEPS):
-        rows = slice(begin, begin + _CHUNK_STEPS)
-        before[1:][rows] = _features(deployment, table[rows])
-    np.cumsum(before, axis=0, out=before)
-    spent[:] = before[step] + share[..., None] * (before[step + 1] - before[step])
+    before = features_spent(deployment, table)
+    spent = before[step] + share[..., None] * (before[step + 1] - before[step])
     spent[np.isnan(moments)] = np.nan
     return spent
-
-
-def _features(deployment: Deployment, table: np.ndarray) -> np.ndarray:
-    return deployment_features(deployment, StepRecords(table).sums)
 
 
 # The steps behind a run's mean TPOT and TTFT, each with its share in them.
@@ -226,9 +205,6 @@ def _features(deployment: Deployment, table: np.ndarray) -> np.ndarray:
 # beyond what it adds to the last, over the gaps. What a formula other than beta says of the same
 # steps goes into the same sums.
 
-#: A number, or an array without the axis of groups.
-OverGroups = Float[np.ndarray, "..."] | np.float64
-
 
 @dataclass(frozen=True)
 class MeanSteps:
@@ -236,21 +212,14 @@ class MeanSteps:
 
     Attributes:
         sums: Of the mean batch of each group, fields of shape ``[groups]``.
-        tpot_share: Of all steps of the group together.
-        ttft_share: The same for the time to first token.
+        tpot_share: Of all steps of the group together: ``tpot_share @ values`` is the mean of
+            something of each step over the gaps between tokens.
+        ttft_share: The same for the steps until the first token, in the mean of requests.
     """
 
     sums: BatchSums
     tpot_share: Float[np.ndarray, " groups"]
     ttft_share: Float[np.ndarray, " groups"]
-
-    def mean_tpot(self, values: Float[np.ndarray, "groups ..."]) -> OverGroups:
-        """Mean of something of each step over the gaps between tokens."""
-        return self.tpot_share @ values
-
-    def mean_ttft(self, values: Float[np.ndarray, "groups ..."]) -> OverGroups:
-        """Sum of something of each step over the steps until the first token, mean of requests."""
-        return self.ttft_share @ values
 
 
 def mean_steps(run: Run) -> MeanSteps:
@@ -321,12 +290,13 @@ def figure_features(
         run: The run.
         figures: (stage, figure) pairs, see ``pinn.simulator.metric_features``.
     """
-    sums = request_feature_sums(deployment, run)
+    first, last = request_feature_sums(deployment, run)
     delay_first, delay_last = request_delay_features(run)
+    gaps = run.requests.token_gaps[:, None]
     pairs = {
-        "ttft": (sums.to_first_token, delay_first),
-        "e2e": (sums.to_last_token, delay_last),
-        "itl": (sums.per_gap, (delay_last - delay_first) / sums.gaps[:, None]),
+        "ttft": (first, delay_first),
+        "e2e": (last, delay_last),
+        "itl": ((last - first) / gaps, (delay_last - delay_first) / gaps),
     }
     means = []
     for stage, figure in figures:

@@ -13,15 +13,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from pinn.common.files import replace_atomically
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.request import RequestState
-from pinn.simulator.state import (
-    FINISHED,
-    FIRST_SUM,
-    REJECTED,
-    REREAD_TOKENS,
-    STEP_COLUMNS,
-    SUMS,
-    TIMED_OUT,
-)
+from pinn.simulator import state
 from pinn.simulator.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -30,7 +22,11 @@ if TYPE_CHECKING:
 
 # What a simulated run leaves behind: a record per request and per step.
 
-STATUS_NAMES = {FINISHED: "finished", TIMED_OUT: "timed_out", REJECTED: "rejected"}
+STATUS_NAMES = {
+    state.FINISHED: "finished",
+    state.TIMED_OUT: "timed_out",
+    state.REJECTED: "rejected",
+}
 
 
 @dataclass(frozen=True)
@@ -123,8 +119,12 @@ class RequestRecords:
     @property
     def mean_itl_s(self) -> Float[np.ndarray, " requests"]:
         """Mean gap between a request's tokens, completion left out; NaN with a single token."""
-        gaps = np.where(self.output_tokens > 1, self.output_tokens - 1.0, np.nan)
-        return (self.last_token_s - self.first_token_s) / gaps
+        return (self.last_token_s - self.first_token_s) / self.token_gaps
+
+    @property
+    def token_gaps(self) -> Float[np.ndarray, " requests"]:
+        """Gaps between tokens; NaN with a single token."""
+        return np.where(self.output_tokens > 1, self.output_tokens - 1.0, np.nan)
 
     @property
     def last_token_s(self) -> Float[np.ndarray, " requests"]:
@@ -163,17 +163,17 @@ class StepRecords:
 
     def __getitem__(self, name: str) -> Float[np.ndarray, " steps"]:
         """One column by its name."""
-        return self.table[:, STEP_COLUMNS.index(name)]
+        return self.table[:, state.STEP_COLUMNS.index(name)]
 
     @property
     def sums(self) -> BatchSums:
         """Batch sums of shape ``[steps]``, as the step features take them."""
-        return self.whole_sums.without_reread(self[REREAD_TOKENS])
+        return self.whole_sums.without_reread(self[state.REREAD_TOKENS])
 
     @property
     def whole_sums(self) -> BatchSums:
         """The same, keys that decodes share counted for each of them."""
-        return BatchSums(*(self.table[:, FIRST_SUM + i] for i in range(len(SUMS))))
+        return BatchSums(*(self.table[:, state.FIRST_SUM + i] for i in range(len(state.SUMS))))
 
 
 @dataclass(frozen=True)
@@ -267,69 +267,60 @@ def plot_timeline(run: Run, path: Path) -> None:
 
     figure, axes = plt.subplots(4, 1, figsize=(11, 9), sharex=True, layout="constrained")
     edges = np.linspace(0.0, float(run.requests.finish_s.max()), _BINS + 1)
-    _draw_queue(axes[0], run, edges)
-    _draw_cache(axes[1], run, edges)
-    _draw_tokens(axes[2], run, edges)
+    _draw_steps(axes, run, edges)
     _draw_latencies(axes[3], run, edges)
-    axes[3].set_xlabel("time (s)")
-    for axis in axes:
+    labels = ("requests", "KV cache (%)", "tokens/s", "latency (s)")
+    for axis, label in zip(axes, labels, strict=True):
+        axis.set_ylabel(label)
         axis.grid(alpha=0.25)
         axis.set_ylim(bottom=0)
         axis.legend(loc="upper left", fontsize=8)
+    axes[3].set_xlabel("time (s)")
     done = int(run.requests.finished.sum())
     figure.suptitle(f"{run.workload.name}: {done:,} of {len(run.requests):,} requests served")
     replace_atomically(path, lambda target: figure.savefig(target, format="png", dpi=110))
     plt.close(figure)
 
 
-def _over_time(run: Run, name: str, edges: np.ndarray, *, rate: bool = False) -> np.ndarray:
-    """Mean of a step column in each span, or its sum per second; 0 where no step runs."""
-    steps = run.steps
-    where = np.clip(np.digitize(steps["start_s"], edges) - 1, 0, len(edges) - 2)
-    weight = np.ones(len(steps)) if rate else steps["duration_s"]
-    total = np.bincount(where, steps[name] * weight, len(edges) - 1)
-    if rate:
-        return total / np.diff(edges)
-    busy = np.bincount(where, weight, len(edges) - 1)
-    return np.divide(total, busy, out=np.zeros(len(total)), where=busy > 0)
-
-
-def _draw_queue(axis: Any, run: Run, edges: np.ndarray) -> None:
-    centres = (edges[1:] + edges[:-1]) / 2
-    running, waiting = _over_time(run, "running", edges), _over_time(run, "waiting", edges)
-    axis.fill_between(centres, running, color=_BLUE, alpha=0.5, lw=0, label="running")
-    axis.fill_between(
-        centres, running, running + waiting, color=_ORANGE, alpha=0.6, lw=0, label="waiting"
+def _draw_steps(axes: Any, run: Run, edges: np.ndarray) -> None:
+    """Means over each span's steps, weighted by their time (0 where none runs), and rates."""
+    steps, centres = run.steps, (edges[1:] + edges[:-1]) / 2
+    where = _span(steps["start_s"], edges)
+    busy = np.bincount(where, steps["duration_s"], _BINS)
+    running, waiting, used = (
+        np.bincount(where, steps[name] * steps["duration_s"], _BINS) / np.where(busy > 0, busy, 1.0)
+        for name in ("running", "waiting", "used_blocks")
     )
-    axis.set_ylabel("requests")
-
-
-def _draw_cache(axis: Any, run: Run, edges: np.ndarray) -> None:
-    centres = (edges[1:] + edges[:-1]) / 2
-    used = _over_time(run, "used_blocks", edges) / run.step_blocks
-    axis.plot(centres, 100 * used, color=_GREEN, label="KV cache in use")
-    lost = _over_time(run, "preempted", edges, rate=True)
+    tokens, prompts, lost = (
+        np.bincount(where, steps[name], _BINS) / np.diff(edges)
+        for name in ("tokens", "prefill_tokens", "preempted")
+    )
+    queue, cache, flow, _ = axes
+    for low, high, color, name in (
+        (0.0, running, _BLUE, "running"),
+        (running, running + waiting, _ORANGE, "waiting"),
+    ):
+        queue.fill_between(centres, low, high, color=color, alpha=0.55, lw=0, label=name)
+    cache.plot(centres, 100 * used / run.step_blocks, color=_GREEN, label="KV cache in use")
     if lost.any():
-        twin = axis.twinx()
+        twin = cache.twinx()
         twin.plot(centres, lost, color=_ORANGE, lw=1)
         twin.set_ylabel("preemptions/s", color=_ORANGE)
         twin.set_ylim(bottom=0)
-    axis.set_ylabel("KV cache (%)")
+    prompts = np.minimum(prompts, tokens)
+    flow.plot(centres, tokens - prompts, color=_BLUE, label="decode tokens/s")
+    flow.plot(centres, prompts, color=_ORANGE, label="prefill tokens/s")
 
 
-def _draw_tokens(axis: Any, run: Run, edges: np.ndarray) -> None:
-    centres = (edges[1:] + edges[:-1]) / 2
-    tokens = _over_time(run, "tokens", edges, rate=True)
-    prefill = np.minimum(_over_time(run, "prefill_tokens", edges, rate=True), tokens)
-    axis.plot(centres, tokens - prefill, color=_BLUE, label="decode tokens/s")
-    axis.plot(centres, prefill, color=_ORANGE, label="prefill tokens/s")
-    axis.set_ylabel("tokens/s")
+def _span(moments: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Which span each moment lies in."""
+    return np.clip(np.digitize(moments, edges) - 1, 0, _BINS - 1)
 
 
 def _draw_latencies(axis: Any, run: Run, edges: np.ndarray) -> None:
     requests = run.requests
     done = requests.finished
-    where = np.clip(np.digitize(requests.arrival_s[done], edges) - 1, 0, len(edges) - 2)
+    where = _span(requests.arrival_s[done], edges)
     order = np.argsort(where, kind="stable")
     spans, first = np.unique(where[order], return_index=True)
     centres = ((edges[1:] + edges[:-1]) / 2)[spans]
@@ -347,4 +338,3 @@ def _draw_latencies(axis: Any, run: Run, edges: np.ndarray) -> None:
             requests.arrival_s[failed], requests.e2e_s[failed], "x", color=_GREY, ms=2,
             label="timed out",
         )  # fmt: skip
-    axis.set_ylabel("latency (s)")

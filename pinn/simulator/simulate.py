@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from pinn.simulator.loop import BAD_STEP, FULL, advance, advance_compiled
 from pinn.simulator.memory import kv_layout
 from pinn.simulator.run import STATUS_NAMES, GapRuns, RequestRecords, Run, StepRecords
 from pinn.simulator.setup import check_run, set_up
-from pinn.simulator.state import FINISHED, REJECTED
+from pinn.simulator.state import FINISHED, REJECTED, REQUEST
 from pinn.simulator.workloads.workload import Workload
 
 # The records of a run, read off the engine's final state.
@@ -42,36 +43,32 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
     finished, started = r["status"] == FINISHED, r["generated"] > 0
     last = r["last_sent_s"] + (r["scheduling_s"] + r["preemption_s"] + completion_s)
     first = r["first_sent_s"] + r["scheduling_s"] + r["early_preemption_s"]
-    return RequestRecords(
-        status=np.array([STATUS_NAMES.get(s, "") for s in range(REJECTED + 1)])[r["status"]],
-        stage=r["stage"].astype(np.int64),
-        replica=r["replica"].astype(np.int64),
-        prompt_tokens=r["prompt"].astype(np.int64),
-        output_tokens=r["generated"].astype(np.int64),
-        cached_tokens=r["cached"].astype(np.int64),
-        reused_tokens=r["reused"].astype(np.int64),
-        computed_tokens=r["worked"].copy(),
-        preemptions=r["preemptions"].astype(np.int64),
-        arrival_s=r["sent_s"].copy(),
-        handed_s=_when(r["handed_s"]),
-        queued_s=_when(r["queued_s"]),
-        scheduled_s=_when(r["scheduled_s"]),
-        first_token_s=np.where(started, first, np.nan),
-        finish_s=np.where(finished, last, r["last_s"]),
-        engine_first_token_s=_when(r["first_s"]),
-        engine_finish_s=np.where(finished, r["last_s"], np.nan),
-        early_preemptions=r["early_preemptions"].copy(),
-        recomputed_tokens=r["recomputed"].copy(),
-        early_recomputed_tokens=r["early_recomputed"].copy(),
-        arrival_state=_state(state, "sent"),
-        start_state=_state(state, "start"),
-        handed_work=r["handed_work"].copy(),
-        first_work=r["first_work"].copy(),
-        last_work=r["last_work"].copy(),
-        drafted_tokens=r["drafted"].copy(),
-        accepted_tokens=r["accepted"].copy(),
-        completion_s=completion_s,
-    )
+    columns = {
+        f.name: _column(r[f.name]) for f in fields(RequestRecords) if f.name in REQUEST.names
+    }
+    names = np.array([STATUS_NAMES.get(s, "") for s in range(REJECTED + 1)])
+    columns |= {
+        "status": names[r["status"]],
+        "prompt_tokens": _column(r["prompt"]),
+        "output_tokens": _column(r["generated"]),
+        "computed_tokens": _column(r["worked"]),
+        "arrival_s": r["sent_s"].copy(),
+        "first_token_s": np.where(started, first, np.nan),
+        "finish_s": np.where(finished, last, r["last_s"]),
+        "engine_first_token_s": _column(r["first_s"]),
+        "engine_finish_s": np.where(finished, r["last_s"], np.nan),
+        "arrival_state": _state(state, "sent"),
+        "start_state": _state(state, "start"),
+        "completion_s": completion_s,
+    }
+    return RequestRecords(**columns)
+
+
+def _column(values: np.ndarray) -> np.ndarray:
+    """Whole numbers of one size, or seconds, NaN where there are none yet."""
+    if values.dtype.kind == "i":
+        return values.astype(np.int64)
+    return np.where(values < 0, np.nan, values)
 
 
 def _state(engine: Engine, when: str) -> RequestState:
@@ -91,10 +88,6 @@ def _state(engine: Engine, when: str) -> RequestState:
         chunked_prefill=known * record["chunked_prefill"],
         recomputed_tokens=prompt,
     )
-
-
-def _when(seconds: np.ndarray) -> np.ndarray:
-    return np.where(seconds < 0, np.nan, seconds)
 
 
 # Simulate a workload on a deployment.

@@ -42,8 +42,8 @@ REQUEST = np.dtype(
         ("after", "i8"),
         ("transferred", "i8"),
         ("preemptions", "i4"),
-        ("cached", "i4"),  # num_cached_tokens at its first scheduling
-        ("reused", "i4"),  # tokens found in the cache over all its schedulings
+        ("cached_tokens", "i4"),  # num_cached_tokens at its first scheduling
+        ("reused_tokens", "i4"),  # tokens found in the cache over all its schedulings
         ("first_key", "i8"),
         ("offset_s", "f8"),
         ("timeout_s", "f8"),
@@ -59,8 +59,8 @@ REQUEST = np.dtype(
         ("preemption_s", "f8"),
         ("early_preemption_s", "f8"),  # of that, before the first token
         ("early_preemptions", "i8"),
-        ("recomputed", "i8"),  # tokens known at each preemption, together
-        ("early_recomputed", "i8"),
+        ("recomputed_tokens", "i8"),  # tokens known at each preemption, together
+        ("early_recomputed_tokens", "i8"),
         # Step time, queue share and KV usage when it was sent, and when it was first scheduled.
         ("sent_situation", "f8", 3),
         ("start_situation", "f8", 3),
@@ -75,8 +75,8 @@ REQUEST = np.dtype(
         ("eligible", "i8"),  # scheduling from which on it may decode again
         ("token_s", "f8"),  # when the last batch that samples for it ends
         ("unverified", "i8"),  # drafted tokens among those computed, in batches in flight
-        ("drafted", "i8"),  # tokens that steps have verified
-        ("accepted", "i8"),  # of those
+        ("drafted_tokens", "i8"),  # tokens that steps have verified
+        ("accepted_tokens", "i8"),  # of those
     ],
     align=True,
 )

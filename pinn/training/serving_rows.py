@@ -167,12 +167,12 @@ def _sums(job: Job, run: Run) -> list[float]:
     features, floors = step_features(costs, steps.sums), floor_seconds(costs, steps.sums)
     served = run.requests.finished
     request = request_delay_features(run)[0][served].mean(0)
-    tpot, ttft = np.asarray(steps.mean_tpot(features)), np.asarray(steps.mean_ttft(features))
+    tpot, ttft = np.asarray(steps.tpot_share @ features), np.asarray(steps.ttft_share @ features)
     known = ttft @ PRIOR_BETA + request @ PRIOR_ALPHA
     offset = run.requests.ttft_s[served].mean() - known
     return [
         *tpot, *ttft, *request, offset,
-        float(steps.mean_tpot(floors)), float(steps.mean_ttft(floors)),
+        float(steps.tpot_share @ floors), float(steps.ttft_share @ floors),
     ]  # fmt: skip
 
 

@@ -63,9 +63,9 @@ def test_beta_times_the_mean_features_is_what_the_engine_takes(name, asynchronou
     several = r.output_tokens > 1
     gaps = r.output_tokens[several] - 1
     tpot = (r.engine_finish_s - r.engine_first_token_s)[several] / gaps
-    assert steps.mean_tpot(features) @ LATENCY.beta == pytest.approx(tpot.mean(), rel=1e-3)
+    assert steps.tpot_share @ features @ LATENCY.beta == pytest.approx(tpot.mean(), rel=1e-3)
     ttft = (r.engine_first_token_s - r.handed_s).mean()
-    assert steps.mean_ttft(features) @ LATENCY.beta == pytest.approx(ttft, rel=1e-3)
+    assert steps.ttft_share @ features @ LATENCY.beta == pytest.approx(ttft, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["1 client", "4 clients", "64 clients"])
@@ -73,7 +73,7 @@ def test_clients_see_the_same_tpot_where_answers_are_long(name):
     """What the API server adds to the first and to the last token is spread over many gaps."""
     run = served(name)
     steps = mean_steps(run)
-    tpot = steps.mean_tpot(step_features(step_costs([SERVER]), steps.sums)) @ LATENCY.beta
+    tpot = steps.tpot_share @ step_features(step_costs([SERVER]), steps.sums) @ LATENCY.beta
     assert run.requests.mean_itl_s.mean() == pytest.approx(tpot, rel=1e-3)
 
 
@@ -83,10 +83,10 @@ def test_clients_see_the_same_tpot_and_ttft_where_the_api_server_has_nothing_to_
     run = served(name, latency=bare)
     steps = mean_steps(run)
     features = step_features(step_costs([SERVER]), steps.sums)
-    assert steps.mean_tpot(features) @ bare.beta == pytest.approx(
+    assert steps.tpot_share @ features @ bare.beta == pytest.approx(
         np.nanmean(run.requests.mean_itl_s), rel=1e-3
     )
-    assert steps.mean_ttft(features) @ bare.beta == pytest.approx(
+    assert steps.ttft_share @ features @ bare.beta == pytest.approx(
         run.requests.ttft_s.mean(), rel=1e-3
     )
 
