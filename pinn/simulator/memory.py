@@ -110,7 +110,7 @@ def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
     recipe, longest = deployment.recipe, max_model_len(deployment)
     size, window = recipe.block_tokens, deployment.model.window_tokens or 0
     chunk = -(-(window - 1 + recipe.token_budget) // size) + 1
-    holds_chunk = layout.window_groups and not _state_groups(deployment.model)
+    holds_chunk = layout.window_groups and not _state_layers(deployment.model)
     prefill = replace(layout, window_blocks=chunk) if holds_chunk else layout
     needed = prefill.request_blocks(longest, size)
     # vLLM compares with all blocks, but never gives out its null block.
@@ -172,16 +172,13 @@ def state_bytes(deployment: Deployment) -> float:
 
 
 def _model_state_bytes(model: ModelSpec, tp: int) -> float:
-    return sum(g.count * _mixer_state(g, tp) for g in _state_groups(model))
+    return sum(count * mixer.state_bytes(tp) for count, mixer in _state_layers(model))
 
 
-def _state_groups(model: ModelSpec) -> list[LayerGroup]:
-    return [g for g in model.layer_groups if isinstance(g.attention, LinearMixerSpec)]
-
-
-def _mixer_state(group: LayerGroup, tp: int) -> float:
-    assert isinstance(group.attention, LinearMixerSpec)
-    return group.attention.state_bytes(tp)
+def _state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
+    """Layers of each kind that keeps a state, and their mixer."""
+    mixers = [(group.count, group.attention) for group in model.layer_groups]
+    return [(count, mixer) for count, mixer in mixers if isinstance(mixer, LinearMixerSpec)]
 
 
 def gpu_weight_bytes(deployment: Deployment) -> float:
@@ -279,7 +276,7 @@ def _layout(
     """
     kept = [(g, layer_kv_bytes(g, tp, element_bytes)) for g in model.layer_groups]
     groups = [g for g, kv_bytes in kept if kv_bytes]
-    states = sum(g.count for g in _state_groups(model)) if in_blocks else 0
+    states = sum(count for count, _ in _state_layers(model)) if in_blocks else 0
     if not groups:
         return KvLayout(_model_state_bytes(model, tp) / stages if in_blocks else 1.0, 0)
     full = sum(g.count for g in groups if not _is_windowed(g))

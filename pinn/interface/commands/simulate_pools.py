@@ -14,8 +14,14 @@ from pinn.interface.commands.simulation_report import finite
 from pinn.planning.candidates import hardware_label
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.many import Job
-from pinn.simulator.pool_report import pools_statistics, print_pools
-from pinn.simulator.pools import Link, Pool, default_link, simulate_pools
+from pinn.simulator.pools import (
+    Link,
+    Pool,
+    default_link,
+    pools_statistics,
+    print_pools,
+    simulate_pools,
+)
 from pinn.simulator.run import write_requests
 from pinn.simulator.statistics import overload
 from pinn.specs.serving import VLLM
