@@ -27,10 +27,14 @@ def group_of(engine, replica):
     return replica * engine.n_groups // engine.n_replicas
 
 
+def first_of(engine, group):
+    """The first of the replicas that step together."""
+    return group * (engine.n_replicas // engine.n_groups)
+
+
 def replicas_of(engine, group):
-    """(first, number) of the replicas that step together."""
-    count = engine.n_replicas // engine.n_groups
-    return group * count, count
+    """The replicas that step together."""
+    return range(first_of(engine, group), first_of(engine, group + 1))
 
 
 def first_server(engine, replica):
@@ -121,7 +125,7 @@ def prompts_wait(engine, group):
 def _waits_for_tokens(engine, group):
     """Until so many steps have passed, or prompts and decodes make up a step worth taking."""
     state = arrays.groups(engine, group)
-    replica, _ = replicas_of(engine, group)
+    replica = first_of(engine, group)
     if not _has_prompt(engine, replica) or arrays.replicas(engine, replica).running == 0:
         return False
     few = _step_tokens(engine, replica) < engine.prompt_wait_tokens
@@ -135,16 +139,16 @@ def _waits_for_tokens(engine, group):
 def _waits_for_all(engine, group):
     """Until every replica has a prompt, one has no decodes, or so many steps have passed."""
     state = arrays.groups(engine, group)
-    first, count = replicas_of(engine, group)
     prompts = decodes = 0
-    for replica in range(first, first + count):
+    replicas = replicas_of(engine, group)
+    for replica in replicas:
         prompts += _has_prompt(engine, replica)
         decodes += arrays.replicas(engine, replica).running > 0
-    if prompts == count:
+    if prompts == len(replicas):
         state.waited = 0
         return False
     state.waited += 1
-    if state.waited >= engine.prompt_wait_steps or decodes < count:
+    if state.waited >= engine.prompt_wait_steps or decodes < len(replicas):
         state.waited = 0
         return False
     return True

@@ -53,10 +53,7 @@ class EngineSpec:
     )
     replicas: int = flag(1, "Servers alike that share the load.", least=1)
     data_parallel_routing: str | None = flag(
-        None,
-        "Which server and rank gets a request.",
-        shown="the engine's",
-        allowed=ROUTINGS,
+        None, "Which server and rank gets a request.", shown="the engine's", allowed=ROUTINGS
     )
     reject_long_requests: bool = flag(
         False, "Count requests beyond --max-model-len as rejected, as a server does."
@@ -76,8 +73,7 @@ class EngineSpec:
         shown="data-parallel size",
     )
     v1_multiprocessing: bool = flag(
-        True,
-        "Whether the engine has a process of its own (VLLM_ENABLE_V1_MULTIPROCESSING).",
+        True, "Whether the engine has a process of its own (VLLM_ENABLE_V1_MULTIPROCESSING)."
     )
 
     def __post_init__(self) -> None:

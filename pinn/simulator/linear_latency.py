@@ -18,13 +18,7 @@ from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import model_costs
 from pinn.physics.request import RequestState, phase_mask, request_features
 from pinn.physics.speculation import ONCE, deployment_features, speculative_costs
-from pinn.simulator.hooks import (
-    LinearCoefficients,
-    SpeculativeCoefficients,
-    cost_numbers,
-    request_coefficients,
-    step_coefficients,
-)
+from pinn.simulator import hooks
 from pinn.specs.batch import Batch
 
 # A linear latency model: coefficients of one deployment, for compiled and plain runs alike.
@@ -44,25 +38,25 @@ class LinearLatency:
     beta: Float[np.ndarray, " step_features"]
     alpha: Float[np.ndarray, " request_features"]
 
-    def compile(self, apart: bool) -> LinearCoefficients | SpeculativeCoefficients:
+    def compile(self, apart: bool) -> hooks.LinearCoefficients | hooks.SpeculativeCoefficients:
         """As compiled code reads them; ``apart`` where prompts get steps of their own."""
         kind = 1 if apart else None
-        alpha, beta = request_coefficients(self.alpha), step_coefficients(self.beta)
+        alpha, beta = hooks.request_coefficients(self.alpha), hooks.step_coefficients(self.beta)
         drafts = speculative_costs(self.deployment)
         if drafts is None:
-            return LinearCoefficients(
-                cost_numbers(model_costs([self.deployment])), beta, alpha, kind
+            return hooks.LinearCoefficients(
+                hooks.cost_numbers(model_costs([self.deployment])), beta, alpha, kind
             )
         pass_beta, once = self.beta.copy(), np.zeros_like(self.beta)
         pass_beta[list(ONCE)] = 0.0
         once[list(ONCE)] = self.beta[list(ONCE)]
-        return SpeculativeCoefficients(
-            cost_numbers(drafts.verified),
-            step_coefficients(once),
+        return hooks.SpeculativeCoefficients(
+            hooks.cost_numbers(drafts.verified),
+            hooks.step_coefficients(once),
             alpha,
-            step_coefficients(pass_beta),
-            cost_numbers(drafts.first),
-            cost_numbers(drafts.later),
+            hooks.step_coefficients(pass_beta),
+            hooks.cost_numbers(drafts.first),
+            hooks.cost_numbers(drafts.later),
             float(drafts.tokens),
             float(drafts.passes),
             float(drafts.branches),

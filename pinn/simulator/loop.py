@@ -11,7 +11,7 @@ import numpy as np
 
 from pinn.simulator import arrays, blocks, client, hooks
 from pinn.simulator.compiler import compiled, compiled_inside
-from pinn.simulator.engine import first_server, prompts_wait, replicas_of
+from pinn.simulator.engine import first_of, first_server, prompts_wait, replicas_of
 from pinn.simulator.scheduler import schedule
 from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
 
@@ -85,9 +85,8 @@ def _group_seconds(latency, engine, group):
     Experts spread over data-parallel ranks exchange tokens in every layer, so the ranks keep step
     (``DPEngineCoreProc.run_busy_loop``); idle ones run a dummy batch.
     """
-    first, count = replicas_of(engine, group)
-    longest, slowest = 0.0, first
-    for replica in range(first, first + count):
+    longest, slowest = 0.0, first_of(engine, group)
+    for replica in replicas_of(engine, group):
         if arrays.replicas(engine, replica).tokens > 0:
             duration = hooks.step_seconds(latency, engine, replica)
             if not duration <= longest:
@@ -97,8 +96,7 @@ def _group_seconds(latency, engine, group):
 
 def _charge_requests(latency, engine, group):
     """Delays of the requests that this scheduling started or preempted."""
-    first, count = replicas_of(engine, group)
-    for replica in range(first, first + count):
+    for replica in replicas_of(engine, group):
         state = arrays.replicas(engine, replica)
         for i in range(state.new):
             r = arrays.new(engine, replica, i)
@@ -140,25 +138,24 @@ def next_event(engine):
 def _begin_turn(engine, group, now, token_s, completion_s):
     """``EngineCore.step_with_batch_queue`` after its wait, then ``_process_input_queue``."""
     state = arrays.groups(engine, group)
-    first, count = replicas_of(engine, group)
-    now = _engine_free_s(engine, first, now)
+    now = _engine_free_s(engine, group, now)
     client.hang_up(engine, now)  # of those whose patience ran out while the loop was held up
     if state.in_flight > 0 and arrays.batch_end_s(engine, group, state.oldest) <= now:
         launched = 0
-        for replica in range(first, first + count):
+        for replica in replicas_of(engine, group):
             launched += arrays.batch_size(engine, replica, state.oldest)
             client.update_from_output(engine, replica, state.oldest, now, token_s, completion_s)
         state.oldest = (state.oldest + 1) % engine.depth
         state.in_flight -= 1
         state.launched -= launched > 0
-    state.now_s = now = _engine_free_s(engine, first, now)
-    for replica in range(first, first + count):
+    state.now_s = now = _engine_free_s(engine, group, now)
+    for replica in replicas_of(engine, group):
         _drain_input(engine, replica, now)
 
 
-def _engine_free_s(engine, replica, now):
+def _engine_free_s(engine, group, now):
     """When the engine's loop goes on: it waits for an API server that shares its process."""
-    server = arrays.servers(engine, first_server(engine, replica))
+    server = arrays.servers(engine, first_server(engine, first_of(engine, group)))
     return max(now, server.free_s) if engine.one_process else now
 
 
@@ -188,8 +185,7 @@ def _wants_batch(engine, group):
     """Whether the batch queue has room and the scheduler has requests."""
     if arrays.groups(engine, group).in_flight >= engine.depth:
         return False
-    first, count = replicas_of(engine, group)
-    for replica in range(first, first + count):
+    for replica in replicas_of(engine, group):
         if arrays.replicas(engine, replica).running + arrays.replicas(engine, replica).waiting > 0:
             return True
     return False
@@ -199,9 +195,8 @@ def _schedule_group(latency, engine, group):
     """Schedule every replica of a group; their tokens together."""
     state = arrays.groups(engine, group)
     column = (state.oldest + state.in_flight) % engine.depth
-    first, count = replicas_of(engine, group)
     tokens, waits = 0, prompts_wait(engine, group)
-    for replica in range(first, first + count):
+    for replica in replicas_of(engine, group):
         tokens += schedule(latency, engine, replica, column, state.now_s, waits)
     return tokens
 
@@ -243,8 +238,7 @@ def _tokens_known_s(engine, group, column):
     moment = 0.0
     if engine.pipeline_parallel_size == 1:
         return moment
-    first, count = replicas_of(engine, group)
-    for replica in range(first, first + count):
+    for replica in replicas_of(engine, group):
         for i in range(arrays.batch_size(engine, replica, column)):
             r = arrays.batch_request(engine, replica, column, i)
             moment = max(moment, arrays.requests(engine, r).token_s)
@@ -254,8 +248,7 @@ def _tokens_known_s(engine, group, column):
 def _note_tokens(engine, group, column, end):
     if engine.pipeline_parallel_size == 1:
         return
-    first, count = replicas_of(engine, group)
-    for replica in range(first, first + count):
+    for replica in replicas_of(engine, group):
         for i in range(arrays.batch_size(engine, replica, column)):
             if arrays.batch_sampled(engine, replica, column, i) > 0:
                 r = arrays.batch_request(engine, replica, column, i)
@@ -270,8 +263,7 @@ def _record(engine, group, start, duration, slowest):
         row[i] = 0
     column = arrays.groups(engine, group).oldest + arrays.groups(engine, group).in_flight - 1
     column %= engine.depth
-    first, count = replicas_of(engine, group)
-    for replica in range(first, first + count):
+    for replica in replicas_of(engine, group):
         state = arrays.replicas(engine, replica)
         row[3] += arrays.batch_size(engine, replica, column)
         row[4] += state.tokens
@@ -291,8 +283,7 @@ def _end_turn(engine, group):
         state.wake_s = arrays.batch_end_s(engine, group, state.oldest)
         return
     state.wake_s = np.inf
-    first, count = replicas_of(engine, group)
-    for replica in range(first, first + count):
+    for replica in replicas_of(engine, group):
         if arrays.replicas(engine, replica).input > 0:
             head = arrays.replicas(engine, replica).input_head
             state.wake_s = min(state.wake_s, arrays.requests(engine, head).handed_s)

@@ -233,9 +233,7 @@ _LATENCIES = {
 
 
 def print_report(
-    run: Run,
-    statistics: dict[str, Any],
-    intervals: Mapping[str, tuple[float, float | None]],
+    run: Run, statistics: dict[str, Any], intervals: Mapping[str, tuple[float, float | None]]
 ) -> None:
     """Print latencies, stages, throughput, queueing, cache and steps.
 

@@ -21,13 +21,7 @@ from pydantic import Field
 
 from pinn.common.documents import MOST_SECONDS
 from pinn.errors import PinnError
-from pinn.simulator.workloads.arrivals import (
-    check_requests,
-    draw_gaps,
-    draw_lengths,
-    random_draws,
-    read_stages,
-)
+from pinn.simulator.workloads import arrivals
 from pinn.simulator.workloads.workload import Workload, share_prompts
 from pinn.simulator.workloads.yaml_spec import Number, Strict, Whole, check
 from pinn.units import MICROSECOND
@@ -57,7 +51,7 @@ class BlisArrival(Strict):
             PinnError: If the process is unknown or lacks its second parameter.
         """
         if self.shape is None and self.scale is None:
-            return draw_gaps(self.process, rate_per_s, count, rng, self.cv)
+            return arrivals.draw_gaps(self.process, rate_per_s, count, rng, self.cv)
         if self.shape is None or self.process not in ("gamma", "weibull"):
             raise PinnError(
                 f"arrival process {self.process}: scale needs a shape, and only gamma and weibull "
@@ -86,7 +80,7 @@ class BlisLengths(Strict):
         """
         if self.type != "empirical":
             named = {str(name): value for name, value in self.params.items()}
-            return draw_lengths(self.type, named, count, rng)
+            return arrivals.draw_lengths(self.type, named, count, rng)
         weights = np.array(list(self.params.values()), np.float64)
         if not (len(weights) and (weights >= 0).all() and weights.sum() > 0):
             raise PinnError(f"an empirical distribution needs positive weights, got {self.params}")
@@ -254,7 +248,7 @@ def read_blis_spec(
     """
     _check_served(values, str(path))
     spec = check(_Spec, values, path, _REMEDY)
-    rng = random_draws(spec.seed if seed is None else seed)
+    rng = arrivals.random_draws(spec.seed if seed is None else seed)
     if (spec.inference_perf is None) == (not spec.clients):
         raise PinnError(f"{path}: give clients or inference_perf, one of the two")
     if spec.inference_perf is not None:
@@ -318,7 +312,7 @@ def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
         )
     rates = np.array(spec.aggregate_rate) * fractions / fractions.sum()
     drawn = spec.num_requests or 2 * float(rates.sum()) * spec.horizon_s
-    check_requests(drawn * (len(rates) if spec.num_requests else 1), str(path))
+    arrivals.check_requests(drawn * (len(rates) if spec.num_requests else 1), str(path))
     found: list[float] = rates.tolist()
     return found
 
@@ -363,9 +357,9 @@ def _stage_clients(
     clients = shared.num_unique_system_prompts * users
     stages = [(stage.rate, stage.duration) for stage in load.stages]
     if rate_per_s is not None:
-        scaled = read_stages(stages, str(path), rate_per_s)
+        scaled = arrivals.read_stages(stages, str(path), rate_per_s)
         stages = [(stage.rate_per_s, stage.duration_s) for stage in scaled]
-    check_requests(sum(rate * duration for rate, duration in stages))
+    arrivals.check_requests(sum(rate * duration for rate, duration in stages))
     starts = np.cumsum([0.0, *(duration for _, duration in stages)])
     parts: list[Requests] = []
     for c in range(clients):

@@ -18,13 +18,7 @@ import numpy as np
 
 from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECONDS, check_size
 from pinn.errors import PinnError
-from pinn.simulator.workloads.arrivals import (
-    POISSON,
-    Stage,
-    check_requests,
-    random_draws,
-    stage_arrivals,
-)
+from pinn.simulator.workloads import arrivals
 from pinn.simulator.workloads.load import at_rate, load_workload
 from pinn.simulator.workloads.workload import Workload, share_prompts
 from pinn.specs.flags import check_flags, flag, flags_apart, flags_of
@@ -48,10 +42,7 @@ class LoadFlags:
         spelled={_BENCH: "random_input_len"},
     )
     output_len: int | None = flag(
-        None,
-        "Tokens that a request generates.",
-        least=1,
-        spelled={_BENCH: "random_output_len"},
+        None, "Tokens that a request generates.", least=1, spelled={_BENCH: "random_output_len"}
     )
     concurrency: int | None = flag(
         None,
@@ -98,7 +89,7 @@ class LoadFlags:
         Raises:
             PinnError: If flags are missing or contradict each other.
         """
-        rng = random_draws(seed)
+        rng = arrivals.random_draws(seed)
         rate = math.inf if rate_per_s is None else rate_per_s
         if not rate > 0:
             raise PinnError(f"--rate must be positive, got {rate:g} requests/s")
@@ -113,7 +104,9 @@ class LoadFlags:
         count = self._count(rate)
         offset = np.zeros(count)
         if rate < math.inf:
-            offset, _ = stage_arrivals([Stage(rate, count / rate)], POISSON, rng)
+            offset, _ = arrivals.stage_arrivals(
+                [arrivals.Stage(rate, count / rate)], arrivals.POISSON, rng
+            )
         check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten it")
         prompt = self.prefix_len + self._lengths(self.input_len, count, rng)
         output = self._lengths(self.output_len, count, rng)
@@ -136,7 +129,7 @@ class LoadFlags:
         if math.isinf(rate_per_s):
             raise PinnError("--duration needs --rate; a load without one ends by --num-prompts")
         sent = rate_per_s * self.duration
-        check_requests(sent, f"--rate {rate_per_s:g} for --duration {self.duration:g} s")
+        arrivals.check_requests(sent, f"--rate {rate_per_s:g} for --duration {self.duration:g} s")
         return max(int(sent + 1e-9), 1)
 
     def _lengths(self, mean: int, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -9,25 +9,16 @@ import numpy as np
 
 from pinn.common.documents import MOST_REQUESTS, check_size, written
 from pinn.errors import PinnError
-from pinn.simulator.workloads.arrivals import (
-    POISSON,
-    Gaps,
-    Stage,
-    check_requests,
-    draw_range,
-    random_draws,
-    stage_arrivals,
-    stage_starts,
-)
+from pinn.simulator.workloads import arrivals
 from pinn.simulator.workloads.workload import Workload, share_prompts
 
 
 def open_loop(
-    stages: Sequence[Stage],
+    stages: Sequence[arrivals.Stage],
     prompt_tokens: int,
     output_tokens: int,
     *,
-    gaps: Gaps = POISSON,
+    gaps: arrivals.Gaps = arrivals.POISSON,
     length_range: tuple[float, float] = (1.0, 1.0),
     timeout_s: float = np.inf,
     seed: int = 0,
@@ -45,17 +36,17 @@ def open_loop(
         seed: Of the random draws.
         name: For print-outs.
     """
-    rng = random_draws(seed)
-    offset, stage = stage_arrivals(stages, gaps, rng)
+    rng = arrivals.random_draws(seed)
+    offset, stage = arrivals.stage_arrivals(stages, gaps, rng)
     n = len(offset)
     return Workload(
         name,
-        draw_range(prompt_tokens, length_range, n, rng),
-        draw_range(output_tokens, length_range, n, rng),
+        arrivals.draw_range(prompt_tokens, length_range, n, rng),
+        arrivals.draw_range(output_tokens, length_range, n, rng),
         offset,
         stage,
         timeout_s=np.full(n, timeout_s),
-        stage_starts_s=stage_starts(stages, offset, stage),
+        stage_starts_s=arrivals.stage_starts(stages, offset, stage),
     )
 
 
@@ -76,12 +67,12 @@ def closed_loop(
     """
     if requests < 1:
         raise PinnError(f"a closed loop needs at least 1 request, got {requests}")
-    check_requests(requests)
-    rng = random_draws(seed)
+    arrivals.check_requests(requests)
+    rng = arrivals.random_draws(seed)
     return Workload(
         name,
-        draw_range(prompt_tokens, length_range, requests, rng),
-        draw_range(output_tokens, length_range, requests, rng),
+        arrivals.draw_range(prompt_tokens, length_range, requests, rng),
+        arrivals.draw_range(output_tokens, length_range, requests, rng),
         np.zeros(requests),
         timeout_s=np.full(requests, timeout_s),
         concurrency=concurrency,
@@ -126,11 +117,11 @@ class PromptGroups:
 
 
 def shared_prefix(
-    stages: Sequence[Stage],
+    stages: Sequence[arrivals.Stage],
     prompts: PromptGroups,
     output_tokens: int,
     *,
-    gaps: Gaps = POISSON,
+    gaps: arrivals.Gaps = arrivals.POISSON,
     timeout_s: float = np.inf,
     stage_gap_s: float | None = None,
     seed: int = 0,
@@ -152,10 +143,10 @@ def shared_prefix(
         seed: Of the random draws.
         name: For print-outs.
     """
-    rng = random_draws(seed)
-    offset, stage = stage_arrivals(stages, gaps, rng)
+    rng = arrivals.random_draws(seed)
+    offset, stage = arrivals.stage_arrivals(stages, gaps, rng)
     nominal = prompts.shared_tokens + prompts.question_tokens
-    lengths = draw_range(nominal, prompts.length_range, len(prompts), rng)
+    lengths = arrivals.draw_range(nominal, prompts.length_range, len(prompts), rng)
     order = rng.permutation(len(prompts))
     prompt = order[np.arange(len(offset)) % len(prompts)]
     tokens = lengths[prompt]
@@ -163,12 +154,12 @@ def shared_prefix(
     return Workload(
         name,
         tokens,
-        draw_range(output_tokens, (1.0, 1.0), len(offset), rng),
+        arrivals.draw_range(output_tokens, (1.0, 1.0), len(offset), rng),
         offset,
         stage,
         **share_prompts(prompt // prompts.prompts_per_group, prefix, prompt, tokens),
         timeout_s=np.full(len(offset), timeout_s),
         stages_wait=stage_gap_s is not None,
         stage_gap_s=stage_gap_s or 0.0,
-        stage_starts_s=stage_starts(stages, offset, stage),
+        stage_starts_s=arrivals.stage_starts(stages, offset, stage),
     )

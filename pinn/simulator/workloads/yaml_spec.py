@@ -10,15 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from pinn.common.documents import first_fault, read_yaml, written
 from pinn.errors import PinnError
-from pinn.simulator.workloads.arrivals import (
-    POISSON,
-    Gaps,
-    Stage,
-    draw_lengths,
-    random_draws,
-    read_stages,
-    stage_arrivals,
-)
+from pinn.simulator.workloads import arrivals
 from pinn.simulator.workloads.synthetic import PromptGroups, closed_loop, open_loop, shared_prefix
 from pinn.simulator.workloads.workload import AIOHTTP_TIMEOUT_S, Workload
 
@@ -138,8 +130,8 @@ def read_plain_spec(
     if spec.stages is None:
         raise PinnError(f"{path}: give stages (rate, duration), or concurrency and requests")
     rates = [(stage.rate, stage.duration) for stage in spec.stages]
-    stages = read_stages(rates, str(path), rate_per_s)
-    gaps = Gaps(spec.process, spec.cv)
+    stages = arrivals.read_stages(rates, str(path), rate_per_s)
+    gaps = arrivals.Gaps(spec.process, spec.cv)
     if spec.groups is not None:
         prompts = PromptGroups(
             spec.groups, spec.prompts_per_group, spec.shared_tokens,
@@ -236,7 +228,7 @@ def read_inference_perf(
     config = check(_Config, values, path, _REMEDY)
     load, data = config.load, config.data
     rates = [(stage.rate, stage.duration) for stage in load.stages]
-    stages = read_stages(rates, str(path), rate_per_s)
+    stages = arrivals.read_stages(rates, str(path), rate_per_s)
     timeout = AIOHTTP_TIMEOUT_S if load.request_timeout is None else load.request_timeout
     if data.type == "shared_prefix":
         prefix = data.shared_prefix or _SharedPrefix()
@@ -257,13 +249,18 @@ def read_inference_perf(
 
 
 def _random(
-    stages: list[Stage], data: _Data, timeout_s: float, interval_s: float, seed: int, name: str
+    stages: list[arrivals.Stage],
+    data: _Data,
+    timeout_s: float,
+    interval_s: float,
+    seed: int,
+    name: str,
 ) -> Workload:
     """Normally distributed lengths, cut to their bounds; every prompt unlike the others."""
-    rng = random_draws(seed)
-    offset, stage = stage_arrivals(stages, POISSON, rng)
+    rng = arrivals.random_draws(seed)
+    offset, stage = arrivals.stage_arrivals(stages, arrivals.POISSON, rng)
     prompt, output = (
-        draw_lengths("gaussian", (given or _Distribution()).model_dump(), len(offset), rng)
+        arrivals.draw_lengths("gaussian", (given or _Distribution()).model_dump(), len(offset), rng)
         for given in (data.input_distribution, data.output_distribution)
     )
     return Workload(
