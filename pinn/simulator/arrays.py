@@ -18,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import lower_builtin, type_callable
 
-from pinn.simulator.state import GROUP, REPLICA, REQUEST, SERVER
+from pinn.simulator.state import GROUP, QUEUE, REPLICA, REQUEST, SERVER
 
 _INT64 = ir.IntType(64)
 
@@ -124,6 +124,8 @@ EngineArrays = dict[str, np.ndarray]
 ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "requests": (REQUEST, ("n_requests",)),
     "replicas": (REPLICA, ("n_replicas",)),
+    "waiting": (QUEUE, ("n_replicas",)),  # in the scheduler
+    "input": (QUEUE, ("n_replicas",)),  # of the engine
     "groups": (GROUP, ("n_groups",)),
     "servers": (SERVER, ("n_servers",)),
     "stage_starts_s": (np.float64, ("n_stages",)),

@@ -9,66 +9,38 @@ from pinn.simulator.state import ARRIVED, PREEMPTED, RUNNING
 # Queues of requests: linked lists for arrival order, binary heaps for moments in time.
 
 
-def append_waiting(engine, replica, r):
-    """``FCFSRequestQueue.add_request``."""
-    state = arrays.replicas(engine, replica)
-    arrays.requests(engine, r).before, arrays.requests(engine, r).after = state.waiting_tail, -1
-    if state.waiting_tail >= 0:
-        arrays.requests(engine, state.waiting_tail).after = r
-    else:
-        state.waiting_head = r
-    state.waiting_tail = r
-    state.waiting += 1
+def append(engine, queue, r):
+    """``FCFSRequestQueue.add_request``, or ``EngineCoreProc.process_input_sockets``."""
+    _join(engine, queue, queue.tail, r)
+    _join(engine, queue, r, -1)
+    queue.size += 1
 
 
-def prepend_waiting(engine, replica, r):
+def prepend(engine, queue, r):
     """``FCFSRequestQueue.prepend_request``."""
-    state = arrays.replicas(engine, replica)
-    arrays.requests(engine, r).before, arrays.requests(engine, r).after = -1, state.waiting_head
-    if state.waiting_head >= 0:
-        arrays.requests(engine, state.waiting_head).before = r
-    else:
-        state.waiting_tail = r
-    state.waiting_head = r
-    state.waiting += 1
+    head = queue.head
+    _join(engine, queue, -1, r)
+    _join(engine, queue, r, head)
+    queue.size += 1
 
 
-def remove_waiting(engine, replica, r):
+def remove(engine, queue, r):
     """``FCFSRequestQueue.remove_request``."""
-    state = arrays.replicas(engine, replica)
-    before, after = arrays.requests(engine, r).before, arrays.requests(engine, r).after
+    request = arrays.requests(engine, r)
+    _join(engine, queue, request.before, request.after)
+    queue.size -= 1
+
+
+def _join(engine, queue, before, after):
+    """Two requests become neighbours; -1 stands for an end of the queue."""
     if before >= 0:
         arrays.requests(engine, before).after = after
     else:
-        state.waiting_head = after
+        queue.head = after
     if after >= 0:
         arrays.requests(engine, after).before = before
     else:
-        state.waiting_tail = before
-    state.waiting -= 1
-
-
-def append_input(engine, replica, r):
-    """A request enters the engine's input queue (``EngineCoreProc.process_input_sockets``)."""
-    state = arrays.replicas(engine, replica)
-    arrays.requests(engine, r).after = -1
-    if state.input_tail >= 0:
-        arrays.requests(engine, state.input_tail).after = r
-    else:
-        state.input_head = r
-    state.input_tail = r
-    state.input += 1
-
-
-def pop_input(engine, replica):
-    """The oldest request of the input queue."""
-    state = arrays.replicas(engine, replica)
-    r = state.input_head
-    state.input_head = arrays.requests(engine, r).after
-    if state.input_head < 0:
-        state.input_tail = -1
-    state.input -= 1
-    return r
+        queue.tail = before
 
 
 def push_heap(times, ids, size, time, r):
@@ -297,7 +269,7 @@ def free_request(engine, replica, r):
 def enter(engine, replica, r, computed):
     """A waiting request becomes a running one, so many of its tokens found in the cache."""
     request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
-    remove_waiting(engine, replica, r)
+    remove(engine, arrays.waiting(engine, replica), r)
     if request.scheduled_s < 0:
         request.scheduled_s = state.now_s
         request.cached_tokens = computed

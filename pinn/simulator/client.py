@@ -111,7 +111,8 @@ def _route(engine, moment):
     if moment >= engine.publish_s:
         for replica in range(engine.n_replicas):
             state = arrays.replicas(engine, replica)
-            state.seen_waiting, state.seen_running = state.waiting, state.running
+            state.seen_waiting = arrays.waiting(engine, replica).size
+            state.seen_running = state.running
         engine.publish_s = (np.floor(moment / PUBLISH_INTERVAL_S) + 1) * PUBLISH_INTERVAL_S
     best, least = 0, 1 << 60
     for replica in range(engine.n_replicas):
@@ -134,7 +135,7 @@ def hand_over(engine, r, work_s):
     state = arrays.replicas(engine, request.replica)
     state.handed_s = max(state.handed_s, take_in(engine, r, work_s))
     request.handed_s = state.handed_s
-    blocks.append_input(engine, request.replica, r)
+    blocks.append(engine, arrays.input(engine, request.replica), r)
     group = arrays.groups(engine, group_of(engine, request.replica))
     if group.in_flight == 0:
         group.wake_s = min(group.wake_s, request.handed_s)
@@ -202,7 +203,7 @@ def hang_up(engine, now):
         if status == RUNNING:
             _drop_ended(engine, request.replica)
         elif status != SENT:
-            blocks.remove_waiting(engine, request.replica, r)
+            blocks.remove(engine, arrays.waiting(engine, request.replica), r)
         blocks.free_request(engine, request.replica, r)
         request.last_s = deadline
         resolve(engine, r, deadline)
@@ -298,7 +299,7 @@ def _finish(engine, replica, r, completion_s):
     """``check_stop`` at max_tokens and ``_free_request``; a preempted request may end too."""
     request = arrays.requests(engine, r)
     if request.status == PREEMPTED:
-        blocks.remove_waiting(engine, replica, r)
+        blocks.remove(engine, arrays.waiting(engine, replica), r)
     request.status = FINISHED
     blocks.free_request(engine, replica, r)
     delay = request.scheduling_s + request.preemption_s + completion_s

@@ -157,14 +157,14 @@ def _waits_for_all(engine, group):
 def _has_prompt(engine, replica):
     """Whether a request waits and a place is free."""
     state = arrays.replicas(engine, replica)
-    return state.waiting > 0 and state.running < engine.max_seqs
+    return arrays.waiting(engine, replica).size > 0 and state.running < engine.max_seqs
 
 
 def _step_tokens(engine, replica):
     """Tokens of a step of all decodes and waiting prompts, counted up to where a wait ends."""
     state = arrays.replicas(engine, replica)
     tokens = state.running * (1 + engine.drafts)
-    r = state.waiting_head
+    r = arrays.waiting(engine, replica).head
     while r >= 0 and tokens < engine.prompt_wait_tokens:
         request = arrays.requests(engine, r)
         tokens += request.prompt + request.generated - request.computed
@@ -324,8 +324,8 @@ def _make_idle(record: np.ndarray, arrays: EngineArrays) -> None:
     arrays["previous_free"][:] = np.roll(ids, 1)
     arrays["block_key"][:] = -1
     arrays["slot_stack"][:] = np.arange(record["slots"][0])
-    for name in ("waiting_head", "waiting_tail", "input_head", "input_tail"):
-        arrays["replicas"][name] = -1
+    for name in ("waiting", "input"):
+        arrays[name]["head"] = arrays[name]["tail"] = -1
     arrays["replicas"]["chunked"] = -1
     arrays["replicas"]["expected"] = record["admission_share"]
     arrays["replicas"]["free_blocks"] = record["blocks"]

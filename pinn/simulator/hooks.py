@@ -179,7 +179,7 @@ def situation(engine, r):
     return Situation(
         float(request.prompt),
         group.step_time_s,
-        state.waiting / engine.max_requests,
+        arrays.waiting(engine, request.replica).size / engine.max_requests,
         (engine.blocks - state.free_blocks) / engine.cache_blocks,
         request.prompt / engine.max_model_len,
         1 / engine.tensor_parallel,

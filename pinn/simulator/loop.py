@@ -166,19 +166,21 @@ def _drain_input(engine, replica, now):
     makes it look at once (``sglang/srt/managers/scheduler_recv_skipper.py``).
     """
     state = arrays.replicas(engine, replica)
-    if state.running + state.waiting == 0:
+    if state.running + arrays.waiting(engine, replica).size == 0:
         if arrays.groups(engine, client.group_of(engine, replica)).in_flight == 0:
             state.expected = engine.admission_share
     elif engine.poll_interval > 1:
         if state.polls < engine.poll_interval:
             return
         state.polls = 0
-    while state.input > 0 and arrays.requests(engine, state.input_head).handed_s <= now:
-        r = blocks.pop_input(engine, replica)
+    queue = arrays.input(engine, replica)
+    while queue.size > 0 and arrays.requests(engine, queue.head).handed_s <= now:
+        r = queue.head
+        blocks.remove(engine, queue, r)
         if arrays.requests(engine, r).status == SENT:
             arrays.requests(engine, r).status = WAITING
             arrays.requests(engine, r).queued_s = now
-            blocks.append_waiting(engine, replica, r)
+            blocks.append(engine, arrays.waiting(engine, replica), r)
 
 
 def _wants_batch(engine, group):
@@ -186,7 +188,7 @@ def _wants_batch(engine, group):
     if arrays.groups(engine, group).in_flight >= engine.depth:
         return False
     for replica in replicas_of(engine, group):
-        if arrays.replicas(engine, replica).running + arrays.replicas(engine, replica).waiting > 0:
+        if arrays.replicas(engine, replica).running + arrays.waiting(engine, replica).size > 0:
             return True
     return False
 
@@ -268,7 +270,7 @@ def _record(engine, group, start, duration, slowest):
         row[3] += arrays.batch_size(engine, replica, column)
         row[4] += state.tokens
         row[5] += state.running
-        row[6] += state.waiting
+        row[6] += arrays.waiting(engine, replica).size
         row[7] += engine.blocks - state.free_blocks
         row[8] += state.new
         row[9] += state.preempted
@@ -284,10 +286,10 @@ def _end_turn(engine, group):
         return
     state.wake_s = np.inf
     for replica in replicas_of(engine, group):
-        if arrays.replicas(engine, replica).input > 0:
-            head = arrays.replicas(engine, replica).input_head
-            state.wake_s = min(state.wake_s, arrays.requests(engine, head).handed_s)
-        r = arrays.replicas(engine, replica).waiting_head
+        queue = arrays.input(engine, replica)
+        if queue.size > 0:
+            state.wake_s = min(state.wake_s, arrays.requests(engine, queue.head).handed_s)
+        r = arrays.waiting(engine, replica).head
         while r >= 0:
             request = arrays.requests(engine, r)
             if request.status == LOADING and request.ready_s > state.now_s:

@@ -100,7 +100,7 @@ def _retract(engine, replica):
         state.running -= 1
         # ``release_req`` and ``_add_request_to_queue``.
         blocks.preempt(engine, replica, r)
-        blocks.append_waiting(engine, replica, r)
+        blocks.append(engine, arrays.waiting(engine, replica), r)
     written = outputs = 0
     for i in range(state.running):
         request = arrays.requests(engine, running[i])
@@ -170,7 +170,7 @@ def _schedule_prompts(engine, replica):
     others = state.running - (state.chunked >= 0)
     if engine.foresees_ends and others == 0:
         state.full = 0
-    if state.chunked < 0 and (state.full > 0 or state.waiting == 0):
+    if state.chunked < 0 and (state.full > 0 or arrays.waiting(engine, replica).size == 0):
         return
     places = engine.max_seqs - others - state.unfiltered
     state.alone = places == engine.max_seqs
@@ -183,7 +183,7 @@ def _schedule_prompts(engine, replica):
     if state.chunked >= 0:
         tokens, expected = _go_on(engine, replica, left, expected)
         left, prompts_left, taken = left - tokens, prompts_left - tokens, 1
-    r = state.waiting_head
+    r = arrays.waiting(engine, replica).head
     while r >= 0:
         after = arrays.requests(engine, r).after
         spent = prompts_left <= 0 or left <= 0

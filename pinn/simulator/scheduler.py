@@ -23,7 +23,7 @@ def schedule(latency, engine, replica, column, now, prompts_wait):
     state.new = state.preempted = state.tokens = 0
     state.column, state.now_s = column, now
     state.schedulings += 1
-    alone = state.running + state.waiting <= 1
+    alone = state.running + arrays.waiting(engine, replica).size <= 1
     state.longest_chunk = engine.long_prefill if engine.cuts_lone_prompts or not alone else 0
     arrays.batch_size(engine, replica)[column] = 0
     for i in range(engine.n_sums):
@@ -124,13 +124,13 @@ def _preempt(engine, replica, r):
     if engine.awaits_preempted:
         request = arrays.requests(engine, r)
         request.stale, request.placeholders = request.in_flight, 0
-    blocks.prepend_waiting(engine, replica, r)
+    blocks.prepend(engine, arrays.waiting(engine, replica), r)
 
 
 def _schedule_waiting(engine, replica):
     """Waiting requests in their order, until one does not fit; loading ones are passed over."""
     state = arrays.replicas(engine, replica)
-    r = state.waiting_head
+    r = arrays.waiting(engine, replica).head
     while r >= 0 and state.tokens < engine.token_budget and state.running < engine.max_seqs:
         request = arrays.requests(engine, r)
         after = request.after

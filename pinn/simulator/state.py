@@ -92,15 +92,12 @@ SERVER = np.dtype(
     align=True,
 )
 
+#: Requests that are in line, by the first and the last of them; -1 without any.
+QUEUE = np.dtype([("size", "i8"), ("head", "i8"), ("tail", "i8")])
+
 REPLICA = np.dtype(
     [
         ("running", "i8"),
-        ("waiting", "i8"),
-        ("waiting_head", "i8"),
-        ("waiting_tail", "i8"),
-        ("input", "i8"),
-        ("input_head", "i8"),
-        ("input_tail", "i8"),
         ("free_blocks", "i8"),
         ("held_blocks", "i8"),  # by each request for itself: a shared block counts for all of them
         ("free_slots", "i8"),
