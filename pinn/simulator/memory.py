@@ -94,7 +94,17 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
         PinnError: If the weights do not fit, or the cache cannot hold one request of max_model_len
             (as ``check_enough_kv_cache_memory``), with the numbers.
     """
-    layout = _with_draft(_empty_layout(deployment), deployment)
+    recipe = deployment.recipe
+    groups = _layout(
+        deployment.model,
+        recipe.tensor_parallel_size,
+        recipe.pipeline_parallel_size,
+        recipe.block_tokens,
+        deployment.kv_cache_precision.bytes_per_weight,
+        deployment.serving.engine == VLLM,
+        recipe.scheduler.group_padding,
+    )
+    layout = _with_draft(groups, deployment)
     if engine.num_gpu_blocks_override is not None:
         total = engine.num_gpu_blocks_override
     else:
@@ -245,20 +255,6 @@ def _ffn_width(group: LayerGroup, deployment: Deployment) -> float:
     return ffn.width / recipe.tensor_parallel_size
 
 
-def _empty_layout(deployment: Deployment) -> KvLayout:
-    """Groups and block size, without blocks yet."""
-    recipe = deployment.recipe
-    return _layout(
-        deployment.model,
-        recipe.tensor_parallel_size,
-        recipe.pipeline_parallel_size,
-        recipe.block_tokens,
-        deployment.kv_cache_precision.bytes_per_weight,
-        deployment.serving.engine == VLLM,
-        recipe.scheduler.group_padding,
-    )
-
-
 @lru_cache(maxsize=16384)
 def _layout(
     model: ModelSpec,
@@ -269,7 +265,7 @@ def _layout(
     in_blocks: bool,
     padding: float,
 ) -> KvLayout:
-    """Memory by what decides it; ``in_blocks`` where states lie in the blocks.
+    """Groups and block size, without blocks yet; ``in_blocks`` where states lie in the blocks.
 
     Layers of both kinds are cut into groups of as many layers as the rarer kind has, or as the
     commoner one where it has fewer than ``padding`` times as many; the groups share one pool.

@@ -47,9 +47,9 @@ def figure_seconds(run: Run, stage: str, figure: str) -> float:
     mine = _of_stage(run, stage) & run.requests.finished
     if not mine.any():
         return float("nan")
-    seconds = _latencies(run, figure)[mine]
-    percent = _percent(figure)
-    return float(seconds.mean() if percent is None else np.percentile(seconds, percent))
+    seconds, percent = _read(run, figure)
+    of_mine = seconds[mine]
+    return float(of_mine.mean() if percent is None else np.percentile(of_mine, percent))
 
 
 def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " requests"]:
@@ -58,10 +58,9 @@ def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " req
     All that were served for a mean; those around it for a percentile.
     """
     mine = _of_stage(run, stage) & run.requests.finished
-    percent = _percent(figure)
+    seconds, percent = _read(run, figure)
     if percent is None or not mine.any():
         return mine
-    seconds = _latencies(run, figure)
     band = [max(percent - _BAND_PERCENT, 0), min(percent + _BAND_PERCENT, 100)]
     low, high = np.percentile(seconds[mine], band)
     return mine & (seconds >= low) & (seconds <= high)
@@ -73,24 +72,20 @@ def failed_share(run: Run, stage: str) -> float:
     return float(1 - run.requests.finished[mine].mean())
 
 
-def _latencies(run: Run, figure: str) -> np.ndarray:
+def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | None]:
+    """Every request's latency, and the percentile of them that a figure is; None for the mean."""
     r = run.requests
-    kind = figure.partition("_")[0]
-    if kind == "e2e":
-        return r.e2e_s
-    if kind == "ttft":
-        return r.ttft_s
+    kind, statistic = figure.split("_")[:2]
     if figure == "itl_mean_s":
-        return (r.e2e_s - r.ttft_s) / r.token_gaps
-    raise PinnError(f"unknown figure {figure!r}: use e2e_, ttft_ (mean_s, p90_s, ...), itl_mean_s")
-
-
-def _percent(figure: str) -> int | None:
-    statistic = figure.split("_")[1]
+        return (r.e2e_s - r.ttft_s) / r.token_gaps, None
+    if kind not in ("e2e", "ttft"):
+        known = "e2e_, ttft_ (mean_s, p90_s, ...), itl_mean_s"
+        raise PinnError(f"unknown figure {figure!r}: use {known}")
+    seconds = r.e2e_s if kind == "e2e" else r.ttft_s
     if statistic == "mean":
-        return None
+        return seconds, None
     if statistic.startswith("p") and statistic[1:].isdigit():
-        return int(statistic[1:])
+        return seconds, int(statistic[1:])
     raise PinnError(f"unknown figure {figure!r}: a statistic is mean or p90, p99, ...")
 
 

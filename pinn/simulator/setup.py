@@ -85,41 +85,39 @@ def check_run(
         PinnError: If flags contradict each other, or a request exceeds max_model_len or the KV
             cache.
     """
-    _check_flags(deployment)
-    _check_workload(deployment, workload)
+    _check_settings(deployment, workload)
     too_long = _too_long(deployment, workload, engine)
     _check_cache_holds(deployment, workload, layout, too_long)
     return too_long
 
 
-def _check_flags(deployment: Deployment) -> None:
-    """``SchedulerConfig.verify_max_model_len``, and what the schedules leave out."""
+def _check_settings(deployment: Deployment, workload: Workload) -> None:
+    """``SchedulerConfig.verify_max_model_len``, and what the schedules leave out.
+
+    TensorRT-LLM refuses prompts beyond its budget, and only vLLM's connectors are modelled.
+    """
     recipe, longest = deployment.recipe, max_model_len(deployment)
     if recipe.schedule == PREFILL_FIRST and recipe.pipeline_parallel_size > 1:
         raise PinnError(
             "steps of prompts apart are not modelled with pipeline stages: leave "
             "--pipeline-parallel-size out"
         )
-    if recipe.admission != NEXT_STEP:
+    if recipe.admission == NEXT_STEP:
+        if not recipe.chunked_prefill and recipe.token_budget < longest:
+            raise PinnError(
+                f"--max-num-batched-tokens {recipe.token_budget} is smaller than "
+                f"--max-model-len {longest} and chunked prefill is off: raise the one, lower the "
+                "other, or leave chunked prefill on"
+            )
         return
-    if not recipe.chunked_prefill and recipe.token_budget < longest:
-        raise PinnError(
-            f"--max-num-batched-tokens {recipe.token_budget} is smaller than "
-            f"--max-model-len {longest} and chunked prefill is off: raise the one, lower the "
-            "other, or leave chunked prefill on"
-        )
-
-
-def _check_workload(deployment: Deployment, workload: Workload) -> None:
-    """TensorRT-LLM refuses prompts beyond its budget, and only vLLM's connectors are modelled."""
-    recipe, longest = deployment.recipe, int(workload.prompt_tokens.max())
     whole = recipe.admission == COMPLETION and not recipe.chunked_prefill
-    if whole and longest > recipe.token_budget:
+    prompt = int(workload.prompt_tokens.max())
+    if whole and prompt > recipe.token_budget:
         raise PinnError(
-            f"a prompt of {longest} tokens exceeds max_num_tokens {recipe.token_budget} and "
+            f"a prompt of {prompt} tokens exceeds max_num_tokens {recipe.token_budget} and "
             "chunked prefill is off: raise the one, or give --enable-chunked-prefill"
         )
-    if recipe.admission != NEXT_STEP and (workload.transferred_tokens > 0).any():
+    if (workload.transferred_tokens > 0).any():
         raise PinnError(
             "keys and values from a prefill server (transferred_tokens) are modelled with "
             "--engine vllm alone: leave the column out"

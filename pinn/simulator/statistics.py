@@ -256,18 +256,7 @@ def print_latencies(
     rows: Mapping[str, str],
     intervals: Mapping[str, tuple[float, float | None]],
 ) -> None:
-    """Print a table of latencies, and one of the stages if there are several."""
-    page().print(_latency_table(found, rows, intervals))
-    if run.workload.stages > 1:
-        page().print(_stage_table(run))
-
-
-def _latency_table(
-    found: Mapping[str, Any],
-    rows: Mapping[str, str],
-    intervals: Mapping[str, tuple[float, float | None]],
-) -> Grid:
-    """Mean, its interval where there are some, and percentiles of figures, under their labels."""
+    """Print means, their intervals where there are some, and percentiles; the same of stages."""
     columns = ["mean", *(f"p{percent}" for percent in PERCENTILES)]
     headings = ["mean", *["90 % interval"] * bool(intervals), *columns[1:]]
     table = Grid.of("latency (ms)", *headings)
@@ -278,7 +267,9 @@ def _latency_table(
         values = [_number(found[f"{key}_{column}_ms"]) for column in columns]
         ends = [_ends(intervals[mean]) if mean in intervals else "-"] * bool(intervals)
         table.add(label, values[0], *ends, *values[1:])
-    return table
+    page().print(table)
+    if run.workload.stages > 1:
+        page().print(_stage_table(run))
 
 
 def _ends(ends: tuple[float, float | None]) -> str:
