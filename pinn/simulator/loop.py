@@ -32,11 +32,12 @@ END, _SEND, _TURN, _HANG_UP = range(4)
 STEP_TIME_WEIGHT = 1 / 16
 
 
+@compiled
 def advance(engine, latency):
     """Run until every request has ended (DONE) or a record buffer is nearly FULL.
 
-    The same source runs compiled, with coefficients, and as plain Python, with any object that has
-    the methods of ``pinn.coefficients.coefficients.LatencyModel``.
+    It runs compiled, with coefficients, and its ``py_func`` as plain Python, with any object that
+    has the methods of ``pinn.coefficients.coefficients.LatencyModel``.
     """
     while has_room(engine):
         event, index, moment = next_event(engine)
@@ -105,8 +106,7 @@ def _charge_requests(latency, engine, group):
             request.scheduling_s = hooks.request_seconds(latency, engine, r, hooks.SCHEDULE)
         for i in range(state.preempted):
             r = arrays.preempted(engine, replica, i)
-            seconds = hooks.request_seconds(latency, engine, r, hooks.PREEMPTION)
-            _charge_preemption(engine, r, seconds)
+            _charge_preemption(latency, engine, r)
 
 
 def has_room(engine):
@@ -297,15 +297,17 @@ def _end_turn(engine, group):
             r = request.after
 
 
-def _charge_preemption(engine, r, seconds):
+def _charge_preemption(latency, engine, r):
     """A delay that the client sees and the engine does not: it widens the gap to the next token."""
     request = arrays.requests(engine, r)
+    seconds = hooks.request_seconds(latency, engine, r, hooks.PREEMPTION)
     request.preemption_s += seconds
     request.recomputed_tokens += request.prompt + request.generated
     if request.generated > 0:
         request.gap_start_s -= seconds
 
 
+@compiled
 def advance_pools(prefill, decode, prefill_latency, decode_latency):
     """Run both pools until every request has ended (DONE) or a record buffer is nearly FULL."""
     while has_room(prefill) and has_room(decode):
@@ -343,6 +345,3 @@ def _answer(decode, prefill):
 
 
 compiled_inside(__name__)
-#: ``advance`` for a ``LinearCoefficients`` model, and ``advance_pools`` for two.
-advance_compiled = compiled(advance)
-advance_pools_compiled = compiled(advance_pools)

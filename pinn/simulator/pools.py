@@ -17,7 +17,7 @@ from pinn.simulator import statistics
 from pinn.simulator.engine import Engine
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import complete_latency
-from pinn.simulator.loop import advance_pools, advance_pools_compiled
+from pinn.simulator.loop import advance_pools
 from pinn.simulator.memory import kv_layout
 from pinn.simulator.run import RequestRecords, Run
 from pinn.simulator.setup import check_run, set_up
@@ -243,7 +243,7 @@ def simulate_pools(
     _join(ahead, behind, prefill, decode, link, token_bytes)
     latencies = [complete_latency(pool.latency) for pool in (prefill, decode)]
     engines = [ahead, behind]
-    records = run_engines(advance_pools, advance_pools_compiled, engines, latencies, compiled)
+    records = run_engines(advance_pools, engines, latencies, compiled)
     assert records is not None, "a run that nothing may stop came to no end"
     requests = client_records(ahead, behind, *latencies)
     runs = [

@@ -69,11 +69,8 @@ def _decode_blocks(engine, replica):
         request = arrays.requests(engine, running[i])
         if _ends_in_flight(engine, running[i]):
             continue
-        if engine.drafts > 0:
-            whole = blocks.blocks_for(engine, request.computed + 1 + engine.drafts)
-            needed += max(whole - request.blocks, 0)
-        else:
-            needed += request.computed % engine.block_tokens == 0
+        whole = blocks.blocks_for(engine, request.computed + 1 + engine.drafts)
+        needed += max(whole - request.blocks, 0)
     return needed
 
 

@@ -16,7 +16,7 @@ from pinn.physics.request import RequestState
 from pinn.simulator.engine import Engine, PlainEngine
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency, complete_latency
-from pinn.simulator.loop import BAD_STEP, FULL, advance, advance_compiled
+from pinn.simulator.loop import BAD_STEP, FULL, advance
 from pinn.simulator.memory import kv_layout
 from pinn.simulator.run import STATUS_NAMES, GapRuns, RequestRecords, Run, StepRecords
 from pinn.simulator.setup import check_run, set_up
@@ -159,7 +159,7 @@ def simulate_unless(
     layout = kv_layout(deployment, engine)
     too_long = check_run(deployment, workload, engine, layout)
     state = set_up(deployment, workload, engine, layout, too_long)
-    records = run_engines(advance, advance_compiled, [state], [latency], compiled, hopeless)
+    records = run_engines(advance, [state], [latency], compiled, hopeless)
     if records is None:
         return None
     return finished_run(deployment, workload, state, read_records(state, latency), records[0])
@@ -181,8 +181,7 @@ def finished_run(
 
 
 def run_engines(
-    loop: Callable[..., int],
-    compiled_loop: Callable[..., int],
+    loop: Any,
     engines: Sequence[Engine],
     latencies: Sequence[LatencyModel],
     compiled: bool | None,
@@ -198,7 +197,7 @@ def run_engines(
         compiled = len(linear) == len(latencies)
     if not compiled:
         plain = [PlainEngine(engine) for engine in engines]
-        records = _collect(loop, plain, [each.arrays for each in plain], latencies)
+        records = _collect(loop.py_func, plain, [each.arrays for each in plain], latencies)
         for state, engine in zip(plain, engines, strict=True):
             state.write_back(engine)
         return records
@@ -209,7 +208,7 @@ def run_engines(
     models = [
         each.compile(bool(state.prefill_first)) for each, state in zip(linear, states, strict=True)
     ]
-    return _collect(compiled_loop, states, [each.arrays for each in engines], models, hopeless)
+    return _collect(loop, states, [each.arrays for each in engines], models, hopeless)
 
 
 def _collect(

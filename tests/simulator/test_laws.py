@@ -14,7 +14,7 @@ from simulator_helpers import deployment, load
 
 from pinn.simulator import scheduler
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.loop import DONE, advance_compiled
+from pinn.simulator.loop import DONE, advance
 from pinn.simulator.memory import kv_layout
 from pinn.simulator.metric_features import (
     features_spent,
@@ -58,7 +58,7 @@ def test_every_block_is_free_at_the_end(case):
     target, workload, spec = case.build()
     layout = kv_layout(target, spec)
     state = set_up(target, workload, spec, layout, check_run(target, workload, spec, layout))
-    assert advance_compiled(state.handle, latency_of(target).compile(apart=False)) == DONE
+    assert advance(state.handle, latency_of(target).compile(apart=False)) == DONE
     replicas = state.arrays["replicas"]
     assert (replicas["free_blocks"] == state.record["blocks"]).all()
     assert (replicas["held_blocks"] == 0).all()

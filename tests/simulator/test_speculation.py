@@ -11,7 +11,7 @@ from simulator_helpers import DENSE, deployment, load, play
 
 from pinn.simulator.engine import uniform_number
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.loop import DONE, advance_compiled
+from pinn.simulator.loop import DONE, advance
 from pinn.simulator.memory import gpu_weight_bytes, kv_layout
 from pinn.simulator.metric_features import request_feature_sums
 from pinn.simulator.setup import check_run, set_up
@@ -101,7 +101,7 @@ def test_every_block_is_free_at_the_end(case):
     target, workload, spec = case.build()
     layout = kv_layout(target, spec)
     state = set_up(target, workload, spec, layout, check_run(target, workload, spec, layout))
-    assert advance_compiled(state.handle, latency_of(target).compile(apart=False)) == DONE
+    assert advance(state.handle, latency_of(target).compile(apart=False)) == DONE
     assert (state.arrays["replicas"]["free_blocks"] == state.record["blocks"]).all()
     assert (state.arrays["references"] == 0).all()
 
