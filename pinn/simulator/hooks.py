@@ -124,13 +124,20 @@ def step_values(c, sums):
         sums: Float64 array: the fields of ``BatchSums`` in their order, and what
             ``pinn.simulator.state`` adds.
     """
-    context, near_context = sums[3], sums[6]
+    context, near = _read_contexts(sums)
+    return step_formulas(
+        c, (sums[0], sums[1], sums[2], context, sums[4], sums[5], near, sums[7], sums[8])
+    )
+
+
+@inner
+def _read_contexts(sums):
+    """What decodes read, of all layers and of windowed ones, but for what the cache has already."""
+    context, near = sums[3], sums[6]
     if sums[REREAD] > 0:
         context -= sums[REREAD]
-        near_context *= context / sums[3]
-    return step_formulas(
-        c, (sums[0], sums[1], sums[2], context, sums[4], sums[5], near_context, sums[7], sums[8])
-    )
+        near *= context / sums[3]
+    return context, near
 
 
 # Where the loop asks the latency model.
@@ -155,11 +162,11 @@ class SpeculativeCoefficients(NamedTuple):
     """
 
     costs: Any  # Costs of the pass that verifies
-    beta: Float[np.ndarray, " step_values"]  # Of what happens once a step
-    alpha: Float[np.ndarray, "phases request_values"]
-    pass_beta: Float[np.ndarray, " step_values"]  # and in every pass
-    first: Any  # Costs of the draft's first pass
+    first: Any  # of the draft's first pass
     later: Any  # and of the further ones
+    beta: Float[np.ndarray, " step_values"]  # Of what happens once a step
+    pass_beta: Float[np.ndarray, " step_values"]  # and in every pass
+    alpha: Float[np.ndarray, "phases request_values"]
     tokens: float
     passes: float
     branches: float
@@ -255,10 +262,7 @@ def _dot(weights, values):
 @inner
 def speculative_seconds(latency, sums):
     """A step of several passes, see ``pinn.physics.speculation``."""
-    context, near = sums[3], sums[6]
-    if sums[REREAD] > 0:
-        context -= sums[REREAD]
-        near *= context / sums[3]
+    context, near = _read_contexts(sums)
     added = sums[1] * latency.tokens
     verified = step_formulas(latency.costs, (
         sums[0], sums[1] + added, sums[2], context + added, sums[4], sums[5],

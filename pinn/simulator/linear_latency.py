@@ -41,25 +41,18 @@ class LinearLatency:
     def compile(self, apart: bool) -> hooks.LinearCoefficients | hooks.SpeculativeCoefficients:
         """As compiled code reads them; ``apart`` where prompts get steps of their own."""
         kind = 1 if apart else None
-        alpha, beta = hooks.request_coefficients(self.alpha), hooks.step_coefficients(self.beta)
+        alpha = hooks.request_coefficients(self.alpha)
         drafts = speculative_costs(self.deployment)
         if drafts is None:
-            return hooks.LinearCoefficients(
-                hooks.cost_numbers(model_costs([self.deployment])), beta, alpha, kind
-            )
-        pass_beta, once = self.beta.copy(), np.zeros_like(self.beta)
-        pass_beta[list(ONCE)] = 0.0
-        once[list(ONCE)] = self.beta[list(ONCE)]
+            costs = hooks.cost_numbers(model_costs([self.deployment]))
+            return hooks.LinearCoefficients(costs, hooks.step_coefficients(self.beta), alpha, kind)
+        once = np.isin(np.arange(len(self.beta)), ONCE)
         return hooks.SpeculativeCoefficients(
-            hooks.cost_numbers(drafts.verified),
-            hooks.step_coefficients(once),
+            *(hooks.cost_numbers(costs) for costs in (drafts.verified, drafts.first, drafts.later)),
+            hooks.step_coefficients(np.where(once, self.beta, 0.0)),
+            hooks.step_coefficients(np.where(once, 0.0, self.beta)),
             alpha,
-            hooks.step_coefficients(pass_beta),
-            hooks.cost_numbers(drafts.first),
-            hooks.cost_numbers(drafts.later),
-            float(drafts.tokens),
-            float(drafts.passes),
-            float(drafts.branches),
+            *(float(count) for count in (drafts.tokens, drafts.passes, drafts.branches)),
             kind,
         )
 

@@ -40,6 +40,8 @@ COMMUNICATION_BYTES = 0.3 * GIB
 #: (server_args.py: mamba_full_memory_ratio 0.9); TensorRT-LLM's is taken to be the same.
 STATE_SHARE = 0.9 / 1.9
 LOGIT_BYTES = 4
+#: More GPUs than a layer has heads.
+_A_GPU_A_HEAD = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -321,13 +323,8 @@ def gpu_cache_tokens(deployment: Deployment) -> float:
 def widest_head(model: ModelSpec) -> int:
     """Cached elements of a token in one head of the widest layer."""
     mixers = (group.attention for group in model.layer_groups)
-    return max((_head_width(m) for m in mixers if isinstance(m, Attention)), default=0)
-
-
-def _head_width(attention: Attention) -> int:
-    if isinstance(attention, LatentAttentionSpec):
-        return attention.kv_lora_rank + attention.qk_rope_head_dim
-    return 2 * attention.head_dim
+    widths = (cached_width(m, _A_GPU_A_HEAD) for m in mixers if isinstance(m, Attention))
+    return int(max(widths, default=0))
 
 
 def layer_kv_bytes(group: LayerGroup, tp: int, element_bytes: float) -> float:

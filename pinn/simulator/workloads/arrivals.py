@@ -193,20 +193,17 @@ def stage_arrivals(
 
 
 def stage_starts(
-    stages: Sequence[Stage], offset_s: Float[np.ndarray, " n"], stage: Int[np.ndarray, " n"]
+    least_s: Sequence[float], offset_s: Float[np.ndarray, " n"], stage: Int[np.ndarray, " n"]
 ) -> tuple[float, ...]:
     """When stages open that follow each other by the clock.
 
     A stage lasts until its duration is over and its last request is sent: their number is fixed,
     so random gaps may take longer.
 
-    >>> two = [Stage(1, 2), Stage(1, 1)]
-    >>> stage_starts(two, np.array([0.5, 2.25, 1.0]), np.array([0, 0, 1]))
+    >>> stage_starts([2.0, 1.0], np.array([0.5, 2.25, 1.0]), np.array([0, 0, 1]))
     (0.0, 2.25)
     """
-    lasts = [
-        max(each.duration_s, float(offset_s[stage == i].max())) for i, each in enumerate(stages)
-    ]
+    lasts = [max(least, float(offset_s[stage == i].max())) for i, least in enumerate(least_s)]
     return tuple(float(end) for end in np.cumsum([0.0, *lasts[:-1]]))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from pinn.errors import PinnError
-from pinn.simulator.workloads.arrivals import check_requests
+from pinn.simulator.workloads.arrivals import check_requests, stage_starts
 from pinn.simulator.workloads.workload import COLUMNS, Workload
 
 # A load at another rate: its clock scaled, its requests repeated, or fewer of them.
@@ -113,10 +113,10 @@ def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
 
 def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
     """When requests are due if nothing is ever waited for."""
-    if not workload.stages_wait:
-        return np.array(workload.stage_starts_s)[workload.stage] + workload.offset_s
-    lasts = [float(workload.offset_s[workload.stage == i].max()) for i in range(workload.stages)]
-    return np.cumsum([0.0, *lasts[:-1]])[workload.stage] + workload.offset_s
+    starts_s = workload.stage_starts_s
+    if workload.stages_wait:
+        starts_s = stage_starts([0.0] * workload.stages, workload.offset_s, workload.stage)
+    return np.array(starts_s)[workload.stage] + workload.offset_s
 
 
 def _shared_among(

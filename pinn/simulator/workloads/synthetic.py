@@ -46,7 +46,7 @@ def open_loop(
         offset,
         stage,
         timeout_s=np.full(n, timeout_s),
-        stage_starts_s=arrivals.stage_starts(stages, offset, stage),
+        stage_starts_s=arrivals.stage_starts([s.duration_s for s in stages], offset, stage),
     )
 
 
@@ -161,5 +161,5 @@ def shared_prefix(
         timeout_s=np.full(len(offset), timeout_s),
         stages_wait=stage_gap_s is not None,
         stage_gap_s=stage_gap_s or 0.0,
-        stage_starts_s=arrivals.stage_starts(stages, offset, stage),
+        stage_starts_s=arrivals.stage_starts([s.duration_s for s in stages], offset, stage),
     )
