@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pinn.simulator import arrays, blocks
+from pinn.simulator import arrays, blocks, servers
 from pinn.simulator.compiler import compiled_inside
-from pinn.simulator.engine import (
-    group_of,
-    hear_of_step,
-    note_work,
-    server_of,
-    stream,
-    take_in,
-    verified_tokens,
-)
 from pinn.simulator.state import (
     DECODES,
     FINISHED,
@@ -133,10 +124,10 @@ def hand_over(engine, r, work_s):
     """
     request = arrays.requests(engine, r)
     state = arrays.replicas(engine, request.replica)
-    state.handed_s = max(state.handed_s, take_in(engine, r, work_s))
+    state.handed_s = max(state.handed_s, servers.take_in(engine, r, work_s))
     request.handed_s = state.handed_s
     blocks.append(engine, arrays.input(engine, request.replica), r)
-    group = arrays.groups(engine, group_of(engine, request.replica))
+    group = arrays.groups(engine, servers.group_of(engine, request.replica))
     if group.in_flight == 0:
         group.wake_s = min(group.wake_s, request.handed_s)
     if request.timeout_s < np.inf:
@@ -217,7 +208,7 @@ def hang_up(engine, now):
 
 def update_from_output(engine, replica, column, now, token_s, completion_s):
     """Hand the tokens of batch ``column`` to its requests at engine time ``now``."""
-    hear_of_step(engine, now)
+    servers.hear_of_step(engine, now)
     finished = 0
     for i in range(arrays.batch_size(engine, replica, column)):
         sampled = int(arrays.batch_sampled(engine, replica, column, i))
@@ -234,9 +225,9 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
             # SGLang drops the tokens of a request that it has retracted.
             request.placeholders -= sampled
             continue
-        server = server_of(engine, r)
-        stream(server, now, token_s)
-        _append_tokens(engine, request, server, now, verified_tokens(engine, r, sampled))
+        server = servers.server_of(engine, r)
+        servers.stream(server, now, token_s)
+        _append_tokens(engine, request, server, now, servers.verified_tokens(engine, r, sampled))
         if engine.asynchronous and not stale:
             request.placeholders -= sampled
         ends = request.generated == request.output
@@ -254,7 +245,7 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
         if ends:
             finished += request.status == RUNNING
             request.last_sent_s = server.free_s
-            note_work(server, request.last_work)
+            servers.note_work(server, request.last_work)
             _finish(engine, replica, r, completion_s)
     if finished > 0:
         arrays.replicas(engine, replica).ended += finished
@@ -273,7 +264,7 @@ def _append_tokens(engine, request, server, now, tokens):
     if request.generated == 1:
         request.first_s = now
         request.first_sent_s = server.free_s
-        note_work(server, request.first_work)
+        servers.note_work(server, request.first_work)
         request.early_preemption_s = request.preemption_s
         request.early_preemptions = request.preemptions
         request.early_recomputed_tokens = request.recomputed_tokens

@@ -17,8 +17,9 @@ from pinn.physics.request import PHASES, REQUEST_FEATURES, RequestState
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator import arrays
 from pinn.simulator.compiler import compiled_as, inner
-from pinn.simulator.engine import PlainEngine, group_of
+from pinn.simulator.engine import PlainEngine
 from pinn.simulator.prefill_first import schedule_apart
+from pinn.simulator.servers import group_of
 from pinn.simulator.state import REREAD
 from pinn.simulator.step_formulas import StepValues, step_formulas
 from pinn.specs.batch import Batch

@@ -11,8 +11,8 @@ import numpy as np
 
 from pinn.simulator import arrays, blocks, client, hooks
 from pinn.simulator.compiler import compiled, compiled_inside
-from pinn.simulator.engine import first_of, first_server, prompts_wait, replicas_of
 from pinn.simulator.scheduler import schedule
+from pinn.simulator.servers import first_of, first_server, group_of, prompts_wait, replicas_of
 from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
 
 # The clock: requests are sent, batches are launched, batches end.
@@ -167,7 +167,7 @@ def _drain_input(engine, replica, now):
     """
     state = arrays.replicas(engine, replica)
     if state.running + arrays.waiting(engine, replica).size == 0:
-        if arrays.groups(engine, client.group_of(engine, replica)).in_flight == 0:
+        if arrays.groups(engine, group_of(engine, replica)).in_flight == 0:
             state.expected = engine.admission_share
     elif engine.poll_interval > 1:
         if state.polls < engine.poll_interval:

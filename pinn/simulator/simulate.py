@@ -111,7 +111,7 @@ def simulate(
     """Serve a workload on a simulated vLLM V1 engine.
 
     The run is a pure function of its arguments: nothing is drawn at random but which drafted tokens
-    are accepted, by numbers that belong to the requests (``pinn.simulator.engine``).
+    are accepted, by numbers that belong to the requests (``pinn.simulator.servers``).
 
     Args:
         deployment: Model, GPU and serving configuration.
