@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,10 @@ from pinn.specs.batch import Batch
 
 
 #: A request's ``RequestState`` as numbers, same names and order.
-Situation: Any = namedtuple("Situation", [f.name for f in fields(RequestState)])
+Situation: Any = namedtuple("Situation", (
+    "prompt_tokens", "step_time_s", "queue_share", "kv_usage", "prompt_share",
+    "inverse_tensor_parallel", "prefix_caching", "chunked_prefill", "recomputed_tokens",
+))  # fmt: skip
 
 #: What a request feature can be, by the last part of its name in the registry.
 RequestValues: Any = namedtuple("RequestValues", (

@@ -48,11 +48,15 @@ class LinearLatency:
             return hooks.LinearCoefficients(costs, hooks.step_coefficients(self.beta), alpha, kind)
         once = np.isin(np.arange(len(self.beta)), ONCE)
         return hooks.SpeculativeCoefficients(
-            *(hooks.cost_numbers(costs) for costs in (drafts.verified, drafts.first, drafts.later)),
+            hooks.cost_numbers(drafts.verified),
+            hooks.cost_numbers(drafts.first),
+            hooks.cost_numbers(drafts.later),
             hooks.step_coefficients(np.where(once, self.beta, 0.0)),
             hooks.step_coefficients(np.where(once, 0.0, self.beta)),
             alpha,
-            *(float(count) for count in (drafts.tokens, drafts.passes, drafts.branches)),
+            float(drafts.tokens),
+            float(drafts.passes),
+            float(drafts.branches),
             kind,
         )
 

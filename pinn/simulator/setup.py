@@ -237,10 +237,8 @@ def _settings(
     ahead = overlap and pipeline > 1
     stagger = pipeline if ahead and rules.pipelined_decodes == STAGGERED else 0
     # Those that have the name of a field of one of these are that field.
-    sources = (recipe, rules, layout, workload)
-    named = {
-        n: getattr(source, n) for source in sources for n in ENGINE.names if hasattr(source, n)
-    }
+    known, names = (recipe, rules, layout, workload), ENGINE.names or ()
+    named = {n: getattr(each, n) for each in known for n in names if hasattr(each, n)}
     return named | {
         "max_seqs": seqs,
         "max_model_len": max_model_len(deployment),

@@ -43,9 +43,8 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
     finished, started = r["status"] == FINISHED, r["generated"] > 0
     last = r["last_sent_s"] + (r["scheduling_s"] + r["preemption_s"] + completion_s)
     first = r["first_sent_s"] + r["scheduling_s"] + r["early_preemption_s"]
-    columns = {
-        f.name: _column(r[f.name]) for f in fields(RequestRecords) if f.name in REQUEST.names
-    }
+    same = [f.name for f in fields(RequestRecords) if f.name in (REQUEST.names or ())]
+    columns: dict[str, Any] = {name: _column(r[name]) for name in same}
     names = np.array([STATUS_NAMES.get(s, "") for s in range(REJECTED + 1)])
     columns |= {
         "status": names[r["status"]],
