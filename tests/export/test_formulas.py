@@ -6,7 +6,7 @@ import ast
 import shutil
 from collections import namedtuple
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def extra_token_s(w: CostFacts) -> np.ndarray:
 class MoreCosts(StepCosts):
     """The costs with one more."""
 
-    extra_token_s: np.ndarray = field(metadata=cost("One more.", extra_token_s))
+    extra_token_s: np.ndarray = cost("One more.", extra_token_s)
 
 
 def one_more(costs: MoreCosts, sums: BatchSums, most: float = 50.0) -> np.ndarray:
