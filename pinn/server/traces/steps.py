@@ -158,6 +158,9 @@ STEP_SCHEMA = pa.schema(
 MAX_STEP_ID = 2**40
 
 
+#: Of one raw table, or of several beside each other.
+Rows = Shaped[np.ndarray, "rows ..."]
+
 #: Gives a column by its name.
 Columns = Callable[[str], pa.Array | pa.ChunkedArray]
 
@@ -180,8 +183,8 @@ class Canonical:
     """
 
     schema: pa.Schema
-    rows: Shaped[np.ndarray, "rows ..."]
-    raw: Callable[[np.ndarray], Columns]
+    rows: Rows
+    raw: Callable[[Rows], Columns]
     made: Mapping[str, Callable[[Columns], pa.Array]]
     given: dict[str, Any]
     report: ReadReport
