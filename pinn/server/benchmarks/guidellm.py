@@ -74,6 +74,7 @@ def read_guidellm(point: Any, reading: Reading) -> BenchmarkRun:
     for latency, (metric, unit) in _LATENCIES.items():
         found = _of(metrics, metric)
         figures |= statistics_of(latency, partial(_statistic, found), unit)
+    figures = streamed(figures)
     concurrency, rate, process = _sending(config.get("strategy") or {})
     failed = sum(int(_of(metrics, "request_latency", s).get("count") or 0) for s in _OTHERS)
     prompt, output = (_of(metrics, f"{side}_token_count") for side in ("prompt", "output"))
@@ -86,7 +87,7 @@ def read_guidellm(point: Any, reading: Reading) -> BenchmarkRun:
         process,
         prefix=_prefix(point) or reading.prefix(),
     )
-    return reading.run(load, streamed(figures), served, failed, _server(point, config))
+    return reading.run(load, figures, served, failed, _server(point, config))
 
 
 _OTHERS = ("incomplete", "errored")

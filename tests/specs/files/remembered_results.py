@@ -67,7 +67,7 @@ def operator():
     gpus = {"H100-SXM": load_gpu("H100")}
     plan = TrainingPlan(rows=12, epochs=2, batch=4, width=4)
     fitted = shared_operator(cache(), Gemm(), rows, gpus, 0, plan)
-    return fitted.seconds(gpus["H100-SXM"], "bf16", {"m": 32.0, "n": 3072.0, "k": 4096.0})
+    return fitted.seconds(gpus["H100-SXM"], "bf16", 32.0, 3072.0, 4096.0)
 
 
 RESULTS = {f.__name__: f for f in (coefficients, distance, steps, operator)}
