@@ -98,7 +98,7 @@ def main(first: str, second: str, overrides: Sequence[str]) -> None:
 def inner_folds(
     settings: RunFitSettings, judges: Judges, first: ModelSpec, second: str = ""
 ) -> Iterator[tuple[ModelSpec, pd.DataFrame]]:
-    """Each second model with what its fold says of it, columns ``panel_rows.ROW_COLUMNS``.
+    """Each second model with what its fold says of it, columns ``panel.ROW_COLUMNS``.
 
     Args:
         settings: How scalars and alpha are fitted.

@@ -20,11 +20,11 @@ from pinn.coefficients.configurations import make_deployment, parse_pool
 from pinn.common.files import find_checkpoint
 from pinn.interface.commands.plan import app
 from pinn.interface.commands.simulate import app as simulate_app
+from pinn.planning import sizing
 from pinn.planning.candidates import Wanted
 from pinn.planning.pools import find_pools, read_pools
 from pinn.planning.scout import floor_latencies_s
-from pinn.planning.sizing import prediction_interval
-from pinn.planning.trial import latencies_s
+from pinn.planning.trial import Misjudged, latencies_s
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import at_rate, load_workload
 
@@ -164,13 +164,28 @@ def test_the_floor_is_below_a_lone_request(candidates, folder, prompt, output):
         assert (seconds >= floor[metric] * (1 - 1e-9)).all()
 
 
-def test_both_pools_are_as_far_off_as_either_may_be():
+def test_both_pools_are_as_far_off_as_either_may_be(monkeypatch):
+    class Crossing:
+        level, law = 0.9, object()
+
+        def half_width(self, metric, known):
+            return {"tpot": (0.3, 0.1), "ttft": (0.2, 0.4)}[metric][known]
+
+        def error_law(self, _):
+            return self.law
+
     one, other = (make_deployment({"model": MODEL, "gpu": gpu}) for gpu in ("H100", "A100"))
-    interval = partial(prediction_interval, find_checkpoint(None))
-    each = [interval(one).bad, interval(other).bad]
-    assert each[0].step < each[1].step
-    assert interval(one, other).bad == interval(other, one).bad == max(each, key=lambda x: x.step)
-    assert interval(one, other).law == interval(one).law
+    monkeypatch.setattr(sizing, "read_calibration", lambda _: Crossing())
+    monkeypatch.setattr(sizing, "gpu_is_known", lambda _, deployment: deployment is one)
+    interval = partial(sizing.prediction_interval, find_checkpoint(None))
+    assert interval(one).bad == Misjudged(0.1, 0.4)
+    assert interval(one, other).bad == interval(other, one).bad == Misjudged(0.3, 0.4)
+    assert interval(one, other).law is Crossing.law
+
+
+def test_a_checkpoint_without_intervals_gives_none(tmp_path):
+    deployment = make_deployment({"model": MODEL, "gpu": "H100"})
+    assert sizing.prediction_interval(tmp_path / "pinn.safetensors", deployment, deployment) is None
 
 
 def test_the_shipped_pools_are_deployments():

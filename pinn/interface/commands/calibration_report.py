@@ -185,16 +185,18 @@ def _requests(errors: pd.DataFrame) -> Grid:
 
 
 def _quantities(quantities: Sequence[Quantity], appended: bool, heading: str) -> Grid:
-    """What the measurements determine, each with its standard error; drift where it goes on."""
-    drift = ["drift in errors"] * appended
-    table = Grid.of(Column(heading, True), "before", "after", "unit", *drift)
+    """What the measurements say of each, with its standard error; drift where it goes on."""
+    unknown = not all(q.is_determined for q in quantities)
+    more = [*[""] * unknown, *["drift in errors"] * appended]
+    table = Grid.of(Column(heading, True), "before", "after", "unit", *more)
     for q in quantities:
         scale, unit = (1.0, "x") if q.unit == "x" else (MICROSECOND, f"u{q.unit}")
         cells = (
             f"{value / scale:.4g} +- {error / scale:.2g}"
             for value, error in ((q.before, q.before_error), (q.after, q.after_error))
         )
-        table.add(q.name, *cells, unit, *[f"{q.drift:+.1f}"] * appended)
+        known = ["" if q.is_determined else "not determined"] * unknown
+        table.add(q.name, *cells, unit, *known, *[f"{q.drift:+.1f}"] * appended)
     return table
 
 
