@@ -278,6 +278,13 @@ def test_an_empty_csv_of_runs(file):
         read_serving_runs(file("runs.csv", b""))
 
 
+def test_a_whole_number_beyond_all_floats_is_no_number_of_a_run(file):
+    runs = RUNS.replace(b",H100,1,", b",H100,1" + b"0" * 400 + b",")
+    assert runs != RUNS
+    with pytest.raises(PinnError, match="tensor_parallel_size must be a number, got 1000"):
+        read_serving_runs(file("runs.csv", runs))
+
+
 def test_a_grid_of_candidates_that_nests(file):
     with pytest.raises(PinnError, match="nested deeper than 100 levels"):
         read_grid(file("candidates.yaml", "grid: " + "[" * 50_000))

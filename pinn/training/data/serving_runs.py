@@ -188,7 +188,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     for name in _NUMBERS:
         if name in raw.columns and not pd.api.types.is_numeric_dtype(raw[name]):
             cells = raw[name].dropna()
-            odd = cells[~np.isfinite(pd.to_numeric(cells, errors="coerce"))]
+            # As text: a whole number beyond all floats is infinite there, and an error otherwise.
+            odd = cells[~np.isfinite(pd.to_numeric(cells.astype("str"), errors="coerce"))]
             first = (raw[name] if odd.empty else odd).iloc[0]
             raise PinnError(f"{path}: {name} must be a number, got {first!r:.60}")
     return raw
