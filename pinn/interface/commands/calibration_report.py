@@ -60,7 +60,7 @@ def _one_line(text: str) -> str:
 def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
     known = [quantity for quantity in found.quantities if quantity.is_determined]
     if details:
-        every = _quantities(found.quantities, appended, "all that was measured (standard errors)")
+        every = _quantities(found.quantities, appended, "all, +- standard errors")
         tables = [*_detail_tables(found), every]
         if isinstance(found, Calibration) and not found.alpha.taught.any():
             say("no journeys of whole requests: alpha stays as it was")
