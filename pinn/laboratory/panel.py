@@ -11,11 +11,13 @@ A row's error is the absolute log of predicted over measured. Rows are averaged 
 configuration, configurations over a group, groups over the panel; TPOT counts two thirds and TTFT,
 two to three times as uncertain, one third, or all where a group has nothing else. These weights
 were set before any checkpoint was scored. How much a score depends on the configurations at hand
-says a bootstrap over them.
+says a bootstrap over them; how much on the network's random start, the same recipe trained with
+other seeds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -60,6 +62,8 @@ _ALIKE = {"judges": "serving runs"}
 #: Columns of a summed up panel: ``error`` and ``bias`` are mean logs in percent, ``error``'s of its
 #: absolute values; ``inside`` is the share of rows in their interval, in percent.
 COLUMNS = ("group", "configuration", "metric", "rows", "error", "bias", "inside")
+#: Beside the shipped checkpoint: ``training_noise`` of its recipe, columns ``group`` and ``score``.
+NOISE_FILE = "training_noise.csv"
 #: Columns of the ledger before those of groups.
 LEDGER = ("date", "checkpoint", "what", "panel")
 
@@ -121,12 +125,30 @@ def group_scores(panel: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table, pd.DataFrame([whole | means | ends])], ignore_index=True)
 
 
-def compare_panels(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+def training_noise(panels: Sequence[pd.DataFrame]) -> pd.Series:
+    """By how much a group's score moves when the same recipe is trained with another seed.
+
+    Args:
+        panels: As ``sum_up`` gives them, one for each seed.
+
+    Returns:
+        Standard deviation by group, in the score's percent. Few seeds can agree by chance, so it is
+        at least the median of the groups of its source.
+    """
+    scores = pd.concat(
+        [configuration_scores(one).groupby(level=0).mean() for one in panels], axis=1
+    )
+    own = scores.std(axis=1)
+    return own.clip(lower=own.groupby(_sources(own.index)).transform("median"))
+
+
+def compare_panels(a: pd.DataFrame, b: pd.DataFrame, noise: pd.Series) -> tuple[pd.DataFrame, str]:
     """Whether B may take the place of A.
 
     Args:
         a: Panel of the checkpoint that is shipped, as ``sum_up`` gives it.
         b: Of the candidate.
+        noise: ``training_noise`` by group, which both carry; a group it lacks has the median.
 
     Returns:
         One row per group that both have and, last, of the panel: ``group``, ``configurations``,
@@ -140,8 +162,10 @@ def compare_panels(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, str]
     if both.empty:
         raise PinnError("the two panels have no group in common: score both on the same data")
     difference = both["b"] - both["a"]
-    drawn = _drawn(difference)
     groups = both.groupby(level=0)
+    of_both = np.sqrt(2) * noise.reindex(list(groups.groups)).fillna(noise.median()).to_numpy()
+    drawn = _drawn(difference)
+    drawn = drawn + np.random.default_rng(1).normal(0, of_both, drawn.shape)
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     table = groups.mean().assign(
         configurations=groups.size(), difference=difference.groupby(level=0).mean(),
@@ -166,17 +190,20 @@ def _drawn(values: pd.Series, pooled: bool = True) -> Float[np.ndarray, "draws g
     """
     draw = np.random.default_rng(0)
     deviations = values - values.groupby(level=0).transform("mean")
-    sources = deviations.index.get_level_values(0).str.partition(":").get_level_values(0)
-    kinds = sources.to_series().replace(_ALIKE).to_numpy()
+    kinds = _sources(deviations.index.get_level_values(0))
     found = []
     for group, of_group in values.groupby(level=0):
         own = of_group.to_numpy()
         if pooled and len(own) < LEAST:
-            source = str(group).partition(":")[0]
-            mine = deviations[kinds == _ALIKE.get(source, source)]
+            mine = deviations[kinds == _sources(pd.Index([group]))[0]]
             own = own.mean() + (mine if len(mine) >= LEAST else deviations).to_numpy()
         found.append(draw.choice(own, (DRAWS, len(of_group))).mean(axis=1))
     return np.stack(found, axis=1)
+
+
+def _sources(groups: pd.Index) -> np.ndarray:
+    """What kind of measurement each group is of."""
+    return groups.to_series().str.partition(":")[0].replace(_ALIKE).to_numpy()
 
 
 def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFrame:

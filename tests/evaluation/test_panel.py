@@ -15,6 +15,7 @@ from pinn.laboratory.panel import (
     learned_steps,
     ledger_line,
     sum_up,
+    training_noise,
 )
 from pinn.training.provenance import json_sha256
 
@@ -32,6 +33,10 @@ def rows(group="deployments: a", configurations=6, tpot=0.1, ttft=0.2, seed=0):
                 found.append((group, f"c{i}", metric, 1.0, float(np.exp(off))))
     columns = ["group", "configuration", "metric", "measured_s", "predicted_s"]
     return pd.DataFrame(found, columns=columns).assign(half=0.15)
+
+
+#: Of a recipe whose seeds agree.
+QUIET = pd.Series({"deployments: a": 0.0, "deployments: b": 0.0})
 
 
 def panel(*tables):
@@ -56,7 +61,7 @@ def test_two_thirds_of_a_score_are_tpot_and_groups_count_the_same():
 
 def test_half_a_percent_in_every_configuration_is_better():
     before = panel(rows(), rows("deployments: b"))
-    table, verdict = compare_panels(before, before.assign(error=before["error"] - 0.5))
+    table, verdict = compare_panels(before, before.assign(error=before["error"] - 0.5), QUIET)
     assert verdict == BETTER
     assert table["difference"].tolist() == pytest.approx([-0.5] * 3)
 
@@ -65,7 +70,7 @@ def test_a_better_mean_does_not_excuse_a_worse_group():
     before = panel(rows(), rows("deployments: b"))
     worse = before["group"] == "deployments: b"
     after = before.assign(error=before["error"] + np.where(worse, 1.0, -3.0))
-    _, verdict = compare_panels(before, after)
+    _, verdict = compare_panels(before, after, QUIET)
     assert verdict == "better; worse beyond its noise: deployments: b"
 
 
@@ -76,8 +81,40 @@ def test_one_run_has_the_noise_of_the_others():
     after = before.assign(error=before["error"] + draw.normal(0, 3, len(before)))
     judge = after["group"] == "judges: b"
     after.loc[judge, "error"] = before.loc[judge, "error"] + 0.5
-    table, _ = compare_panels(before, after)
+    table, _ = compare_panels(before, after, QUIET)
     assert table.set_index("group").loc["judges: b", "low"] < 0
+
+
+def test_what_another_seed_does_as_well_is_no_worse_group():
+    before = panel(rows(), rows("deployments: b"))
+    worse = before["group"] == "deployments: b"
+    after = before.assign(error=before["error"] + np.where(worse, 1.0, -3.0))
+    # The difference of two trainings: 1.96 times the root of 2 times 0.4 is 1.1.
+    table, verdict = compare_panels(before, after, QUIET + 0.4)
+    assert verdict == BETTER
+    assert table["low"].iloc[1] == pytest.approx(1 - 1.11, abs=0.1)
+    _, verdict = compare_panels(before, after, QUIET + 0.3)
+    assert verdict == "better; worse beyond its noise: deployments: b"
+    # A group that no seed has scored moves as the others do in the median.
+    _, verdict = compare_panels(before, after, (QUIET + 0.4).rename({"deployments: b": "new"}))
+    assert verdict == BETTER
+
+
+def test_noise_of_training_is_a_groups_own_over_seeds_but_not_less_than_its_sources():
+    shifts = {"deployments: a": (0.0, 0.0, 0.0), "deployments: b": (0.0, 1.0, 2.0),
+              "deployments: c": (0.0, 4.0, 8.0), "judges: d": (0.0, 3.0, 6.0),
+              "serving runs: e": (1.0, 0.0, -1.0)}  # fmt: skip
+    one = panel(*(rows(group) for group in shifts))
+    seeds = [
+        one.assign(error=one["error"] + one["group"].map(lambda group, i=i: shifts[group][i]))
+        for i in range(3)
+    ]
+    found = training_noise(seeds)
+    # Deviations 0, 1 and 4 have the median 1; runs and judges, 3 and 1, are one source.
+    assert found.to_dict() == pytest.approx(
+        {"deployments: a": 1.0, "deployments: b": 1.0, "deployments: c": 4.0, "judges: d": 3.0,
+         "serving runs: e": 2.0}
+    )  # fmt: skip
 
 
 def test_missing_predictions_and_other_groups_are_refused():
@@ -85,7 +122,7 @@ def test_missing_predictions_and_other_groups_are_refused():
     with pytest.raises(PinnError, match="no finite prediction for every row of deployments: a"):
         sum_up(broken)
     with pytest.raises(PinnError, match="no group in common"):
-        compare_panels(panel(rows()), panel(rows("judges: b")))
+        compare_panels(panel(rows()), panel(rows("judges: b")), QUIET)
 
 
 def test_the_ledger_grows_by_a_line_and_by_new_groups(tmp_path, checkpoint_path):

@@ -226,6 +226,7 @@ def panel(
     """
     from pinn.common.tables import read_frame, write_frame
     from pinn.laboratory.panel import (
+        NOISE_FILE,
         add_to_ledger,
         compare_panels,
         group_scores,
@@ -245,7 +246,10 @@ def panel(
     if against is None:
         typer.echo(panel_table(scores))
     else:
-        table, verdict = compare_panels(read_frame(against, "write one with --out"), found)
+        seeds = find_checkpoint().with_name(NOISE_FILE)
+        noise = read_frame(seeds, "scripts/training_noise.py writes it").set_index("group")["score"]
+        a = read_frame(against, "write one with --out")
+        table, verdict = compare_panels(a, found, noise)
         typer.echo(f"{panel_table(table)}\n\nB is {verdict}.")
     if ledger is not None:
         ledger_path = find_checkpoint().with_name("ledger.csv")
