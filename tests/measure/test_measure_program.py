@@ -12,9 +12,9 @@ import pytest
 from pinn.server.measuring import measuring_script
 from pinn.server.program import MODULES, command, session, table
 from pinn.server.program.engine import VllmEngine
-from pinn.server.program.errors import MeasuringError
 from pinn.server.program.machine import busy_card
 from pinn.server.program.serving import serve_and_load
+from pinn.server.program.table import MeasuringError
 from pinn.server.traces.measured_steps import COUNTS, FAR, LATENCY, STEPS_FILE, read_measured_steps
 
 
@@ -36,12 +36,12 @@ def test_the_file_needs_python_3_10_and_the_engine_alone():
     assert names["DESIGN"] == [("32 decode @ 1000", 0.125)]
     own = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     assert len(own) == len(set(own)), "two modules of one file have a name in common"
-    assert len(MODULES) == 8
+    assert len(MODULES) == 7
 
 
 def test_reader_and_writer_share_their_columns_and_rules():
     assert {*COUNTS, LATENCY, "batch", "is_cold"} <= set(table.COLUMNS)
-    assert (table.STEPS_FILE, session.FAR) == (STEPS_FILE, FAR)
+    assert session.FAR == FAR
 
 
 def test_without_an_engine_it_says_so_in_a_line(tmp_path):

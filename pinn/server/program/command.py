@@ -12,11 +12,10 @@ from typing import Any
 
 from pinn.server.program.batches import Limits, Wanted, own_order, read_batch, short_list
 from pinn.server.program.engine import VllmEngine
-from pinn.server.program.errors import MeasuringError
 from pinn.server.program.machine import busy_card, machine_facts
 from pinn.server.program.serving import VLLM, serve_and_load
 from pinn.server.program.session import FAR, STALLED, Outcome, Session, measure_all
-from pinn.server.program.table import STEPS_FILE, Table
+from pinn.server.program.table import STEPS_FILE, MeasuringError, Table
 
 #: What ``pinn measure --script`` writes here: arguments that come before those of the command line,
 #: and batches in order with their worth.

@@ -18,8 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from pinn.server.program.batches import Limits
-from pinn.server.program.errors import MeasuringError
-from pinn.server.program.table import Step
+from pinn.server.program.table import MeasuringError, Step
 
 #: Releases whose source was read; a newer one is tried if its engine has what is used here.
 OLDEST, NEWEST = (0, 15), (0, 33)
@@ -188,12 +187,17 @@ def _release() -> str:
             f"no vLLM in this Python ({error}): run it with the engine's own interpreter"
         ) from error
     release = str(getattr(vllm, "__version__", "unknown"))
-    parts = release.split(".")[:2]
-    if all(part.isdigit() for part in parts) and tuple(map(int, parts)) < OLDEST:
+    if (_numbers(release) or OLDEST) < OLDEST:
         raise MeasuringError(
             f"vLLM {release} is older than {_dotted(OLDEST)}, the first whose steps are known here"
         )
     return release
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """The first two numbers of a release; none where it has no such."""
+    parts = release.split(".")[:2]
+    return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()
 
 
 def _limits(config: Any, groups: int) -> Limits:
@@ -213,12 +217,10 @@ def _limits(config: Any, groups: int) -> Limits:
 
 
 def _facts(config: Any, release: str, limits: Limits) -> dict[str, Any]:
-    parts = release.split(".")[:2]
-    newer = all(p.isdigit() for p in parts) and tuple(map(int, parts)) > NEWEST
     return {
         "engine": "vllm",
         "engine_version": release,
-        "engine_is_newer_than_known": newer,
+        "engine_is_newer_than_known": _numbers(release) > NEWEST,
         "async_scheduling": bool(getattr(config.scheduler_config, "async_scheduling", False)),
         "dtype": str(config.model_config.dtype),
         "quantization": config.model_config.quantization,

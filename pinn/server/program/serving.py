@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pinn.server.program.errors import MeasuringError
+from pinn.server.program.table import MeasuringError
 
 #: Clients of the two closed loops, where the KV cache holds as many, and requests of each; the open
 #: loop asks for this share of what the larger loop was served.

@@ -12,8 +12,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from pinn.server.program.batches import Wanted, fits, held_outputs
-from pinn.server.program.errors import MeasuringError
-from pinn.server.program.table import Step, Table
+from pinn.server.program.table import MeasuringError, Step, Table
 
 #: Relative standard error at which a median is known, fewest and most repeats of a step, and share
 #: of the whole time that repeats of one batch may take.

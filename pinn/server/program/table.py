@@ -31,21 +31,14 @@ from typing import Any, NamedTuple
 STEPS_FILE, FACTS_FILE = "steps.csv", "machine.json"
 
 COLUMNS = (
-    "batch",
-    "counter_id",
-    "phase",
-    "sum_prefill_tokens",
-    "num_prefill_requests",
-    "sum_prefill_kv_tokens",
-    "var_prefill_length",
-    "num_decode_requests",
-    "sum_decode_kv_tokens",
-    "var_decode_kv_tokens",
-    "latency_ms",
-    "engine_ms",
-    "start_s",
-    "is_cold",
-)
+    "batch", "counter_id", "phase", "sum_prefill_tokens", "num_prefill_requests",
+    "sum_prefill_kv_tokens", "var_prefill_length", "num_decode_requests", "sum_decode_kv_tokens",
+    "var_decode_kv_tokens", "latency_ms", "engine_ms", "start_s", "is_cold",
+)  # fmt: skip
+
+
+class MeasuringError(Exception):
+    """Something that the user can correct: what was got, and what to do, in one line."""
 
 
 class Step(NamedTuple):
@@ -113,22 +106,13 @@ class Table:
         phase = (
             "mixed" if step.prompts and step.decodes else "context" if step.prompts else "decode"
         )
+        start = step.start - (self._origin or 0.0)
         values = (
-            batch,
-            self.rows,
-            phase,
-            step.tokens,
-            step.prompts,
-            step.cached,
-            f"{step.tokens_variance:.6g}",
-            step.decodes,
-            step.context,
-            f"{step.context_variance:.6g}",
-            f"{1e3 * step.latency:.5f}",
-            f"{1e3 * step.engine:.5f}",
-            f"{step.start - (self._origin or 0.0):.6f}",
-            int(cold),
-        )
+            batch, self.rows, phase, step.tokens, step.prompts, step.cached,
+            f"{step.tokens_variance:.6g}", step.decodes, step.context,
+            f"{step.context_variance:.6g}", f"{1e3 * step.latency:.5f}",
+            f"{1e3 * step.engine:.5f}", f"{start:.6f}", int(cold),
+        )  # fmt: skip
         return ",".join(map(str, values)) + "\n"
 
     def describe(self, more: dict[str, Any]) -> None:

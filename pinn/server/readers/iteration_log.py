@@ -21,26 +21,20 @@ from pinn.errors import PinnError
 from pinn.server.readers.lines import check_file
 from pinn.units import MILLISECOND
 
-ITERATION_SCHEMA = pa.schema(
-    {
-        "step_id": pa.int64(),
-        "prefill_requests": pa.int64(),
-        "prefill_tokens": pa.int64(),
-        "decode_requests": pa.int64(),
-        "decode_tokens": pa.int64(),
-        "elapsed_s": pa.float64(),
-        "logged_s": pa.float64(),
-    }
-)
-
 # No count has more digits than an integer column holds.
 _MARK = re.compile(r"\bIteration\s*\(\s*(-?\d{1,15})\s*\)", re.IGNORECASE)
 _COUNTS = {
-    "prefill_requests": re.compile(r"\b(\d{1,15})\s+context\s+requests?\b", re.IGNORECASE),
-    "prefill_tokens": re.compile(r"\b(\d{1,15})\s+context\s+tokens?\b", re.IGNORECASE),
-    "decode_requests": re.compile(r"\b(\d{1,15})\s+generation\s+requests?\b", re.IGNORECASE),
-    "decode_tokens": re.compile(r"\b(\d{1,15})\s+generation\s+tokens?\b", re.IGNORECASE),
+    f"{phase}_{what}": re.compile(rf"\b(\d{{1,15}})\s+{word}\s+{what}?\b", re.IGNORECASE)
+    for phase, word in (("prefill", "context"), ("decode", "generation"))
+    for what in ("requests", "tokens")
 }
+ITERATION_SCHEMA = pa.schema(
+    {
+        **dict.fromkeys(("step_id", *_COUNTS), pa.int64()),
+        **dict.fromkeys(("elapsed_s", "logged_s"), pa.float64()),
+    }
+)
+
 #: Date and time before a line, without a year: ``INFO 02-18 15:03:04 [core.py:77]``.
 _LOGGED = re.compile(r"\b(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
 _ELAPSED = re.compile(r"elapsed(?:\s+time)?\s*[:=]?\s*([\d.]+)\s*ms", re.IGNORECASE)

@@ -53,17 +53,17 @@ class Shape:
     """Rows of one shape: numbers packed in 8 bytes each, texts in a list per column.
 
     Attributes:
-        kind: What the rows are; None for an unknown event.
+        kind: What the rows are; without a table for an unknown event.
         take: Appends a row, given the head's values and the list of attributes; False, and nothing
             appended, if the attributes are not of this shape.
     """
 
     def __init__(
-        self, name: str, kind: EventKind | None, attributes: list[type], vocabulary: Vocabulary
+        self, name: str, kind: EventKind, attributes: list[type], vocabulary: Vocabulary
     ) -> None:
         self.kind = kind
         names = [vocabulary.names[a] for a in attributes]
-        head = SPAN_HEAD if kind is not None and kind.table == SPANS else EVENT_HEAD
+        head = SPAN_HEAD if kind.table == SPANS else EVENT_HEAD
         self._formats = [*head.values(), *(vocabulary.formats[n] for n in names)]
         packed = [i for i, f in enumerate(self._formats) if f in "qd"]
         self._packed = {position: i for i, position in enumerate(packed)}
@@ -71,23 +71,9 @@ class Shape:
         self._buffer = bytearray()
         self.take = _taker(attributes, self._formats, self._texts, self._buffer)
         self._columns = {column: i for i, column in enumerate(head)}
-        self._extra: list[tuple[str, int]] = []
-        self._checked: list[int] = []  # packed places of the integers, and what they may not reach
-        self._limits = np.zeros(0, dtype=np.int64)
-        self._refusal = ""
-        if kind is None:
-            self._refusal = f"unknown event {name[:60]!r}"
-        else:
-            places = {n: i for i, n in enumerate(names, len(head)) if self._formats[i] != "-"}
-            self._lay_out(name, kind, places)
-            is_timed = {"monotonic_ns", "monotonic_s"} & set(self._columns)
-            if kind.table in (JOURNEY, API) and not is_timed:
-                if any(n in SPARES and vocabulary.formats[n] == "-" for n in names):
-                    raise SpareNeededError
-                self._refusal = f"{name} without a monotonic time"
-
-    def _lay_out(self, name: str, kind: EventKind, positions: dict[str, int]) -> None:
-        """Find each column's position; of two attributes of one name the later one counts."""
+        self._refusal = "" if kind.table else f"unknown event {name[:60]!r}"
+        # Of two attributes of one name the later one counts.
+        positions = {n: i for i, n in enumerate(names, len(head)) if self._formats[i] != "-"}
         for field in kind.fields:
             found = next((n for n in field.names if n in positions), None)
             if found is not None:
@@ -95,9 +81,15 @@ class Shape:
             elif field.required:
                 self._refusal = f"{name} without {field.names[0]}"
         self._extra = list(positions.items())
+        # Packed places of the integers, and what they may not reach.
         integers = [f.column for f in kind.fields if f.kind is int and f.column in self._columns]
         self._checked = [self._packed[self._columns[column]] for column in integers]
         self._limits = np.array([_MAX_NS if c.endswith("_ns") else _MAX_COUNT for c in integers])
+        is_timed = {"monotonic_ns", "monotonic_s"} & set(self._columns)
+        if kind.table in (JOURNEY, API) and not is_timed:
+            if any(n in SPARES and vocabulary.formats[n] == "-" for n in names):
+                raise SpareNeededError
+            self._refusal = f"{name} without a monotonic time"
 
     def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
         """Take the rows out as columns; None, with the refusals counted, where none is left."""
@@ -108,10 +100,10 @@ class Shape:
             text.clear()
         if not len(rows):
             return None
-        if self._refusal or self.kind is None:
+        if self._refusal:
             refused[self._refusal] += len(rows)
             return None
-        batch = self._record_batch(self.kind, rows, texts)
+        batch = self._record_batch(rows, texts)
         size = rows[:, self._checked]
         kept = ((size < self._limits) & (size > -self._limits)).all(axis=1)
         if not kept.all():
@@ -124,9 +116,7 @@ class Shape:
             batch = batch.filter(pa.array(kept))
         return batch if batch.num_rows else None
 
-    def _record_batch(
-        self, kind: EventKind, rows: np.ndarray, texts: dict[int, pa.Array]
-    ) -> pa.RecordBatch:
+    def _record_batch(self, rows: np.ndarray, texts: dict[int, pa.Array]) -> pa.RecordBatch:
         def column(position: int) -> pa.Array:
             if position in texts:
                 return texts[position]
@@ -134,8 +124,8 @@ class Shape:
             return numbers(values.view(np.float64) if self._formats[position] == "d" else values)
 
         columns = {name: column(position) for name, position in self._columns.items()}
-        columns["label"] = strings([kind.label] * len(rows))
-        for field in kind.fields:
+        columns["label"] = strings([self.kind.label] * len(rows))
+        for field in self.kind.fields:
             if field.column not in columns:
                 columns[field.column] = pa.nulls(len(rows), ARROW_TYPES[field.kind])
         extra = {name: column(position).to_pylist() for name, position in self._extra}
@@ -248,9 +238,9 @@ class ChunkParser:
         self._counts.read["lines"] += len(lines)
         tables: dict[str, list[pa.RecordBatch]] = defaultdict(list)
         for shape in self._shapes.values():
-            is_span = shape.kind is not None and shape.kind.table == SPANS
+            is_span = shape.kind.table == SPANS
             batch = shape.batch(self._counts.refused["spans" if is_span else "events"])
-            if batch is not None and shape.kind is not None:
+            if batch is not None:
                 tables[shape.kind.table].append(batch)
         servers = [_canonical(raw) for raw in self._servers]
         return ParsedChunk(dict(tables), self._spans, servers, self._counts)
@@ -279,7 +269,7 @@ class ChunkParser:
         """Take in a line that decoded as expected throughout."""
         read, last, last_spans = self._counts.read, self._last, self._last_spans
         for group in groups:
-            server = self._server(bytes(group.resource))
+            server = self._servers.setdefault(bytes(group.resource), len(self._servers))
             read["groups"] += 1 + len(group.scopeSpans)
             for scope in group.scopeSpans:
                 read["spans"] += len(scope.spans)
@@ -321,12 +311,10 @@ class ChunkParser:
         key = (len(head), name, *types)
         shape = self._shapes.get(key)
         if shape is None:
-            shape = self._shapes[key] = Shape(name, kinds.get(name), types, self.vocabulary)
+            kind = kinds.get(name, EventKind("", name, ()))
+            shape = self._shapes[key] = Shape(name, kind, types, self.vocabulary)
         shape.take(*head, attributes)
         last[name] = shape
-
-    def _server(self, resource: bytes) -> int:
-        return self._servers.setdefault(resource, len(self._servers))
 
 
 @contextmanager

@@ -7,17 +7,13 @@ memory holds rows of requests, not of events. What is missing is -1, not-a-numbe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from pinn.server.readers.columns import numbers, strings
-from pinn.server.readers.wire import (
-    API_EVENTS,
-    API_SPAN,
-    CORE_SPAN,
-)
+from pinn.server.readers.wire import API_EVENTS
 from pinn.units import NANOSECOND
 
 #: No host's clock runs for longer than this.
@@ -25,16 +21,11 @@ MAX_SECONDS = 2.0**32
 
 ENGINE, FRONT = "engine", "front"
 
+_TEXTS = ("span_id", "parent_id", "request_id", "route", "model")
 _SPAN_COLUMNS = {
     "server": pa.int64(),
-    "span_id": pa.string(),
-    "parent_id": pa.string(),
-    "request_id": pa.string(),
-    "route": pa.string(),
-    "model": pa.string(),
-    "prompt_tokens": pa.int64(),
-    "output_tokens": pa.int64(),
-    "max_tokens": pa.int64(),
+    **dict.fromkeys(_TEXTS, pa.string()),
+    **dict.fromkeys(("prompt_tokens", "output_tokens", "max_tokens"), pa.int64()),
     "extra": pa.string(),
 }
 
@@ -49,23 +40,17 @@ FRONT_MOMENTS = dict(
     zip(API_EVENTS, ("arrived", "handoff", "first_response", "departed", "aborted"), strict=True)
 )
 
-_LIST = pa.list_(pa.int64())
+_COUNTS = ("prefill_total", "cached_tokens", "decode_done", "decode_max", "preemptions")
+_STAYS = ("preempted_steps", "preempted_outputs", "resumed_steps", "resumed_cached")
 ENGINE_SCHEMA = pa.schema(
     {
         **_SPAN_COLUMNS,
         "wall_s": pa.float64(),
         **{f"{name}_s": pa.float64() for name in ENGINE_MOMENTS.values()},
         **{f"{name}_step": pa.int64() for name in ENGINE_MOMENTS.values()},
-        "prefill_total": pa.int64(),
-        "cached_tokens": pa.int64(),
-        "decode_done": pa.int64(),
-        "decode_max": pa.int64(),
-        "preemptions": pa.int64(),
+        **dict.fromkeys(_COUNTS, pa.int64()),
         "status": pa.string(),
-        "preempted_steps": _LIST,
-        "preempted_outputs": _LIST,
-        "resumed_steps": _LIST,
-        "resumed_cached": _LIST,
+        **dict.fromkeys(_STAYS, pa.list_(pa.int64())),
     }
 )
 FRONT_SCHEMA = pa.schema(
@@ -77,18 +62,15 @@ class _Events:
     """Events of one label: their spans, times and columns, in order of time."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch], keep: str | None = None) -> None:
-        self._batches = [b for b in batches if keep is None or _label(b) == keep]
-        time = [_times(b) for b in self._batches]
-        self.time_s = np.concatenate([np.zeros(0), *time])
-        self.span = self.integers("span")
-        self._order = np.argsort(self.time_s, kind="stable")
-        self.time_s, self.span = self.time_s[self._order], self.span[self._order]
+        self._batches = [b for b in batches if keep is None or label_of(b) == keep]
+        time_s = np.concatenate([np.zeros(0), *map(_times, self._batches)])
+        self._order = np.argsort(time_s, kind="stable")
+        self.time_s, self.span = time_s[self._order], self.integers("span")
 
     def integers(self, name: str) -> np.ndarray:
         """A column of whole numbers; -1 where it is missing."""
         parts = [_integers(b, name) for b in self._batches]
-        joined = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
-        return joined[self._order] if hasattr(self, "_order") else joined
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])[self._order]
 
     def texts(self, name: str) -> np.ndarray:
         """A column of texts; None where it is missing."""
@@ -114,49 +96,39 @@ def engine_rows(
     journey: Sequence[pa.RecordBatch],
     count: int,
     refused: Counter[str],
-) -> pa.RecordBatch | None:
+) -> pa.RecordBatch:
     """Rows of the engine's spans.
 
     Args:
-        spans: Raw request spans of a stretch of the file, both kinds.
+        spans: The raw ones of a stretch of the file.
         journey: Raw engine events of it, each batch of one label.
-        count: Number of its request spans.
+        count: Number of its request spans of both kinds.
         refused: Counts what happens twice in a span though it happens once.
     """
-    part = [b for b in spans if _label(b) == CORE_SPAN]
-    if not part:
-        return None
-    columns: dict[str, np.ndarray | pa.Array] = {}
-    at: dict[str, np.ndarray] = {}
-    events: dict[str, _Events] = {}
-    for label, name in ENGINE_MOMENTS.items():
-        of_label = _Events(journey, label)
-        if label == "SCHEDULED":
-            is_resume = of_label.texts("schedule_kind") == "RESUME"
-            resumed, of_label = of_label.where(is_resume), of_label.where(~is_resume)
-        events[name] = of_label
-        at[name] = of_label.first(count)
-        _count_repeated(of_label, at[name], f"journey.{label}", refused)
-        columns[f"{name}_s"] = _pick(of_label.time_s, at[name], np.nan)
-        columns[f"{name}_step"] = _pick(of_label.integers("step"), at[name], -1)
-    wall_ns = events["queued"].integers("wall_ns")
+    events = {label: _Events(journey, label) for label in (*ENGINE_MOMENTS, "PREEMPTED")}
+    scheduled, preempted = events["SCHEDULED"], events["PREEMPTED"]
+    is_resume = scheduled.texts("schedule_kind") == "RESUME"
+    resumed, events["SCHEDULED"] = scheduled.where(is_resume), scheduled.where(~is_resume)
+    columns, at = _moments("journey", ENGINE_MOMENTS, events, count, refused)
+    wall_ns = events["QUEUED"].integers("wall_ns")
     wall_s = np.where(wall_ns > 0, wall_ns * NANOSECOND, np.nan)
-    columns["wall_s"] = _pick(wall_s, at["queued"], np.nan)
+    columns["wall_s"] = _pick(wall_s, at["QUEUED"], np.nan)
     totals = [
-        _pick(events[name].integers("prefill_total"), at[name], -1)
-        for name in ("queued", "scheduled")
+        _pick(events[label].integers("prefill_total"), at[label], -1)
+        for label in ("QUEUED", "SCHEDULED")
     ]
     columns["prefill_total"] = np.maximum(*totals)
-    for column, source, name in (
-        ("cached_tokens", "prefill_done", "scheduled"),
-        ("decode_done", "decode_done", "finished"),
-        ("decode_max", "decode_max", "queued"),
+    for column, source, label in (
+        *((f"{name}_step", "step", label) for label, name in ENGINE_MOMENTS.items()),
+        ("cached_tokens", "prefill_done", "SCHEDULED"),
+        ("decode_done", "decode_done", "FINISHED"),
+        ("decode_max", "decode_max", "QUEUED"),
     ):
-        columns[column] = _pick(events[name].integers(source), at[name], -1)
+        columns[column] = _pick(events[label].integers(source), at[label], -1)
     everything = _Events(journey)
-    columns["preemptions"] = np.full(count, -1, dtype=np.int64)
-    np.maximum.at(columns["preemptions"], everything.span, everything.integers("preemptions"))
-    preempted = _Events(journey, "PREEMPTED")
+    preemptions = np.full(count, -1, dtype=np.int64)
+    np.maximum.at(preemptions, everything.span, everything.integers("preemptions"))
+    columns["preemptions"] = preemptions
     for column, of_label, source in (
         ("preempted_steps", preempted, "step"),
         ("preempted_outputs", preempted, "decode_done"),
@@ -164,8 +136,9 @@ def engine_rows(
         ("resumed_cached", resumed, "prefill_done"),
     ):
         columns[column] = _lists(of_label.span, of_label.integers(source), count)
-    status = _pick(events["finished"].texts("finish_status"), at["finished"], None)
-    return _rows(part, columns, {"status": status}, ENGINE_SCHEMA)
+    status = _pick(events["FINISHED"].texts("finish_status"), at["FINISHED"], None)
+    columns["status"] = strings([text or "" for text in status])
+    return _rows(spans, columns, ENGINE_SCHEMA)
 
 
 def front_rows(
@@ -173,41 +146,46 @@ def front_rows(
     api: Sequence[pa.RecordBatch],
     count: int,
     refused: Counter[str],
-) -> pa.RecordBatch | None:
+) -> pa.RecordBatch:
     """Rows of the API server's spans; the arguments are as in :func:`engine_rows`."""
-    part = [b for b in spans if _label(b) == API_SPAN]
-    if not part:
-        return None
+    events = {label: _Events(api, label) for label in FRONT_MOMENTS}
+    columns, _ = _moments("api", FRONT_MOMENTS, events, count, refused)
+    return _rows(spans, columns, FRONT_SCHEMA)
+
+
+def _moments(
+    scope: str,
+    names: Mapping[str, str],
+    events: Mapping[str, _Events],
+    count: int,
+    refused: Counter[str],
+) -> tuple[dict[str, np.ndarray | pa.Array], dict[str, np.ndarray]]:
+    """Columns of the moments of events, and the index of each span's earliest event by label."""
     columns: dict[str, np.ndarray | pa.Array] = {}
-    for label, name in FRONT_MOMENTS.items():
-        of_label = _Events(api, label)
-        at = of_label.first(count)
-        _count_repeated(of_label, at, f"api.{label}", refused)
-        columns[f"{name}_s"] = _pick(of_label.time_s, at, np.nan)
-    return _rows(part, columns, {}, FRONT_SCHEMA)
+    at = {label: events[label].first(count) for label in names}
+    for label, name in names.items():
+        repeated = len(events[label].span) - int((at[label] >= 0).sum())
+        if repeated:
+            refused[f"{scope}.{label} twice in a span"] += repeated
+        columns[f"{name}_s"] = _pick(events[label].time_s, at[label], np.nan)
+    return columns, at
 
 
 def _rows(
-    spans: list[pa.RecordBatch],
-    columns: dict[str, np.ndarray | pa.Array],
-    texts: dict[str, np.ndarray],
-    schema: pa.Schema,
+    spans: Sequence[pa.RecordBatch], columns: dict[str, np.ndarray | pa.Array], schema: pa.Schema
 ) -> pa.RecordBatch:
     """Rows of the given spans in the order of the file."""
     table = pa.Table.from_batches(spans).combine_chunks()
     number = np.from_dlpack(table["span"].chunk(0))
-    order, rows = numbers(np.argsort(number, kind="stable")), np.sort(number)
-    taken = numbers(rows)
+    order, rows = numbers(np.argsort(number, kind="stable")), numbers(np.sort(number))
     arrays = []
     for field in schema:
-        if field.name in columns:
-            column = columns[field.name]
-            array = numbers(column) if isinstance(column, np.ndarray) else column
-            arrays.append(array.take(taken))
-        elif field.name in texts:
-            arrays.append(strings([text or "" for text in texts[field.name][rows]]))
-        else:
+        column = columns.get(field.name)
+        if column is None:
             arrays.append(table[field.name].chunk(0).take(order))
+        else:
+            whole = numbers(column) if isinstance(column, np.ndarray) else column
+            arrays.append(whole.take(rows))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -218,7 +196,8 @@ def _lists(owner: np.ndarray, values: np.ndarray, count: int) -> pa.Array:
     return pa.ListArray.from_arrays(numbers(ends.astype(np.int32)), numbers(ordered))
 
 
-def _label(batch: pa.RecordBatch) -> str:
+def label_of(batch: pa.RecordBatch) -> str:
+    """The label of a batch, which its rows have in common."""
     return batch.column("label")[0].as_py()
 
 
@@ -237,12 +216,6 @@ def _times(batch: pa.RecordBatch) -> np.ndarray:
         return nanoseconds * NANOSECOND
     seconds = np.from_dlpack(batch.column("monotonic_s"))
     return np.where(np.abs(seconds) < MAX_SECONDS, seconds, np.nan)
-
-
-def _count_repeated(events: _Events, first: np.ndarray, what: str, refused: Counter[str]) -> None:
-    repeated = len(events.span) - int((first >= 0).sum())
-    if repeated:
-        refused[f"{what} twice in a span"] += repeated
 
 
 def _pick(column: np.ndarray, index: np.ndarray, missing: float | None) -> np.ndarray:

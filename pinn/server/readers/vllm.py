@@ -31,9 +31,12 @@ from pinn.server.readers.request_spans import (
     FRONT_SCHEMA,
     engine_rows,
     front_rows,
+    label_of,
 )
 from pinn.server.readers.wire import (
     API,
+    API_SPAN,
+    CORE_SPAN,
     JOURNEY,
     SNAPSHOT_FIELDS,
     SNAPSHOTS,
@@ -198,10 +201,13 @@ def _gather_requests(chunk: ParsedChunk) -> None:
     """Put rows of requests in the place of their spans and events."""
     spans, journey, api = (chunk.tables.pop(name, []) for name in (SPANS, JOURNEY, API))
     refused = chunk.counts.refused["events"]
-    for name, gather, events in ((ENGINE, engine_rows, journey), (FRONT, front_rows, api)):
-        rows = gather(spans, events, chunk.spans, refused)
-        if rows is not None:
-            chunk.tables[name] = [rows]
+    for name, label, gather, events in (
+        (ENGINE, CORE_SPAN, engine_rows, journey),
+        (FRONT, API_SPAN, front_rows, api),
+    ):
+        of_label = [batch for batch in spans if label_of(batch) == label]
+        if of_label:
+            chunk.tables[name] = [gather(of_label, events, chunk.spans, refused)]
 
 
 # Reads step summaries that are already in a table: a Parquet file with the wire's names.

@@ -128,15 +128,8 @@ STEP_SPAN_PREFIX = "scheduler_steps_"
 
 #: Attributes that only repeat others (the event's name and what follows from it; start + duration;
 #: prefill + decode tokens): they fill no column and are not decoded.
-ECHOES = (
-    "event.type",
-    "event_type",
-    "phase",
-    "step.ts_end_ns",
-    "step_ts_end_ns",
-    "batch.scheduled_tokens",
-    "batch_scheduled_tokens",
-)
+ECHOES = ("event.type", "event_type", "phase", "step.ts_end_ns", "step_ts_end_ns",
+          "batch.scheduled_tokens", "batch_scheduled_tokens")  # fmt: skip
 
 #: Seconds that journey events give beside their nanoseconds: decoded only in files that hold events
 #: without nanoseconds.

@@ -50,16 +50,6 @@ class Residencies:
     is_known: Bool[np.ndarray, " stays"]
 
 
-@dataclass(frozen=True)
-class Ragged:
-    """Requests of several steps: ``owner`` is the index of the step a request belongs to."""
-
-    owner: Int[np.ndarray, " requests"]
-    new_tokens: Float[np.ndarray, " requests"]
-    cached_tokens: Float[np.ndarray, " requests"]
-    is_prefill: Bool[np.ndarray, " requests"]
-
-
 def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
     """Stays of the requests of one segment.
 
@@ -80,14 +70,8 @@ def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
     first_output = token - output_lag
     good = (first_output >= begin) & (outputs > 0)
     good &= first_output + outputs - begin < MAX_STAY_STEPS
-    whole = (
-        begin,
-        first_output,
-        first_output + outputs - 1,
-        prompt,
-        np.minimum(cached, prompt - 1),
-    )
-    columns = [c[good] for c in whole]
+    end = first_output + outputs - 1
+    columns = [c[good] for c in (begin, first_output, end, prompt, np.minimum(cached, prompt - 1))]
     rows = []
     rest = is_simple.to_numpy().copy()
     rest[rest] = good
@@ -97,8 +81,7 @@ def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
     others = np.array(rows, dtype=np.int64).reshape(-1, 6).T
     known = np.concatenate((np.ones(good.sum(), dtype=bool), others[5].astype(bool)))
     joined = [np.concatenate((c, o)) for c, o in zip(columns, others[:5], strict=True)]
-    begin, first_output, end, total, cached = joined
-    return Residencies(begin, first_output, end, total, cached, known)
+    return Residencies(*joined, known)
 
 
 _ONE_STAY = ["scheduled_step", "first_token_step", "finished_step", "prompt_tokens",
@@ -200,26 +183,28 @@ class JourneyBatches:
         """Whether no step in ``[first, end)`` holds a guessed chunk or a stay that is not known."""
         return np.searchsorted(self._doubts, first) == np.searchsorted(self._doubts, end)
 
-    def expand(self, steps: Int[np.ndarray, " steps"]) -> Ragged:
-        """Every request of the given steps, which must be in order and unique."""
+    def sums(self, steps: Int[np.ndarray, " steps"], window: float | None) -> BatchSums:
+        """Sums of the given steps, in any order, repetitions allowed."""
+        asked, back = np.unique(steps, return_inverse=True)
         known = self.stays.is_known
         first = self.stays.first_output[known]
-        low = np.searchsorted(steps, first, side="right")
-        counts = np.maximum(np.searchsorted(steps, self.stays.end[known], side="right") - low, 0)
+        low = np.searchsorted(asked, first, side="right")
+        counts = np.maximum(np.searchsorted(asked, self.stays.end[known], side="right") - low, 0)
         stay = np.repeat(np.arange(len(first)), counts)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         owner = low[stay] + within
-        cached = self.stays.total[known][stay] + steps[owner] - first[stay] - 1
+        cached = self.stays.total[known][stay] + asked[owner] - first[stay] - 1
 
-        at = np.searchsorted(steps, self._chunk_steps)
-        chunk = np.flatnonzero(np.isin(self._chunk_steps, steps))
-        ones, prefill = np.ones(len(owner)), np.zeros(len(owner), dtype=bool)
-        return Ragged(
-            np.concatenate((owner, at[chunk])),
-            np.concatenate((ones, self._chunks[chunk, 1].astype(np.float64))),
-            np.concatenate((cached, self._chunks[chunk, 2])).astype(np.float64),
-            np.concatenate((prefill, np.ones(len(chunk), dtype=bool))),
+        chunks = self._chunks[np.isin(self._chunk_steps, asked)]
+        sums = ragged_sums(
+            np.append(owner, np.searchsorted(asked, chunks[:, 0])),
+            np.append(np.ones(len(owner)), chunks[:, 1]),
+            np.append(cached, chunks[:, 2]).astype(np.float64),
+            np.repeat([False, True], [len(owner), len(chunks)]),
+            len(asked),
+            window,
         )
+        return each_sum(lambda values: values[back], sums)
 
 
 def _doubtful_steps(stays: Residencies) -> list[np.ndarray]:
@@ -235,17 +220,8 @@ def _chunks(
 ) -> np.ndarray:
     """Rows (step, new tokens, cached tokens, certain) of all prompt chunks."""
     whole = stays.is_known & (stays.begin == stays.first_output)
-    rows = [
-        np.stack(
-            (
-                stays.begin[whole],
-                (stays.total - stays.cached)[whole],
-                stays.cached[whole],
-                np.ones(whole.sum(), dtype=np.int64),
-            ),
-            axis=1,
-        )
-    ]
+    new = (stays.total - stays.cached)[whole]
+    rows = [np.column_stack((stays.begin[whole], new, stays.cached[whole], np.ones_like(new)))]
     cut = np.flatnonzero(stays.is_known & ~whole)
     used: Counter[int] = Counter()
     if len(cut):
@@ -347,20 +323,25 @@ def aggregate_sums(steps: pd.DataFrame, block_size: int, window: float | None = 
     )
 
 
-def ragged_sums(batches: Ragged, count: int, window: float | None = None) -> BatchSums:
-    """Sums of ``count`` batches given request by request."""
-    prefill = batches.is_prefill.astype(np.float64)
+def ragged_sums(
+    owner: Int[np.ndarray, " requests"],
+    new_tokens: Float[np.ndarray, " requests"],
+    cached_tokens: Float[np.ndarray, " requests"],
+    is_prefill: Bool[np.ndarray, " requests"],
+    count: int,
+    window: float | None,
+) -> BatchSums:
+    """Sums of ``count`` batches given request by request, each with the index of its batch."""
+    prefill = is_prefill.astype(np.float64)
     each = uniform_sums(
         decode_requests=1 - prefill,
-        decode_context=batches.cached_tokens,
+        decode_context=cached_tokens,
         prefill_requests=prefill,
-        prefill_tokens=batches.new_tokens,
-        prefill_cached=batches.cached_tokens,
+        prefill_tokens=new_tokens,
+        prefill_cached=cached_tokens,
         window=window,
     )
-    return each_sum(
-        lambda values: np.bincount(batches.owner, values, minlength=count).astype(float), each
-    )
+    return each_sum(lambda values: np.bincount(owner, values, count).astype(float), each)
 
 
 def segment_journeys(

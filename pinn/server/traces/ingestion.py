@@ -32,16 +32,9 @@ BENCHMARKS = "benchmarks"
 #: One row a run, for people; the last column holds all of it.
 BENCHMARK_SCHEMA = pa.schema(
     {
-        "name": pa.string(),
-        "tool": pa.string(),
-        "requests": pa.int64(),
-        "served": pa.int64(),
-        "failed": pa.int64(),
-        "concurrency": pa.int64(),
-        "rate_per_s": pa.float64(),
-        "prompt_tokens": pa.float64(),
-        "output_tokens": pa.float64(),
-        **{name: pa.float64() for name in FIGURES},
+        **dict.fromkeys(("name", "tool"), pa.string()),
+        **dict.fromkeys(("requests", "served", "failed", "concurrency"), pa.int64()),
+        **dict.fromkeys(("rate_per_s", "prompt_tokens", "output_tokens", *FIGURES), pa.float64()),
         "run": pa.string(),
     }
 )
@@ -49,24 +42,14 @@ BENCHMARK_SCHEMA = pa.schema(
 
 def benchmark_table(runs: Sequence[BenchmarkRun]) -> pa.Table:
     """The runs as a table of ``BENCHMARK_SCHEMA``."""
-    return pa.Table.from_pylist([_row(run) for run in runs], schema=BENCHMARK_SCHEMA)
-
-
-def _row(run: BenchmarkRun) -> dict[str, Any]:
-    load = run.load
-    return {
-        "name": run.name,
-        "tool": run.tool,
-        "requests": load.requests,
-        "served": run.served,
-        "failed": run.failed,
-        "concurrency": load.concurrency,
-        "rate_per_s": load.rate_per_s,
-        "prompt_tokens": load.prompt.mean,
-        "output_tokens": load.output.mean,
-        **run.figures,
-        "run": json_text(run),
-    }
+    rows = []
+    for run in runs:
+        tokens = {"prompt_tokens": run.load.prompt.mean, "output_tokens": run.load.output.mean}
+        row = vars(run.load) | vars(run) | tokens | dict(run.figures)
+        rows.append(
+            {name: row.get(name) for name in BENCHMARK_SCHEMA.names} | {"run": json_text(run)}
+        )
+    return pa.Table.from_pylist(rows, schema=BENCHMARK_SCHEMA)
 
 
 def read_benchmark_table(tables: TraceTables) -> list[BenchmarkRun]:

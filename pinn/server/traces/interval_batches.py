@@ -12,7 +12,6 @@ from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import BatchSums
 from pinn.server.traces.batches import (
     JourneyBatches,
-    Ragged,
     WeightedBatches,
     aggregate_sums,
     each_sum,
@@ -202,7 +201,7 @@ class IntervalBatches:
         step_ids = chosen["step_id"].to_numpy()
         for number, journeys in self._journeys.items():
             mine = np.flatnonzero((segments == number) & (knowledge == JOURNEY))
-            _fill(sums, mine, _journey_sums(journeys, step_ids[mine], self._window))
+            _fill(sums, mine, journeys.sums(step_ids[mine], self._window))
         mine = np.flatnonzero(knowledge == SNAPSHOT)
         if len(mine) and self._snapshots is not None:
             _fill(sums, mine, self._snapshot_sums(chosen.iloc[mine]))
@@ -233,7 +232,7 @@ class IntervalBatches:
         for number, journeys in self._journeys.items():
             rest = np.flatnonzero(~known & (segment == number))
             rest = rest[journeys.is_certain(step[rest], step[rest] + 1)]
-            _fill(sums, rest, _journey_sums(journeys, step[rest], self._window))
+            _fill(sums, rest, journeys.sums(step[rest], self._window))
             known[rest] = True
         return sums, known
 
@@ -264,7 +263,7 @@ class IntervalBatches:
             first = cycles["step_id"].to_numpy()[mine]
             count = cycles["steps"].to_numpy(np.int64)[mine]
             within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-            sums = _journey_sums(journeys, np.repeat(first, count) + within, self._window)
+            sums = journeys.sums(np.repeat(first, count) + within, self._window)
             owner = np.repeat(which[mine], count)
             parts.append(WeightedBatches(sums, owner, np.ones(len(owner))))
         return _joined(parts)
@@ -274,20 +273,14 @@ class IntervalBatches:
         keys = steps[["segment", "step_id"]].assign(owner=np.arange(len(steps)))
         scheduled = self._snapshots[self._snapshots["new_tokens"] > 0]
         found = scheduled.merge(keys, on=["segment", "step_id"])
-        ragged = Ragged(
+        return ragged_sums(
             found["owner"].to_numpy(),
             found["new_tokens"].to_numpy(float),
             found["cached_tokens"].to_numpy(float),
             found["is_prefill"].to_numpy(bool),
+            len(steps),
+            self._window,
         )
-        return ragged_sums(ragged, len(steps), self._window)
-
-
-def _journey_sums(journeys: JourneyBatches, steps: np.ndarray, window: float | None) -> BatchSums:
-    """Sums of steps in any order, repetitions allowed."""
-    unique, back = np.unique(steps, return_inverse=True)
-    sums = ragged_sums(journeys.expand(unique), len(unique), window)
-    return each_sum(lambda values: values[back], sums)
 
 
 def _fill(sums: BatchSums, rows: np.ndarray, found: BatchSums) -> None:

@@ -20,6 +20,8 @@ from pinn.common.tables import KeptRows, read_frame
 from pinn.engines.launch_line import read_arguments
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums, uniform_sums
+from pinn.server.program.batches import Wanted
+from pinn.server.program.table import FACTS_FILE, STEPS_FILE
 from pinn.server.traces.trace_tables import Target, TraceTables
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import given_flags
@@ -27,8 +29,8 @@ from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.units import MILLISECOND
 
-#: As ``pinn.server.program`` writes them, which stands alone.
-STEPS_FILE, FACTS_FILE, SERVING_FOLDER = "steps.csv", "machine.json", "serving"
+#: Where ``pinn.server.program`` leaves files of a load generator.
+SERVING_FOLDER = "serving"
 
 #: Their table in a folder that ``pinn ingest`` wrote.
 MEASURED = "measured_steps"
@@ -87,20 +89,24 @@ class MeasuredSteps:
     @property
     def names(self) -> list[str]:
         """The batches as the command line writes them."""
-        return [_name(*row) for row in self.rows[list(COUNTS)].to_numpy()]
+        alike = zip(*self._alike().values(), strict=True)
+        return [str(Wanted(*map(round, batch))) for batch in alike]
 
     def sums(self, window: float | None) -> BatchSums:
-        """Sums of the batches, requests of a kind taken as alike."""
+        """Sums of the batches."""
+        return uniform_sums(**self._alike(), window=window)
+
+    def _alike(self) -> dict[str, Rows]:
+        """The batches, requests of a kind taken as alike; in the order of ``Wanted``."""
         prompts, tokens, cached, decodes, context = self.rows[list(COUNTS)].to_numpy(float).T
         each = np.maximum(prompts, 1)
-        return uniform_sums(
-            decode_requests=decodes,
-            decode_context=context / np.maximum(decodes, 1),
-            prefill_requests=prompts,
-            prefill_tokens=tokens / each,
-            prefill_cached=cached / each,
-            window=window,
-        )
+        return {
+            "decode_requests": decodes,
+            "decode_context": context / np.maximum(decodes, 1),
+            "prefill_requests": prompts,
+            "prefill_tokens": tokens / each,
+            "prefill_cached": cached / each,
+        }
 
     def target(self, model: str | None, gpu: str | None, flags: Mapping[str, Any]) -> Target:
         """What was measured: the user's word, then the engine's settings, then its flags.
@@ -239,13 +245,3 @@ def _grouped(table: pd.DataFrame, file: Path, facts: Mapping[str, Any]) -> Measu
     scatter = np.sqrt(own * scatter**2 + (1 - own) * usual**2)
     rows["error"] = 1.2533 * np.maximum(scatter, _LEAST_NOISE) / np.sqrt(rows["count"])
     return MeasuredSteps(str(file), facts, report, rows.reset_index(drop=True))
-
-
-def _name(prompts: float, tokens: float, cached: float, decodes: float, context: float) -> str:
-    """A batch as the command line writes it."""
-    parts = []
-    if decodes:
-        parts.append(f"{decodes:.0f} decode @ {context / decodes:.0f}")
-    if prompts:
-        parts.append(f"{prompts:.0f} prefill {tokens / prompts:.0f} @ {cached / prompts:.0f}")
-    return " + ".join(parts)
