@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -23,9 +23,6 @@ from pinn.simulator.memory import max_model_len, memory_fit
 
 # The measuring program as one file, which needs the standard library and the engine alone.
 
-#: What a part of one file cannot have: imports of its own package.
-_OWN_IMPORT = re.compile(r"^from (?:pinn|__future__)\b[^\n(]*(?:\([^)]*\))?\n", re.MULTILINE)
-
 
 def measuring_script(
     arguments: Sequence[str] = (), design: Sequence[tuple[str, float]] = ()
@@ -37,8 +34,8 @@ def measuring_script(
         design: Batches in order, each with its worth; without any it has an order of its own.
     """
     folder = resources.files("pinn.server.program")
-    sources = [(folder / f"{name}.py").read_text(encoding="utf-8") for name in MODULES]
-    text = "\n\n".join([_HEAD, *(_OWN_IMPORT.sub("", source).rstrip() for source in sources)])
+    parts = [_bare((folder / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
+    text = "\n\n".join([_HEAD, *parts])
     text = text.replace("ARGUMENTS: list[str] = []", f"ARGUMENTS: list[str] = {list(arguments)!r}")
     rows = "".join(f"\n    ({name!r}, {worth:.4g})," for name, worth in design)
     empty = "DESIGN: list[tuple[str, float]] = []"

@@ -254,15 +254,12 @@ def read_steps(path: Path) -> RawRun:
     servers, number = _runs(table)
     columns |= {
         "server": pa.array(number),
-        "span": pa.array(np.full(table.num_rows, -1)),
         "wall_ns": pa.array(np.zeros(table.num_rows, dtype=np.int64)),
-        "label": pa.nulls(table.num_rows, pa.string()),
         "extra": pa.nulls(table.num_rows, pa.string()),
     }
-    raw = pa.table({f.name: columns[f.name] for f in RAW_SCHEMAS[STEPS]})
     report = kept.report(path.name, sha256=file_sha256(path))
     tables = {name: schema.empty_table() for name, schema in RAW_SCHEMAS.items()}
-    tables[STEPS] = raw.filter(pa.array(kept.mask))
+    tables[STEPS] = pa.table(columns).filter(pa.array(kept.mask))
     seconds = time.perf_counter() - begin
     return RawRun(path.name, report.sha256, servers, tables, {"rows": report}, seconds)
 

@@ -110,9 +110,7 @@ MEANINGS = {
 
 
 def check_target(
-    column: str,
-    values: Float[np.ndarray, " steps"],
-    floor: Float[np.ndarray, " steps"],
+    column: str, values: Float[np.ndarray, " steps"], floor: Float[np.ndarray, " steps"]
 ) -> dict[str, Any]:
     """Check one column.
 

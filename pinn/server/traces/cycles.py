@@ -315,18 +315,18 @@ def journeys_by_segment(
 
 
 def journey_evidence(
-    requests: pa.Table, steps: pd.DataFrame, journeys: dict[int, JourneyBatches]
+    requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
 ) -> JourneyEvidence:
     """What the journeys tell of each step and of the time until the next.
 
     Args:
         requests: Canonical requests with segments.
         steps: Canonical steps.
-        journeys: Of the segments in which they are complete.
+        token_budget: ``max_num_batched_tokens`` of the server.
     """
     evidence = JourneyEvidence.none(len(steps))
     all_steps, by_segment = steps["segment"].to_numpy(), _by_segment(requests)
-    for number, of_segment in journeys.items():
+    for number, of_segment in journeys_by_segment(requests, steps, token_budget).items():
         rows = slice(*np.searchsorted(all_steps, (number, number + 1)))
         mine = by_segment[number]
         step = steps["step_id"].to_numpy()[rows]

@@ -15,12 +15,7 @@ from pinn.errors import PinnError
 from pinn.server.benchmarks.benchmark_run import FIGURES, BenchmarkRun
 from pinn.server.readers.vllm import read_steps, read_vllm
 from pinn.server.traces.trace_run import write_run
-from pinn.server.traces.trace_tables import (
-    Target,
-    TraceTables,
-    atomic_folder,
-    read_trace_tables,
-)
+from pinn.server.traces.trace_tables import Target, TraceTables, atomic_folder, read_trace_tables
 from pinn.specs.flags import flags_of
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import ServingSpec
@@ -46,9 +41,7 @@ def benchmark_table(runs: Sequence[BenchmarkRun]) -> pa.Table:
     for run in runs:
         tokens = {"prompt_tokens": run.load.prompt.mean, "output_tokens": run.load.output.mean}
         row = vars(run.load) | vars(run) | tokens | dict(run.figures)
-        rows.append(
-            {name: row.get(name) for name in BENCHMARK_SCHEMA.names} | {"run": json_text(run)}
-        )
+        rows.append(row | {"run": json_text(run)})
     return pa.Table.from_pylist(rows, schema=BENCHMARK_SCHEMA)
 
 
@@ -107,10 +100,7 @@ def _of_engine(stated: dict[str, Any], given: Mapping[str, Any]) -> dict[str, An
 
 
 def ingest_vllm(
-    traces: Path,
-    out: Path,
-    target: Target | None = None,
-    workers: int = 1,
+    traces: Path, out: Path, target: Target | None = None, workers: int = 1
 ) -> TraceTables:
     """Read an instrumented vLLM's trace file into a folder of canonical tables.
 

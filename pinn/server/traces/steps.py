@@ -64,7 +64,7 @@ def find_segments(
         start_ns: Its start on the server's monotonic clock.
         wall_ns: Epoch time beside it; 0 where unknown.
     """
-    clock = clock_groups(server, start_ns, wall_ns)
+    clock = _clock_groups(server, start_ns, wall_ns)
     order = np.lexsort((step_id, start_ns, clock))
     segment = np.empty(len(order), dtype=np.int64)
     ambiguous = np.zeros(len(order), dtype=bool)
@@ -77,11 +77,7 @@ def find_segments(
     return Segments(np.lexsort((step_id, start_ns, segment)), segment, ambiguous)
 
 
-def clock_groups(
-    server: Int[np.ndarray, " rows"],
-    start_ns: Int[np.ndarray, " rows"],
-    wall_ns: Int[np.ndarray, " rows"],
-) -> Int[np.ndarray, " rows"]:
+def _clock_groups(server: np.ndarray, start_ns: np.ndarray, wall_ns: np.ndarray) -> np.ndarray:
     """Number the monotonic clocks: equal for rows of one server and one boot of its host.
 
     Inside one boot, epoch minus monotonic time is constant but for the drift of the epoch clock.
@@ -96,7 +92,7 @@ def clock_groups(
     return groups
 
 
-def _runs(step_id: Int[np.ndarray, " n"]) -> tuple[Int[np.ndarray, " n"], bool]:
+def _runs(step_id: np.ndarray) -> tuple[np.ndarray, bool]:
     """Cut rows in order of time where the step number does not grow.
 
     A restart makes one cut. Many cuts mean that two servers write the same name in turn.

@@ -20,27 +20,11 @@ from pinn.physics.step_values import floor_seconds
 from pinn.server.readers.request_spans import ENGINE, FRONT
 from pinn.server.readers.vllm import RawRun
 from pinn.server.readers.wire import SNAPSHOTS, STEPS
+from pinn.server.traces import cycles
 from pinn.server.traces.batches import aggregate_sums, complete_snapshots, knowledge_levels
 from pinn.server.traces.cleaning import canonical_snapshots, check_target
-from pinn.server.traces.cycles import (
-    RULES,
-    WINDOW,
-    JourneyEvidence,
-    accounting,
-    cycle_table,
-    journey_evidence,
-    journeys_by_segment,
-    medians_by_decodes,
-    states,
-    with_segments,
-)
 from pinn.server.traces.requests import canonical_requests
-from pinn.server.traces.steps import (
-    BATCH_ROWS,
-    KNOWLEDGE,
-    Canonical,
-    canonical_steps,
-)
+from pinn.server.traces.steps import BATCH_ROWS, KNOWLEDGE, Canonical, canonical_steps
 from pinn.server.traces.trace_tables import Target, write_manifest, write_table
 
 #: What cycles, links and floors need of the steps, segments, states and journeys of the requests,
@@ -81,25 +65,25 @@ def write_run(
     steps = all_steps.having(*_OF_STEPS).frame()
     all_requests = canonical_requests(run.tables[ENGINE], run.tables[FRONT], run.release)
     requests = all_requests.having(*_OF_REQUESTS).table()
-    evidence = JourneyEvidence.none(len(steps))
+    evidence = cycles.JourneyEvidence.none(len(steps))
     is_joined = bool(requests.num_rows and len(steps))
     if is_joined:
-        requests = with_segments(requests, steps)
+        requests = cycles.with_segments(requests, steps)
         budget = deployment.recipe.token_budget if deployment else None
-        evidence = journey_evidence(requests, steps, journeys_by_segment(requests, steps, budget))
-    cycles = cycle_table(steps, evidence)
+        evidence = cycles.journey_evidence(requests, steps, budget)
+    intervals = cycles.cycle_table(steps, evidence)
     if is_joined:
         all_requests.given["segment"] = requests["segment"]
-        all_requests.given.update(states(requests, steps, cycles))
+        all_requests.given.update(cycles.states(requests, steps, intervals))
     del requests
     all_snapshots = canonical_snapshots(run.tables[SNAPSHOTS], steps, run.release)
     has_snapshot = complete_snapshots(steps, all_snapshots.having(*_OF_SNAPSHOTS).frame())
     known = knowledge_levels(has_snapshot, evidence.agrees)
-    checks = _floor_checks(all_steps, cycles, deployment) if deployment and len(steps) else {}
+    checks = _floor_checks(all_steps, intervals, deployment) if deployment and len(steps) else {}
     all_steps.given["knowledge"] = pa.DictionaryArray.from_arrays(known, list(KNOWLEDGE))
     prepared = time.perf_counter()
 
-    cycle_rows = pa.Table.from_pandas(cycles, preserve_index=False).replace_schema_metadata()
+    cycle_rows = pa.Table.from_pandas(intervals, preserve_index=False).replace_schema_metadata()
     made = {"steps": all_steps, "requests": all_requests, "snapshots": all_snapshots}
     tables = {n: write_table(folder, n, table.batches(), table.schema) for n, table in made.items()}
     _check_holds(tables, run)
@@ -118,9 +102,9 @@ def write_run(
         "segments": _segments(steps),
         "tables": tables,
         "reports": {name: report for name, report in reports.items() if report.read},
-        "intervals": accounting(cycles),
-        "medians_by_decodes": medians_by_decodes(steps, cycles).to_dict("records"),
-        "rules": RULES,
+        "intervals": cycles.accounting(intervals),
+        "medians_by_decodes": cycles.medians_by_decodes(steps, intervals).to_dict("records"),
+        "rules": cycles.RULES,
         # As where it is in percent.
         "implausible": {"kv_usage above 1": pc.sum(above_one).as_py() or 0},
         "request_issues": dict(Counter(counts).most_common()),
@@ -144,13 +128,13 @@ def _check_holds(tables: dict[str, Any], run: RawRun) -> None:
 
 
 def _floor_checks(
-    steps: Canonical, cycles: pd.DataFrame, deployment: Deployment
+    steps: Canonical, intervals: pd.DataFrame, deployment: Deployment
 ) -> dict[str, dict[str, Any]]:
     """Verdicts on the candidate columns.
 
     The floor of a window is the mean of the floors of its ends, that of a single step its own.
     """
-    rows = np.unique(np.linspace(0, len(cycles) - 1, _FLOOR_ROWS).astype(np.int64))
+    rows = np.unique(np.linspace(0, len(intervals) - 1, _FLOOR_ROWS).astype(np.int64))
     window, block_size = deployment.model.window_tokens, deployment.recipe.block_tokens
     costs = step_costs([deployment])
 
@@ -159,9 +143,9 @@ def _floor_checks(
         return some, floor_seconds(costs, aggregate_sums(some, block_size, window))
 
     some, floor = at(rows)
-    _, floor_after = at(np.minimum(rows + 1, len(cycles) - 1))
-    part = cycles.iloc[rows]
-    is_window = (part["kind"] == WINDOW).to_numpy()
+    _, floor_after = at(np.minimum(rows + 1, len(intervals) - 1))
+    part = intervals.iloc[rows]
+    is_window = (part["kind"] == cycles.WINDOW).to_numpy()
     step_s = part["step_s"].where(part["set_aside"].isna()).to_numpy()
     between = np.where(is_window, (floor + floor_after) / 2, floor)
     reported = some["reported_duration_s"].to_numpy(float)
