@@ -81,7 +81,7 @@ def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
     others = np.array(rows, dtype=np.int64).reshape(-1, 6).T
     known = np.concatenate((np.ones(good.sum(), dtype=bool), others[5].astype(bool)))
     joined = [np.concatenate((c, o)) for c, o in zip(columns, others[:5], strict=True)]
-    return Residencies(*joined, known)
+    return Residencies(*[*joined, known])
 
 
 _ONE_STAY = ["scheduled_step", "first_token_step", "finished_step", "prompt_tokens",

@@ -105,7 +105,7 @@ def write_run(
         "intervals": cycles.accounting(intervals),
         "medians_by_decodes": cycles.medians_by_decodes(steps, intervals).to_dict("records"),
         "rules": cycles.RULES,
-        # As where it is in percent.
+        # Such a usage is no share: in percent, say.
         "implausible": {"kv_usage above 1": pc.sum(above_one).as_py() or 0},
         "request_issues": dict(Counter(counts).most_common()),
         "targets": checks,
