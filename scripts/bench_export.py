@@ -11,7 +11,6 @@ line is one JSON document.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -20,11 +19,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
+import typer
+from timing import timed
 
 from pinn.coefficients.trained_network import load_checkpoint
 from pinn.common.files import find_checkpoint
@@ -46,18 +46,15 @@ def time_onnx(runs: int) -> float:
             onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             for path in paths
         )
-    embedding = {
-        "descriptors": np.ones((1, len(DESCRIPTORS))),
-        "rates": np.zeros((1, len(RATES))),
-    }
+    ones, zeros = np.ones((1, len(DESCRIPTORS))), np.zeros((1, len(RATES)))
+    embedding = {"descriptors": ones, "rates": zeros}
     features = np.random.default_rng(0).exponential(1e-3, (BATCHES, len(STEP_FEATURES)))
-    seconds = []
-    for _ in range(runs):
-        start = time.perf_counter()
+
+    def both() -> None:
         _, beta = coefficients.run(None, embedding)
         step_time.run(None, {"features": features, "beta": beta})
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds) * 1e6
+
+    return statistics.median(timed(both)[1] for _ in range(runs)) * 1e6
 
 
 def time_go(layouts: int, seconds: float) -> dict[str, list[dict[str, float]]]:
@@ -86,26 +83,20 @@ def time_go(layouts: int, seconds: float) -> dict[str, list[dict[str, float]]]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layouts", type=int, default=12, help="How often it is linked.")
-    parser.add_argument("--seconds", type=float, default=0.3, help="Of each, for each model.")
-    parser.add_argument("--runs", type=int, default=3000, help="Of the graphs.")
-    asked = parser.parse_args()
-    onnx_us = time_onnx(asked.runs)
+def main(layouts: int = 12, seconds: float = 0.3, runs: int = 3000) -> None:
+    onnx_us, go_ns = time_onnx(runs), time_go(layouts, seconds)
     print(f"onnxruntime, both graphs, {BATCHES} batches: {onnx_us:.0f} us")
-    go_ns = time_go(asked.layouts, asked.seconds)
-    for name, layouts in go_ns.items():
+    for name, linked in go_ns.items():
         adapter, formula, ratio = (
-            [times[unit] for times in layouts] for unit in ("adapter-ns", "formula-ns", "ratio")
+            [times[unit] for times in linked] for unit in ("adapter-ns", "formula-ns", "ratio")
         )
         print(
             f"{name:13} adapter {min(adapter):.0f} to {max(adapter):.0f} ns, BLIS's formula "
             f"{min(formula):.0f} to {max(formula):.0f} ns: {statistics.median(ratio):.2f} x in the "
-            f"median of {len(layouts)} layouts, {max(ratio):.2f} x at worst"
+            f"median of {layouts} layouts, {max(ratio):.2f} x at worst"
         )
     print(json.dumps({"onnx_us": round(onnx_us, 1), "go_ns": go_ns}))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -6,15 +6,14 @@ Prints wall clock, processor seconds of all processes, and the most memory that 
 run after a change compiles and remembers; take the second.
 """
 
-import argparse
+from __future__ import annotations
+
 import json
-import resource
-import subprocess
-import sys
 import tempfile
-import threading
-import time
 from pathlib import Path
+
+import typer
+from timing import PINN, most_memory_bytes, timed
 
 LOAD = """
 prompt_tokens: 1024
@@ -22,73 +21,32 @@ output_tokens: 256
 length_range: [0.8, 1.0]
 stages:
 """
-ASKED = [
+ASKED = (
     "--model", "meta-llama/Llama-3.3-70B-Instruct", "--gpu", "H100,H200,L40S", "--rate", "12",
     "--slo", "ttft<=1s, tpot<=40ms for 95 %", "--max-gpus", "32",
     "--price", "H100=2.5 H200=3.2 L40S=1.1",
-]  # fmt: skip
+)  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workers", default="2", help="Processes.")
-    parser.add_argument("--load-s", type=float, default=833, help="How long requests are sent.")
-    parser.add_argument("--candidates", help="As of 'pinn plan'.")
-    asked = parser.parse_args()
-    more = ["--workers", asked.workers]
-    if asked.candidates is not None:
-        more += ["--candidates", asked.candidates]
+def main(workers: int = 2, load_s: float = 833.0, candidates: Path | None = None) -> None:
+    more = ["--candidates", str(candidates)] if candidates else []
     with tempfile.TemporaryDirectory() as folder:
         load, out = Path(folder) / "load.yaml", Path(folder) / "plan"
-        load.write_text(f"{LOAD}- {{rate: 12, duration: {asked.load_s}}}")
-        begin = time.monotonic()
-        command = [
-            sys.executable, "-m", "pinn.interface.commands.main", "plan", "--workload", str(load)
-        ]  # fmt: skip
-        process = subprocess.Popen([*command, *ASKED, *more, "--out", str(out)])
-        most: list[int] = [0]
-        watcher = threading.Thread(target=watch, args=(process, most))
-        watcher.start()
-        process.wait()
-        watcher.join()
-        wall_s = time.monotonic() - begin
-        plan = json.loads((out / "plan.json").read_text())
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(
-        json.dumps(
-            {
-                "candidates": plan["candidates"],
-                "requests": plan["ask"]["requests"],
-                "simulations": plan["simulations"],
-                "wall_s": round(wall_s, 1),
-                "processor_s": round(used.ru_utime + used.ru_stime, 1),
-                "most_memory_mib": round(most[0] / 2**20),
-            }
-        )
-    )
-
-
-def watch(process: subprocess.Popen, most: list[int]) -> None:
-    """The most resident memory of a process and its children, seen ten times a second."""
-    while process.poll() is None:
-        most[0] = max(most[0], sum(map(resident_bytes, [process.pid, *children(process.pid)])))
-        time.sleep(0.1)
-
-
-def children(pid: int) -> list[int]:
-    try:
-        direct = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [int(each) for each in direct]
-
-
-def resident_bytes(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
-    except OSError:
-        return 0
+        load.write_text(f"{LOAD}- {{rate: 12, duration: {load_s}}}")
+        files = ("--workload", str(load), "--workers", str(workers), "--out", str(out))
+        command = (*PINN, "plan", *ASKED, *files, *more)
+        most, wall_s, processor_s = timed(lambda: most_memory_bytes(command))
+        made = json.loads((out / "plan.json").read_text())
+    found = {
+        "candidates": made["candidates"],
+        "requests": made["ask"]["requests"],
+        "simulations": made["simulations"],
+        "wall_s": round(wall_s, 1),
+        "processor_s": round(processor_s, 1),
+        "most_memory_mib": round(most / 2**20),
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

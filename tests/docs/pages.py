@@ -93,7 +93,10 @@ def run_script(page: str, script: str, *more: str) -> str:
         mock.patch.object(sys, "argv", [path, *arguments, *more]),
         contextlib.redirect_stdout(printed),
     ):
-        runpy.run_path(str(ROOT / path), run_name="__main__")
+        try:
+            runpy.run_path(str(ROOT / path), run_name="__main__")
+        except SystemExit as ended:
+            assert not ended.code, f"{page}: {script} ends with {ended.code}"
     gone = missing(shown, printed.getvalue())
     assert not gone, f"{page}: {script} does not print '{gone}' but\n{printed.getvalue()}"
     return printed.getvalue()

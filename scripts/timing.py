@@ -1,0 +1,62 @@
+"""Wall and processor seconds, and memory, of what the benchmarks run."""
+
+from __future__ import annotations
+
+import re
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
+#: The command ``pinn`` as a process of its own.
+PINN = (sys.executable, "-m", "pinn.interface.commands.main")
+
+
+def timed(run: Callable[[], Answer]) -> tuple[Answer, float, float]:
+    """A call's answer, wall and processor seconds; processes that it waited for count."""
+    before, start = _processor_s(), time.perf_counter()
+    answer = run()
+    return answer, time.perf_counter() - start, _processor_s() - before
+
+
+def _processor_s() -> float:
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def most_memory_bytes(command: Sequence[str]) -> int:
+    """Run a command; the most memory that it and its children held, shared pages by their share."""
+    process = subprocess.Popen(command)
+    most = 0
+    while process.poll() is None:
+        most = max(most, sum(map(_resident_bytes, _family(process.pid))))
+        threading.Event().wait(0.1)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed with {process.returncode}")
+    return most
+
+
+def _family(pid: int) -> list[int]:
+    """A process and its descendants."""
+    pids = [pid]
+    for parent in pids:
+        try:
+            tasks = Path(f"/proc/{parent}/task").iterdir()
+            pids += [int(child) for t in tasks for child in (t / "children").read_text().split()]
+        except OSError:
+            continue
+    return pids
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
