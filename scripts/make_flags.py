@@ -1,11 +1,13 @@
-"""Write the Go struct of the engine's flags and its defaults anew: ``make flags``."""
+"""Write Go's structs of flags and specs and its tables anew: ``make flags``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from generating.go_flags import write_go_flags
+from generating.go_structs import GO_FLAGS, GO_SPECS, go_flags, go_specs
+from generating.go_tables import GO_TABLES, go_tables
 
 if __name__ == "__main__":
-    for path in write_go_flags(Path(__file__).resolve().parents[1]):
+    for path, text in ((GO_FLAGS, go_flags()), (GO_SPECS, go_specs()), (GO_TABLES, go_tables())):
+        (Path(__file__).resolve().parents[1] / path).write_text(text)
         print(path)

@@ -11,110 +11,93 @@ of experts). Lines of flags that no reader reads stay as they are in the table.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Annotated
 
-from engine_reading.table import (
-    COLUMNS,
-    KERNEL_COLUMNS,
-    as_csv,
-    merged,
-    read_all,
-    rows_of,
-)  # fmt: skip
+import pandas as pd
+import typer
+from engine_reading import sglang, vllm
+from engine_reading.table import COLUMNS, KERNEL_COLUMNS, Line, default, merged
 from engine_reading.wheel import EngineSource, engine_source
 
+from pinn.common.tables import write_rows
 from pinn.errors import PinnError
 
-ROOT = Path(__file__).resolve().parent.parent
-DEFAULTS = ROOT / "data" / "engines" / "defaults.csv"
+DEFAULTS = Path(__file__).resolve().parents[1] / "data" / "engines" / "defaults.csv"
 KERNELS = DEFAULTS.with_name("expert_kernels.csv")
 #: In the order of the tables; TensorRT-LLM's package has no source to read.
-ENGINES = ("vllm", "sglang")
+ENGINES = {"vllm": vllm, "sglang": sglang}
 _CACHE = Path.home() / ".cache" / "pinn" / "engine_wheels"
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("versions", nargs="*", metavar="VERSION")
-    parser.add_argument("--engine", choices=ENGINES)
-    parser.add_argument("--wheels", type=Path, help="folder of wheels, or of unpacked ones")
-    given = parser.parse_args(arguments)
-    engines = [given.engine] if given.engine else [e for e in ENGINES if reader_of(e)]
-    if given.versions:
-        if len(engines) != 1:
-            parser.error("--engine says whose release it is")
-        show(engines[0], given.versions, given.wheels)
-        return
-    for engine in engines:
-        module = reader_of(engine)
-        sources = [opened(module, engine, version, given.wheels) for version in module.RELEASES]
-        write(DEFAULTS, COLUMNS, engine, defaults_of(module, sources))
-        if hasattr(module, "KERNEL_READERS"):
-            write(KERNELS, KERNEL_COLUMNS, engine, kernels_of(module, sources))
+def main(
+    versions: Annotated[list[str] | None, typer.Argument(metavar="VERSION")] = None,
+    engine: Annotated[str, typer.Option(help="vllm or sglang; both by default")] = "",
+    wheels: Annotated[Path | None, typer.Option(help="folder of wheels, or unpacked ones")] = None,
+) -> None:
+    """Read engines' defaults off their releases and write data/engines, or show one's."""
+    if engine not in ("", *ENGINES) or (versions and not engine):
+        raise PinnError(f"--engine says whose release it is: one of {', '.join(ENGINES)}")
+    for name, module in ENGINES.items():
+        if engine not in ("", name):
+            continue
+        sources = [
+            engine_source(name, module.requirement(version), wheels, _CACHE)
+            for version in versions or module.RELEASES
+        ]
+        if versions:
+            show(module, sources)
+        else:
+            write(DEFAULTS, COLUMNS, name, defaults_of(module, sources))
+            if module.KERNEL_READERS:
+                write(KERNELS, KERNEL_COLUMNS, name, kernels_of(module, sources))
 
 
-def reader_of(engine: str) -> Any:
-    """The module that reads an engine; None where there is none."""
-    name = f"engine_reading.{engine}"
-    return import_module(name) if find_spec(name) else None
+def read_all(source: EngineSource, readers: Sequence) -> list[Line]:
+    """All lines of a release, in their order."""
+    return [line for reader in readers for line in reader(source)]
 
 
-def opened(module: Any, engine: str, version: str, wheels: Path | None) -> EngineSource:
-    return engine_source(engine, module.requirement(version), wheels, _CACHE)
-
-
-def defaults_of(module: Any, sources: list[EngineSource]) -> list[dict[str, str]]:
+def defaults_of(module: ModuleType, sources: list[EngineSource]) -> list[Line]:
     """Rows of defaults: the newest release holds where none is named."""
-    ends = {"engine_version": sources[-1], "oldest_engine_version": sources[0]}
-    said = {"engine_version": "newest", "oldest_engine_version": "oldest"}
+    ends = (("", "newest", sources[-1]), ("oldest_", "oldest", sources[0]))
     heads = [
-        dict.fromkeys(COLUMNS, "")
-        | {"engine": source.engine, "flag": flag, "value": source.version, "assumed": "no"}
-        | {"source": f"{said[flag]} release that was read"}
-        for flag, source in ends.items()
+        default(f"{start}engine_version", each.version, f"{said} release that was read")
+        | {"engine": each.engine}
+        for start, said, each in ends
     ]
-    return [*heads, *merged([(s, read_all(s, module.READERS)) for s in sources])]
+    return [*heads, *merged((s, read_all(s, module.READERS)) for s in sources)]
 
 
-def kernels_of(module: Any, sources: list[EngineSource]) -> list[dict[str, str]]:
-    return merged([(s, read_all(s, module.KERNEL_READERS)) for s in sources])
+def kernels_of(module: ModuleType, sources: list[EngineSource]) -> list[Line]:
+    return merged((s, read_all(s, module.KERNEL_READERS)) for s in sources)
 
 
-def write(path: Path, columns: tuple[str, ...], engine: str, rows: list[dict[str, str]]) -> None:
+def write(path: Path, columns: tuple[str, ...], engine: str, rows: list[Line]) -> None:
     """Put an engine's rows in the table; others' stay, and its own of flags that were not read."""
-    old = rows_of(path.read_text(encoding="utf-8")) if path.exists() else []
+    old = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
     subject = columns[1]
     read = {row[subject] for row in rows}
     kept = [row for row in old if row["engine"] == engine and row[subject] not in read]
-    order = list(dict.fromkeys([*(row["engine"] for row in old), engine]))
-    new = [
-        row
-        for each in order
-        for row in ([*rows, *kept] if each == engine else [r for r in old if r["engine"] == each])
-    ]
-    path.write_text(as_csv(new, columns), encoding="utf-8")
-    print(f"{path.relative_to(ROOT)}: {len(rows)} lines of {engine} read, {len(kept)} kept")
+    order = dict.fromkeys([*(row["engine"] for row in old), engine])
+    others = {each: [row for row in old if row["engine"] == each] for each in order}
+    parts = others | {engine: [*rows, *kept]}
+    write_rows([row for part in parts.values() for row in part], columns, path)
+    print(f"{path.name}: {len(rows)} lines of {engine} read, {len(kept)} kept")
 
 
-def show(engine: str, versions: list[str], wheels: Path | None) -> None:
-    module = reader_of(engine)
-    for version in versions:
-        source = opened(module, engine, version, wheels)
-        lines = read_all(source, (*module.READERS, *getattr(module, "KERNEL_READERS", ())))
-        print(f"{engine} {version} {source.sha256}")
-        for line in lines:
-            print(f"  {line}")
+def show(module: ModuleType, sources: list[EngineSource]) -> None:
+    for source in sources:
+        print(f"{source.engine} {source.version}")
+        for line in read_all(source, (*module.READERS, *module.KERNEL_READERS)):
+            print("  " + ", ".join(f"{name} {cell}" for name, cell in line.items() if cell))
 
 
 if __name__ == "__main__":
     try:
-        main()
+        typer.run(main)
     except PinnError as error:
         sys.exit(f"error: {error}")

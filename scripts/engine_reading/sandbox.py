@@ -11,6 +11,7 @@ import ast
 import builtins
 import importlib
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 from engine_reading.wheel import EngineSource, compiled
@@ -75,20 +76,24 @@ class World:
         self._spaces: dict[str, _Space] = {}
 
     def ask(self, path: str, name: str, *given: Any, **named: Any) -> Any:
-        """What a function of a file answers.
+        """What a function, or ``Class.method``, of a file answers.
 
         Raises:
             RefusedError: If the rule raises an error of its own.
             PinnError: If it asks for something that nobody stands in for.
         """
         try:
-            return self.space(path)[name](*given, **named)
+            return self.rule(path, name)(*given, **named)
         except PinnError:
             raise
         except Exception as error:
             if type(error) is ValueError:
                 raise RefusedError from error
             raise self.source.unread(f"{path}: {name}", f"it cannot be asked: {error!r}") from error
+
+    def rule(self, path: str, name: str) -> Any:
+        """The function itself."""
+        return compiled(self.source.node(path, name), self.space(path))
 
     def space(self, path: str) -> _Space:
         """The names of a file."""
@@ -99,10 +104,7 @@ class World:
     def module(self, name: str) -> str | None:
         """The path of a module; None where the release has none of the name."""
         stem = name.replace(".", "/")
-        for path in (f"{stem}.py", f"{stem}/__init__.py"):
-            if self.source.exists(path):
-                return path
-        return None
+        return next(filter(self.source.exists, (f"{stem}.py", f"{stem}/__init__.py")), None)
 
 
 class _Space(dict[str, Any]):
@@ -145,26 +147,19 @@ class _Space(dict[str, Any]):
 
     def _class(self, node: ast.ClassDef) -> Any:
         bases = tuple(eval(ast.unparse(base), self) for base in node.bases)
-        if any(isinstance(base, type) and issubclass(base, self._enum()) for base in bases):
+        if any(isinstance(base, type) and issubclass(base, Enum) for base in bases):
             space: dict[str, Any] = {}
             exec(ast.unparse(node), self, space)
             return space[node.name]
-        for i, base in enumerate(bases):
-            self[f"{node.name}_{i}"] = base
+        named = {f"{node.name}_{i}": base for i, base in enumerate(bases) if isinstance(base, type)}
+        self.update(named)
         body = [
             each
             for each in node.body
             if isinstance(each, ast.FunctionDef) and each.name.startswith(_ASKED)
         ]
-        names: list[ast.expr] = [
-            ast.Name(f"{node.name}_{i}") for i, base in enumerate(bases) if isinstance(base, type)
-        ]
-        kind = ast.ClassDef(node.name, names, [], body or [ast.Pass()], [])  # type: ignore[list-item]
+        kind = ast.ClassDef(node.name, [*map(ast.Name, named)], [], body or [ast.Pass()], [])
         return compiled(kind, self)
-
-    @staticmethod
-    def _enum() -> type:
-        return importlib.import_module("enum").Enum  # type: ignore[no-any-return]
 
     def _imported(self, module: str, name: str) -> Any:
         whole = self.world.module(f"{module}.{name}" if name else module)
@@ -172,7 +167,7 @@ class _Space(dict[str, Any]):
             real = importlib.import_module(module)
             return getattr(real, name) if name else real
         if whole is not None:
-            return _Module(self.world, whole)
+            return _Module(self.world.space(whole))
         path = self.world.module(module)
         return Symbol(f"{module}.{name}") if path is None else self.world.space(path)[name]
 
@@ -180,11 +175,11 @@ class _Space(dict[str, Any]):
 class _Module:
     """A module that rules name as a whole."""
 
-    def __init__(self, world: World, path: str) -> None:
-        self._world, self._path = world, path
+    def __init__(self, names: _Space) -> None:
+        self._names = names
 
     def __getattr__(self, name: str) -> Any:
-        return self._world.space(self._path)[name]
+        return self._names[name]
 
 
 def _imports(tree: ast.Module, path: str) -> dict[str, tuple[str, str]]:

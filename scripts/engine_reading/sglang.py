@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import copy
 import re
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from engine_reading.sglang_models import DIGESTS, check_read, model_types
-from engine_reading.table import Line
+from engine_reading.table import Line, default
 from engine_reading.wheel import EngineSource, compiled, literal
 from pinn.engines.recipe import release
 from pinn.engines.vllm_sglang_trtllm import MemoryUsers, prompt_graph_sizes, reserve_mib
@@ -30,8 +31,9 @@ _MEMORY = f"{_SRT}/arg_groups/memory_hook.py"
 _FIELDS = tuple(
     f"{_SRT}/arg_groups/fields/{name}.py" for name in ("schedule", "exec_", "memory", "parallel")
 )
-#: Memory in GiB, and GPUs of a replica, that a GPU of each kind in the rules has.
-_MEMORIES, _SIZES = (10, 24, 48, 80, 141, 192), (1, 4)
+_OVERRIDES = f"{_SRT}/arg_groups/overrides.py"
+#: Memory in GiB that a GPU of each kind in the rules has.
+_MEMORIES = (10, 24, 48, 80, 141, 192)
 
 
 def requirement(version: str) -> str:
@@ -41,38 +43,42 @@ def requirement(version: str) -> str:
 
 def field(source: EngineSource, name: str) -> tuple[Any, str]:
     """The default of an argument, and where it stands."""
-    for path in (ARGS, *_FIELDS):
-        if not source.exists(path):
-            continue
+    for path in filter(source.exists, (ARGS, *_FIELDS)):
         for node in ast.walk(source.tree(path)):
-            if (
-                isinstance(node, ast.AnnAssign)
-                and isinstance(node.target, ast.Name)
-                and node.target.id == name
-                and node.value is not None
-            ):
+            if not isinstance(node, ast.AnnAssign) or node.value is None:
+                continue
+            if ast.unparse(node.target) == name:
                 return literal(node.value), f"{path}: {name}"
     raise source.unread(name, "no argument of that name has a default")
+
+
+#: Arguments whose default no rule changes: flag, argument, and what its values are in the table.
+_SINGLE: tuple[tuple[str, str, dict[Any, str] | None], ...] = (
+    ("max_prefill_tokens", "max_prefill_tokens", None),
+    ("enable_chunked_prefill", "chunked_prefill_size", {None: "yes"}),
+    ("cudagraph_padding", "disable_cuda_graph_padding", {False: "yes", True: "no"}),
+    ("scheduler_recv_interval", "scheduler_recv_interval", None),
+)
+#: What the recipe takes as given.
+_EXPECTED = {
+    "schedule_policy": "fcfs",
+    "schedule_conservativeness": 1.0,
+    "enable_mixed_chunk": False,
+    "num_continuous_decode_steps": 1,
+    "moe_a2a_backend": "none",
+    "disable_radix_cache": False,
+}
 
 
 def single_fields(source: EngineSource) -> list[Line]:
     """Arguments whose default no rule changes."""
     lines = []
-    for flag, name, said in (
-        ("max_prefill_tokens", "max_prefill_tokens", None),
-        ("enable_chunked_prefill", "chunked_prefill_size", {None: "yes"}),
-        ("cudagraph_padding", "disable_cuda_graph_padding", {False: "yes", True: "no"}),
-        ("scheduler_recv_interval", "scheduler_recv_interval", None),
-    ):
+    for flag, name, said in _SINGLE:
         value, where = field(source, name)
         if said is not None and value not in said:
             raise source.unread(where, f"its default is {value!r}")
-        lines.append(Line(flag, value=said[value] if said else str(value), source=where))
-    for name, expected in (
-        ("schedule_policy", "fcfs"), ("schedule_conservativeness", 1.0),
-        ("enable_mixed_chunk", False), ("num_continuous_decode_steps", 1),
-        ("moe_a2a_backend", "none"), ("disable_radix_cache", False),
-    ):  # fmt: skip
+        lines.append(default(flag, said[value] if said else value, where))
+    for name, expected in _EXPECTED.items():
         value, where = field(source, name)
         if value != expected:
             raise source.unread(where, f"its default is {value!r}, the recipe takes {expected!r}")
@@ -80,14 +86,12 @@ def single_fields(source: EngineSource) -> list[Line]:
 
 
 def sampling(source: EngineSource) -> list[Line]:
-    path, name = ARGS, "ServerArgs._handle_sampling_backend"
-    overrides = f"{_SRT}/arg_groups/overrides.py"
-    if source.has(overrides, "_sampling_backend_default"):
-        path, name = overrides, "_sampling_backend_default"
-    said = ast.unparse(source.function(path, name))
-    if "'flashinfer' if" not in said:
-        raise source.unread(f"{path}: {name}", "it does not pick FlashInfer where it is installed")
-    return [Line("sampling_backend", value="flashinfer", source=f"{path}: {name}")]
+    where = _OVERRIDES, "_sampling_backend_default"
+    if not source.has(*where):
+        where = ARGS, "ServerArgs._handle_sampling_backend"
+    if "'flashinfer' if" not in ast.unparse(source.node(*where)):
+        raise source.unread(": ".join(where), "it does not pick FlashInfer where it is installed")
+    return [default("sampling_backend", "flashinfer", ": ".join(where))]
 
 
 def requests(source: EngineSource) -> list[Line]:
@@ -104,57 +108,38 @@ def requests(source: EngineSource) -> list[Line]:
     for path in filter(source.exists, candidates):
         if rule.search(ast.unparse(source.tree(path))):
             what = "512 x cached tokens / context length within 2048 and 4096; the lower end"
-            return [Line("max_num_seqs", value="2048", source=f"{path}: {what}")]
+            return [default("max_num_seqs", 2048, f"{path}: {what}")]
     raise source.unread("max_running_requests", "its rule stands nowhere")
 
 
 def memory_rules(source: EngineSource) -> list[Line]:
     """Prompt tokens of a step and decodes of the largest graph, by memory and GPUs."""
-    path, name = _memory_function(source)
-    bounds = sorted(
-        {
-            int(found)
-            for found in re.findall(
-                r"gpu_mem < (\d+) \* 1024", ast.unparse(source.function(path, name))
-            )
-        }
+    rule = _memory_function(source)
+    where, said = ": ".join(rule), ast.unparse(source.node(*rule))
+    bounds = sorted({int(found) for found in re.findall(r"gpu_mem < (\d+) \* 1024", said)})
+    if bounds not in ([20, 35, 60, 90, 160], [20, 32, 35, 60, 64, 90, 160]):
+        raise source.unread(where, f"it tells memory apart at {bounds} GiB")
+    found = {(gib, tp): _settings(source, gib, tp_size=tp) for gib in _MEMORIES for tp in (1, 4)}
+    chunks, few, many = (
+        [getattr(found[gib, tp], name) for gib in _MEMORIES]
+        for name, tp in (("chunk", 1), ("graphs", 1), ("graphs", 4))
     )
-    if bounds != [20, 35, 60, 90, 160] and bounds != [20, 32, 35, 60, 64, 90, 160]:
-        raise source.unread(f"{path}: {name}", f"it tells memory apart at {bounds} GiB")
-    below = (20, 35, 60, 90, 160, None)
-    found = {
-        (gib, tp): _settings(source, gib, tp_size=tp) for gib in _MEMORIES for tp in _SIZES
-    }  # fmt: skip
-    chunks = [found[gib, 1].chunk for gib in _MEMORIES]
     if chunks != [found[gib, 4].chunk for gib in _MEMORIES]:
-        raise source.unread(f"{path}: {name}", "prompt tokens depend on the GPUs of a replica")
-    where = f"{path}: {name}"
+        raise source.unread(where, "prompt tokens depend on the GPUs of a replica")
     lines = [
-        Line("max_num_batched_tokens", below_gib=_limit(b), value=str(value), source=where)
-        for b, value in _steps(below, chunks)
+        default("max_num_batched_tokens", value, where, below_gib=below)
+        for below, value in _steps(chunks)
     ]
-    pairs = [(found[gib, 1].graphs, found[gib, 4].graphs) for gib in _MEMORIES]
-    for b, (few, many) in _steps(below, pairs):
-        if few != many:
-            lines.append(_graph_line(b, few, where, below_tp=4))
-        lines.append(_graph_line(b, many, where))
+    for below, (of_one, of_four) in _steps([*zip(few, many, strict=True)]):
+        graphs = partial(default, "max_cudagraph_capture_size", source=where, below_gib=below)
+        lines += [graphs(of_one, below_tp=4)] if of_one != of_four else []
+        lines.append(graphs(of_four))
     return lines
 
 
-def _graph_line(below: int | None, value: int, where: str, below_tp: int | None = None) -> Line:
-    return Line(
-        "max_cudagraph_capture_size", below_gib=_limit(below), below_tp=below_tp, value=str(value),
-        source=where,
-    )  # fmt: skip
-
-
-def _limit(gib: int | None) -> float | None:
-    return None if gib is None else float(gib)
-
-
-def _steps(below: tuple[int | None, ...], values: list[Any]) -> list[tuple[int | None, Any]]:
-    """Values with the limit below which each holds; of equal neighbours the last."""
-    pairs = list(zip(below, values, strict=True))
+def _steps(values: list[Any]) -> list[tuple[int | None, Any]]:
+    """Values with the memory below which each holds; of equal neighbours the last."""
+    pairs = [*zip((20, 35, 60, 90, 160, None), values, strict=True)]
     return [p for p, after in zip(pairs, [*pairs[1:], (0, None)], strict=True) if p[1] != after[1]]
 
 
@@ -171,7 +156,6 @@ _PROMPT_GRAPHS_SINCE = (0, 5, 10)
 
 def _settings(source: EngineSource, gib: float, **given: Any) -> SimpleNamespace:
     """What the release's own function makes of a GPU's memory and some arguments."""
-    path, name = _memory_function(source)
     asked = {
         "tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_dp_attention": False,
         "speculative_algorithm": None, "mla": False, "prompts": False, "a2a": "none",
@@ -197,10 +181,10 @@ def _settings(source: EngineSource, gib: float, **given: Any) -> SimpleNamespace
     for method in ("reserve_for_graph_mb", "reserve_for_deepep_a2a_mb"):
         for place, symbol in ((ARGS, f"ServerArgs.{method}"), (_MEMORY, method)):
             if source.has(place, symbol):
-                node = source.function(place, symbol)
+                node = source.node(place, symbol)
                 names[method] = lambda _, node=node: compiled(node, names)(server)
                 setattr(server, method, lambda node=node: compiled(node, names)(server))
-    function = source.function(path, name)
+    function = source.node(*_memory_function(source))
     compiled(function, names)(*[server, gib * 1024][: len(function.args.args)])
     decode = server.cuda_graph_config.decode.max_bs
     return SimpleNamespace(
@@ -214,39 +198,41 @@ def _stand_ins(
     source: EngineSource, server: Any, asked: dict[str, Any], memory_mib: float
 ) -> dict[str, Any]:
     """What the function asks of the engine around it."""
-    sizes = {
-        "_generate_piecewise_cuda_graph_tokens": lambda: list(
-            prompt_graph_sizes(server.piecewise_cuda_graph_max_tokens)
+    model = SimpleNamespace(is_multimodal=False)
+
+    def prompts(most: int) -> list[int]:
+        return [*prompt_graph_sizes(most)]
+
+    vars(server).update(
+        _generate_piecewise_cuda_graph_tokens=lambda: prompts(
+            server.piecewise_cuda_graph_max_tokens
         ),
-        "_generate_cuda_graph_batch_sizes": lambda: [server.cuda_graph_max_bs],
-        "_generate_decode_cuda_graph_batch_sizes": lambda most: [most],
-        "_generate_prefill_cuda_graph_batch_sizes": lambda most: list(prompt_graph_sizes(most)),
-        "use_mla_backend": lambda *_: asked["mla"],
-        "post_capture_kv_sizing_planned": lambda *_: False,
-        "get_model_config": lambda: SimpleNamespace(is_multimodal=False),
-        "_resolved": lambda: server,
-    }
+        _generate_cuda_graph_batch_sizes=lambda: [server.cuda_graph_max_bs],
+        _generate_decode_cuda_graph_batch_sizes=lambda most: [most],
+        _generate_prefill_cuda_graph_batch_sizes=prompts,
+        use_mla_backend=lambda: asked["mla"],
+        post_capture_kv_sizing_planned=lambda: False,
+        get_model_config=lambda: model,
+        _resolved=lambda: server,
+    )
     if release(source.version) >= (0, 5, 7):
         server.piecewise_cuda_graph_max_tokens = None
-    vars(server).update(sizes)
-    platform = SimpleNamespace(is_xpu=False)
     return {
-        "is_npu": lambda: False, "copy": copy, "resolving_view": lambda s: s,
-        "resolved_view": lambda s: s, "_resolved_view": lambda s: s,
+        **dict.fromkeys(("resolving_view", "resolved_view", "_resolved_view"), lambda s: s),
+        "is_npu": lambda: False, "copy": copy,
         "declare_resolution": lambda s, _, **kept: vars(s).update(kept),
         "get_device_memory_capacity": lambda _: memory_mib,
         "Backend": SimpleNamespace(DISABLED=_OFF, BREAKABLE=_BREAKABLE),
         "Phase": SimpleNamespace(PREFILL="prefill"),
         "generate_decode_cuda_graph_batch_sizes": lambda _, most: [most],
-        "generate_prefill_cuda_graph_batch_sizes": lambda most: list(prompt_graph_sizes(most)),
-        "use_mla_backend": lambda *_: asked["mla"],
+        "generate_prefill_cuda_graph_batch_sizes": prompts,
+        "use_mla_backend": lambda _: asked["mla"],
         "post_capture_kv_sizing_planned": lambda *_: False,
         "expand_multimodal_decode_graph_to_running_limit": lambda *_: None,
-        "model_config_of": lambda _: SimpleNamespace(is_multimodal=False),
-        "ModelConfig": SimpleNamespace(
-            from_server_args=lambda _: SimpleNamespace(is_multimodal=False)
-        ),
-        "get_platform": lambda: platform, "adjust_mem_fraction_for_vlm": None,
+        "model_config_of": lambda _: model,
+        "ModelConfig": SimpleNamespace(from_server_args=lambda _: model),
+        "get_platform": lambda: SimpleNamespace(is_xpu=False),
+        "adjust_mem_fraction_for_vlm": None,
         "attn_dp_enabled_of": lambda s: s.enable_dp_attention,
         "_DEFAULT_PP_PREFILL_CUDA_GRAPH_MAX_TOKENS": 8192,
         "envs": SimpleNamespace(),
@@ -266,79 +252,63 @@ def memory_share(source: EngineSource) -> list[Line]:
             if given.get("prompts") and number < _PROMPT_GRAPHS_SINCE:
                 continue
             found = _settings(source, gib, **given)
-            prompts, mla = given.get("prompts", False), given.get("mla", False)
             users = MemoryUsers(
                 chunk=found.chunk,
                 graphs=found.graphs,
                 gpus=given.get("tp_size", 1),
                 replicas=given.get("dp_size", 0),
-                prompt_graph_tokens=found.chunk if prompts else 0,
-                latent=mla,
-                algorithm=given.get("speculative_algorithm", "") or "",
+                prompt_graph_tokens=found.chunk if given.get("prompts") else 0,
+                latent=given.get("mla", False),
+                algorithm=given.get("speculative_algorithm", ""),
                 deepep=given.get("a2a") == "deepep",
             )
             reserve = reserve_mib(number, gib * 1024.0, users)
             share = round((gib * 1024 - reserve) / (gib * 1024), 3)
             if share != found.share:
-                path, name = _memory_function(source)
-                raise source.unread(
-                    f"{path}: {name}", f"{found.share} of {gib} GiB for {given}, here {share}"
-                )
+                where = ": ".join(_memory_function(source))
+                raise source.unread(where, f"{found.share} of {gib} GiB for {given}, here {share}")
     return []
 
 
 def fused_all_reduce(source: EngineSource) -> list[Line]:
     """Architectures whose all-reduce is fused with the norm after it, and on which GPUs."""
     where, architectures, said = _fusion_rule(source)
-    hopper, many_nodes = "sm90" in said, "nnodes == 1 or" in said
     if "enable_dp_attention" not in said and "attn_dp_enabled_of" not in said:
         raise source.unread(where, "attention data parallelism does not turn it off")
+    # Of one node, which has 8 GPUs; H20 is left out until its bug was mended.
+    one_node = "nnodes" in said and "nnodes == 1 or" not in said
+    gpus = {SM100: 9 if one_node else None}
+    if "sm90" in said:
+        gpus = {"h[18]00|h200" if "is_h20_device" in said else SM90: 9} | gpus
     types = model_types(architectures)
-    lines = []
-    if hopper:
-        # Of one node, which has 8 GPUs; H20 is left out until its bug was mended.
-        gpus = "h[18]00|h200" if "is_h20_device" in said else SM90
-        lines.append(_fused(gpus, types, 9, where))
-    one_node = "nnodes" in said and not many_nodes
-    lines.append(_fused(SM100, types, 9 if one_node else None, where))
-    return [*lines, Line("fuse_all_reduce", value="no", source=where)]
-
-
-def _fused(gpu: str, types: tuple[str, ...], below_tp: int | None, where: str) -> Line:
-    return Line(
-        "fuse_all_reduce", gpu=gpu, least_tp=2, below_tp=below_tp, models=types, value="yes",
-        source=where,
-    )  # fmt: skip
+    lines = [
+        default("fuse_all_reduce", "yes", where, gpu=gpu, least_tp=2, below_tp=below, models=types)
+        for gpu, below in gpus.items()
+    ]
+    return [*lines, default("fuse_all_reduce", "no", where)]
 
 
 def _fusion_rule(source: EngineSource) -> tuple[str, list[str], str]:
     """Where it stands, the architectures, and all conditions as the source words them."""
-    overrides = f"{_SRT}/arg_groups/overrides.py"
-    if source.has(overrides, "_FLASHINFER_ALLREDUCE_FUSION_ARCHS"):
+    if source.has(_OVERRIDES, "_FLASHINFER_ALLREDUCE_FUSION_ARCHS"):
         name = "_flashinfer_allreduce_fusion_auto_enable"
-        value = source.node(overrides, "_FLASHINFER_ALLREDUCE_FUSION_ARCHS").value  # type: ignore[attr-defined]
-        names = [n.value for n in ast.walk(value) if isinstance(n, ast.Constant)]
-        return f"{overrides}: {name}", names, ast.unparse(source.function(overrides, name))
-    name = "ServerArgs._handle_model_specific_adjustments"
-    function = source.function(ARGS, name)
+        names = _constants(source.node(_OVERRIDES, "_FLASHINFER_ALLREDUCE_FUSION_ARCHS").value)
+        return f"{_OVERRIDES}: {name}", names, ast.unparse(source.node(_OVERRIDES, name))
+    where = ARGS, "ServerArgs._handle_model_specific_adjustments"
     names, conditions = [], []
-    for chain in _branches(function):
-        last = chain[-1]
-        if any(_sets_fusion(each) for each in last.body):
-            tests = [ast.unparse(each.test) for each in chain]
-            if "dp_attention" not in " ".join(tests):
-                continue
+    for chain in _branches(source.node(*where)):
+        tests = [ast.unparse(each.test) for each in chain]
+        if "dp_attention" in " ".join(tests) and any(map(_sets_fusion, chain[-1].body)):
             conditions += tests
-            constants = [
-                str(n.value)
-                for each in chain
-                for n in ast.walk(each.test)
-                if isinstance(n, ast.Constant)
-            ]
-            names += [c for c in constants if c.endswith(("ForCausalLM", "Generation"))]
+            said = [name for each in chain for name in _constants(each.test)]
+            names += [name for name in said if name.endswith(("ForCausalLM", "Generation"))]
     if not names:
-        raise source.unread(f"{ARGS}: {name}", "it turns no fused all-reduce on")
-    return f"{ARGS}: {name}", names, " ".join(conditions)
+        raise source.unread(": ".join(where), "it turns no fused all-reduce on")
+    return ": ".join(where), names, " ".join(conditions)
+
+
+def _constants(tree: ast.AST) -> list[str]:
+    return [str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)]
 
 
 def _sets_fusion(node: ast.stmt) -> bool:
@@ -364,6 +334,6 @@ def _branches(node: ast.AST, above: tuple[ast.If, ...] = ()) -> list[tuple[ast.I
 
 
 READERS = (
-    single_fields, sampling, requests, memory_rules, memory_share, fused_all_reduce,
-    check_read,
+    single_fields, sampling, requests, memory_rules, memory_share, fused_all_reduce, check_read,
 )  # fmt: skip
+KERNEL_READERS = ()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
-from engine_reading.sandbox import Given, Symbol, World
-from engine_reading.table import Line
+from engine_reading.sandbox import Given, Symbol
+from engine_reading.table import Line, default
 from engine_reading.vllm_experts import KERNEL_READERS as KERNEL_READERS
-from engine_reading.vllm_graphs import graph_sizes
-from engine_reading.vllm_scheduling import overlap
-from engine_reading.vllm_stand_ins import BLACKWELL, GPUS, HOPPER, Envs, Gpu, stand_ins
-from engine_reading.wheel import EngineSource, compiled, literal
+from engine_reading.vllm_stand_ins import BLACKWELL, GPUS, HOPPER, Envs, gpu, world_of
+from engine_reading.vllm_steps import CONFIG, graph_sizes, overlap, word
+from engine_reading.wheel import EngineSource, literal
 
 #: Every release that was read, oldest first.
 RELEASES = (
@@ -23,9 +21,7 @@ RELEASES = (
 #: Releases of which the index has no build for CPUs; their wheels are of hundreds of MB.
 _CUDA_ONLY = ("0.33.0",)
 
-_ARGS, _CACHE, _CONFIG = (
-    "vllm/engine/arg_utils.py", "vllm/config/cache.py", "vllm/config/vllm.py",
-)  # fmt: skip
+_ARGS, _CACHE = "vllm/engine/arg_utils.py", "vllm/config/cache.py"
 
 
 def requirement(version: str) -> str:
@@ -37,184 +33,144 @@ def budgets(source: EngineSource) -> list[Line]:
     """Tokens and requests of a step of the API server, by the GPU's memory and name."""
     rules = ("get_batch_defaults", "_set_default_args", "_set_default_args_v1")
     name = next(f"EngineArgs.{r}" for r in rules if source.has(_ARGS, f"EngineArgs.{r}"))
-    rule = source.function(_ARGS, name)
     # The rule compares with multiples of GiB_bytes: ask on both sides of each.
-    sizes = sorted({0, *_gib(rule)}, reverse=True)
+    sizes = {
+        literal(node.left)
+        for node in ast.walk(source.node(_ARGS, name))
+        if isinstance(node, ast.BinOp) and ast.unparse(node.right) == "GiB_bytes"
+    }
     found = []
-    for flag, index in (("max_num_batched_tokens", 0), ("max_num_seqs", 1)):
-        lines = [
-            Line(flag, gpu, size or None, value=str(value), source=f"{_ARGS}: {name} (API server)")
-            for size in sizes
-            for gpu, value in _by_name(source, rule, size, index)
-        ]
-        found += [x for i, x in enumerate(lines) if not _repeats(lines, i)]
+    for index, flag in enumerate(("max_num_batched_tokens", "max_num_seqs")):
+        lines: list[Line] = []
+        # From small memory on: what larger ones have likewise is one line with the smallest.
+        for size in sorted({0, *sizes}):
+            a100, other = (
+                _budgets(source, name, size, each)[index] for each in ("NVIDIA A100", "a GPU")
+            )
+            about = {"source": f"{_ARGS}: {name} (API server)", "least_gib": size or None}
+            named = [default(flag, a100, gpu="a100", **about)] if a100 != other else []
+            alike = lines and not lines[0]["gpu"] and lines[0]["value"] == str(other)
+            lines = [*named, *([] if alike else [default(flag, other, **about)]), *lines]
+        found += lines
     return found
 
 
-def _repeats(lines: list[Line], i: int) -> bool:
-    """Whether a line says what the one below it, for all GPUs of less memory too, says as well."""
-    below = lines[i + 1 :]
-    return (
-        not lines[i].gpu and bool(below) and below[0].value == lines[i].value and not below[0].gpu
-    )
-
-
-def _gib(rule: ast.FunctionDef) -> Iterator[int]:
-    for node in ast.walk(rule):
-        if isinstance(node, ast.BinOp) and ast.unparse(node.right) == "GiB_bytes":
-            yield literal(node.left)
-
-
-def _by_name(
-    source: EngineSource, rule: ast.FunctionDef, gib: int, index: int
-) -> list[tuple[str, int]]:
-    a100, other = (_budgets(source, rule, gib, name)[index] for name in ("NVIDIA A100", "a GPU"))
-    return [("", other)] if a100 == other else [("a100", a100), ("", other)]
-
-
-def _budgets(source: EngineSource, rule: ast.FunctionDef, gib: int, name: str) -> tuple[int, int]:
+def _budgets(source: EngineSource, name: str, gib: int, device: str) -> tuple[int, int]:
     context = Symbol("UsageContext")
     server = context.OPENAI_API_SERVER
-    names = {
-        "current_platform": Gpu(source, 9.0, gib, name),
-        "UsageContext": context,
-        "GiB_bytes": 2**30,
-        "EngineArgs": Given(scheduler_cls=None),
-        "logger": Given(),
-    }
-    function = compiled(rule, names)
-    if rule.name == "get_batch_defaults":
-        tokens, seqs = function(None, 1)
+    world = world_of(
+        source, current_platform=gpu(source, 9.0, gib, device), UsageContext=context,
+        GiB_bytes=2**30, EngineArgs=Given(scheduler_cls=None),
+    )  # fmt: skip
+    if name == "EngineArgs.get_batch_defaults":
+        tokens, seqs = world.ask(_ARGS, name, None, 1)
         return tokens[server], seqs[server]
     given = Given(
         max_num_batched_tokens=None, max_num_seqs=None, enable_prefix_caching=None,
         enable_chunked_prefill=None, scheduler_cls=None, enable_prompt_embeds=False,
     )  # fmt: skip
     server.value = "API server"
-    function(given, server, Given(runner_type="generate"))
+    world.ask(_ARGS, name, given, server, Given(runner_type="generate"))
     return given.max_num_batched_tokens, given.max_num_seqs
 
 
 def memory_share(source: EngineSource) -> list[Line]:
     """Share of memory for weights and KV cache."""
-    name = "CacheConfig.gpu_memory_utilization"
-    share = source.constant(_CACHE, name)
-    return [Line("gpu_memory_utilization", value=f"{share:g}", source=f"{_CACHE}: {name}")]
+    where = _CACHE, "CacheConfig.gpu_memory_utilization"
+    return [default("gpu_memory_utilization", source.constant(*where), ": ".join(where))]
 
 
 def prefixes_and_chunks(source: EngineSource) -> list[Line]:
     """Whether prompts are cut, and whether prefixes of models with states are found."""
     name = "EngineArgs._set_default_chunked_prefill_and_prefix_caching_args"
     older = "EngineArgs.get_chunked_prefill_prefix_caching_defaults"
+    world = world_of(source, CUDAGraphMode=Symbol("CUDAGraphMode"))
+    model = Given(attn_type="hybrid", pooler_config=None, runner_type="generate", is_hybrid=True)
+    of_chunks = of_states = f"{_ARGS}: {name}"
     if source.has(_ARGS, name):
-        chunks, prefixes = _asked_of_model(source, name)
+        # What a generating model of attention and states gets.
+        for each in ("is_chunked_prefill_supported", "is_prefix_caching_supported"):
+            answer = world.ask("vllm/config/model.py", f"ModelConfig.{each}", model)
+            setattr(model, each, answer)
+        given = Given(
+            enable_chunked_prefill=None, enable_prefix_caching=None, prefill_context_parallel_size=1
+        )
+        world.ask(_ARGS, name, given, model)
+        chunks, prefixes = given.enable_chunked_prefill, given.enable_prefix_caching
     elif source.has(_ARGS, older):
-        world = World(source, stand_ins(source, 9.0))
-        rule = compiled(source.function(_ARGS, older), world.space(_ARGS))
-        model = Given(runner_type="generate", is_hybrid=True)
-        chunks, prefixes = rule(None, model)
-        name = older
+        of_chunks = of_states = f"{_ARGS}: {older}"
+        chunks, prefixes = world.ask(_ARGS, older, None, model)
     else:
         path, name = (
-            "vllm/model_executor/models/config.py",
-            "MambaModelConfig.verify_and_update_config",
-        )
-        world = World(source, stand_ins(source, 9.0))
-        cache = Given(enable_prefix_caching=True)
+            "vllm/model_executor/models/config.py", "MambaModelConfig.verify_and_update_config"
+        )  # fmt: skip
+        of_chunks, of_states = f"{_ARGS}: EngineArgs", f"{path}: {name}"
         config = Given(
-            model_config=Given(architecture=""), cache_config=cache,
+            model_config=Given(architecture=""), cache_config=Given(enable_prefix_caching=True),
             compilation_config=Given(cudagraph_mode=None),
         )  # fmt: skip
-        space = world.space(path)
-        space["CUDAGraphMode"] = Symbol("CUDAGraphMode")
-        compiled(source.function(path, name), space)(None, config)
-        chunks, prefixes = True, cache.enable_prefix_caching
-        return [
-            Line("enable_chunked_prefill", value="yes", source=f"{_ARGS}: EngineArgs"),
-            Line("state_prefix_caching", value=_word(prefixes), source=f"{path}: {name}"),
-        ]
+        world.ask(path, name, None, config)
+        chunks, prefixes = True, config.cache_config.enable_prefix_caching
     return [
-        Line("enable_chunked_prefill", value=_word(chunks), source=f"{_ARGS}: {name}"),
-        Line("state_prefix_caching", value=_word(prefixes), source=f"{_ARGS}: {name}"),
+        default("enable_chunked_prefill", word(chunks), of_chunks),
+        default("state_prefix_caching", word(prefixes), of_states),
     ]
-
-
-def _asked_of_model(source: EngineSource, name: str) -> tuple[bool, bool]:
-    """What a generating model of attention and states gets."""
-    world = World(source, stand_ins(source, 9.0))
-    path = "vllm/config/model.py"
-    model = Given(attn_type="hybrid", pooler_config=None, runner_type="generate", is_hybrid=True)
-    for each in ("is_chunked_prefill_supported", "is_prefix_caching_supported"):
-        rule = source.function(path, f"ModelConfig.{each}")
-        setattr(model, each, compiled(rule, world.space(path))(model))
-    given = Given(
-        enable_chunked_prefill=None, enable_prefix_caching=None, prefill_context_parallel_size=1
-    )
-    compiled(source.function(_ARGS, name), world.space(_ARGS))(given, model)
-    return given.enable_chunked_prefill, given.enable_prefix_caching
 
 
 def block_size(source: EngineSource) -> list[Line]:
     """Tokens of a KV block where the attention kernels ask for no other number."""
-    name = "CacheConfig.DEFAULT_BLOCK_SIZE"
-    if source.has(_CACHE, name):
-        return [
-            Line("block_size", value=str(source.constant(_CACHE, name)), source=f"{_CACHE}: {name}")
-        ]
-    path, name = "vllm/platforms/cuda.py", "CudaPlatformBase.check_and_update_config"
-    for node in ast.walk(source.function(path, name)):
+    where = _CACHE, "CacheConfig.DEFAULT_BLOCK_SIZE"
+    if source.has(*where):
+        return [default("block_size", source.constant(*where), ": ".join(where))]
+    where = "vllm/platforms/cuda.py", "CudaPlatformBase.check_and_update_config"
+    for node in ast.walk(source.node(*where)):
         if isinstance(node, ast.If) and "block_size is None" in ast.unparse(node.test):
             assigned = node.body[-1]
             if isinstance(assigned, ast.Assign):
-                value = str(literal(assigned.value))
-                return [Line("block_size", value=value, source=f"{path}: {name}")]
-    raise source.unread(f"{path}: {name}", "it sets no block size")
+                return [default("block_size", literal(assigned.value), ": ".join(where))]
+    raise source.unread(": ".join(where), "it sets no block size")
 
 
 def fused_all_reduce(source: EngineSource) -> list[Line]:
     """Whether the default optimization level makes all-reduce and norm one kernel."""
-    level = "OPTIMIZATION_LEVEL_02"
-    if not source.has(_CONFIG, level):
-        path, name = "vllm/config/compilation.py", "PassConfig.enable_fi_allreduce_fusion"
-        if source.constant(path, name) is not False:
-            raise source.unread(f"{path}: {name}", "it is not False")
-        return _never_fused(f"{path}: {name}")
-    if source.constant(_CONFIG, "VllmConfig.optimization_level") != "OptimizationLevel.O2":
-        raise source.unread(f"{_CONFIG}: VllmConfig.optimization_level", "it is not O2")
-    text = ast.unparse(source.node(_CONFIG, level))
+    level, name = "OPTIMIZATION_LEVEL_02", "enable_allreduce_rms_fusion"
+    if not source.has(CONFIG, level):
+        older = "vllm/config/compilation.py", "PassConfig.enable_fi_allreduce_fusion"
+        return _never_fused(_check(source, *older, False))
+    _check(source, CONFIG, "VllmConfig.optimization_level", "OptimizationLevel.O2")
+    text = ast.unparse(source.node(CONFIG, level))
     if "'fuse_allreduce_rms': False" in text:
-        return _never_fused(f"{_CONFIG}: {level}")
-    name = "enable_allreduce_rms_fusion"
+        return _never_fused(f"{CONFIG}: {level}")
     if f"'fuse_allreduce_rms': {name}" not in text:
-        raise source.unread(f"{_CONFIG}: {level}", "fuse_allreduce_rms is set in another way")
+        raise source.unread(f"{CONFIG}: {level}", "fuse_allreduce_rms is set in another way")
 
     def fuses(capability: float, tp: int = 2, dp: int = 1, pp: int = 1) -> bool:
-        world = World(source, stand_ins(source, capability))
         parallel = Given(tensor_parallel_size=tp, data_parallel_size=dp, pipeline_parallel_size=pp)
-        return bool(world.ask(_CONFIG, name, Given(parallel_config=parallel)))
+        return bool(world_of(source, capability).ask(CONFIG, name, Given(parallel_config=parallel)))
 
+    where = f"{CONFIG}: {name}"
     chips = [c for c in GPUS if fuses(c)]
     if any(fuses(c, tp=1) for c in GPUS) or not chips:
-        raise source.unread(f"{_CONFIG}: {name}", "it fuses on one GPU, or nowhere")
-    where = f"{_CONFIG}: {name}"
-    gpu = "|".join(dict.fromkeys(_pattern(c, chips) for c in chips))
+        raise source.unread(where, "it fuses on one GPU, or nowhere")
+    names = [BLACKWELL if c > 9 and {10.0, 10.3} <= set(chips) else GPUS[c] for c in chips]
     return [
-        Line("fuse_all_reduce", gpu, least_tp=2, value="yes", source=where),
-        Line("fuse_all_reduce", value="no", source=where),
-        Line("fuse_all_reduce_data_parallel", value=_word(fuses(chips[0], dp=2)), source=where),
-        Line("fuse_all_reduce_pipelined", value=_word(fuses(chips[0], pp=2)), source=where),
+        default("fuse_all_reduce", "yes", where, gpu="|".join(dict.fromkeys(names)), least_tp=2),
+        default("fuse_all_reduce", "no", where),
+        default("fuse_all_reduce_data_parallel", word(fuses(chips[0], dp=2)), where),
+        default("fuse_all_reduce_pipelined", word(fuses(chips[0], pp=2)), where),
     ]
 
 
 def _never_fused(where: str) -> list[Line]:
     ends = ("", "_data_parallel", "_pipelined")
-    return [Line(f"fuse_all_reduce{end}", value="no", source=where) for end in ends]
+    return [default(f"fuse_all_reduce{end}", "no", where) for end in ends]
 
 
-def _pattern(capability: float, chips: list[float]) -> str:
-    if capability == 9.0:
-        return HOPPER
-    return BLACKWELL if {10.0, 10.3} <= set(chips) else GPUS[capability]
+def _check(source: EngineSource, path: str, name: str, expected: object) -> str:
+    """Where a constant stands that is what is expected of it."""
+    if source.constant(path, name) != expected:
+        raise source.unread(f"{path}: {name}", f"it is not {expected}")
+    return f"{path}: {name}"
 
 
 def fused_message(source: EngineSource) -> list[Line]:
@@ -224,42 +180,43 @@ def fused_message(source: EngineSource) -> list[Line]:
         "vllm/compilation/collective_fusion.py",
     )
     name = "FI_ALLREDUCE_FUSION_MAX_SIZE_MB"
-    path = next((p for p in places if source.has(p, name)), "")
-    if not path:
+    path = next((p for p in places if source.has(p, name)), None)
+    if path is None:
         return []
     table = source.constant(path, name)
     chips = {capability: GPUS[capability / 10] for capability in table if capability / 10 in GPUS}
     if table.get(100) == table.get(103):
         chips = {90: HOPPER, 100: BLACKWELL}
     return [
-        Line(
-            "fuse_all_reduce_most_mib", gpu, least_tp=ranks, below_tp=ranks + 1,
-            value=f"{mib:g}", source=f"{path}: {name}",
+        default(
+            "fuse_all_reduce_most_mib", float(mib), f"{path}: {name}", gpu=gpus, least_tp=ranks,
+            below_tp=ranks + 1,
         )
-        for capability, gpu in chips.items()
+        for capability, gpus in chips.items()
         for ranks, mib in table[capability].items()
     ]  # fmt: skip
 
 
 def sampler(source: EngineSource) -> list[Line]:
     """Whether FlashInfer's kernels or PyTorch's sample, where both are installed."""
-    path, name = "vllm/v1/sample/ops/topk_topp_sampler.py", "TopKTopPSampler.__init__"
-    world = World(source, {
-        **stand_ins(source, 9.0),
-        "super": lambda: Given(__init__=lambda: None),
-        "is_flashinfer_available": True,
-        "flashinfer": Given(__version__="9.0"),
-        "version": Given(parse=lambda text: float(text[:3])),
-        "torch": Given(accelerator=Given(current_device_index=lambda: 0)),
-        "_flashinfer_jit_unsupported_reason": lambda _: None,
-        "register_top_k_top_p_warmups": lambda *_: None,
-        "FlashInferBackend": Given(supports_compute_capability=lambda _: True),
-    })  # fmt: skip
+    where = "vllm/v1/sample/ops/topk_topp_sampler.py", "TopKTopPSampler.__init__"
+    world = world_of(
+        source,
+        super=lambda: Given(__init__=lambda: None),
+        is_flashinfer_available=True,
+        flashinfer=Given(__version__="9.0"),
+        version=Given(parse=lambda text: float(text[:3])),
+        torch=Given(accelerator=Given(current_device_index=lambda: 0)),
+        _flashinfer_jit_unsupported_reason=lambda _: None,
+        register_top_k_top_p_warmups=lambda *_: None,
+        FlashInferBackend=Given(supports_compute_capability=lambda _: True),
+        apply_top_k_top_p=Symbol("unused"),
+    )
+    # The default of an argument, which is looked up when the function is defined.
+    world.space(where[0])["LogprobsMode"] = Symbol("unused")
     found = Given(forward_cuda="flashinfer", forward_native="pytorch", forward="")
-    space = world.space(path)
-    space["apply_top_k_top_p"] = space["LogprobsMode"] = Symbol("unused")
-    compiled(source.function(path, name), space)(found, "raw_logprobs")
-    return [Line("sampling_backend", value=str(found.forward), source=f"{path}: {name}")]
+    world.ask(*where, found, "raw_logprobs")
+    return [default("sampling_backend", found.forward, ": ".join(where))]
 
 
 def latent_state_block(source: EngineSource) -> list[Line]:
@@ -268,7 +225,7 @@ def latent_state_block(source: EngineSource) -> list[Line]:
     if not source.has(path, name):
         path = "vllm/model_executor/models/config.py"
         name = "HybridAttentionMambaModelConfig.verify_and_update_config"
-    text = ast.unparse(source.function(path, name))
+    text = ast.unparse(source.node(path, name))
     known = {
         "max(kernel_block_alignment_size, 128)": "128",
         "get_supported_kernel_block_sizes": "64",
@@ -277,27 +234,20 @@ def latent_state_block(source: EngineSource) -> list[Line]:
     }
     for words, value in known.items():
         if words in text:
-            return [Line("latent_state_block", value=value, source=f"{path}: {name}")]
+            return [default("latent_state_block", value, f"{path}: {name}")]
     raise source.unread(f"{path}: {name}", "it aligns blocks in another way")
 
 
 def expert_backend(source: EngineSource) -> list[Line]:
     """That a rule picks the kernels of experts; ``KERNEL_READERS`` asks it."""
-    path, name = "vllm/config/kernel.py", "KernelConfig.moe_backend"
-    if not source.has(path, name):
-        where = f"{Envs.path}: VLLM_USE_DEEP_GEMM VLLM_USE_FLASHINFER_MOE_FP8"
-        return [Line("moe_backend", value="auto", source=where)]
-    if source.constant(path, name) != "auto":
-        raise source.unread(f"{path}: {name}", "it is not auto")
-    return [Line("moe_backend", value="auto", source=f"{path}: {name}")]
-
-
-def _word(given: bool) -> str:
-    return "yes" if given else "no"
+    where = "vllm/config/kernel.py", "KernelConfig.moe_backend"
+    if source.has(*where):
+        return [default("moe_backend", "auto", _check(source, *where, "auto"))]
+    variables = f"{Envs.path}: VLLM_USE_DEEP_GEMM VLLM_USE_FLASHINFER_MOE_FP8"
+    return [default("moe_backend", "auto", variables)]
 
 
 READERS = (
     budgets, memory_share, prefixes_and_chunks, block_size, graph_sizes, overlap, fused_all_reduce,
-    fused_message, expert_backend, sampler,
-    latent_state_block,
+    fused_message, expert_backend, sampler, latent_state_block,
 )  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
-from engine_reading.sandbox import Given, Symbol
+from engine_reading.sandbox import Given, Symbol, World
 from engine_reading.wheel import EngineSource, compiled
 
 #: Libraries that vLLM's images for CUDA bring; ``humming`` and others it does not bring are absent.
@@ -24,79 +24,46 @@ HOPPER, BLACKWELL = "h(100|20|800)", "b[23]00"
 GPUS = {9.0: HOPPER, 10.0: "b200", 10.3: "b300"}
 
 
-class Gpu:
-    """``current_platform`` of a GPU by NVIDIA."""
-
-    device_name = "a GPU"
-
-    def __init__(
-        self, source: EngineSource, capability: float, gib: float = 80, name: str = "a GPU"
-    ) -> None:
-        self.source = source
-        self.number = round(capability * 10)
-        self.gib, self.name = gib, name
+class Platform(Given):
+    """One that is no other: what begins with ``is_`` is not so, whatever is asked."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("is_"):
             return lambda *_: False
         raise AttributeError(f"the platform's stand-in has no {name}")
 
-    def is_cuda(self) -> bool:
-        """It is."""
-        return True
 
-    def is_cuda_alike(self) -> bool:
-        """It is."""
-        return True
-
-    def is_device_capability(self, asked: Any) -> bool:
-        """Whether it is exactly this one."""
-        return self.number == _number(asked)
-
-    def is_device_capability_family(self, asked: int) -> bool:
-        """Whether it is of this generation."""
-        return self.number // 10 == asked // 10
-
-    def has_device_capability(self, asked: Any) -> bool:
-        """Whether it is this one or a later one."""
-        return self.number >= _number(asked)
-
-    def get_device_capability(self) -> Any:
-        """Major and minor number."""
-        return _Capability(divmod(self.number, 10))
-
-    def support_deep_gemm(self) -> bool:
-        """As ``vllm/platforms/cuda.py`` of the release answers."""
-        name = "CudaPlatformBase.support_deep_gemm"
-        return bool(compiled(self.source.function("vllm/platforms/cuda.py", name), {})(self))
-
-    def supports_fp8(self) -> bool:
-        """``vllm/platforms/cuda.py``."""
-        return self.number >= 89
-
-    def num_compute_units(self, _: int) -> int:
-        """Multiprocessors: more than any rule asks for."""
-        return 132
-
-    def get_device_total_memory(self) -> float:
-        """Bytes."""
-        return self.gib * 2**30
-
-    def fp8_dtype(self) -> Symbol:
-        """A type of torch that is only compared."""
-        return Symbol("torch.float8_e4m3fn")
-
-    def get_device_name(self) -> str:
-        """As the driver names it."""
-        return self.name
-
-
-class _Capability(tuple[int, int]):
-    major = property(lambda self: self[0])
-    minor = property(lambda self: self[1])
+class _Capability(NamedTuple):
+    major: int
+    minor: int
 
     def to_int(self) -> int:
-        return self[0] * 10 + self[1]
+        return self.major * 10 + self.minor
+
+
+def gpu(source: EngineSource, capability: float, gib: float = 80, name: str = "a GPU") -> Platform:
+    """``current_platform`` of a GPU by NVIDIA, with as many multiprocessors as any rule asks for.
+
+    Whether it supports DeepGEMM is as ``vllm/platforms/cuda.py`` of the release answers.
+    """
+    own = round(capability * 10)
+    deep = "vllm/platforms/cuda.py", "CudaPlatformBase.support_deep_gemm"
+    found = Platform(
+        device_name="a GPU",
+        is_cuda=lambda: True,
+        is_cuda_alike=lambda: True,
+        is_device_capability=lambda asked: own == _number(asked),
+        is_device_capability_family=lambda asked: own // 10 == asked // 10,
+        has_device_capability=lambda asked: own >= _number(asked),
+        get_device_capability=lambda: _Capability(*divmod(own, 10)),
+        support_deep_gemm=lambda: bool(compiled(source.node(*deep), {})(found)),
+        supports_fp8=lambda: own >= 89,
+        num_compute_units=lambda _: 132,
+        get_device_total_memory=lambda: gib * 2**30,
+        fp8_dtype=lambda: Symbol("torch.float8_e4m3fn"),
+        get_device_name=lambda: name,
+    )
+    return found
 
 
 def _number(asked: Any) -> int:
@@ -116,9 +83,7 @@ class Envs:
         return False
 
     def __getattr__(self, name: str) -> Any:
-        table = getattr(self._source.node(self.path, self.name), "value", None)
-        if not isinstance(table, ast.Dict):
-            raise self._source.unread(f"{self.path}: {self.name}", "it is no table")
+        table = self._source.node(self.path, self.name).value
         for key, value in zip(table.keys, table.values, strict=True):
             if isinstance(key, ast.Constant) and key.value == name:
                 return self._default(value)
@@ -142,33 +107,28 @@ class _Other:
     """Descriptions of checkpoints that are not asked about."""
 
 
-def stand_ins(source: EngineSource, capability: float) -> dict[str, Any]:
-    """Name to stand-in, for rules about one kind of GPU."""
-    config = SimpleNamespace(
-        model_config=SimpleNamespace(
-            quantization_config=None, hf_text_config=SimpleNamespace(model_type="")
-        ),
+def world_of(source: EngineSource, capability: float = 9.0, **more: Any) -> World:
+    """A release's files with stand-ins for rules about one kind of GPU, and further ones."""
+    text = Given(model_type="")
+    config = Given(
+        model_config=Given(quantization_config=None, hf_text_config=text),
         kernel_config=Given(moe_backend="auto"),
         parallel_config=Given(data_parallel_size=1),
     )
-    rocm = SimpleNamespace(
-        is_fused_moe_enabled=lambda: False,
-        is_enabled=lambda: False,
-        is_rdna_aiter_enabled=lambda: False,
-    )
-    return {
-        "current_platform": Gpu(source, capability),
+    stand_ins = {
+        "current_platform": gpu(source, capability),
         "envs": Envs(source),
         "logger": Given(),
-        "rocm_aiter_ops": rocm,
+        "rocm_aiter_ops": Platform(),
         "get_current_vllm_config": lambda: config,
         "get_current_vllm_config_or_none": lambda: config,
         "is_torch_equal_or_newer": lambda _: True,
-        # csrc: cutlass_scaled_mm_supports_fp4, from compute capability 10.0.
-        "cutlass_fp4_supported": lambda: Gpu(source, capability).number >= 100,
+        # csrc: cutlass_scaled_mm_supports_fp4.
+        "cutlass_fp4_supported": lambda: capability >= 10.0,
         "vllm_is_batch_invariant": lambda: False,
         "QuantizationArgs": QuantizationArgs,
         **dict.fromkeys(("AutoAWQConfig", "AutoGPTQConfig", "MoeWNA16Config"), _Other),
         **dict.fromkeys(_INSTALLED, lambda *_: True),
         **dict.fromkeys(_ABSENT, lambda *_: False),
     }
+    return World(source, stand_ins | more)

@@ -7,7 +7,7 @@ import hashlib
 import subprocess
 import sys
 import zipfile
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,39 +27,24 @@ class EngineSource:
     """
 
     def __init__(self, engine: str, version: str, place: Path) -> None:
-        self.engine, self.version, self.place = engine, version, place
+        self.engine, self.version = engine, version
+        self._root = place if place.is_dir() else zipfile.Path(place)
         self._trees: dict[str, ast.Module] = {}
-
-    @cached_property
-    def sha256(self) -> str:
-        """Of the wheel; empty for a folder."""
-        return "" if self.place.is_dir() else hashlib.sha256(self.place.read_bytes()).hexdigest()
-
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(zipfile.ZipFile(self.place).namelist())
 
     def exists(self, path: str) -> bool:
         """Whether the release has a file."""
-        return (self.place / path).is_file() if self.place.is_dir() else path in self._names
-
-    def text(self, path: str) -> str:
-        """A file of the release.
-
-        Raises:
-            PinnError: If it has none of that name.
-        """
-        if not self.exists(path):
-            raise self.unread(path, "the release has no such file")
-        if self.place.is_dir():
-            return (self.place / path).read_text(encoding="utf-8")
-        with zipfile.ZipFile(self.place) as wheel:
-            return wheel.read(path).decode("utf-8")
+        return (self._root / path).is_file()
 
     def tree(self, path: str) -> ast.Module:
-        """The syntax tree of a file."""
+        """The syntax tree of a file.
+
+        Raises:
+            PinnError: If there is none of that name.
+        """
         if path not in self._trees:
-            self._trees[path] = ast.parse(self.text(path))
+            if not self.exists(path):
+                raise self.unread(path, "the release has no such file")
+            self._trees[path] = ast.parse((self._root / path).read_text(encoding="utf-8"))
         return self._trees[path]
 
     def unread(self, what: str, why: str) -> PinnError:
@@ -80,24 +65,16 @@ class EngineSource:
         """Whether a file has a function, class or value of a name, such as ``Class.method``."""
         return self.exists(path) and _find(self.tree(path), name) is not None
 
-    def node(self, path: str, name: str) -> ast.AST:
+    def node(self, path: str, name: str) -> Any:
         """A function, class or value (``NAME``, ``Class.attribute``) of a file."""
         found = _find(self.tree(path), name)
         if found is None:
             raise self.unread(f"{path}: {name}", "the file has no such name")
         return found
 
-    def function(self, path: str, name: str) -> ast.FunctionDef:
-        """A function or ``Class.method`` of a file."""
-        found = self.node(path, name)
-        if not isinstance(found, ast.FunctionDef):
-            raise self.unread(f"{path}: {name}", "it is no function")
-        return found
-
     def constant(self, path: str, name: str) -> Any:
         """The value of ``NAME`` or ``Class.attribute``; the source's words where it is a name."""
-        node = self.node(path, name)
-        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+        value = getattr(self.node(path, name), "value", None)
         if value is None:
             raise self.unread(f"{path}: {name}", "it has no value")
         return literal(value)
@@ -153,7 +130,7 @@ class _Bare(ast.NodeTransformer):
             found.body = [ast.Pass()]  # type: ignore[attr-defined]
         return found
 
-    def _body(self, node: Any) -> Any:
+    def visit_ClassDef(self, node: Any) -> Any:
         node.decorator_list = [d for d in node.decorator_list if ast.unparse(d) in _KINDS]
         return self.generic_visit(node)
 
@@ -161,10 +138,7 @@ class _Bare(ast.NodeTransformer):
         node.returns = None
         for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
             each.annotation = None
-        return self._body(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
-        return self._body(node)
+        return self.visit_ClassDef(node)
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         said = ast.unparse(node.value)
@@ -183,8 +157,7 @@ class _Bare(ast.NodeTransformer):
     def visit_Import(self, _: ast.Import) -> Any:
         return None
 
-    def visit_ImportFrom(self, _: ast.ImportFrom) -> Any:
-        return None
+    visit_ImportFrom = visit_Import  # noqa: N815
 
 
 def _find(tree: ast.AST, name: str) -> ast.AST | None:
@@ -227,16 +200,16 @@ def engine_source(
         cache_dir: Where a download is kept.
     """
     package, _, version = requirement.partition("==")
+    pattern = f"{package.replace('-', '_')}-{version}-*.whl"
     for folder in filter(None, (wheels, cache_dir)):
         unpacked = folder / f"{package}-{version}"
-        found = [unpacked] if unpacked.is_dir() else []
-        found += sorted(folder.glob(f"{package.replace('-', '_')}-{version}-*.whl"))
+        found = [unpacked] if unpacked.is_dir() else sorted(folder.glob(pattern))
         if found:
             return EngineSource(engine, version, found[0])
     cache_dir.mkdir(parents=True, exist_ok=True)
     pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
     done = subprocess.run([*pip, "-d", str(cache_dir), requirement], capture_output=True, text=True)
-    found = sorted(cache_dir.glob(f"{package.replace('-', '_')}-{version}-*.whl"))
+    found = sorted(cache_dir.glob(pattern))
     if done.returncode or not found:
         raise PinnError(
             f"pip cannot download {requirement}: {done.stderr.strip()[-300:]}: give a folder that "

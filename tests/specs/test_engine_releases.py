@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from engine_reading import vllm, vllm_experts
-from engine_reading.table import read_all, rows_of, said_of
 from engine_reading.wheel import EngineSource, engine_source, fingerprint
-from read_engines import DEFAULTS, KERNELS, defaults_of, kernels_of
+from read_engines import DEFAULTS, KERNELS, defaults_of, kernels_of, read_all
 
 from pinn.coefficients.configurations import make_deployment
 from pinn.engines.deployment import Deployment
-from pinn.engines.recipe import unread_notice
+from pinn.engines.recipe import release, unread_notice
 from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import VISIBLE_SHARE, kv_layout
@@ -289,11 +289,22 @@ def test_a_fingerprint_is_of_what_a_function_does(tmp_path):
     same = _release(tmp_path / "b", "logger.info('said'); self.kernels = 'new'")
     other = _release(tmp_path / "c", "self.kernels = 'other'")
     prints = [
-        fingerprint(each.function("vllm/model_executor/layers/quantization/fp8.py", name))
+        fingerprint(each.node("vllm/model_executor/layers/quantization/fp8.py", name))
         for each in (node, same, other)
         for name in ("Fp8MoEMethod.__init__",)
     ]
     assert prints[0] == prints[1] != prints[2]
+
+
+def _said_of(rows: list[dict[str, str]], version: str) -> list[dict[str, str]]:
+    """What rows say of one release, without releases and sources."""
+    number = release(version)
+    return [
+        {k: v for k, v in row.items() if k not in ("since", "until", "source")}
+        for row in rows
+        if (not row["since"] or release(row["since"]) <= number)
+        and (not row["until"] or number < release(row["until"]))
+    ]
 
 
 def test_the_tables_say_what_wheels_at_hand_say(tmp_path):
@@ -313,10 +324,11 @@ def test_the_tables_say_what_wheels_at_hand_say(tmp_path):
             (KERNELS, kernels_of(vllm, [source]), vllm.KERNEL_READERS),
         ):
             subject = "flag" if readers is vllm.READERS else "format"
-            table = said_of(rows_of(path.read_text(encoding="utf-8")), "vllm", version)
+            written = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
+            table = _said_of([row for row in written if row["engine"] == "vllm"], version)
             for name in {row[subject] for row in rows}:
                 assert [r for r in table if r[subject] == name] == [
-                    r for r in said_of(rows, "vllm", version) if r[subject] == name
+                    r for r in _said_of(rows, version) if r[subject] == name
                 ]
             assert len(read_all(source, readers)) == len(rows)
         read += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from generating.go_flags import GO_FLAGS, go_flags
+from generating.go_structs import GO_FLAGS, go_flags
 from generating.go_tables import GO_TABLES, go_tables
 from trace_runs import engine_run, lines_of
 

@@ -25,7 +25,7 @@ def main() -> None:
     # The flag is declared nowhere else: all the rest is imported after it, as if it had been there.
     serving.ServingSpec = ToyServingSpec  # type: ignore[misc]
     sys.path.append(str(Path(__file__).parents[3] / "scripts"))
-    from generating.go_flags import go_flags
+    from generating.go_structs import go_flags
     from typer.testing import CliRunner
 
     from pinn.interface.commands.main import app
