@@ -96,7 +96,8 @@ def run_script(page: str, script: str, *more: str) -> str:
         try:
             runpy.run_path(str(ROOT / path), run_name="__main__")
         except SystemExit as ended:
-            assert not ended.code, f"{page}: {script} ends with {ended.code}"
+            if ended.code:
+                raise
     gone = missing(shown, printed.getvalue())
     assert not gone, f"{page}: {script} does not print '{gone}' but\n{printed.getvalue()}"
     return printed.getvalue()
