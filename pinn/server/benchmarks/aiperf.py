@@ -11,16 +11,9 @@ import csv
 from collections.abc import Mapping
 from typing import Any
 
+from pinn.server.benchmarks import documents
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, Reading, StatedServer
-from pinn.server.benchmarks.documents import (
-    Document,
-    NotUsable,
-    request_figures,
-    statistics_of,
-    streamed,
-    throughputs,
-    unit_seconds,
-)
+from pinn.server.benchmarks.documents import Document, NotUsable
 
 #: Latency here -> tags of it, the released one first.
 _TAGS = {
@@ -67,9 +60,12 @@ def read_aiperf(point: Any, reading: Reading) -> BenchmarkRun:
         raise NotUsable("no request was served")
     figures: dict[str, float] = {}
     for latency, tags in _TAGS.items():
-        figures |= _statistics(latency, metrics, tags)
+        found = next((metrics[t] for t in tags if isinstance(metrics.get(t), dict)), {})
+        by_name = found | {"mean": found.get("avg")}
+        unit_s = documents.unit_seconds(tags[0], found.get("unit") or "ms")
+        figures |= documents.statistics_of(latency, by_name.get, unit_s)
     rates = (_value(metrics, f"{each}_throughput") for each in ("request", "output_token"))
-    figures = streamed(figures | throughputs(*rates))
+    figures = documents.streamed(figures | documents.throughputs(*rates))
     concurrency, rate, process = _sending(config)
     load = Load(
         served + failed,
@@ -92,16 +88,6 @@ def _value(metrics: Mapping[str, Any], tag: str) -> float | None:
     return found.get("avg") if isinstance(found, dict) else None
 
 
-def _statistics(
-    latency: str, metrics: Mapping[str, Any], tags: tuple[str, ...]
-) -> dict[str, float]:
-    found = next((metrics[t] for t in tags if isinstance(metrics.get(t), dict)), None)
-    if found is None:
-        return {}
-    unit_s = unit_seconds(tags[0], found.get("unit") or "ms")
-    return statistics_of(latency, lambda each: found.get("avg" if each == "mean" else each), unit_s)
-
-
 def _sending(config: Mapping[str, Any]) -> tuple[int | None, float | None, str]:
     """Concurrency, rate and arrival process of the profiling phase."""
     phases = [p for p in config.get("phases") or [] if "warm" not in str(p.get("name", ""))]
@@ -112,15 +98,9 @@ def _sending(config: Mapping[str, Any]) -> tuple[int | None, float | None, str]:
     else:
         load = config.get("loadgen") or config.get("perf_analyzer", {}).get("stimulus") or {}
         rate, process = "request_rate", "request_rate_mode"
-    spelled = str(load.get(process))
-    return (
-        load.get("concurrency"),
-        load.get(rate),
-        spelled if spelled in _PROCESSES else "poisson",
-    )
-
-
-_PROCESSES = ("poisson", "gamma", "constant")
+    spelled = load.get(process)
+    known = spelled if spelled in ("poisson", "gamma", "constant") else "poisson"
+    return load.get("concurrency"), load.get(rate), known
 
 
 def _server(point: Mapping[str, Any], config: Mapping[str, Any]) -> StatedServer:
@@ -134,8 +114,7 @@ def _gpu(telemetry: Any) -> str:
         for key, value in telemetry.items():
             if key in ("gpu_name", "gpu_model_name") and isinstance(value, str):
                 return value
-            found = _gpu(value)
-            if found:
+            if found := _gpu(value):
                 return found
     if isinstance(telemetry, list):
         return next(filter(None, map(_gpu, telemetry)), "")
@@ -174,21 +153,16 @@ def _from_requests(rows: list[dict[str, Any]], reading: Reading) -> BenchmarkRun
     )
     if not len(prompts) == len(outputs) == len(good):
         raise NotUsable("requests without lengths")
-    figures = request_figures(
-        [_seconds(m, "ttft") for m in good], [_seconds(m, "e2e") for m in good], outputs
-    )
-    load = Load(
-        len(good),
-        Lengths.listed(prompts),
-        Lengths.listed(outputs),
-        *reading.sending(),
-        prefix=reading.prefix(),
-    )
+    firsts, lasts = ([_seconds(m, latency) for m in good] for latency in ("ttft", "e2e"))
+    figures = documents.request_figures(firsts, lasts, outputs)
+    lengths = map(Lengths.listed, (prompts, outputs))
+    load = Load(len(good), *lengths, *reading.sending(), prefix=reading.prefix())
     return reading.run(load, figures, len(good), len(profiled) - len(good))
 
 
 def _seconds(metrics: Mapping[str, Any], latency: str) -> float:
     for tag in _TAGS[latency]:
         if tag in metrics:
-            return float(metrics[tag]["value"]) * unit_seconds(tag, metrics[tag].get("unit", "ms"))
+            unit_s = documents.unit_seconds(tag, metrics[tag].get("unit", "ms"))
+            return float(metrics[tag]["value"]) * unit_s
     return 0.0

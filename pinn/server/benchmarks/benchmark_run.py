@@ -11,7 +11,7 @@ import msgspec
 
 from pinn.engines.recipe import release
 from pinn.errors import PinnError
-from pinn.specs.flags import check_flags, flag, flags_apart, flags_of
+from pinn.specs.flags import Flag, check_flags, flag, flags_apart, flags_of
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 # The engine behind a file, as tools spell it, as flags.
@@ -344,7 +344,7 @@ class Reading:
         if given is None or stated is None:
             return stated if given is None else given
         if abs(given - stated) > _SAME * abs(stated):
-            option = _option(name)
+            option = _flag(name).option
             raise PinnError(
                 f"{self.name} says {stated:g}, {option} {given:g}: leave {option} out, or read "
                 "files of other loads by themselves"
@@ -359,10 +359,8 @@ class Reading:
         """
         found = self.or_stated(name, stated)
         if found is None:
-            what = next(f.help for f in flags_of(GivenLoad) if f.name == name)
-            raise PinnError(
-                f"{self.name} leaves out {_option(name)} ({what.rstrip('.').lower()}): give it"
-            )
+            what = _flag(name).help.rstrip(".").lower()
+            raise PinnError(f"{self.name} leaves out {_flag(name).option} ({what}): give it")
         return found
 
     def stated_lengths(
@@ -391,17 +389,19 @@ class Reading:
         nominal = mean / ((low + high) / 2)
         return Lengths(mean, low * nominal, high * nominal)
 
-    def prefix(self) -> SharedPrefix | None:
-        """The prompts that repeat; that none does is assumed aloud."""
+    def prefix(self, stated: tuple[int, int, int] | None = None) -> SharedPrefix | None:
+        """The prompts that repeat, as the file states or else the user; none: assumed aloud."""
         given = self.given
+        if stated is not None:
+            return SharedPrefix(*stated)
         if given.prompt_groups is None:
             self.assumed.append("no two prompts begin alike (--prompt-groups)")
             return None
         return SharedPrefix(given.prompt_groups, given.prompts_per_group, given.shared_tokens)
 
 
-def _option(name: str) -> str:
-    return next(f.option for f in flags_of(GivenLoad) if f.name == name)
+def _flag(name: str) -> Flag:
+    return next(f for f in flags_of(GivenLoad) if f.name == name)
 
 
 def split_flags(flags: Mapping[str, Any]) -> tuple[dict[str, Any], GivenLoad]:

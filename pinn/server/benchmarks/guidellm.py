@@ -8,23 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pinn.common.documents import read_yaml
-from pinn.server.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Lengths,
-    Load,
-    Reading,
-    SharedPrefix,
-    StatedServer,
-)
-from pinn.server.benchmarks.documents import (
-    Document,
-    NotUsable,
-    at,
-    kept,
-    statistics_of,
-    streamed,
-    throughputs,
-)
+from pinn.server.benchmarks import documents
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, Reading, StatedServer
+from pinn.server.benchmarks.documents import Document, NotUsable, at
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND
@@ -66,17 +52,17 @@ def read_guidellm(point: Any, reading: Reading) -> BenchmarkRun:
     """
     config = point.get("config") or point.get("args") or {}
     metrics = point.get("metrics") or {}
-    served = int(_of(metrics, "request_latency").get("count") or 0)
+    served = _count(metrics, "successful")
     if not served:
         raise NotUsable("no request was served")
-    requests, tokens = _of(metrics, "requests_per_second"), _of(metrics, "output_tokens_per_second")
-    figures = throughputs(requests.get("mean"), tokens.get("mean"))
+    rates = (f"{each}_per_second" for each in ("requests", "output_tokens"))
+    figures = documents.throughputs(*(_of(metrics, rate).get("mean") for rate in rates))
     for latency, (metric, unit) in _LATENCIES.items():
         found = _of(metrics, metric)
-        figures |= statistics_of(latency, partial(_statistic, found), unit)
-    figures = streamed(figures)
+        figures |= documents.statistics_of(latency, partial(_statistic, found), unit)
+    figures = documents.streamed(figures)
     concurrency, rate, process = _sending(config.get("strategy") or {})
-    failed = sum(int(_of(metrics, "request_latency", s).get("count") or 0) for s in _OTHERS)
+    failed = _count(metrics, "incomplete") + _count(metrics, "errored")
     prompt, output = (_of(metrics, f"{side}_token_count") for side in ("prompt", "output"))
     load = Load(
         served + failed,
@@ -85,16 +71,17 @@ def read_guidellm(point: Any, reading: Reading) -> BenchmarkRun:
         reading.or_stated("concurrency", concurrency),
         reading.or_stated("request_rate", rate),
         process,
-        prefix=_prefix(point) or reading.prefix(),
+        prefix=reading.prefix(_prefix(point)),
     )
     return reading.run(load, figures, served, failed, _server(point, config))
 
 
-_OTHERS = ("incomplete", "errored")
-
-
 def _of(metrics: Mapping[str, Any], name: str, status: str = "successful") -> Mapping[str, Any]:
     return (metrics.get(name) or {}).get(status) or {}
+
+
+def _count(metrics: Mapping[str, Any], status: str) -> int:
+    return int(_of(metrics, "request_latency", status).get("count") or 0)
 
 
 def _statistic(found: Mapping[str, Any], each: str) -> float | None:
@@ -116,14 +103,14 @@ def _sending(strategy: Mapping[str, Any]) -> tuple[int | None, float | None, str
     raise NotUsable(f"load of the kind {kind!r} is not known")
 
 
-def _prefix(point: Mapping[str, Any]) -> SharedPrefix | None:
+def _prefix(point: Mapping[str, Any]) -> tuple[int, int, int] | None:
     """Prompts that begin alike, where the synthetic data say so."""
     for data in (point.get("spec") or {}).get("data") or []:
         buckets = data.get("prefix_buckets") if isinstance(data, dict) else None
         if buckets and int(buckets[0].get("prefix_tokens") or 0):
             groups = int(buckets[0].get("prefix_count") or 1)
-            count = int(_of(point["metrics"], "request_latency").get("count") or 1)
-            return SharedPrefix(groups, -(-count // groups), int(buckets[0]["prefix_tokens"]))
+            each = -(-_count(point["metrics"], "successful") // groups)
+            return groups, each, int(buckets[0]["prefix_tokens"])
     return None
 
 
@@ -182,7 +169,7 @@ def read_inference_perf_report(
         reading.assumed.append(
             "output tokens as the tool counted them, up to 20 % too few (--output-tokens)"
         )
-    prefix = _shared_prompts(shared) or reading.prefix()
+    prefix = reading.prefix(_shared_prompts(shared))
     rate = summary.get("requested_rate")
     has_rate = rate is not None or given.request_rate is not None
     prompt = reading.needed("prompt_tokens", _mean(successes, "prompt_len", "prompt_tokens"))
@@ -211,7 +198,8 @@ def _report_figures(successes: Mapping[str, Any], output_tokens: float) -> dict[
         found["tpot_mean_s"] = (last["mean"] - first["mean"]) / (output_tokens - 1)
     else:
         found["tpot_mean_s"] = _mean(latency, "time_per_output_token", "inter_token_latency")
-    return kept(found | {"requests_per_s": at(successes, "throughput").get("requests_per_sec")})
+    found["requests_per_s"] = at(successes, "throughput").get("requests_per_sec")
+    return documents.kept(found)
 
 
 def _stated_server(file: Path, served: Any) -> StatedServer:
@@ -221,11 +209,11 @@ def _stated_server(file: Path, served: Any) -> StatedServer:
     return StatedServer(str(experiment.get("model") or served or ""), flags=flags)
 
 
-def _shared_prompts(shared: Mapping[str, Any]) -> SharedPrefix | None:
+def _shared_prompts(shared: Mapping[str, Any]) -> tuple[int, int, int] | None:
     groups, each = shared.get("num_groups"), shared.get("num_prompts_per_group")
     if not (groups and each):
         return None
-    return SharedPrefix(groups, each, shared.get("system_prompt_len") or 0)
+    return groups, each, shared.get("system_prompt_len") or 0
 
 
 def _mean(values: Mapping[str, Any], *names: str) -> float | None:

@@ -6,25 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from pinn.server.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Lengths,
-    Load,
-    Reading,
-    StatedServer,
-    engine_flags,
-)
-from pinn.server.benchmarks.documents import (
-    Document,
-    NotUsable,
-    at,
-    client_statistics,
-    kept,
-    statistics_of,
-    streamed,
-    throughputs,
-    unit_seconds,
-)
+from pinn.server.benchmarks import documents
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, Reading, StatedServer
+from pinn.server.benchmarks.documents import Document, NotUsable, at
 from pinn.specs.flags import flags_of, given_flags
 from pinn.specs.serving import SGLANG, TRTLLM, ServingSpec
 
@@ -62,13 +46,13 @@ def read_inferencex(values: Any, reading: Reading) -> BenchmarkRun:
         raise NotUsable("prefill and decode on servers of their own")
     image = str(values.get("image") or "").rpartition(":")[2]
     spelled = f"{values.get('framework') or ''} {image}".strip()
-    engine = engine_flags(spelled).get("engine")
+    engine = StatedServer(engine=spelled).all_flags.get("engine")
     apart = str(values.get("dp_attention")).lower() == "true"
     if apart and engine != TRTLLM:
         raise NotUsable("data-parallel attention over a number of GPUs that it does not state")
     gpus, concurrency = int(values.get("tp", 1)), int(values["conc"])
-    figures = client_statistics(values, _NAMES, 1.0)
-    figures |= kept({"output_tokens_per_s": gpus * (values.get("output_tput_per_gpu") or 0.0)})
+    figures = documents.client_statistics(values, _NAMES, 1.0)
+    figures |= documents.throughputs(None, gpus * (values.get("output_tput_per_gpu") or 0.0))
     requests = reading.given.num_prompts or PROMPTS_PER_CONCURRENCY * concurrency
     load = Load(
         requests,
@@ -132,7 +116,7 @@ def read_llm_d(values: Any, reading: Reading) -> BenchmarkRun:
     server = _old_server(values["scenario"]) if old else _server(values["scenario"])
     asked = {} if old else at(values, "scenario", "load", "standardized")
     tool = str(asked.get("tool") or at(values, "scenario", "load").get("name") or "")
-    figures = streamed(_figures(latency, tool) | _throughput(at(aggregate, "throughput")))
+    figures = documents.streamed(_figures(latency, tool) | _throughput(at(aggregate, "throughput")))
     load = Load(
         total,
         reading.stated_lengths("prompt_tokens", at(requests, "input_length"), std=""),
@@ -151,8 +135,8 @@ def _figures(latency: Mapping[str, Any], tool: str) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name, place in places.items():
         found = at(latency, place)
-        unit_s = unit_seconds(place, found.get("units", "s"))
-        figures |= statistics_of(name, found.get, unit_s)
+        unit_s = documents.unit_seconds(place, found.get("units", "s"))
+        figures |= documents.statistics_of(name, found.get, unit_s)
     return figures
 
 
@@ -160,7 +144,7 @@ def _throughput(rates: Mapping[str, Any]) -> dict[str, float]:
     requests = rates.get("request_rate", rates.get("requests_per_sec"))
     tokens = rates.get("output_token_rate", rates.get("output_tokens_per_sec"))
     both = (each.get("mean") if isinstance(each, Mapping) else each for each in (requests, tokens))
-    return throughputs(*both)
+    return documents.throughputs(*both)
 
 
 def _sending(asked: Mapping[str, Any], load: Mapping[str, Any]) -> tuple[int | None, float | None]:

@@ -10,13 +10,7 @@ from typing import Any
 
 from pinn.common.documents import MOST_CSV_BYTES, read_text
 from pinn.errors import PinnError
-from pinn.server.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Load,
-    Reading,
-    SharedPrefix,
-    StatedServer,
-)
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Load, Reading, StatedServer
 from pinn.server.benchmarks.documents import Document, NotUsable, kept
 
 # Metrics pages of vLLM and SGLang: what happened between two scrapes.
@@ -100,7 +94,11 @@ def read_metrics_pages(pages: Any, reading: Reading) -> BenchmarkRun:
         PinnError: If the user has to say more.
     """
     before, after = map(read_page, pages)
-    _check_same(before, after)
+    models = before.models | after.models
+    if len(models) > 1:
+        raise NotUsable(f"the scrapes are of {len(models)} models: {', '.join(sorted(models))}")
+    if before.started_s != after.started_s:
+        raise NotUsable("the server was restarted between the scrapes")
     delta = {k: v - before.sums.get(k, 0.0) for k, v in after.sums.items()}
     counts = {k: v for k, v in delta.items() if k.endswith(("_count", "_sum", "_total"))}
     if min(counts.values(), default=0.0) < 0:
@@ -124,7 +122,7 @@ def read_metrics_pages(pages: Any, reading: Reading) -> BenchmarkRun:
         reading.lengths(output),
         given.concurrency,
         rate if given.concurrency is None else given.request_rate,
-        prefix=_prefix(counts, served, prompt, reading),
+        prefix=reading.prefix(_prefix(counts, served, prompt, reading)),
     )
     figures = {figure: _mean(counts, names, "", served) for figure, names in _HISTOGRAMS.items()}
     if given.duration:
@@ -132,14 +130,6 @@ def read_metrics_pages(pages: Any, reading: Reading) -> BenchmarkRun:
         figures["output_tokens_per_s"] = served * output / given.duration
     reading.tool = f"{reading.tool} of {after.engine}"
     return reading.run(load, kept(figures), served, server=_server(after))
-
-
-def _check_same(before: Page, after: Page) -> None:
-    models = before.models | after.models
-    if len(models) > 1:
-        raise NotUsable(f"the scrapes are of {len(models)} models: {', '.join(sorted(models))}")
-    if before.started_s != after.started_s:
-        raise NotUsable("the server was restarted between the scrapes")
 
 
 def _mean(
@@ -155,16 +145,16 @@ def _mean(
 
 def _prefix(
     counts: dict[str, float], served: int, prompt: float, reading: Reading
-) -> SharedPrefix | None:
+) -> tuple[int, int, int] | None:
     queries = counts.get("prefix_cache_queries_total", 0.0)
     hits = counts.get("prefix_cache_hits_total", 0.0) / queries if queries else 0.0
     if reading.given.prompt_groups is not None or hits < _HITS:
-        return reading.prefix()
+        return None
     reading.assumed.append(
         f"the {hits:.0%} of prompt tokens found in the prefix cache are a beginning that all "
         "prompts share (--prompt-groups)"
     )
-    return SharedPrefix(1, served, round(hits * prompt))
+    return 1, served, round(hits * prompt)
 
 
 def _server(page: Page) -> StatedServer:

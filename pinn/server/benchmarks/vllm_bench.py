@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pinn.server.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Lengths,
-    Load,
-    Reading,
-    StatedServer,
-    engine_flags,
-)
-from pinn.server.benchmarks.documents import (
-    Document,
-    Foreign,
-    NotUsable,
-    checked,
-    client_statistics,
-    request_figures,
-    sample_figures,
-    throughputs,
-)
+from pinn.common.documents import first_fault
+from pinn.server.benchmarks import documents
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, Reading, StatedServer
+from pinn.server.benchmarks.documents import Document, NotUsable
 from pinn.specs.flags import Flag, flags_of, given_flags
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import MILLISECOND
@@ -48,8 +34,10 @@ _ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
             "dp": "data_parallel_size", "quantization": "precision"}  # fmt: skip
 
 
-class ClientFile(Foreign):
-    """What vLLM's client writes, and SGLang's, which grew out of it."""
+class ClientFile(BaseModel):
+    """What vLLM's client writes, and SGLang's, which grew out of it; other keys are left alone."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
 
     backend: str = ""
     request_rate: float | None = None
@@ -70,6 +58,18 @@ class ClientFile(Foreign):
     itls: list[list[float]] = Field(default_factory=list)
     start_times: list[float] = Field(default_factory=list)
 
+    @classmethod
+    def checked(cls, values: Any) -> Self:
+        """Validate a file.
+
+        Raises:
+            NotUsable: If it does not fit, with the first place.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise NotUsable(": ".join(first_fault(error))) from error
+
 
 def is_vllm_bench(document: Document) -> bool:
     """Whether vLLM's client wrote it."""
@@ -84,15 +84,13 @@ def read_vllm_bench(values: Any, reading: Reading) -> BenchmarkRun:
         NotUsable: If nothing was served, the rate was ramped up, or a number is missing.
         PinnError: If the user has to say more.
     """
-    file = checked(ClientFile, values)
+    file = ClientFile.checked(values)
     if file.ramp_up_strategy:
         raise NotUsable("the request rate was ramped up during the run")
     sent = file.num_prompts or file.completed + (file.failed or 0)
     load = client_load(file, sent, reading)
-    speculative = any(k.startswith("spec_decode") and v for k, v in values.items())
-    server = _server(values, speculative)
     failed = max(sent - file.completed, file.failed or 0)
-    return reading.run(load, client_figures(file, values), file.completed, failed, server)
+    return reading.run(load, client_figures(file, values), file.completed, failed, _server(values))
 
 
 def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
@@ -141,8 +139,8 @@ def client_figures(
     file: ClientFile, values: Mapping[str, Any], names: Mapping[str, str] = _NAMES
 ) -> dict[str, float]:
     """Figures as stated; details add those that the file left out."""
-    stated = client_statistics(values, names, MILLISECOND, "_ms")
-    rates = throughputs(file.request_throughput, file.output_throughput)
+    stated = documents.client_statistics(values, names, MILLISECOND, "_ms")
+    rates = documents.throughputs(file.request_throughput, file.output_throughput)
     return _details(file) | stated | rates
 
 
@@ -154,11 +152,11 @@ def _details(file: ClientFile) -> dict[str, float]:
         for ttft, gaps, tokens in zip(file.ttfts, file.itls, file.output_lens, strict=True)
         if tokens > 0
     ]
-    pooled = sample_figures("itl", (gap for gaps in file.itls for gap in gaps))
-    return request_figures(*zip(*rows, strict=True)) | pooled if rows else {}
+    pooled = documents.sample_figures("itl", (gap for gaps in file.itls for gap in gaps))
+    return documents.request_figures(*zip(*rows, strict=True)) | pooled if rows else {}
 
 
-def _server(values: Mapping[str, Any], speculative: bool) -> StatedServer:
+def _server(values: Mapping[str, Any]) -> StatedServer:
     """What the user wrote into the file with ``--metadata``."""
     named = dict(values) | {_ALIASES[k]: v for k, v in values.items() if k in _ALIASES}
     flags = given_flags(ServingSpec, named, "--metadata")
@@ -167,13 +165,14 @@ def _server(values: Mapping[str, Any], speculative: bool) -> StatedServer:
     gpu = next((str(values[k]) for k in ("gpu", "hw", "accelerator") if values.get(k)), "")
     version = str(values.get("vllm_version") or values.get("version") or "")
     engine = f"vllm {version}" if version else _other_engine(values)
+    speculative = any(k.startswith("spec_decode") and v for k, v in values.items())
     return StatedServer(str(values["model_id"]), gpu, flags, engine=engine, speculative=speculative)
 
 
 def _other_engine(values: Mapping[str, Any]) -> str:
     """The protocol, where it is another engine's own; vLLM's and OpenAI's are spoken by all."""
     spoken = str(values.get("backend") or "")
-    return spoken if engine_flags(spoken).get("engine", VLLM) != VLLM else ""
+    return spoken if StatedServer(engine=spoken).all_flags.get("engine", VLLM) != VLLM else ""
 
 
 # ``python -m sglang.bench_serving --output-file``: one JSON object appended a run.
@@ -224,14 +223,13 @@ def read_sglang_bench(values: Any, reading: Reading) -> BenchmarkRun:
         NotUsable: If nothing was served or a number is missing.
         PinnError: If the user has to say more.
     """
-    file = checked(_File, values)
+    file = _File.checked(values)
     if "shared-prefix" in file.dataset_name:
         reading.needed("prompt_groups")
     sent = file.num_prompts or reading.given.num_prompts or file.completed
     load = _random_lengths(file, client_load(file, sent, reading), reading.assumed)
-    server = StatedServer(engine=file.backend)
-    if file.server_info:
-        server = sglang_server(file.server_info)
+    info = file.server_info
+    server = sglang_server(info) if info else StatedServer(engine=file.backend)
     server = replace(server, speculative=server.speculative or (file.accept_length or 1) > 1)
     figures = client_figures(file, values, _SGLANG_BENCH_NAMES)
     return reading.run(load, figures, file.completed, sent - file.completed, server)
