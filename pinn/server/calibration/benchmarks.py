@@ -17,16 +17,9 @@ from pinn.errors import PinnError
 from pinn.physics.step import STEP_FEATURES
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun
 from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
+from pinn.server.calibration import posterior
 from pinn.server.calibration.calibrate import Verdict, judgements
-from pinn.server.calibration.posterior import (
-    TIME_NOISE,
-    TTFT_NOISE,
-    Posterior,
-    distance_squared,
-    fit_posterior,
-    scalar_quantities,
-    step_quantities,
-)
+from pinn.server.calibration.posterior import TIME_NOISE, TTFT_NOISE, Posterior
 from pinn.server.calibration.prior import Prior
 from pinn.server.calibration.run import ServerCalibration
 from pinn.simulator.engine_spec import EngineSpec
@@ -227,7 +220,7 @@ def calibrate_to_benchmarks(
     before = served(runs, coefficients=prior.mean)
     drawn = noise_of_draws(runs, deployment, prior.mean, engine)
     before = replace(before, noise=np.hypot(before.noise, drawn))
-    posterior, after = _converged(partial(served, runs), prior, before)
+    fitted, after = _converged(partial(served, runs), prior, before)
     errors = pd.DataFrame(
         {
             "run": [runs[i].name for i in before.run],
@@ -240,13 +233,13 @@ def calibrate_to_benchmarks(
     )
     requests, context = _mean_step(runs)
     quantities = [
-        *step_quantities(deployment, prior, posterior, requests, context),
-        *scalar_quantities(prior, posterior, after.features / after.measured[:, None]),
+        *posterior.step_quantities(deployment, prior, fitted, requests, context),
+        *posterior.scalar_quantities(prior, fitted, after.features / after.measured[:, None]),
     ]
     verdicts = _left_out(runs, served, prior, before)
     sources = [{"path": run.name, "tool": run.tool} for run in runs]
     facts = {"sources": sources, "figures": errors.to_dict("records")}
-    return BenchmarkCalibration(deployment, prior, posterior, quantities, verdicts, facts, errors)
+    return BenchmarkCalibration(deployment, prior, fitted, quantities, verdicts, facts, errors)
 
 
 def _converged(
@@ -278,7 +271,7 @@ def _converged(
 def _improbability(prior: Prior, rows: FigureRows, at: np.ndarray) -> float:
     """-2 log of the posterior's density by simulated figures, up to a constant."""
     misfit = ((rows.simulated / rows.measured - 1) / rows.noise) ** 2
-    return float(misfit.sum()) + distance_squared(prior, at)
+    return float(misfit.sum()) + posterior.distance_squared(prior, at)
 
 
 def fit_rows(
@@ -291,7 +284,7 @@ def fit_rows(
     keep = np.ones(len(rows.measured), bool) if keep is None else keep
     features = rows.features[keep]
     offset = rows.simulated[keep] - features @ at
-    return fit_posterior(prior, features, rows.measured[keep], rows.noise[keep], offset)
+    return posterior.fit_posterior(prior, features, rows.measured[keep], rows.noise[keep], offset)
 
 
 def _left_out(

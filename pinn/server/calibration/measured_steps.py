@@ -17,16 +17,10 @@ from pinn.coefficients.coefficients import Coefficients
 from pinn.engines.deployment import Deployment
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.server.calibration import posterior
 from pinn.server.calibration.calibrate import Verdict, judgements
 from pinn.server.calibration.checks import check_kv_blocks, check_speed
-from pinn.server.calibration.posterior import (
-    TIME_NOISE,
-    TTFT_NOISE,
-    Posterior,
-    fit_posterior,
-    scalar_quantities,
-    step_quantities,
-)
+from pinn.server.calibration.posterior import TIME_NOISE, TTFT_NOISE, Posterior
 from pinn.server.calibration.prior import Prior, all_features
 from pinn.server.calibration.run import ServerCalibration
 from pinn.server.traces.measured_steps import MeasuredSteps
@@ -88,7 +82,7 @@ def fit_steps(
     for _ in range(2):
         scale = _unexplained(prior, features, seconds, error / np.sqrt(weight))
         noise = np.hypot(error, scale)
-        found = fit_posterior(prior, features, seconds, noise / np.sqrt(weight))
+        found = posterior.fit_posterior(prior, features, seconds, noise / np.sqrt(weight))
         away = (features @ found.mean / seconds - 1) / noise
         weight = np.maximum(1 - (away / _BEYOND) ** 2, 1e-3) ** 2
     return found, scale
@@ -112,14 +106,13 @@ def _unexplained(
 def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) -> StepCalibration:
     """Fit, and judge by leaving out a fifth of the batches in turn."""
     features = measured_features(steps, deployment)
-    posterior, scale = fit_steps(prior, features, steps.seconds, steps.error)
+    fitted, scale = fit_steps(prior, features, steps.seconds, steps.error)
     held = steps.rows[["num_decode_requests", "sum_decode_kv_tokens"]].mean()
     decodes, context = held.to_numpy(float)
+    each = context / decodes if decodes else 0.0
     quantities = [
-        *step_quantities(
-            deployment, prior, posterior, decodes, context / decodes if decodes else 0.0
-        ),
-        *scalar_quantities(prior, posterior, features),
+        *posterior.step_quantities(deployment, prior, fitted, decodes, each),
+        *posterior.scalar_quantities(prior, fitted, features),
     ]
     verdicts = _left_out(steps, features, prior)
     facts = {
@@ -127,7 +120,7 @@ def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) 
         "used": len(steps),
         "noise": scale,
     }
-    return StepCalibration(deployment, prior, posterior, quantities, verdicts, facts, steps)
+    return StepCalibration(deployment, prior, fitted, quantities, verdicts, facts, steps)
 
 
 def _left_out(

@@ -12,25 +12,10 @@ from jaxtyping import Bool
 
 from pinn.coefficients.coefficients import Coefficients, CoefficientSet, deployment_facts
 from pinn.engines.deployment import Deployment
+from pinn.server.calibration import calibrate, posterior
 from pinn.server.calibration.alpha import AlphaCalibration, calibrate_alpha
-from pinn.server.calibration.calibrate import (
-    BetaSettings,
-    Intervals,
-    Verdict,
-    calibrate_to,
-    candidates,
-    chosen,
-    error_table,
-    judge,
-    read_intervals,
-)
-from pinn.server.calibration.posterior import (
-    Posterior,
-    Quantity,
-    request_quantities,
-    scalar_quantities,
-    step_quantities,
-)
+from pinn.server.calibration.calibrate import BetaSettings, Intervals, Verdict
+from pinn.server.calibration.posterior import Posterior, Quantity
 from pinn.server.calibration.prior import Prior, all_features
 from pinn.server.calibration.requests import read_requests
 from pinn.server.traces.trace_tables import TraceTables
@@ -108,17 +93,18 @@ def run_calibration(
     Raises:
         PinnError: If the tables hold nothing to calibrate on.
     """
-    intervals = read_intervals(traces, deployment)
-    used = chosen(intervals, settings)
-    beta = calibrate_to(used, prior)
+    intervals = calibrate.read_intervals(traces, deployment)
+    used = calibrate.chosen(intervals, settings)
+    beta = calibrate.calibrate_to(used, prior)
     requests = read_requests(traces, deployment, beta.beta)
     alpha = calibrate_alpha(requests, beta)
-    errors = error_table(intervals, {"before": prior.beta, "calibrated": beta.beta})
-    context = used.sums.decode_context.sum() / max(used.sums.decode_requests.sum(), 1.0)
+    errors = calibrate.error_table(intervals, {"before": prior.beta, "calibrated": beta.beta})
+    decodes, prompt_tokens = used.sums.decode_requests, requests.mean_prompt_tokens
+    context = used.sums.decode_context.sum() / max(decodes.sum(), 1.0)
     quantities = [
-        *step_quantities(deployment, prior, beta, float(used.sums.decode_requests.mean()), context),
-        *scalar_quantities(prior, beta, all_features(used.features)),
-        *request_quantities(prior, alpha.posterior, requests.mean_prompt_tokens, alpha.taught),
+        *posterior.step_quantities(deployment, prior, beta, float(decodes.mean()), context),
+        *posterior.scalar_quantities(prior, beta, all_features(used.features)),
+        *posterior.request_quantities(prior, alpha.posterior, prompt_tokens, alpha.taught),
     ]
     verdicts = [
         *_later(intervals, prior, beta),
@@ -147,24 +133,25 @@ def _later(intervals: Intervals, prior: Prior, beta: Posterior) -> list[Verdict]
 
 def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> list[Verdict]:
     """Fitted to the lower half of the loads and judged on the upper, and the reverse."""
-    pool = candidates(intervals, settings.kind)
+    pool = calibrate.candidates(intervals, settings.kind)
     requests = pool.sums.requests
-    upper = requests > np.median(requests)
-    halves = {"lower": pool.take(~upper), "upper": pool.take(upper)}
-    means = [half.sums.requests.mean() if len(half) >= _LEAST else np.nan
-             for half in halves.values()]  # fmt: skip
-    if not means[1] > _TWO_LOADS * means[0]:
+    is_upper = requests > np.median(requests)
+    halves = {"lower": pool.take(~is_upper), "upper": pool.take(is_upper)}
+    lower, upper = (half.sums.requests.mean() if len(half) >= _LEAST else np.nan
+                    for half in halves.values())  # fmt: skip
+    if not upper > _TWO_LOADS * lower:
         return []
-    return [
-        _judged(f"the {name} half of the loads, left out", left_out, prior,
-                calibrate_to(chosen(halves[other], settings), prior))
-        for (name, left_out), other in zip(halves.items(), ("upper", "lower"), strict=True)
-    ]  # fmt: skip
+    verdicts = []
+    for (name, left_out), other in zip(halves.items(), reversed(halves.values()), strict=True):
+        fitted = calibrate.calibrate_to(calibrate.chosen(other, settings), prior)
+        where = f"the {name} half of the loads, left out"
+        verdicts.append(_judged(where, left_out, prior, fitted))
+    return verdicts
 
 
 def _judged(where: str, rows: Intervals, prior: Prior, fitted: Posterior) -> Verdict:
     errors = [rows.features @ c.beta / rows.seconds - 1 for c in (prior, fitted)]
-    return judge(where, *errors)
+    return calibrate.judge(where, *errors)
 
 
 def _records(table: pd.DataFrame) -> list[dict[Any, Any]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,18 +13,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from pinn.server.readers import wire
 from pinn.server.readers.columns import numbers, strings
 from pinn.server.readers.otlp import DECODE_ERRORS, Counts, Sieve, Vocabulary
-from pinn.server.readers.wire import (
-    API,
-    EVENT_KINDS,
-    JOURNEY,
-    REQUEST_SPANS,
-    SPANS,
-    SPARES,
-    STEP_SPAN_PREFIX,
-    EventKind,
-)
+from pinn.server.readers.wire import EventKind
 
 
 class SpareNeededError(Exception):
@@ -63,7 +54,7 @@ class Shape:
     ) -> None:
         self.kind = kind
         names = [vocabulary.names[a] for a in attributes]
-        head = SPAN_HEAD if kind.table == SPANS else EVENT_HEAD
+        head = SPAN_HEAD if kind.table == wire.SPANS else EVENT_HEAD
         self._formats = [*head.values(), *(vocabulary.formats[n] for n in names)]
         packed = [i for i, f in enumerate(self._formats) if f in "qd"]
         self._packed = {position: i for i, position in enumerate(packed)}
@@ -86,8 +77,8 @@ class Shape:
         self._checked = [self._packed[self._columns[column]] for column in integers]
         self._limits = np.array([_MAX_NS if c.endswith("_ns") else _MAX_COUNT for c in integers])
         is_timed = {"monotonic_ns", "monotonic_s"} & set(self._columns)
-        if kind.table in (JOURNEY, API) and not is_timed:
-            if any(n in SPARES and vocabulary.formats[n] == "-" for n in names):
+        if kind.table in (wire.JOURNEY, wire.API) and not is_timed:
+            if any(n in wire.SPARES and vocabulary.formats[n] == "-" for n in names):
                 raise SpareNeededError
             self._refusal = f"{name} without a monotonic time"
 
@@ -108,7 +99,7 @@ class Shape:
         kept = ((size < self._limits) & (size > -self._limits)).all(axis=1)
         if not kept.all():
             refused[f"{self.kind.label} with a number out of range"] += int((~kept).sum())
-        if self.kind.table in (JOURNEY, API) and rows[:, 0].min() < 0:
+        if self.kind.table in (wire.JOURNEY, wire.API) and rows[:, 0].min() < 0:
             outside = kept & (rows[:, 0] < 0)
             refused["request event outside a request's span"] += int(outside.sum())
             kept &= ~outside
@@ -238,7 +229,7 @@ class ChunkParser:
         self._counts.read["lines"] += len(lines)
         tables: dict[str, list[pa.RecordBatch]] = defaultdict(list)
         for shape in self._shapes.values():
-            is_span = shape.kind.table == SPANS
+            is_span = shape.kind.table == wire.SPANS
             batch = shape.batch(self._counts.refused["spans" if is_span else "events"])
             if batch is not None:
                 tables[shape.kind.table].append(batch)
@@ -253,7 +244,10 @@ class ChunkParser:
         self._servers, self._spans, self._counts = {}, 0, Counts()
         decode, walk = self.vocabulary.decode, self._walk
         sieve = Sieve(self.vocabulary, self._counts)
-        with _garbage_collector_off():
+        # Parsing makes many objects and no cycles: the collector would only look at them again.
+        was_on = gc.isenabled()
+        gc.disable()
+        try:
             for number, line in enumerate(lines):
                 try:
                     export = decode(line)
@@ -264,6 +258,9 @@ class ChunkParser:
                         continue
                     export = decode(usable)
                 walk(export.resourceSpans)
+        finally:
+            if was_on:
+                gc.enable()
 
     def _walk(self, groups: list) -> None:
         """Take in a line that decoded as expected throughout."""
@@ -295,8 +292,8 @@ class ChunkParser:
     def _span(self, span: Any, server: int) -> int:
         """Take a span of a new shape; its row's number, or -1 if it stands for no request."""
         name = span.name
-        if name not in REQUEST_SPANS:
-            if not name.startswith(STEP_SPAN_PREFIX):
+        if name not in wire.REQUEST_SPANS:
+            if not name.startswith(wire.STEP_SPAN_PREFIX):
                 self._counts.refused["spans"][f"unknown span {name[:60]!r}"] += 1
             return -1
         owner, self._spans = self._spans, self._spans + 1
@@ -306,7 +303,7 @@ class ChunkParser:
 
     def _take(self, last: dict[str, Shape], name: str, head: tuple, attributes: list) -> None:
         """Take a row of another shape than the last one of its name."""
-        kinds = REQUEST_SPANS if last is self._last_spans else EVENT_KINDS
+        kinds = wire.REQUEST_SPANS if last is self._last_spans else wire.EVENT_KINDS
         types = [*map(type, attributes)]
         key = (len(head), name, *types)
         shape = self._shapes.get(key)
@@ -315,18 +312,6 @@ class ChunkParser:
             shape = self._shapes[key] = Shape(name, kind, types, self.vocabulary)
         shape.take(*head, attributes)
         last[name] = shape
-
-
-@contextmanager
-def _garbage_collector_off() -> Iterator[None]:
-    """Parsing makes many objects and no cycles: the collector would only look at them again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _canonical(resource: bytes) -> str:

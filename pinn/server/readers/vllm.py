@@ -21,30 +21,11 @@ import pyarrow.parquet as pq
 from pinn.common.files import ReadReport, file_sha256
 from pinn.common.tables import KeptRows
 from pinn.errors import PinnError
+from pinn.server.readers import request_spans, wire
 from pinn.server.readers.lines import STRETCH_BYTES, check_file, read_stretch, stretches
 from pinn.server.readers.otlp import Counts
 from pinn.server.readers.parser import ARROW_TYPES, ChunkParser, ParsedChunk
-from pinn.server.readers.request_spans import (
-    ENGINE,
-    ENGINE_SCHEMA,
-    FRONT,
-    FRONT_SCHEMA,
-    engine_rows,
-    front_rows,
-    label_of,
-)
-from pinn.server.readers.wire import (
-    API,
-    API_SPAN,
-    CORE_SPAN,
-    JOURNEY,
-    SNAPSHOT_FIELDS,
-    SNAPSHOTS,
-    SPANS,
-    STEP_FIELDS,
-    STEPS,
-    Field,
-)
+from pinn.server.readers.wire import SNAPSHOTS, STEP_FIELDS, STEPS, Field
 
 # Reads traces.json, the OpenTelemetry file of an instrumented vLLM, into raw tables on disk.
 #
@@ -63,9 +44,9 @@ def _event_schema(fields: tuple[Field, ...]) -> pa.Schema:
 #: Schema of each raw table.
 RAW_SCHEMAS = {
     STEPS: _event_schema(STEP_FIELDS),
-    SNAPSHOTS: _event_schema(SNAPSHOT_FIELDS),
-    ENGINE: ENGINE_SCHEMA,
-    FRONT: FRONT_SCHEMA,
+    SNAPSHOTS: _event_schema(wire.SNAPSHOT_FIELDS),
+    request_spans.ENGINE: request_spans.ENGINE_SCHEMA,
+    request_spans.FRONT: request_spans.FRONT_SCHEMA,
 }
 
 
@@ -199,13 +180,15 @@ def _parse_stretch(path: Path, start: int, end: int) -> ParsedChunk:
 
 def _gather_requests(chunk: ParsedChunk) -> None:
     """Put rows of requests in the place of their spans and events."""
-    spans, journey, api = (chunk.tables.pop(name, []) for name in (SPANS, JOURNEY, API))
+    spans, journey, api = (
+        chunk.tables.pop(name, []) for name in (wire.SPANS, wire.JOURNEY, wire.API)
+    )
     refused = chunk.counts.refused["events"]
     for name, label, gather, events in (
-        (ENGINE, CORE_SPAN, engine_rows, journey),
-        (FRONT, API_SPAN, front_rows, api),
+        (request_spans.ENGINE, wire.CORE_SPAN, request_spans.engine_rows, journey),
+        (request_spans.FRONT, wire.API_SPAN, request_spans.front_rows, api),
     ):
-        of_label = [batch for batch in spans if label_of(batch) == label]
+        of_label = [batch for batch in spans if request_spans.label_of(batch) == label]
         if of_label:
             chunk.tables[name] = [gather(of_label, events, chunk.spans, refused)]
 
