@@ -131,27 +131,20 @@ def _server(point: Mapping[str, Any], config: Mapping[str, Any]) -> StatedServer
 # ``exp-config.yaml`` in the run's folder says what served it.
 
 
-def is_inference_perf_report(document: Document) -> bool:
+def is_inference_perf(document: Document) -> bool:
     """Whether it is a report of client-side latencies of inference-perf."""
     first = document.first
     return "load_summary" in first and "latency" in (first.get("successes") or {})
 
 
-def inference_perf_points(document: Document) -> list[Any]:
-    """The report with its path: its configuration lies beside it."""
-    return [(document.path, document.first)]
-
-
-def read_inference_perf_report(
-    point: tuple[Path, dict[str, Any]], reading: Reading
-) -> BenchmarkRun:
-    """One stage.
+def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
+    """One stage; its configuration lies beside it.
 
     Raises:
         NotUsable: If nothing was served, or the report sums up several stages.
         PinnError: If the user has to say more.
     """
-    path, report = point
+    path, report = document.path, document.first
     folder, given = path.parent, reading.given
     stages = folder.glob("stage_*_lifecycle_metrics.json")
     if path.name == "summary_lifecycle_metrics.json" and any(stages):

@@ -34,26 +34,21 @@ class Reader:
     points: Callable[[Document], list[Any]] = lambda document: list(document.values)
 
 
+def _whole(document: Document) -> list[Any]:
+    """One run a file."""
+    return [document]
+
+
 READERS = (
     Reader("vllm bench serve", vllm_bench.is_vllm_bench, vllm_bench.read_vllm_bench),
     Reader("sglang.bench_serving", vllm_bench.is_sglang_bench, vllm_bench.read_sglang_bench),
     Reader("InferenceX", inferencex.is_inferencex, inferencex.read_inferencex),
     Reader("guidellm", guidellm.is_guidellm, guidellm.read_guidellm, guidellm.guidellm_points),
     Reader("llm-d-benchmark", inferencex.is_llm_d, inferencex.read_llm_d),
-    Reader(
-        "inference-perf",
-        guidellm.is_inference_perf_report,
-        guidellm.read_inference_perf_report,
-        guidellm.inference_perf_points,
-    ),
+    Reader("inference-perf", guidellm.is_inference_perf, guidellm.read_inference_perf, _whole),
     Reader("aiperf", aiperf.is_aiperf, aiperf.read_aiperf, aiperf.aiperf_points),
-    Reader(
-        "request spans of vLLM",
-        vllm_log.is_request_spans,
-        vllm_log.read_request_spans,
-        vllm_log.request_span_points,
-    ),
-    Reader("vLLM log", vllm_log.is_vllm_log, vllm_log.read_vllm_log, vllm_log.vllm_log_points),
+    Reader("request spans of vLLM", vllm_log.is_request_spans, vllm_log.read_request_spans, _whole),
+    Reader("vLLM log", vllm_log.is_vllm_log, vllm_log.read_vllm_log, _whole),
 )
 
 #: What tools write beside their results, which the readers of those look at.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,12 +37,7 @@ def is_vllm_log(document: Document) -> bool:
     return bool(_ITERATION.search(document.text))
 
 
-def vllm_log_points(document: Document) -> list[Any]:
-    """One run a log."""
-    return [(document.path, document.text)]
-
-
-def read_vllm_log(point: Any, reading: Reading) -> BenchmarkRun:
+def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
     """The load and the mean gap between tokens of a log.
 
     Requests are counted by their prompts: a prompt cut into chunks goes on in the step after one
@@ -53,9 +47,8 @@ def read_vllm_log(point: Any, reading: Reading) -> BenchmarkRun:
         NotUsable: If it holds no prompt or no token.
         PinnError: If the user has to say more.
     """
-    path, text = point
-    table = read_iteration_log(Path(path))[0].to_pandas()
-    server = log_server(text)
+    table = read_iteration_log(log.path)[0].to_pandas()
+    server = log_server(log.text)
     busy = table[(table["prefill_requests"] + table["decode_requests"]) > 0]
     tokens = (busy["prefill_tokens"] + busy["decode_tokens"]).to_numpy()
     budget = server.flags.get("max_num_batched_tokens") or 8192
@@ -153,17 +146,13 @@ def is_request_spans(document: Document) -> bool:
     )
 
 
-def request_span_points(document: Document) -> list[Any]:
-    """One run a file."""
-    return [list(_spans(document))]
-
-
-def read_request_spans(spans: list[dict[str, Any]], reading: Reading) -> BenchmarkRun:
+def read_request_spans(document: Document, reading: Reading) -> BenchmarkRun:
     """The requests of a file as one run.
 
     Raises:
         NotUsable: If no span is complete, or two models served them.
     """
+    spans = list(_spans(document))
     whole = [s for s in spans if s.keys() >= _NEEDED and s["output"] >= 1 and s["e2e"] > 0]
     if not whole:
         raise NotUsable("no request span with tokens and latencies")

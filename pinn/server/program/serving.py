@@ -70,9 +70,11 @@ def serve_and_load(
     command = [*program, "serve", model, "--host", _ADDRESS, "--port", str(port), *arguments]
     with open(log, "wb") as output:
         server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    bench = [*program, "bench", "serve", "--backend", "vllm", "--base-url", address, "--endpoint",
+             "/v1/completions", "--model", model, "--dataset-name", "random"]  # fmt: skip
     try:
         _wait(server, address, log, is_asked)
-        return _loads(model, address, folder, seconds, say, program, is_asked)
+        return _loads(bench, address, folder, seconds, say, is_asked)
     finally:
         server.terminate()
         try:
@@ -83,12 +85,11 @@ def serve_and_load(
 
 
 def _loads(
-    model: str,
+    bench: list[str],
     address: str,
     folder: str,
     seconds: float,
     say: Callable[[str], None],
-    program: tuple[str, ...],
     is_asked: Callable[[], bool],
 ) -> list[str]:
     longest = int(_get(address + "/v1/models")["data"][0].get("max_model_len") or 4 * PROMPT)
@@ -97,9 +98,8 @@ def _loads(
     files: list[str] = []
     # What is done once is no part of a load, nor of its time.
     throughput, end = 1.0, time.monotonic() + _START
-    loads = [(_COLD, 4, 8)]
-    loads += [(f"closed_{n}.json", n, count) for n, count in
-              {min(n, most): count for n, count in CLOSED.items()}.items()]  # fmt: skip
+    closed = {min(n, most): count for n, count in CLOSED.items()}
+    loads = [(_COLD, 4, 8), *((f"closed_{n}.json", n, count) for n, count in closed.items())]
     for seed, (name, clients, asked) in enumerate([*loads, ("open.json", 0, OPEN_REQUESTS)]):
         rate = max(OPEN_SHARE * throughput, 0.01)
         # Each has a quarter of the time, by what was served last; the rest is the clients' start.
@@ -107,16 +107,11 @@ def _loads(
         count = max(min(asked, in_time), 2 * clients, 8)
         how = ["--max-concurrency", str(clients)] if clients else ["--request-rate", f"{rate:.4g}"]
         path = os.path.join(folder, name)
-        error = _run(
-            [
-                *program, "bench", "serve", "--backend", "vllm", "--base-url", address,
-                "--endpoint", "/v1/completions", "--model", model, "--dataset-name", "random",
-                "--random-input-len", str(prompt), "--random-output-len", str(output), "--seed",
-                str(seed), "--num-prompts", str(count), "--ignore-eos", "--save-result",
-                "--save-detailed", "--result-dir", folder, "--result-filename", name, *how,
-            ],
-            path, end, is_asked,
-        )  # fmt: skip
+        command = [*bench, "--random-input-len", str(prompt), "--random-output-len", str(output),
+                   "--seed", str(seed), "--num-prompts", str(count), "--ignore-eos",
+                   "--save-result", "--save-detailed", "--result-dir", folder,
+                   "--result-filename", name, *how]  # fmt: skip
+        error = _run(command, path, end, is_asked)
         if error:
             say(f"{name}: {error}")
             break

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from pinn.common.files import ReadReport
 from pinn.common.tables import KeptRows
-from pinn.server.traces.steps import Canonical, Columns, scaled, taken
+from pinn.server.traces.steps import Canonical, Columns, out_of_range, scaled, taken
 from pinn.units import NANOSECOND
 
 # The canonical table of snapshots: one row per request of a step whose requests were written.
@@ -57,11 +57,8 @@ def canonical_snapshots(
         release: Gives back the memory of what was looked at.
     """
     kept = KeptRows(raw.num_rows)
-    negative = np.zeros(raw.num_rows, dtype=bool)
-    for name in ("step_id", "computed_tokens", "scheduled_tokens", "prompt_tokens"):
-        values = pc.fill_null(raw[name], 0).to_numpy()
-        negative |= (values < 0) | (values >= 2**31)
-    kept.refuse("a count is negative or absurd", negative)
+    counts = ["step_id", "computed_tokens", "scheduled_tokens", "prompt_tokens"]
+    kept.refuse("a count is negative or absurd", out_of_range(raw, counts, release))
     known = pc.is_in(pc.utf8_upper(raw["phase"]), pa.array(["PREFILL", "DECODE"]))
     kept.refuse("unknown phase", ~known.to_numpy())
     row = _step_rows(raw, steps)

@@ -10,13 +10,8 @@ from jaxtyping import Bool, Float, Int
 
 from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import BatchSums
-from pinn.server.traces.batches import (
-    JourneyBatches,
-    WeightedBatches,
-    aggregate_sums,
-    each_sum,
-    ragged_sums,
-)
+from pinn.server.traces import batches
+from pinn.server.traces.batches import JourneyBatches, WeightedBatches
 from pinn.server.traces.cycles import ENDS, KNOWN, journeys_by_segment
 from pinn.server.traces.steps import JOURNEY, MAX_STEP_ID, SNAPSHOT
 from pinn.server.traces.trace_tables import TraceTables
@@ -195,7 +190,7 @@ class IntervalBatches:
             rows: Rows of the step table.
         """
         chosen = self._steps.iloc[rows]
-        sums = each_sum(np.copy, self._summaries(rows))
+        sums = batches.each_sum(np.copy, self._summaries(rows))
         knowledge = chosen["knowledge"].to_numpy()
         segments = chosen["segment"].to_numpy()
         step_ids = chosen["step_id"].to_numpy()
@@ -204,7 +199,7 @@ class IntervalBatches:
             _fill(sums, mine, journeys.sums(step_ids[mine], self._window))
         mine = np.flatnonzero(knowledge == SNAPSHOT)
         if len(mine) and self._snapshots is not None:
-            _fill(sums, mine, self._snapshot_sums(chosen.iloc[mine]))
+            _fill(sums, mine, self._snapshot_sums(self._snapshots, chosen.iloc[mine]))
         return sums
 
     def at(
@@ -244,12 +239,14 @@ class IntervalBatches:
             own = own_work(chosen)
             names = ["prefill_requests", "prefill_tokens", "decode_requests"]
             chosen = chosen.assign(**{n: own[n].where(ahead, chosen[n]) for n in names})
-        return aggregate_sums(chosen, self._block_size, self._window)
+        return batches.aggregate_sums(chosen, self._block_size, self._window)
 
     def _before(self, rows: np.ndarray) -> BatchSums:
         """Batches of the steps right before sampled ones, all of which are scheduled ahead."""
         estimate = work_before(self._steps.iloc[rows], self._chunk)
-        sums = each_sum(np.copy, aggregate_sums(estimate, self._block_size, self._window))
+        sums = batches.each_sum(
+            np.copy, batches.aggregate_sums(estimate, self._block_size, self._window)
+        )
         sampled = np.flatnonzero(self._follows[rows])
         _fill(sums, sampled, self.of_steps(rows[sampled] - 1))
         return sums
@@ -268,12 +265,11 @@ class IntervalBatches:
             parts.append(WeightedBatches(sums, owner, np.ones(len(owner))))
         return _joined(parts)
 
-    def _snapshot_sums(self, steps: pd.DataFrame) -> BatchSums:
-        assert self._snapshots is not None
+    def _snapshot_sums(self, snapshots: pd.DataFrame, steps: pd.DataFrame) -> BatchSums:
         keys = steps[["segment", "step_id"]].assign(owner=np.arange(len(steps)))
-        scheduled = self._snapshots[self._snapshots["new_tokens"] > 0]
+        scheduled = snapshots[snapshots["new_tokens"] > 0]
         found = scheduled.merge(keys, on=["segment", "step_id"])
-        return ragged_sums(
+        return batches.ragged_sums(
             found["owner"].to_numpy(),
             found["new_tokens"].to_numpy(float),
             found["cached_tokens"].to_numpy(float),
@@ -291,6 +287,6 @@ def _fill(sums: BatchSums, rows: np.ndarray, found: BatchSums) -> None:
 
 def _joined(parts: list[WeightedBatches]) -> WeightedBatches:
     empty = np.zeros(0)
-    sums = each_sum(lambda *each: np.concatenate([empty, *each]), *(p.sums for p in parts))
+    sums = batches.each_sum(lambda *each: np.concatenate([empty, *each]), *(p.sums for p in parts))
     owner = np.concatenate([np.zeros(0, dtype=np.int64), *(p.owner for p in parts)])
     return WeightedBatches(sums, owner, np.concatenate([empty, *(p.weight for p in parts)]))

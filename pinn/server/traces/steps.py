@@ -238,14 +238,14 @@ def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -
 
     Only key columns are read for it; the others are checked for range.
     """
-    out_of_range = _out_of_range(raw, release)
+    absurd = out_of_range(raw, [*_COUNTS, "kv_blocks_free"], release)
     server, step_id, start_ns, wall_ns = (
         raw[name].to_numpy() for name in ("server", "step_id", "start_ns", "wall_ns")
     )
     release()
     kept = KeptRows(len(server))
     kept.refuse("start time or step number not positive", (start_ns <= 0) | (step_id < 0))
-    kept.refuse("a count is negative or absurd", out_of_range | (step_id >= MAX_STEP_ID))
+    kept.refuse("a count is negative or absurd", absurd | (step_id >= MAX_STEP_ID))
     kept.refuse_repeated(server=server, step=step_id, start=start_ns)
     rows = np.flatnonzero(kept.mask)
     segments = find_segments(server[rows], step_id[rows], start_ns[rows], wall_ns[rows])
@@ -286,10 +286,13 @@ _MADE = {
 }
 
 
-def _out_of_range(raw: pa.Table, release: Callable[[], None]) -> np.ndarray:
+def out_of_range(
+    raw: pa.Table, counts: list[str], release: Callable[[], None]
+) -> Bool[np.ndarray, " rows"]:
+    """Whether any of a row's counts is negative or absurd."""
     bad = np.zeros(raw.num_rows, dtype=bool)
     done = 0
-    for batch in raw.select([*_COUNTS, "kv_blocks_free"]).to_batches():
+    for batch in raw.select(counts).to_batches():
         part = bad[done : done + batch.num_rows]
         for column in batch.columns:
             values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
