@@ -60,7 +60,9 @@ def read_aiperf(point: Any, reading: Reading) -> BenchmarkRun:
         raise NotUsable("no request was served")
     figures: dict[str, float] = {}
     for latency, tags in _TAGS.items():
-        found = next((metrics[t] for t in tags if isinstance(metrics.get(t), dict)), {})
+        found: dict[str, Any] = next(
+            (metrics[t] for t in tags if isinstance(metrics.get(t), dict)), {}
+        )
         by_name = found | {"mean": found.get("avg")}
         unit_s = documents.unit_seconds(tags[0], found.get("unit") or "ms")
         figures |= documents.statistics_of(latency, by_name.get, unit_s)
@@ -155,8 +157,8 @@ def _from_requests(rows: list[dict[str, Any]], reading: Reading) -> BenchmarkRun
         raise NotUsable("requests without lengths")
     firsts, lasts = ([_seconds(m, latency) for m in good] for latency in ("ttft", "e2e"))
     figures = documents.request_figures(firsts, lasts, outputs)
-    lengths = map(Lengths.listed, (prompts, outputs))
-    load = Load(len(good), *lengths, *reading.sending(), prefix=reading.prefix())
+    prompt, output = Lengths.listed(prompts), Lengths.listed(outputs)
+    load = Load(len(good), prompt, output, *reading.sending(), prefix=reading.prefix())
     return reading.run(load, figures, len(good), len(profiled) - len(good))
 
 
