@@ -382,8 +382,7 @@ def _ratio(
 ) -> Callable[[Deployment], float]:
     def ratio(deployment: Deployment) -> float:
         features = step_features(step_costs([deployment]), intervals.sums)
-        return float(
-            np.median(intervals.seconds / (features @ coefficients_of(deployment).beta[0]))
-        )
+        predicted = features @ coefficients_of(deployment).beta[0]
+        return float(np.median(intervals.seconds / predicted))
 
     return ratio

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -117,18 +117,13 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
     return found
 
 
-def _of_run(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
+def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
     """Each text begins with the run's name."""
     found = [*_served_otherwise(run), *_units(run)]
     if not found:
-        found = [
-            *_consistent(run),
-            *_in_flight(run),
-            *_floor(run, deployment),
-            *_too_long(run, deployment),
-        ]
-    for each in found:
-        yield f"{run.name}: {each}"
+        of_server = chain(_floor(run, deployment), _too_long(run, deployment))
+        found = [*_consistent(run), *_in_flight(run), *of_server]
+    return [f"{run.name}: {each}" for each in found]
 
 
 def _served_otherwise(run: BenchmarkRun) -> Iterator[str]:

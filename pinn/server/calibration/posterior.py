@@ -230,15 +230,12 @@ def scalar_quantities(
         posterior: After.
         features: Of the measurements, all coefficients.
     """
-    found = []
+    found: list[Quantity] = []
     for scalar, group in SCALARS.items():
         sums = np.where(np.isin(NAMES, group), features.sum(axis=0), 0.0)
         base = float(sums @ prior.mean)
         if base > 0:
-            errors = [np.sqrt(max(sums @ c @ sums, 0.0)) / base
-                      for c in (prior.covariance, posterior.covariance)]  # fmt: skip
-            after = float(sums @ posterior.mean) / base
-            found.append(Quantity(scalar, "x", 1.0, errors[0], after, errors[1]))
+            found += _quantities([(scalar, "x")], sums[None] / base, prior, posterior)
     return found
 
 

@@ -203,14 +203,12 @@ def _medians(rows: Sequence[Mapping[str, float]]) -> str:
 
 
 def _target(check: Mapping[str, Any]) -> str:
-    verdict = (
-        "accepted as a target of beta" if check["is_target"] else "REFUSED as a target of beta"
-    )
+    verdict = "accepted" if check["is_target"] else "REFUSED"
     lines = [
-        f"{check['column']}: {verdict}",
+        f"{check['column']}: {verdict} as a target of beta",
         f"{check['rows']:8d}  rows, median {check['median_s'] * _MS:.3g} ms, floor "
         f"{check['floor_median_s'] * _MS:.3g} ms, {check['below_floor']} below their floor",
     ]
-    return "\n".join(
-        [*lines, f"          {check['explanation']}"] if check["explanation"] else lines
-    )
+    if check["explanation"]:
+        lines.append(f"          {check['explanation']}")
+    return "\n".join(lines)

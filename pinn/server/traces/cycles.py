@@ -335,9 +335,8 @@ def journey_evidence(
         evidence.is_certain[rows] = of_segment.is_certain(step, following)
         lists = mine["preempted_steps"].combine_chunks()
         preempted = np.sort(lists.flatten().to_numpy())
-        evidence.preempts_until[rows] = np.searchsorted(preempted, step) < np.searchsorted(
-            preempted, following
-        )
+        before, until = (np.searchsorted(preempted, at) for at in (step, following))
+        evidence.preempts_until[rows] = before < until
         evidence.idle_until[rows] = _idle_until(mine, steps["start_s"].to_numpy()[rows])
     return evidence
 
