@@ -1,12 +1,11 @@
 """Whether two checkouts say the same: ``python scripts/compare_checkouts.py BEFORE AFTER``.
 
 Runs the same commands in both with the same checkpoint and compares every number of what they
-write, to 1e-12, and every text, after the renames below.
+write, to 1e-12, and every text.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
 import json
@@ -16,12 +15,12 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-#: Part of a step in the checkout before -> after.
-RENAMES = {"gemm_compute": "matmul_arithmetic"}
-_PART = "weights and "
+import typer
+
 LOAD = "prompt_tokens: 512\noutput_tokens: 64\nstages: [{rate: 8, duration: 60}]\n"
 CLOSED = "prompt_tokens: 1024\noutput_tokens: 128\nconcurrency: 64\nrequests: 640\n"
 QWEN = "--model Qwen/Qwen3-30B-A3B --gpu H200 --tensor-parallel-size 2"
@@ -62,11 +61,10 @@ def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
             found[path.name] = json.loads(path.read_text())
         elif path.suffix == ".csv":
             found[path.name] = list(csv.reader(path.read_text().splitlines()))
-    goldens = checkout / "export/go/pinn/testdata"
-    for path in sorted(goldens.glob("*.json*")):
+    for path in sorted((checkout / "export/go/pinn/testdata").glob("*.json*")):
         raw = path.read_bytes()
-        text = gzip.decompress(raw) if path.suffix == ".gz" else raw
-        found[f"golden {path.name}"] = _documents(text if isinstance(text, str) else text.decode())
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+        found[f"golden {path.name}"] = _documents(text)
     return found
 
 
@@ -84,26 +82,34 @@ def _documents(text: str) -> list[Any]:
         return [json.loads(line) for line in text.splitlines()]
 
 
-def differences(before: Any, after: Any, where: str) -> list[str]:
-    """Every place where two values differ."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        missing = [f"{where}: {key} on one side only" for key in before.keys() ^ after.keys()]
-        both = before.keys() & after.keys()
-        return missing + [d for k in both for d in differences(before[k], after[k], f"{where}.{k}")]
-    if isinstance(before, list) and isinstance(after, list):
-        if len(before) != len(after):
-            return [f"{where}: {len(before)} and {len(after)} entries"]
-        pairs = enumerate(zip(before, after, strict=True))
-        return [d for i, (b, a) in pairs for d in differences(b, a, f"{where}[{i}]")]
-    numbers = [_number(value) for value in (before, after)]
-    if None not in numbers:
-        same = math.isclose(numbers[0], numbers[1], rel_tol=TOLERANCE)  # type: ignore[arg-type]
-        return [] if same else [f"{where}: {before} and {after}"]
-    if isinstance(before, str) and where.startswith(".breakdown") and where.endswith(".part"):
-        lead = _PART if before.startswith(_PART) else ""
-        name = before.removeprefix(lead)
-        before = lead + RENAMES.get(name, name)
-    return [] if before == after else [f"{where}: {before!r} and {after!r}"]
+def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Every number and text of nested values, with where it stands."""
+    if not isinstance(value, dict | list):
+        yield where, value
+        return
+    yield f"{where} entries", len(value)
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from leaves(each, f"{where}.{key}")
+
+
+def differences(before: Any, after: Any) -> list[str]:
+    """Every place where two nested values differ."""
+    known, now = dict(leaves(before)), dict(leaves(after))
+    return [
+        *(f"{where} on one side only" for where in known.keys() ^ now.keys()),
+        *(
+            f"{where}: {value!r} and {now[where]!r}"
+            for where, value in known.items()
+            if where in now and not _same(value, now[where])
+        ),
+    ]
+
+
+def _same(before: Any, after: Any) -> bool:
+    numbers = _number(before), _number(after)
+    if None in numbers:
+        return bool(before == after)
+    return math.isclose(*numbers, rel_tol=TOLERANCE)  # type: ignore[arg-type]
 
 
 def _number(value: Any) -> float | None:
@@ -113,23 +119,19 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("before", type=Path)
-    parser.add_argument("after", type=Path)
-    options = parser.parse_args()
-    checkpoint = options.before.resolve() / "checkpoints/pinn.safetensors"
+def main(before: Path, after: Path) -> None:
+    checkpoint = before.resolve() / "checkpoints/pinn.safetensors"
     with tempfile.TemporaryDirectory() as folder:
         found = [
             outputs(checkout.resolve(), checkpoint, Path(folder) / name)
-            for name, checkout in (("before", options.before), ("after", options.after))
+            for name, checkout in (("before", before), ("after", after))
         ]
-    different = differences(*found, "")
+    different = differences(*found)
     print("\n".join(different[:50]))
-    numbers = json.dumps(found[0]).count(",")
+    numbers = sum(1 for _ in leaves(found[0]))
     print(f"{len(different)} differences among about {numbers:,} values of {len(found[0])} outputs")
     sys.exit(bool(different))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -10,12 +10,13 @@ points. ``pinn.training.data.launch_facts`` reads the result.
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import typer
 
 from pinn.common.files import data_folder
 from pinn.common.tables import write_frame
@@ -55,88 +56,76 @@ def compact(source: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values(order, kind="stable", ignore_index=True)
 
 
+#: Column -> the source's column and the values of it that say yes.
+_YES = {
+    "own_change": ("change_of", "this configuration"),
+    "enable_dp_attention": ("dp_attention_passed", "true"),
+    "enable_expert_parallel": ("expert_parallel_passed", "yes"),
+    "fuse_all_reduce": ("fused_allreduce", "on"),
+    "async_scheduling": ("async_scheduling", "on"),
+}
+#: Column -> the source's column and what it contains where the answer is yes.
+_CONTAINED = {
+    "cudagraph_padding": ("graph_other", "enable_padding=True"),
+    "fuse_attn_quant": ("compilation_config", r'"enable_attn_fusion": ?true'),
+    "chat_template": ("other_flags", "use-chat-template"),
+}
+#: Column -> the source's column and the group of a pattern that is the value.
+_EXTRACTED = {
+    "cudagraph_mode": ("graph_other", r"cudagraph_mode=(\w+)"),
+    "piecewise_tokens": ("piecewise_graphs", r"1\.\.(\d+)"),
+    "batch_wait_timeout_iters": ("batch_wait", r"batch_wait_timeout_iters=([\d.]+)"),
+    "batch_wait_max_tokens_ratio": ("batch_wait", r"batch_wait_max_tokens_ratio=([\d.]+)"),
+}
+_SAME = {
+    "engine": "framework", "checkpoint": "model_path", "precision": "precision",
+    "since": "valid_from", "until": "valid_until", "max_cudagraph_capture_size": "graph_max",
+    "commit": "commit_from",
+}  # fmt: skip
+
+
 def _renamed(source: pd.DataFrame) -> pd.DataFrame:
-    waits = source["batch_wait"]
-    found = pd.DataFrame(
-        {
-            "engine": source["framework"],
-            "model": source["model"].map(_MODELS),
-            "checkpoint": source["model_path"],
-            "gpu": source["gpu"] + "_sxm",
-            "precision": source["precision"],
-            "drafts": source["speculative"].map(_drafts),
-            "image": source["image"].str.replace("#", "/"),
-            "since": source["valid_from"],
-            "until": source["valid_until"],
-            "own_change": (source["change_of"] == "this configuration").map(
-                {True: "yes", False: ""}
-            ),
-            "borrowed": "",
-            "point": source.apply(_point, axis=1),
-            "tensor_parallel_size": source["tp_passed"].where(
-                source["tp_passed"] != source["tp"], ""
-            ),
-            "data_parallel_size": source["dp_passed"].replace("1", ""),
-            "enable_dp_attention": source["dp_attention_passed"].map({"true": "yes"}).fillna(""),
-            "enable_expert_parallel": source["expert_parallel_passed"]
-            .map({"yes": "yes"})
-            .fillna(""),
-            "max_model_len": source.apply(_longest, axis=1),
-            "gpu_memory_utilization": source["memory_fraction"].map(_number),
-            "max_cudagraph_capture_size": source["graph_max"],
-            "cudagraph_mode": source["graph_other"]
-            .str.extract(r"cudagraph_mode=(\w+)", expand=False)
-            .fillna(""),
-            "cudagraph_padding": source["graph_other"]
-            .str.contains("enable_padding=True")
-            .map({True: "yes", False: ""}),
-            "fuse_all_reduce": source["fused_allreduce"].map({"on": "yes"}).fillna(""),
-            "fuse_attn_quant": source["compilation_config"]
-            .str.contains(r'"enable_attn_fusion": ?true')
-            .map({True: "yes", False: ""}),
-            "piecewise_tokens": source["piecewise_graphs"]
-            .str.extract(r"1\.\.(\d+)", expand=False)
-            .fillna(""),
-            "enable_prefix_caching": source["prefix_caching"].map({"off": "no"}).fillna(""),
-            "async_scheduling": source["async_scheduling"].map({"on": "yes"}).fillna(""),
-            "batch_wait_timeout_iters": _after("batch_wait_timeout_iters", waits),
-            "batch_wait_max_tokens_ratio": _after("batch_wait_max_tokens_ratio", waits),
-            "attention_dp_timeout_iters": source["attention_dp_config"].map(_balance),
-            "environment": source["env"].map(_environment),
-            "chat_template": source["other_flags"]
-            .str.contains("use-chat-template")
-            .map({True: "yes", False: ""}),
-            "warmups_per_client": source["warmups"].map({"2*CONC": "2", "0": "0"}),
-            "prompts_per_client": source["num_prompts_per_conc"].map(
-                lambda text: " or ".join(dict.fromkeys(re.findall(r"\b\d0\b", text.split("(")[0])))
-            ),
-            "script": source["script_path"].str.replace("benchmarks/", ""),
-            "commit": source["commit_from"],
-        }
+    found = source[[*_SAME.values()]].set_axis([*_SAME], axis=1)
+    for name, (column, yes) in _YES.items():
+        found[name] = np.where(source[column] == yes, "yes", "")
+    for name, (column, part) in _CONTAINED.items():
+        found[name] = np.where(source[column].str.contains(part), "yes", "")
+    for name, (column, pattern) in _EXTRACTED.items():
+        found[name] = source[column].str.extract(pattern, expand=False).fillna("")
+    found = found.assign(
+        model=source["model"].map(_MODELS),
+        gpu=source["gpu"] + "_sxm",
+        drafts=source["speculative"].map(_drafts),
+        image=source["image"].str.replace("#", "/"),
+        borrowed="",
+        point=source.apply(_point, axis=1),
+        tensor_parallel_size=source["tp_passed"].where(source["tp_passed"] != source["tp"], ""),
+        data_parallel_size=source["dp_passed"].replace("1", ""),
+        max_model_len=source.apply(_longest, axis=1),
+        gpu_memory_utilization=source["memory_fraction"].map(_number),
+        enable_prefix_caching=np.where(source["prefix_caching"] == "off", "no", ""),
+        attention_dp_timeout_iters=source["attention_dp_config"].map(_balance),
+        environment=source["env"].map(_environment),
+        warmups_per_client=source["warmups"].map({"2*CONC": "2", "0": "0"}),
+        prompts_per_client=source["num_prompts_per_conc"].map(_prompts),
+        script=source["script_path"].str.replace("benchmarks/", ""),
     )
-    for name in FLAGS:
-        if name not in found:
-            found[name] = source[name]
-    return found
+    return found.assign(**{name: source[name] for name in FLAGS if name not in found})
 
 
 def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
-    minimax = (
-        (lines["model"] == _MODELS["MiniMax-M2.5"])
-        & (lines["gpu"] == "b200_sxm")
-        & (lines["precision"] == "fp8")
+    of_b200 = lines["gpu"] == "b200_sxm"
+    minimax = lines[
+        of_b200 & (lines["model"] == _MODELS["MiniMax-M2.5"]) & (lines["precision"] == "fp8")
         & (lines["since"] == _MINIMAX_MERGE)
-    )
-    kimi = (
-        (lines["model"] == _MODELS["Kimi-K2.5"])
-        & (lines["gpu"] == "b200_sxm")
-        & (lines["precision"] == "fp4")
-        & (lines["since"] <= _KIMI_RUN)
-        & (lines["until"] > _KIMI_RUN)
-    )
+    ]  # fmt: skip
+    kimi = lines[
+        of_b200 & (lines["model"] == _MODELS["Kimi-K2.5"]) & (lines["precision"] == "fp4")
+        & (lines["since"] <= _KIMI_RUN) & (lines["until"] > _KIMI_RUN)
+    ]  # fmt: skip
     return [
-        lines[minimax].assign(since=_MINIMAX_RUN, until=_MINIMAX_MERGE, commit=_MINIMAX_COMMIT),
-        lines[kimi].assign(
+        minimax.assign(since=_MINIMAX_RUN, until=_MINIMAX_MERGE, commit=_MINIMAX_COMMIT),
+        kimi.assign(
             gpu="b300_sxm", since=_KIMI_RUN, until=_KIMI_AFTER, image=_KIMI_IMAGE,
             borrowed="B200's script of that day",
         ),
@@ -177,8 +166,8 @@ def _number(text: str) -> str:
     return f"{float(text):g}" if text else ""
 
 
-def _after(name: str, texts: pd.Series) -> pd.Series:
-    return texts.str.extract(rf"{name}=([\d.]+)", expand=False).fillna("")
+def _prompts(text: str) -> str:
+    return " or ".join(dict.fromkeys(re.findall(r"\b\d0\b", text.split("(")[0])))
 
 
 def _balance(text: str) -> str:
@@ -204,11 +193,12 @@ def _environment(text: str) -> str:
     return " ".join(each for each in text.split() if not each.startswith(_IDLE))
 
 
-if __name__ == "__main__":
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    asked.add_argument("source", type=Path, help="CSV of what the launch scripts passed")
-    source = asked.parse_args().source
+def main(source: Path) -> None:
     table = compact(pd.read_csv(source, dtype=str, keep_default_na=False))
     target = data_folder("engines") / "launch_facts.csv"
     write_frame(table, target)
     print(f"{len(table):,} lines, {target.stat().st_size:,} bytes in {target.name}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
