@@ -13,12 +13,12 @@ The priors are not set to these medians: they would know kernels that an experim
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
+import typer
 
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import sample_batches
@@ -29,7 +29,7 @@ from pinn.training.synthetic import catalog_deployments, synthetic_deployments
 from pinn.training.teacher import projected_parts
 
 SEED = 2_000_003
-GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")
+GPUS = "H100-SXM H200-SXM B200-SXM A100-SXM-80GB L40S"
 
 
 def projected_betas(kernels: KernelSurrogates, gpus: list[str], draws: int) -> pd.DataFrame:
@@ -59,18 +59,14 @@ def projected_betas(kernels: KernelSurrogates, gpus: list[str], draws: int) -> p
     return pd.DataFrame(rows, columns=columns)
 
 
-def main() -> None:
+def main(
+    kernels: Path = Path("checkpoints/kernels/all"), gpus: str = GPUS, draws: int = 400
+) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kernels", type=Path, default=Path("checkpoints/kernels/all"))
-    parser.add_argument("--gpus", nargs="+", default=list(GPUS))
-    parser.add_argument("--draws", type=int, default=400)
-    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    kernels = KernelSurrogates.load(arguments.kernels)
-    table = projected_betas(kernels, arguments.gpus, arguments.draws)
+    table = projected_betas(KernelSurrogates.load(kernels), gpus.split(), draws)
     print(table.to_string(index=False, float_format=lambda v: f"{v:.3g}"))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -5,11 +5,11 @@ python scripts/count_measured.py data/engines
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import typer
 
 from pinn.common.tables import write_frame
 from pinn.engines.recipe import ALL, MEASURED_FILE, release_order
@@ -52,12 +52,10 @@ def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def main(folder: str) -> None:
+def main(folder: Path) -> None:
     """Read everything and write the table."""
-    write_frame(measured_releases(read_every_engine()[0]), Path(folder) / MEASURED_FILE)
+    write_frame(measured_releases(read_every_engine()[0]), folder / MEASURED_FILE)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", help="where the table is written")
-    main(parser.parse_args().folder)
+    typer.run(main)

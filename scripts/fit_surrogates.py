@@ -9,11 +9,11 @@ Surrogates of other exclusions are fitted when a run needs them and kept in its 
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from pathlib import Path
 
 import torch
+import typer
 
 from pinn.kernels.exclusion import Exclusion
 from pinn.training.data.deployments import observed_deployments
@@ -28,20 +28,16 @@ def exclusions() -> list[Exclusion]:
     return [Exclusion(), *(Exclusion(models=(models[name],)) for name in sorted(models))]
 
 
-def main() -> None:
-    """Fit, and copy what was fitted."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("checkpoints/kernels"))
-    parser.add_argument("--cache", default="cache", help="where fits are kept by digest")
-    arguments = parser.parse_args()
+def main(out: Path = Path("checkpoints/kernels"), cache: str = "cache") -> None:
+    """Fit, and copy what was fitted; fits are kept by digest in the cache."""
     torch.set_num_threads(1)
-    settings = KernelSettings(released=None, cache=arguments.cache, gpus=())
+    settings = KernelSettings(released=None, cache=cache, gpus=())
     for exclusion in exclusions():
-        folder = arguments.out / exclusion.slug()
+        folder = out / exclusion.slug()
         shutil.rmtree(folder, ignore_errors=True)
         fitted_surrogates(settings, exclusion).save(folder)
         print(folder)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

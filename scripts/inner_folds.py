@@ -13,14 +13,16 @@ model; they compare recipes, no more. They are summed up as the panel's are. Abo
 
 from __future__ import annotations
 
-import argparse
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
+import typer
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
@@ -77,10 +79,12 @@ class Judges:
         )
 
 
-def main(first: str, second: str, overrides: Sequence[str]) -> None:
-    """Print every second model's score and that of all."""
+def main(
+    first: str, overrides: Annotated[list[str] | None, typer.Argument()] = None, second: str = ""
+) -> None:
+    """Print every second model's score, and that of all, under settings as train.py takes them."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("train", overrides=list(overrides))
+        config = compose("train", overrides=overrides or [])
     measured = read_measured(config)
     path = os.environ.get("PINN_WHOLE_STEPS")
     steps = read_panel_steps(Path(path)) if path else []
@@ -150,24 +154,20 @@ def _scored(teacher: Teacher, fit: RunFit, judges: Judges) -> pd.DataFrame:
 def _deployments(teacher: Teacher, fit: RunFit, rows: ServingRows) -> pd.DataFrame:
     beta = teacher.betas(rows.deployments)
     found = simulate_rows(rows, beta, np.tile(fit.alpha, (len(rows.deployments), 1)))
+    each = [rows.deployments[i] for i in rows.deployment]
+    about = pd.DataFrame(
+        {
+            "group": [f"{DEPLOYMENTS}: {one.model.name}" for one in each],
+            "configuration": rows.deployment.astype(str),
+            "gpu": [one.gpu.name for one in each],
+        }
+    )
     tables = [
-        pd.DataFrame(
-            {
-                "group": [
-                    f"{DEPLOYMENTS}: {rows.deployments[i].model.name}" for i in rows.deployment
-                ],
-                "configuration": rows.deployment.astype(str),
-                "metric": metric,
-                "gpu": [rows.deployments[i].gpu.name for i in rows.deployment],
-                "measured_s": measured,
-                "predicted_s": predicted,
-            }
+        about.assign(metric=name, measured_s=measured, predicted_s=predicted)
+        for name, measured, predicted in (
+            ("tpot", rows.tpot_s, found.tpot_s), ("ttft", rows.ttft_s, found.ttft_s)
         )
-        for metric, measured, predicted in (
-            ("tpot", rows.tpot_s, found.tpot_s),
-            ("ttft", rows.ttft_s, found.ttft_s),
-        )
-    ]
+    ]  # fmt: skip
     return pd.concat(tables, ignore_index=True)
 
 
@@ -183,12 +183,7 @@ def _named(rows: ServingRows, part: str) -> ModelSpec:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("first", help="part of a measured model's name")
-    parser.add_argument("--second", default="", help="only these second models")
-    parser.add_argument("overrides", nargs="*", help="settings, as train.py takes them")
-    options = parser.parse_intermixed_args()
     try:
-        main(options.first, options.second, options.overrides)
+        typer.run(main)
     except PinnError as error:
-        parser.exit(1, f"error: {error}\n")
+        sys.exit(f"error: {error}")

@@ -6,30 +6,27 @@ feature registry, of the embedding or of the datasheet costs.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import torch
+import typer
 
 ROOT = Path(__file__).resolve().parents[1]
 # The cases are those of the tests.
 sys.path.append(str(ROOT / "tests" / "export"))
 
 
-def main() -> None:
+def main(
+    checkpoint: Path = ROOT / "checkpoints" / "pinn.safetensors",
+    out: Path = ROOT / "export/go/pinn/testdata",
+) -> None:
     from goldens import write_goldens
     from printed import write_printed
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--checkpoint", type=Path, default=ROOT / "checkpoints" / "pinn.safetensors"
-    )
-    parser.add_argument("--out", type=Path, default=ROOT / "export/go/pinn/testdata")
-    options = parser.parse_args()
     torch.set_num_threads(1)
-    write_goldens(options.checkpoint, options.out)
-    for path in sorted(options.out.iterdir()):
+    write_goldens(checkpoint, out)
+    for path in sorted(out.iterdir()):
         if path.is_file():
             print(f"{path.stat().st_size:10,} bytes  {path.name}")
     for path in write_printed():
@@ -37,4 +34,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

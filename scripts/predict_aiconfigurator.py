@@ -7,7 +7,6 @@ It needs the extra ``peers``; what it wrote is read by ``pinn.training.data.rele
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import importlib.util
 import logging
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import typer
 
 from pinn.common.tables import write_frame
 from pinn.errors import PinnError
@@ -188,27 +188,23 @@ def _database_version(system: str, engine: str) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Mute the package's log below errors."""
-    logger = logging.getLogger(PACKAGE)
-    core = logging.getLogger(f"{PACKAGE}_core")
-    levels = logger.level, core.level
-    logger.setLevel(logging.ERROR)
-    core.setLevel(logging.ERROR)
+    levels = {name: logging.getLogger(name).level for name in (PACKAGE, f"{PACKAGE}_core")}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(levels[0])
-        core.setLevel(levels[1])
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
-def main(folder: str) -> None:
+def main(folder: Path) -> None:
     """Predict every row that is scored anew and write the file."""
     readers = (read_silicon, read_engines, read_other_campaign)
     rows = predict(pd.concat([reader()[0] for reader in readers], ignore_index=True))
-    write_frame(rows, Path(folder) / FILE, float_format="%.6g")
+    write_frame(rows, folder / FILE, float_format="%.6g")
     print(rows["recipe"].replace("", "none").value_counts().to_string())
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", help="where the predictions are written")
-    main(parser.parse_args().folder)
+    typer.run(main)

@@ -12,14 +12,15 @@ release has is left out; ``absent`` is the last release without it, ``since`` th
 
 from __future__ import annotations
 
-import argparse
 import ast
-import csv
 import re
 from pathlib import Path
 
+import typer
+
 from pinn.common.documents import read_json
 from pinn.common.files import data_folder
+from pinn.common.tables import write_rows
 from pinn.engines.recipe import release
 from pinn.specs.model_names import catalog_files
 
@@ -80,13 +81,9 @@ def main(root: Path) -> None:
                 before, since = versions[:first], versions[first : first + 1]
                 if before:  # what the oldest release has says nothing
                     rows.append((engine, part, kind, name, before[-1], *(since or [""])))
-    with (data_folder("engines") / "architectures.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(FIELDS)
-        writer.writerows(rows)
+    table = [dict(zip(FIELDS, row, strict=True)) for row in rows]
+    write_rows(table, FIELDS, data_folder("engines") / "architectures.csv")
 
 
 if __name__ == "__main__":
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    asked.add_argument("sources", type=Path, help="folder of unpacked releases")
-    main(asked.parse_args().sources)
+    typer.run(main)

@@ -15,19 +15,17 @@ marks on that page, with the checkpoint that it is of. The last line of a part i
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
-from calibration_scores import deployments, serving_runs, steps
+import typer
+from calibration_scores import deployments, prior_of, serving_runs, steps
+from page_parts import write_part
 
-from pinn.coefficients.surrogate import Surrogate
 from pinn.common.files import file_sha256, find_checkpoint
-from pinn.engines.deployment import Deployment
-from pinn.server.calibration.prior import Prior, checkpoint_prior
 
 # The files are written by what tests them.
 TESTS = Path(__file__).resolve().parents[1] / "tests"
@@ -51,13 +49,6 @@ def journeys(trials: int) -> Scores:
 
     table = score(prior_of(DEPLOYMENT), trials, workers=None)
     return table, {"within": float(table["within"].mean())}
-
-
-def prior_of(deployment: Deployment) -> Prior:
-    """The checkpoint's own prior of a deployment."""
-    checkpoint = find_checkpoint(None)
-    coefficients = Surrogate.load(checkpoint).coefficients([deployment])
-    return checkpoint_prior(checkpoint, deployment, coefficients)[0]
 
 
 def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
@@ -95,13 +86,8 @@ PARTS: dict[str, tuple[Callable[[int], Scores], Callable[..., pd.DataFrame]]] = 
 }
 
 
-def write_part(page: Path, name: str, shown: pd.DataFrame) -> None:
-    """Put a part's table between its marks, with the checkpoint that it is of."""
-    begin, end = f"<!-- begin scores-{name} -->\n", "<!-- end -->"
-    text = page.read_text()
-    if begin not in text:
-        raise SystemExit(f"{page} has no part {name}: put {begin.strip()} and {end} in it")
-    before, rest = text.split(begin, 1)
+def markdown(shown: pd.DataFrame) -> str:
+    """A part's table, with the checkpoint that it is of."""
     numbers = [pd.api.types.is_numeric_dtype(shown[column]) for column in shown]
     lines = [
         f"| {' | '.join(str(column).replace('_', ' ') for column in shown)} |",
@@ -111,24 +97,19 @@ def write_part(page: Path, name: str, shown: pd.DataFrame) -> None:
         "",
         f"Checkpoint {file_sha256(find_checkpoint(None))[:12]}.",
     ]  # fmt: skip
-    page.write_text(f"{before}{begin}" + "\n".join(lines) + f"\n{end}{rest.split(end, 1)[1]}")
+    return "\n".join(lines)
 
 
-def main() -> None:
-    """Print the tables of one part or of all."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=(*PARTS, "all"))
-    parser.add_argument("--trials", type=int, default=200, help="of round trips, for each kind")
-    parser.add_argument("--page", type=Path, help="page to write the tables into")
-    given = parser.parse_args()
-    for name in PARTS if given.part == "all" else [given.part]:
+def main(part: str, trials: int = 200, page: Path | None = None) -> None:
+    """Print the tables of one part or of all; trials are of round trips, for each kind."""
+    for name in PARTS if part == "all" else [part]:
         score, shown = PARTS[name]
-        table, figures = score(given.trials)
+        table, figures = score(trials)
         print(table.round(2).to_string(index=False))
         print(json.dumps(figures), flush=True)
-        if given.page:
-            write_part(given.page, name, shown(table, figures))
+        if page:
+            write_part([page], f"scores-{name}", markdown(shown(table, figures)))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -9,7 +9,6 @@ whether decode ranks are data-parallel; each model left out, nothing fitted to t
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import typer
 
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork
@@ -375,22 +375,17 @@ def _cells(part: pd.DataFrame) -> list[str]:
     return cells
 
 
-def main() -> None:
-    """Print what was refused and the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--every", type=int, default=1, help="score one row of so many")
-    parser.add_argument("--checkpoint", type=Path, help="the shipped one by default")
-    parser.add_argument("--out", type=Path, help="also write every prediction, as CSV")
-    given = parser.parse_args()
+def main(every: int = 1, checkpoint: Path | None = None, out: Path | None = None) -> None:
+    """Print what was refused and the table, of one row of so many."""
     rows, report = read_disaggregated()
     for reason, count in report.refused.items():
         print(f"{count:6,}  {reason}")
     print(f"{report.accepted:6,}  of {report.read:,} rows are left\n")
-    scores = score_pools(rows.iloc[:: given.every], *networks(given.checkpoint))
+    scores = score_pools(rows.iloc[::every], *networks(checkpoint))
     print(pools_table(scores))
-    if given.out is not None:
-        write_frame(scores, given.out)
+    if out is not None:
+        write_frame(scores, out)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -8,7 +8,6 @@ last line is one JSON document.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import typer
 from simulated_engine import SimulatedEngine
 
 from pinn.coefficients.configurations import canonical, make_deployment
@@ -163,16 +163,12 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return found.assign(**{name: 100 * found[name] for name in percent}).reset_index()
 
 
-def main() -> None:
-    """Print the table, then its rows as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--deployments", type=int, default=40)
-    parser.add_argument("--noise", type=float, nargs="+", default=[0.01, 0.05])
-    given = parser.parse_args()
+def main(count: int = 40, noises: tuple[float, float] = (0.01, 0.05)) -> None:
+    """Print the table of so many deployments, then its rows as JSON."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for seed, (label, deployment) in enumerate(deployments(given.deployments).items()):
-            for noise in given.noise:
+        for seed, (label, deployment) in enumerate(deployments(count).items()):
+            for noise in noises:
                 rows += score(label, deployment, noise, seed, Path(folder))
     found = summary(pd.DataFrame(rows))
     print(found.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
@@ -180,4 +176,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -11,8 +11,6 @@ turn comes. A row is the median of the graph's replays.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -23,9 +21,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 import triton
 import triton.language as tl
+import typer
 from torch import Tensor
 
 DEVICE = "cuda"
@@ -85,7 +85,7 @@ def shapes() -> list[Shape]:
     return list(dict.fromkeys(cut))
 
 
-def kernels(folder: Path | None) -> SimpleNamespace:
+def operators(folder: Path | None) -> SimpleNamespace:
     """The operators, of an installed vLLM or of a folder that holds its Python files."""
     if folder is not None:
         _stand_in("vllm", folder / "vllm")
@@ -289,33 +289,21 @@ def points(
                 yield about | sizes, calls
 
 
-def main() -> None:
+def main(file: Path, kernels: Path | None = None, part: str = "0/1", warm: bool = False) -> None:
     """Time every shape; ``--part 3/16 --warm`` only compiles every 16th, to do so side by side."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, help="CSV to write")
-    parser.add_argument("--kernels", type=Path, help="folder with vLLM's Python files")
-    parser.add_argument("--part", default="0/1", help="the shapes to take, as 3/16")
-    parser.add_argument("--warm", action="store_true", help="compile the kernels and time nothing")
-    given = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("error: no CUDA GPU here: kernels are timed on the GPU that they are for")
-    part, parts = map(int, given.part.split("/"))
-    ops = kernels(given.kernels)
-    with given.file.open("w", newline="") as stream:
-        writer: csv.DictWriter[str] | None = None
-        for shape in shapes()[part::parts]:
-            for row, calls in points(Layer(shape, ops), given.warm):
-                if given.warm:
-                    calls[0]()
-                    continue
-                row["seconds"] = f"{seconds(calls):.4g}"
-                if writer is None:
-                    writer = csv.DictWriter(stream, row, lineterminator="\n")
-                    writer.writeheader()
-                writer.writerow(row)
-            stream.flush()
+    first, step = map(int, part.split("/"))
+    ops, rows = operators(kernels), []
+    for shape in shapes()[first::step]:
+        for row, calls in points(Layer(shape, ops), warm):
+            if warm:
+                calls[0]()
+            else:
+                rows.append(row | {"seconds": f"{seconds(calls):.4g}"})
+        pd.DataFrame(rows).to_csv(file, index=False)
     print(torch.cuda.get_device_name(), torch.__version__, triton.__version__, file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -14,13 +14,13 @@ training did not draw, and prints absolute relative errors of whole steps:
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
+import typer
 
 from pinn.coefficients.trained_network import load_checkpoint
 from pinn.engines.deployment import Deployment
@@ -97,24 +97,22 @@ def errors(
     return pd.DataFrame(table, columns=["", "steps", "median %", "mean %", "p90 %"])
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoints/pinn.safetensors"))
-    parser.add_argument("--released", type=Path, default=Path("checkpoints/kernels"))
-    parser.add_argument("--synthetic", type=int, default=400, help="deployments")
-    parser.add_argument("--catalog", action="store_true", help="every known model instead")
-    parser.add_argument("--gpus", nargs="+", default=["H100-SXM", "H200-SXM", "B200-SXM"])
-    arguments = parser.parse_args()
+def main(
+    checkpoint: Path = Path("checkpoints/pinn.safetensors"),
+    released: Path = Path("checkpoints/kernels"),
+    synthetic: int = 400,
+    catalog: bool = False,
+    gpus: str = "H100-SXM H200-SXM B200-SXM",
+) -> None:
+    """Print the table: of so many synthetic deployments, or of every known model instead."""
     torch.set_num_threads(1)
-    if arguments.catalog:
-        deployments = catalogued(arguments.gpus)
+    if catalog:
+        deployments = catalogued(gpus.split())
     else:
-        gpus = [load_gpu(name) for name in arguments.gpus]
-        deployments = synthetic_deployments(arguments.synthetic, gpus, SEED)
-    found = errors(arguments.checkpoint, arguments.released, deployments)
-    print(found.round(2).to_string(index=False))
+        chips = [load_gpu(name) for name in gpus.split()]
+        deployments = synthetic_deployments(synthetic, chips, SEED)
+    print(errors(checkpoint, released, deployments).round(2).to_string(index=False))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -10,7 +10,6 @@ docs/plan.md again, in as many. The picture of the site's first page is drawn an
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -19,15 +18,18 @@ import shlex
 import tempfile
 import textwrap
 from collections.abc import Callable
-from itertools import chain, takewhile
+from itertools import chain, product, takewhile
 from pathlib import Path
 
 import draw_left_out
 import pandas as pd
 import score_disaggregated
+import typer
+from page_parts import write_part
 from typer.testing import CliRunner
 
 from pinn.coefficients.intervals import read_calibration
+from pinn.common.screen import Grid
 from pinn.interface.commands.main import app
 from pinn.laboratory.commands.evaluate_measured import panel_table
 from pinn.laboratory.engines import networks
@@ -78,19 +80,15 @@ def left_out() -> str:
     found = (
         results[results["held_out"] == "all"].set_index(["split", "metric", "method"]).sort_index()
     )
-    methods = (NETWORK, "aiconfigurator", "roofline")
-    lines = [
-        "| left out | predicted | n | pinn | AIConfigurator | roofline |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
+    grid = Grid.of("left out", "predicted", "n", "pinn", "AIConfigurator", "roofline", text=2)
     for split, metric, what, figure in _SHOWN:
         rows = found.loc[(split, metric)]
         cells = (
             f"{rows.loc[m, 'median']:.1f} / {rows.loc[m, 'mean']:.1f}" if m in rows.index else ""
-            for m in methods
+            for m in (NETWORK, "aiconfigurator", "roofline")
         )
-        lines.append(f"| {what} | {figure} | {rows.loc[NETWORK, 'n']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        grid.add(what, figure, str(rows.loc[NETWORK, "n"]), *cells)
+    return grid.markdown()
 
 
 _RUNS = "serving runs, leave-one-model-out"
@@ -123,14 +121,9 @@ def breakdown() -> str:
 
 def simulation() -> str:
     """A workload, the command that serves it and what that prints, coefficients cut to a few."""
-    here = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "load.yaml").write_text(LOAD)
-        os.chdir(folder)
-        try:
-            printed = run(SIMULATE)
-        finally:
-            os.chdir(here)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("load.yaml").write_text(LOAD)
+        printed = run(SIMULATE)
     wrapped = [textwrap.wrap(line, WIDTH, break_on_hyphens=False) for line in printed.splitlines()]
     lines = list(chain.from_iterable(wrapped))
     table = next(i for i, line in enumerate(lines) if "coefficient" in line)
@@ -141,15 +134,14 @@ def simulation() -> str:
 def intervals() -> str:
     """Nested coverage of the checkpoint's intervals, every left-out model and GPU shown."""
     found = read_calibration(CHECKPOINTS / "pinn.safetensors")
-    lines = ["| left out | | rows | TPOT | TTFT | E2E |", "|---|---|---:|---:|---:|---:|"]
-    cells: dict[tuple[str, str, int], list[str]] = {}
+    cells: dict[tuple[str, str, str], list[str]] = {}
     for row in found.coverage:
-        key = (row["split"], row["name"], row["n"])
-        width = f"{100 * row['median_width']:.0f}"
-        cells.setdefault(key, []).append(f"{100 * row['coverage']:.0f} / {width}")
-    for (split, name, n), values in cells.items():
-        lines.append(f"| {split} | {name} | {n} | {' | '.join(values)} |")
-    return "\n".join(lines)
+        shares = f"{100 * row['coverage']:.0f} / {100 * row['median_width']:.0f}"
+        cells.setdefault((row["split"], row["name"], str(row["n"])), []).append(shares)
+    grid = Grid.of("left out", "name", "rows", "TPOT", "TTFT", "E2E", text=2)
+    for key, values in cells.items():
+        grid.add(*key, *values)
+    return grid.markdown()
 
 
 def serving_runs() -> str:
@@ -165,37 +157,33 @@ def serving_runs() -> str:
     about = table.drop_duplicates(["run", "stage"]).set_index(["run", "stage"])
     means = ["e2e_mean_s", "ttft_mean_s", "itl_mean_s"]
     tails = ["e2e_p90_s", "e2e_p99_s"]
-    lines = [
-        "| model | load | req/s | E2E, TTFT, ITL ms | left out: E2E, TTFT, ITL | E2E p90, p99 | "
-        "trained on: E2E, TTFT, ITL | E2E p90, p99 |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    grid = Grid.of(
+        "model", "load", "req/s", "E2E, TTFT, ITL ms", "left out: E2E, TTFT, ITL", "E2E p90, p99",
+        "trained on: E2E, TTFT, ITL", "E2E p90, p99", text=2,
+    )  # fmt: skip
     for key, row in about.iterrows():
         cells = [" ".join(f"{1e3 * measured.loc[key, figure]:.4g}" for figure in means)]
-        for method in (NETWORK + LEFT_OUT, NETWORK):
-            for figures in (means, tails):
-                cells.append(" ".join(f"{errors.loc[key, (method, f)]:+.1f}" for f in figures))
-        lines.append(
-            f"| {row['model']} | {row['load']} | {row['rate_per_s']:g} | {' | '.join(cells)} |"
-        )
-    return "\n".join(lines)
+        for method, figures in product((NETWORK + LEFT_OUT, NETWORK), (means, tails)):
+            cells.append(" ".join(f"{errors.loc[key, (method, f)]:+.1f}" for f in figures))
+        grid.add(row["model"], row["load"], f"{row['rate_per_s']:g}", *cells)
+    return grid.markdown()
 
 
 def beta() -> str:
-    lines = ["| feature | unit of beta | what it measures |", "|---|---|---|"]
+    grid = Grid.of("feature", "unit of beta", "what it measures", text=3)
     for feature in STEP_FEATURES.values():
         unit = "x datasheet time" if feature.unit == "1" else feature.unit
-        lines.append(f"| `{feature.name}` | {unit} | {feature.meaning} |")
-    return "\n".join(lines)
+        grid.add(f"`{feature.name}`", unit, feature.meaning)
+    return grid.markdown()
 
 
 def alpha() -> str:
-    lines = ["| feature | unit of alpha | prior | in the Go simulator |", "|---|---|---|---|"]
+    grid = Grid.of("feature", "unit of alpha", "prior", "in the Go simulator", text=4)
     for feature in REQUEST_FEATURES.values():
         unit = "x step time" if feature.unit == "1" else feature.unit
         seen = "yes" if feature.in_simulator else "no"
-        lines.append(f"| `{feature.name}` | {unit} | {feature.prior:g} | {seen} |")
-    return "\n".join(lines)
+        grid.add(f"`{feature.name}`", unit, f"{feature.prior:g}", seen)
+    return grid.markdown()
 
 
 def calibration(steps: Path) -> str:
@@ -285,12 +273,8 @@ SCORES: dict[str, Callable[[], str]] = {
 _PLAN = re.compile(r"\$ cat load\.yaml\n(.*?)\n\n(\$ pinn plan .*?[^\\]\n).*?```", re.S)
 
 
-def plans(text: str) -> str:
-    """A page whose plans are typed again, each with the load that it shows."""
-    return _PLAN.sub(_typed, text)
-
-
-def _typed(block: re.Match[str]) -> str:
+def typed_plan(block: re.Match[str]) -> str:
+    """A plan typed again, with the load that it shows."""
     load, typed = block.groups()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("load.yaml").write_text(load)
@@ -298,28 +282,15 @@ def _typed(block: re.Match[str]) -> str:
     return f"$ cat load.yaml\n{load}\n\n{typed}{printed}\n```"
 
 
-def main() -> None:
+def main(scores: bool = False, plans: bool = False) -> None:
     """Make the parts, then write each into its page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--scores", action="store_true", help="also what takes minutes")
-    parser.add_argument("--plans", action="store_true", help="also the plans, which take minutes")
-    wanted = parser.parse_args()
-    parts = PARTS | (SCORES if wanted.scores else {})
-    made = {name: make() for name, make in parts.items()}
-    texts = {page: page.read_text() for page in PAGES}
+    made = {name: make() for name, make in (PARTS | (SCORES if scores else {})).items()}
     for name, part in made.items():
-        begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
-        page = next((page for page, text in texts.items() if begin in text), None)
-        if page is None:
-            raise SystemExit(f"no page has the part {name}: put {begin.strip()} and {end} in one")
-        before, rest = texts[page].split(begin, 1)
-        texts[page] = f"{before}{begin}{part}\n{end}{rest.split(end, 1)[1]}"
-    if wanted.plans:
-        texts[PLAN_PAGE] = plans(texts[PLAN_PAGE])
-    for page, text in texts.items():
-        page.write_text(text)
+        write_part(PAGES, name, part)
+    if plans:
+        PLAN_PAGE.write_text(_PLAN.sub(typed_plan, PLAN_PAGE.read_text()))
     draw_left_out.main()
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.coefficients.surrogate import Surrogate
+from calibration_scores import prior_of
 from pinn.common.files import find_checkpoint
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -20,7 +20,6 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.laboratory.folds import LEFT_OUT_FOLDER
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, SharedPrefix
 from pinn.server.calibration.benchmarks import calibrate_to_benchmarks, simulated_rows
-from pinn.server.calibration.prior import checkpoint_prior
 from pinn.training.data.measured_runs import PROMPT_RANGE, MeasuredRun, read_measured_runs
 from pinn.training.data.serving_runs import workload
 
@@ -83,12 +82,9 @@ def _stages(run: MeasuredRun) -> list[BenchmarkRun]:
 
 
 def _server(deployment: Deployment, loads: list[BenchmarkRun]) -> list[dict[str, object]]:
-    checkpoint = find_checkpoint(None)
     slug = Exclusion(models=(deployment.model,)).slug()
-    left_out = checkpoint.with_name(LEFT_OUT_FOLDER) / f"{slug}.safetensors"
-    network = left_out if left_out.is_file() else checkpoint
-    coefficients = Surrogate.load(network).coefficients([deployment])
-    prior, _ = checkpoint_prior(checkpoint, deployment, coefficients)
+    left_out = find_checkpoint(None).with_name(LEFT_OUT_FOLDER) / f"{slug}.safetensors"
+    prior = prior_of(deployment, left_out if left_out.is_file() else None)
     before = _e2e_errors(loads, deployment, prior.mean)
     rows = []
     for i, train in enumerate(loads):

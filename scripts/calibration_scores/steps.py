@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from calibration_scores import prior_of
 from pinn.coefficients.intervals import NORMAL_QUANTILE
-from pinn.coefficients.surrogate import Surrogate
-from pinn.common.files import find_checkpoint
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import sum_batches
@@ -26,7 +25,7 @@ from pinn.server.calibration.calibrate import (
     chosen,
     read_intervals,
 )
-from pinn.server.calibration.prior import Prior, all_features, checkpoint_prior
+from pinn.server.calibration.prior import Prior, all_features
 from pinn.server.traces.ingestion import ingest_steps
 from pinn.server.traces.trace_tables import Target
 from pinn.specs.batch import parse_batch
@@ -57,12 +56,7 @@ def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
         traces = ingest_steps(found[0], Path(scratch) / "tables", _TARGET)
         deployment = traces.deployment()
         intervals = read_intervals(traces, deployment)
-    checkpoint = find_checkpoint(None)
-    coefficients = Surrogate.load(checkpoint).coefficients([deployment])
-    prior, missing = checkpoint_prior(checkpoint, deployment, coefficients)
-    if missing:
-        raise PinnError(missing)
-    return deployment, intervals, prior
+    return deployment, intervals, prior_of(deployment)
 
 
 def score() -> tuple[pd.DataFrame, dict[str, float]]:

@@ -1,0 +1,16 @@
+"""Parts of pages that scripts write, between ``<!-- begin NAME -->`` and ``<!-- end -->``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def write_part(pages: Iterable[Path], name: str, part: str) -> None:
+    """Put a part between its marks, on the first of the pages that has them."""
+    begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
+    page = next((page for page in pages if begin in page.read_text()), None)
+    if page is None:
+        raise SystemExit(f"no page has the part {name}: put {begin.strip()} and {end} in one")
+    before, rest = page.read_text().split(begin, 1)
+    page.write_text(f"{before}{begin}{part}\n{end}{rest.split(end, 1)[1]}")
