@@ -11,14 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pinn.common.documents import (
-    MOST_CONFIGURATIONS,
-    CsvTable,
-    check_size,
-    read_json,
-    read_yaml,
-    written,
-)
+from pinn.common import documents
 from pinn.common.files import given_path
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import unread_notice
@@ -94,7 +87,7 @@ def _cell(name: str, text: str) -> Any:
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise PinnError(f"{where} must be text, got {written(value)}: put it in quotes")
+        raise PinnError(f"{where} must be text, got {documents.written(value)}: put it in quotes")
     return value.strip()
 
 
@@ -196,7 +189,7 @@ def check_configurations(count: int, where: str = "") -> None:
     Raises:
         PinnError: If there are more.
     """
-    check_size(count, MOST_CONFIGURATIONS, f"{where}configurations", "split it")
+    documents.check_size(count, documents.MOST_CONFIGURATIONS, f"{where}configurations", "split it")
 
 
 def parse_grid(text: str) -> list[dict[str, Any]]:
@@ -283,7 +276,7 @@ def typed_configurations(typed: str | Path) -> list[dict[str, Any]]:
 
 
 def _from_csv(path: Path) -> list[dict[str, Any]]:
-    table = CsvTable(path)
+    table = documents.CsvTable(path)
     found: list[dict[str, Any]] = []
     for line, values in table.rows():
         check_configurations(len(found) + 1, f"{path}: ")
@@ -294,7 +287,9 @@ def _from_csv(path: Path) -> list[dict[str, Any]]:
 
 def _from_tree(path: Path) -> list[dict[str, Any]]:
     where = f"{path}: "
-    tree = read_json(path) if path.suffix.lower() == ".json" else read_yaml(path)
+    tree = (
+        documents.read_json(path) if path.suffix.lower() == ".json" else documents.read_yaml(path)
+    )
     if isinstance(tree, dict):
         return expand_grid(_named(tree, where), where)
     if tree is not None and not isinstance(tree, list):

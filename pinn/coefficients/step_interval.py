@@ -7,15 +7,7 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-from pinn.coefficients.intervals import (
-    REFERENCE_BATCH,
-    KernelDistance,
-    Situation,
-    StatedIntervals,
-    kind_of,
-    nearest_kind,
-    place_of,
-)
+from pinn.coefficients import intervals
 from pinn.common.files import find_kernels
 from pinn.common.store import remembered_value
 from pinn.engines.deployment import Deployment
@@ -57,8 +49,8 @@ def _served(checkpoint: Path) -> dict[str, Any]:
 
 
 def locate(
-    checkpoint: Path, deployment: Deployment, batch: str = REFERENCE_BATCH
-) -> KernelDistance:
+    checkpoint: Path, deployment: Deployment, batch: str = intervals.REFERENCE_BATCH
+) -> intervals.KernelDistance:
     """How far a step of a deployment lies from the kernels that a checkpoint learned from.
 
     Raises:
@@ -69,7 +61,7 @@ def locate(
 
 def locate_each(
     checkpoint: Path, deployment: Deployment, batches: Sequence[str]
-) -> list[KernelDistance]:
+) -> list[intervals.KernelDistance]:
     """How far steps of a deployment lie from the kernels that a checkpoint learned from.
 
     Raises:
@@ -83,7 +75,7 @@ def locate_each(
         )
     # The JSON file holds the hash of the file beside it.
     found = remembered_value(_distances, folder / "kernels.json", deployment, list(batches))
-    return [KernelDistance(**each) for each in found]
+    return [intervals.KernelDistance(**each) for each in found]
 
 
 def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
@@ -114,13 +106,13 @@ def _outside(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
 # How wide the interval of one step's time is.
 
 
-def situation_of(checkpoint: Path, deployment: Deployment, batch: str) -> Situation:
+def situation_of(checkpoint: Path, deployment: Deployment, batch: str) -> intervals.Situation:
     """Where a step lies from what was measured."""
     distance = locate(checkpoint, deployment, batch)
-    return Situation(deployment, distance, gpu_is_known(checkpoint, deployment))
+    return intervals.Situation(deployment, distance, gpu_is_known(checkpoint, deployment))
 
 
-def step_half_width(calibration: StatedIntervals, gpu_known: bool, batch: str) -> float:
+def step_half_width(calibration: intervals.StatedIntervals, gpu_known: bool, batch: str) -> float:
     """Half-width of a step's interval in log units; with prefill work the wider of two.
 
     TTFT teaches the half-width of steps with prompts, TPOT that of all.
@@ -144,7 +136,9 @@ _NAMED = 4
 
 
 def describe_trust(
-    situation: Situation, outside: Mapping[str, float], calibration: StatedIntervals
+    situation: intervals.Situation,
+    outside: Mapping[str, float],
+    calibration: intervals.StatedIntervals,
 ) -> dict[str, Any]:
     """What left-out data of the same kind showed, ready for JSON.
 
@@ -166,8 +160,8 @@ def describe_trust(
         _outside_words(outside),
     ]
     return {
-        "kind": kind_of(situation.deployment.model),
-        "place": place_of(situation),
+        "kind": intervals.kind_of(situation.deployment.model),
+        "place": intervals.place_of(situation),
         "kernel_distance": situation.distance.total,
         "by_operator": dict(situation.distance.by_operator),
         "beyond_left_out": beyond,
@@ -175,10 +169,10 @@ def describe_trust(
     }
 
 
-def _shown(situation: Situation, calibration: StatedIntervals) -> str:
+def _shown(situation: intervals.Situation, calibration: intervals.StatedIntervals) -> str:
     """How wrong left-out rows of the kind were, or of the nearest kind that there is."""
-    kind, place = kind_of(situation.deployment.model), place_of(situation)
-    found = nearest_kind(calibration.kinds, kind, place)
+    kind, place = intervals.kind_of(situation.deployment.model), intervals.place_of(situation)
+    found = intervals.nearest_kind(calibration.kinds, kind, place)
     asked = f"{kind} on {place}"
     asked = asked[0].upper() + asked[1:]
     models = "1 model" if found.models == 1 else f"{found.models} models"
@@ -192,7 +186,7 @@ def _shown(situation: Situation, calibration: StatedIntervals) -> str:
     return f"{asked}: no left-out row was of that kind; step times of {found.words} {off}"
 
 
-def _distance_words(situation: Situation, farthest: float, beyond: bool) -> str:
+def _distance_words(situation: intervals.Situation, farthest: float, beyond: bool) -> str:
     text = (
         "weighted by time, its kernels' sizes and GPUs differ from measured ones by a factor of "
         f"{situation.distance.factor:.2f}"

@@ -12,13 +12,8 @@ from jaxtyping import Int
 
 from pinn.common.screen import Grid
 from pinn.common.store import remembered_folder
+from pinn.kernels import mixer_operators
 from pinn.kernels.exclusion import Exclusion
-from pinn.kernels.mixer_operators import (
-    MIXER_OPERATORS,
-    MixerOperator,
-    operator_terms,
-    read_mixer_kernels,
-)
 from pinn.kernels.operator import Operator, TrainingPlan
 from pinn.kernels.surrogate import OperatorSurrogate, fit_terms
 from pinn.kernels.surrogates import OPERATORS, KernelSurrogates
@@ -222,16 +217,18 @@ def mixer_errors(
     """
     known = {name: load_gpu(name) for name in SYSTEMS} if systems is None else systems
     found: list[dict[str, object]] = []
-    for name in operators or MIXER_OPERATORS:
-        found += _of_operator(MIXER_OPERATORS[name], known)
+    for name in operators or mixer_operators.MIXER_OPERATORS:
+        found += _of_operator(mixer_operators.MIXER_OPERATORS[name], known)
     return pd.DataFrame(found, columns=list(_MIXER_COLUMNS))
 
 
 def _of_operator(
-    operator: MixerOperator, systems: Mapping[str, GpuSpec]
+    operator: mixer_operators.MixerOperator, systems: Mapping[str, GpuSpec]
 ) -> Iterator[dict[str, object]]:
-    rows, _ = read_mixer_kernels(operator, systems)
-    terms = operator_terms(operator, rows, {gpu.name: gpu for gpu in systems.values()})
+    rows, _ = mixer_operators.read_mixer_kernels(operator, systems)
+    terms = mixer_operators.operator_terms(
+        operator, rows, {gpu.name: gpu for gpu in systems.values()}
+    )
     seconds, gpu = rows["seconds"].to_numpy(), rows["gpu"].to_numpy()
     fold = fold_of_rows(rows, operator.group)
     predicted = np.zeros(len(rows))

@@ -13,14 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from pinn.coefficients import kernel_distance
 from pinn.coefficients.interval_fit import GAINS, METRICS, left_out_column
-from pinn.coefficients.kernel_distance import (
-    DESCRIPTION,
-    Step,
-    decode_step,
-    described_steps,
-    shape_of,
-)
 from pinn.common.files import json_text, replace_atomically, write_whole
 from pinn.common.screen import still
 from pinn.common.store import remembered_table
@@ -208,7 +202,7 @@ METHOD = "network"
 #: predicted E2E, ``shape`` is the same for models of equal shape.
 COLUMNS = (
     "split", "row_id", "model", "shape", "gpu", "group", "concurrency", "prompt_tokens",
-    "output_tokens", "ttft_share", *GAINS, *DESCRIPTION, *METRICS,
+    "output_tokens", "ttft_share", *GAINS, *kernel_distance.DESCRIPTION, *METRICS,
 )  # fmt: skip
 
 
@@ -268,11 +262,13 @@ def described_errors(
 
 def mean_steps(
     deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
-) -> list[Step]:
+) -> list[kernel_distance.Step]:
     """The step in the middle of each row's load: ``concurrency`` and lengths are its columns."""
     values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
     each = zip(deployments, values, strict=True)
-    return [(deployment, decode_step(*load), gpu_known) for deployment, load in each]
+    return [
+        (deployment, kernel_distance.decode_step(*load), gpu_known) for deployment, load in each
+    ]
 
 
 def _read_predictions(folder: Path) -> pd.DataFrame:
@@ -310,10 +306,10 @@ def _described(
         kernels = surrogates(held_out_kernels(str(split), test))
         deployments = [of_row[name] for name in part["row_id"]]
         steps = mean_steps(deployments, part, left_out_column(str(split)) != "gpu")
-        known = remembered_table(described_steps, kernels, steps, root=root)
+        known = remembered_table(kernel_distance.described_steps, kernels, steps, root=root)
         about = part.reset_index(drop=True).assign(
             gpu=[deployment.gpu.name for deployment in deployments],
-            shape=[shape_of(deployment.model) for deployment in deployments],
+            shape=[kernel_distance.shape_of(deployment.model) for deployment in deployments],
         )
         found.append(pd.concat([about, known], axis=1))
     together = pd.concat(found, ignore_index=True)

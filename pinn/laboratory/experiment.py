@@ -22,37 +22,9 @@ from pinn.coefficients.intervals import calibration_path, write_calibration
 from pinn.coefficients.trained_network import Checkpoint, save_checkpoint
 from pinn.common.tables import write_frame
 from pinn.kernels.exclusion import Exclusion
+from pinn.laboratory import folds, methods, serving_runs
 from pinn.laboratory.crossvalidation import cross_validate
-from pinn.laboratory.folds import (
-    calibrate_folds,
-    fold_networks,
-    keep_networks,
-    publish,
-    split_folds,
-)
-from pinn.laboratory.methods import (
-    Measured,
-    kernel_fits,
-    kernel_methods,
-    make_repeatable,
-    peer,
-    read_measured,
-    recipe_sha256,
-    roofline,
-    serving_learner,
-    without_kernels,
-)
 from pinn.laboratory.metrics import group_masks, print_results, summarize
-from pinn.laboratory.serving_runs import (
-    print_scores,
-    print_summary,
-    ranking_inversions,
-    run_folds,
-    run_results,
-    score_learned,
-    score_left_out,
-    summarize_runs,
-)
 from pinn.physics.descriptors import embed
 from pinn.training.data.released import released_predictions
 from pinn.training.data.splits import named_splits
@@ -72,10 +44,10 @@ def run_experiment(config: DictConfig) -> dict[str, Any]:
     Raises:
         PinnError: If data or configuration cannot be used.
     """
-    make_repeatable(config)
+    methods.make_repeatable(config)
     folder = Path(config.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    measured = read_measured(config)
+    measured = methods.read_measured(config)
     summary: dict[str, Any] = {"experiment": config.experiment_name, "folder": str(folder)}
     summary["serving_runs"] = len(measured.runs)
     results, scores = pd.DataFrame(), pd.DataFrame()
@@ -88,17 +60,17 @@ def run_experiment(config: DictConfig) -> dict[str, Any]:
         summary["checkpoint"] = str(path)
         if config.evaluation.splits and config.kernels.enabled:
             # Intervals from everything that the folds left out, their networks beside them.
-            networks = fold_networks(config, measured, folder)
-            keep_networks(networks, folder)
-            found = calibrate_folds(config, measured, networks, path)
+            networks = folds.fold_networks(config, measured, folder)
+            folds.keep_networks(networks, folder)
+            found = folds.calibrate_folds(config, measured, networks, path)
             write_calibration(found, calibration_path(path))
         if config.publish:
-            summary["published"] = str(publish(path, Path(config.publish)))
+            summary["published"] = str(folds.publish(path, Path(config.publish)))
     return summary
 
 
 def _evaluate(
-    config: DictConfig, measured: Measured, folder: Path
+    config: DictConfig, measured: methods.Measured, folder: Path
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Score every method on every split; tables go to disk first and are printed from there.
 
@@ -107,25 +79,28 @@ def _evaluate(
     """
     splits = named_splits(config.evaluation.splits, measured.observations, folder / "splits")
     scores = pd.DataFrame()
-    methods = [roofline(), *without_kernels(config)]
+    compared = [methods.roofline(), *methods.without_kernels(config)]
     if config.kernels.enabled:
-        fits = kernel_fits(config, measured.runs, folder)
-        runs_out = run_folds(measured.rows, measured.runs)
+        fits = methods.kernel_fits(config, measured.runs, folder)
+        runs_out = serving_runs.run_folds(measured.rows, measured.runs)
         learn_all(
             fits.learner,
-            [*split_folds(splits, measured), *(fold for fold, _ in runs_out)],
+            [*folds.split_folds(splits, measured), *(fold for fold, _ in runs_out)],
             fits.root,
             instantiate(config.workers),
         )
-        methods += kernel_methods(fits)
+        compared += methods.kernel_methods(fits)
         if runs_out:
-            scores = score_left_out(fits.learner, runs_out, fits.root)
-    methods.append(peer("aiconfigurator", released_predictions()))
-    mark = json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
-    predictions = cross_validate(measured.rows, splits, methods, folder, mark)
+            scores = serving_runs.score_left_out(fits.learner, runs_out, fits.root)
+    compared.append(methods.peer("aiconfigurator", released_predictions()))
+    mark = json_sha256(methods.recipe_sha256(config), measured.data_sha256, code_sha256())
+    predictions = cross_validate(measured.rows, splits, compared, folder, mark)
     write_frame(predictions, folder / "predictions.csv")
     groups = group_masks(config.evaluation.groups, measured.rows, predictions)
-    tables = [summarize(predictions, groups), *([run_results(scores)] if len(scores) else [])]
+    tables = [
+        summarize(predictions, groups),
+        *([serving_runs.run_results(scores)] if len(scores) else []),
+    ]
     write_frame(pd.concat(tables, ignore_index=True), folder / "results.csv")
     results = pd.read_csv(folder / "results.csv")
     print_results(results)
@@ -134,7 +109,7 @@ def _evaluate(
 
 def _fit_all(
     config: DictConfig,
-    measured: Measured,
+    measured: methods.Measured,
     results: pd.DataFrame,
     scores: pd.DataFrame,
     folder: Path,
@@ -143,23 +118,26 @@ def _fit_all(
     kernels: dict[str, Any] = {}
     scalars: dict[str, Any] = {}
     if config.kernels.enabled:
-        fits = kernel_fits(config, measured.runs, folder)
+        fits = methods.kernel_fits(config, measured.runs, folder)
         whole = Fold(measured.rows, measured.runs, Exclusion())
         learned = learn_fold(fits.learner, whole, fits.root)
         network, surrogates = learned.network, learned.teacher.kernels
         kernels = {"digest": surrogates.digest(), **surrogates.metadata}
         scalars = learned.fit.to_json()
         if measured.runs:
-            trained_on = score_learned(learned, measured.runs)
+            trained_on = serving_runs.score_learned(learned, measured.runs)
             scores = pd.concat([scores, trained_on], ignore_index=True)
     else:
-        network = serving_learner(config).learn(measured.rows, folder / "logs" / "all")
+        network = methods.serving_learner(config).learn(measured.rows, folder / "logs" / "all")
     if len(scores):
         write_frame(scores, folder / "serving_runs.csv", float_format="%.6g")
         table = pd.read_csv(folder / "serving_runs.csv", dtype={"stage": str})
-        print_scores(table)
+        serving_runs.print_scores(table)
         for method, part in table.groupby("method", sort=False):
-            print_summary(summarize_runs(part), {str(method): ranking_inversions(part)})
+            serving_runs.print_summary(
+                serving_runs.summarize_runs(part),
+                {str(method): serving_runs.ranking_inversions(part)},
+            )
     metadata = _metadata(config, measured, network) | {
         "kernels": kernels,
         "scalars": scalars,
@@ -175,7 +153,7 @@ def _fit_all(
 
 
 def _metadata(
-    config: DictConfig, measured: Measured, network: CoefficientNetwork
+    config: DictConfig, measured: methods.Measured, network: CoefficientNetwork
 ) -> dict[str, Any]:
     sources = [measured.manifest.to_json()]
     if measured.report is not None:
@@ -185,7 +163,7 @@ def _metadata(
         "experiment": config.experiment_name,
         "command": "python train.py " + " ".join(sys.argv[1:]),
         "date": datetime.now(UTC).date().isoformat(),
-        "recipe_sha256": recipe_sha256(config),
+        "recipe_sha256": methods.recipe_sha256(config),
         "data_sha256": measured.data_sha256,
         "code_sha256": code_sha256(),
         "parameters": network.parameter_count,

@@ -152,6 +152,16 @@ def formula(name: str, learn: Callable[..., Predictor], bases: Bases, *given: An
     return Method(name, partial(learn, bases, *given), recipe=digest.hexdigest())
 
 
+def fitted_formulas(observations: pd.DataFrame) -> list[Method]:
+    """Formulas whose few coefficients are fitted."""
+    counts, floors = (row_bases(observations, basis) for basis in (token_counts, phase_floors))
+    return [
+        formula("roofline, constant efficiencies", learn_linear, floors),
+        formula("blackbox", learn_linear, counts),
+        formula("blackbox, per configuration", learn_per_deployment, counts),
+    ]
+
+
 def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
     """Non-negative coefficients of a step basis, one vector for everything.
 

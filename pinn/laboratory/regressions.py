@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from jaxtyping import Bool, Float
 
 from pinn.common.files import file_sha256
 from pinn.errors import PinnError
-from pinn.laboratory.formulas import Bases
+from pinn.laboratory.formulas import Bases, hierarchical_basis, row_bases
 from pinn.laboratory.methods import Method, Prediction, Predictor
 from pinn.physics.descriptors import embed
 from pinn.training.serving_rows import ServingRows
@@ -25,6 +26,40 @@ Inputs = tuple[Float[np.ndarray, "n inputs"], Float[np.ndarray, "n inputs"]]
 Setting = Mapping[str, Any]
 
 _FOLDS = 3
+
+#: Columns of a load.
+_LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
+
+#: Strengths of ridge and lasso; linear in seconds, as the decomposition is.
+_LINEAR: list[Setting] = [
+    {"alpha": alpha, "log": False, "over_floor": False} for alpha in np.logspace(-6, 0, 7).tolist()
+]
+#: Depth and number of trees, on the time itself or over the floor.
+_TREES: list[Setting] = [
+    {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05}
+    | {"log": True, "over_floor": over}
+    for depth, trees in ((2, 150), (3, 300))
+    for over in (False, True)
+]
+#: Decay of the weights, on the time itself or over the floor.
+_MLP: list[Setting] = [
+    {"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150}
+    | {"log": True, "over_floor": over}
+    for decay in (1e-2, 1.0)
+    for over in (False, True)
+]
+
+
+def tuned_regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
+    """Ridge and lasso on the hierarchical decomposition; trees and an MLP on everything."""
+    decomposed = partial(on_bases, row_bases(observations, hierarchical_basis))
+    inputs = partial(everything, observations.set_index("row_id")[_LOAD])
+    return [
+        regression("HFD-TL, ridge", "ridge", decomposed, _LINEAR, seed),
+        regression("HFD-TL, lasso", "lasso", decomposed, _LINEAR, seed),
+        regression("gradient-boosted trees", "trees", inputs, _TREES, seed),
+        regression("plain MLP", "mlp", inputs, _MLP, seed),
+    ]
 
 
 def regression(
@@ -167,29 +202,3 @@ def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
         for some, floor in pairs
     )
     return tpot, ttft
-
-
-def linear_settings() -> list[Setting]:
-    """Strengths of ridge and lasso; linear in seconds, as the decomposition is."""
-    alphas = np.logspace(-6, 0, 7).tolist()
-    return [{"alpha": alpha, "log": False, "over_floor": False} for alpha in alphas]
-
-
-def tree_settings() -> list[Setting]:
-    """Depth and number of trees, on the time itself or over the floor."""
-    return [
-        {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05}
-        | {"log": True, "over_floor": over}
-        for depth, trees in ((2, 150), (3, 300))
-        for over in (False, True)
-    ]
-
-
-def mlp_settings() -> list[Setting]:
-    """Decay of the weights, on the time itself or over the floor."""
-    return [
-        {"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150}
-        | {"log": True, "over_floor": over}
-        for decay in (1e-2, 1.0)
-        for over in (False, True)
-    ]

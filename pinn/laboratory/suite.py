@@ -23,57 +23,11 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.interface.exports.blis_features import BlisSums, blis_features
 from pinn.interface.exports.blis_model import blis_model
+from pinn.laboratory import crossvalidation, formulas, methods, metrics
 from pinn.laboratory.comparison import rank
-from pinn.laboratory.crossvalidation import (
-    adopt,
-    cells,
-    compute,
-    described_errors,
-    missing,
-    read_cells,
-)
 from pinn.laboratory.decisions import decide, decision_table
 from pinn.laboratory.folds import shipped_predictions, shipped_runs
-from pinn.laboratory.formulas import (
-    formula,
-    hierarchical_basis,
-    learn_linear,
-    learn_per_deployment,
-    phase_floors,
-    published,
-    row_bases,
-    token_counts,
-)
-from pinn.laboratory.methods import (
-    Measured,
-    Method,
-    kernel_fits,
-    kernel_methods,
-    kernel_settings,
-    make_repeatable,
-    peer,
-    read_measured,
-    recipe_sha256,
-    roofline,
-    without_kernels,
-)
-from pinn.laboratory.metrics import (
-    METRICS,
-    group_masks,
-    print_decisions,
-    print_overview,
-    print_results,
-    summarize,
-    with_correlation,
-)
-from pinn.laboratory.regressions import (
-    everything,
-    linear_settings,
-    mlp_settings,
-    on_bases,
-    regression,
-    tree_settings,
-)
+from pinn.laboratory.regressions import tuned_regressions
 from pinn.laboratory.report.write import write_report
 from pinn.physics.batch_sums import BatchSums
 from pinn.training.data.released import released_predictions
@@ -100,19 +54,21 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     Raises:
         PinnError: If data or configuration cannot be used.
     """
-    make_repeatable(config)
+    methods.make_repeatable(config)
     doing("reading measurements and kernels")
     folder = Path(config.output_dir)
-    measured = read_measured(config)
+    measured = methods.read_measured(config)
     observations, rows = measured.observations, measured.rows
-    mark = json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
+    mark = json_sha256(methods.recipe_sha256(config), measured.data_sha256, code_sha256())
     splits = named_splits(config.evaluation.splits, observations, folder / "splits")
-    wanted = cells(splits, published_methods(observations), folder, mark)
-    slow = cells(splits, _learned(config, measured), folder, mark)
-    adopt(wanted + slow, [Path(other) for other in config.cells_from])
+    wanted = crossvalidation.cells(splits, published_methods(observations), folder, mark)
+    slow = crossvalidation.cells(splits, _learned(config, measured), folder, mark)
+    crossvalidation.adopt(wanted + slow, [Path(other) for other in config.cells_from])
     to_make = wanted if config.fast else wanted + slow
-    compute(rows, missing(to_make), instantiate(config.workers))
-    predictions = read_cells([cell for cell in wanted + slow if cell.path.is_file()])
+    crossvalidation.compute(rows, crossvalidation.missing(to_make), instantiate(config.workers))
+    predictions = crossvalidation.read_cells(
+        [cell for cell in wanted + slow if cell.path.is_file()]
+    )
     skipped: dict[str, str] = {}
     runs = kept = None
     try:
@@ -128,23 +84,25 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
         except PinnError as error:
             skipped["shipped predictions"] = str(error)
     predictions = pd.concat([predictions, kept], ignore_index=True)
-    if left := missing(slow):
+    if left := crossvalidation.missing(slow):
         fits = len({cell.logs for cell in left})
         skipped["fits"] = f"{fits} are not made yet: pinn evaluate without --fast makes them"
     summary = _tables(folder, predictions, config.evaluation.groups, rows, groups)
     return _finish(config, folder, summary, skipped)
 
 
-def _learned(config: DictConfig, measured: Measured) -> list[Method]:
+def _learned(config: DictConfig, measured: methods.Measured) -> list[methods.Method]:
     """Methods that are fitted, cheap ones first."""
-    methods: list[Method] = [
-        *formulas(measured.observations),
-        *regressions(measured.observations, config.seed),
-        *without_kernels(config),
+    found: list[methods.Method] = [
+        *formulas.fitted_formulas(measured.observations),
+        *tuned_regressions(measured.observations, config.seed),
+        *methods.without_kernels(config),
     ]
     if config.kernels.enabled:
-        methods += kernel_methods(kernel_fits(config, measured.runs, Path(config.output_dir)))
-    return methods
+        found += methods.kernel_methods(
+            methods.kernel_fits(config, measured.runs, Path(config.output_dir))
+        )
+    return found
 
 
 def _groups(observations: pd.DataFrame, runs: pd.DataFrame | None) -> pd.Series:
@@ -166,16 +124,17 @@ def _tables(
     predictions = predictions.drop(columns=["group"], errors="ignore")
     path = folder / "predictions.parquet"
     replace_atomically(path, partial(predictions.to_parquet, index=False))
-    masks = group_masks(group_names, rows, predictions)
+    masks = metrics.group_masks(group_names, rows, predictions)
     write_frame(
-        with_correlation(summarize(predictions, masks), predictions), folder / "results.csv"
+        metrics.with_correlation(metrics.summarize(predictions, masks), predictions),
+        folder / "results.csv",
     )
     results = pd.read_csv(folder / "results.csv")
-    ranking = rank(predictions, groups, METRICS, NOT_FOR_UNSEEN)
+    ranking = rank(predictions, groups, metrics.METRICS, NOT_FOR_UNSEEN)
     write_frame(ranking, folder / "ranking.csv")
     observations = read_observations(folder / "observations" / "silicon.parquet")
     write_frame(decision_table(decide(predictions, observations)), folder / "decisions.csv")
-    print_overview(results, ranking)
+    metrics.print_overview(results, ranking)
     return {
         "folder": str(folder),
         "predictions": str(path),
@@ -205,8 +164,8 @@ def _finish(
     write_json_file(folder / "evaluation.json", summary, indent=1)
     if not config.fast:
         results = pd.read_csv(folder / "results.csv")
-        print_results(results, evidence=EVIDENCE)
-        print_decisions(pd.read_csv(folder / "decisions.csv"))
+        metrics.print_results(results, evidence=EVIDENCE)
+        metrics.print_decisions(pd.read_csv(folder / "decisions.csv"))
         for what, why in skipped.items():
             print(f"{what}: {why}", file=sys.stderr)
     say(f"All of it: {page}, results.csv and ranking.csv beside it.")
@@ -217,8 +176,8 @@ def _intervals(config: DictConfig, folder: Path) -> None:
     """Coverage of intervals that never saw what they are judged on, and decisions by them."""
     predictions = pd.read_parquet(folder / "predictions.parquet")
     observations = read_observations(folder / "observations" / "silicon.parquet")
-    surrogates = partial(fitted_surrogates, kernel_settings(config))
-    errors = described_errors(predictions, observations, surrogates, folder)
+    surrogates = partial(fitted_surrogates, methods.kernel_settings(config))
+    errors = crossvalidation.described_errors(predictions, observations, surrogates, folder)
     write_frame(calibration_curve(errors), folder / "coverage.csv")
 
 
@@ -248,38 +207,16 @@ BLIS_BETA = (0.152, 0.0, 1.363, 0.752, 32.1, 4.42, 126.0, 482.0, 0.0, 1.947, 0.7
 #: Methods that saw what they predict, or kernels of the very models: no choice for an unseen pair.
 NOT_FOR_UNSEEN = ("blackbox, per configuration", "aiconfigurator")
 
-#: Columns of a load.
-LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
 
-
-def published_methods(observations: pd.DataFrame) -> list[Method]:
+def published_methods(observations: pd.DataFrame) -> list[methods.Method]:
     """Methods that fit nothing: BLIS's trained-physics formula has its own coefficients."""
     before, _, per_token = (us * MICROSECOND for us in BLIS_ALPHA)
-    basis, given = row_bases(observations, blis_basis), (np.array(BLIS_BETA), before, per_token)
-    blis = formula("BLIS, published", published, basis, *given)
-    return [roofline(), blis, peer("aiconfigurator", released_predictions())]
-
-
-def formulas(observations: pd.DataFrame) -> list[Method]:
-    """Formulas whose few coefficients are fitted."""
-    counts, floors = (row_bases(observations, basis) for basis in (token_counts, phase_floors))
-    return [
-        formula("roofline, constant efficiencies", learn_linear, floors),
-        formula("blackbox", learn_linear, counts),
-        formula("blackbox, per configuration", learn_per_deployment, counts),
-    ]
-
-
-def regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
-    """Ridge and lasso on the hierarchical decomposition; trees and an MLP on everything."""
-    decomposed = partial(on_bases, row_bases(observations, hierarchical_basis))
-    inputs = partial(everything, observations.set_index("row_id")[LOAD])
-    return [
-        regression("HFD-TL, ridge", "ridge", decomposed, linear_settings(), seed),
-        regression("HFD-TL, lasso", "lasso", decomposed, linear_settings(), seed),
-        regression("gradient-boosted trees", "trees", inputs, tree_settings(), seed),
-        regression("plain MLP", "mlp", inputs, mlp_settings(), seed),
-    ]
+    basis, given = (
+        formulas.row_bases(observations, blis_basis),
+        (np.array(BLIS_BETA), before, per_token),
+    )
+    blis = formulas.formula("BLIS, published", formulas.published, basis, *given)
+    return [methods.roofline(), blis, methods.peer("aiconfigurator", released_predictions())]
 
 
 def blis_basis(

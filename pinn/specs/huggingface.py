@@ -8,18 +8,10 @@ from typing import Any
 
 from pinn.common.documents import MOST_MATCHES, MOST_MODEL_SIZE, check_size, is_finite, written
 from pinn.errors import PinnError
+from pinn.specs import model
 from pinn.specs.config_fields import TIED_TYPES, ConfigFields, check_supported, read_fields
 from pinn.specs.layer_plan import LayerPart, layer_parts
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
-from pinn.specs.model import (
-    AttentionSpec,
-    LayerGroup,
-    ModelSpec,
-    MoeFfnSpec,
-    Sampling,
-    WeightPrecisions,
-    sampling_from_generation_config,
-)
 from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization import Quantization, module_names, read_quantization
 
@@ -88,9 +80,9 @@ def model_from_config(
     *,
     source: str | None = None,
     quant_config: Mapping[str, Any] | None = None,
-    sampling: Sampling | None = None,
+    sampling: model.Sampling | None = None,
     fallback_precision: str | None = None,
-) -> ModelSpec:
+) -> model.ModelSpec:
     """Turn a parsed config.json into a model.
 
     Args:
@@ -115,15 +107,15 @@ def model_from_config(
     precisions, kv_cache = _precisions(quantization, parts, base)
     hidden = fields.integer("hidden_size", "n_embd", "d_model")
     if sampling is None:
-        sampling = sampling_from_generation_config(config, source or name)
+        sampling = model.sampling_from_generation_config(config, source or name)
     is_gemma_3n = fields.model_type == GEMMA_3N
-    return ModelSpec(
+    return model.ModelSpec(
         name=name,
         model_type=str(config.get("model_type") or fields.model_type),
         hidden_size=hidden,
         vocab_size=fields.integer("vocab_size", "padded_vocab_size"),
         layer_groups=tuple(
-            LayerGroup(count, *shape)
+            model.LayerGroup(count, *shape)
             for shape, count in Counter((part.mixer, part.ffn) for part in parts).items()
         ),
         precisions=precisions,
@@ -210,9 +202,9 @@ def quantization_of(
 
 def _precisions(
     quantization: Quantization | None, parts: Sequence[LayerPart], base: Precision
-) -> tuple[WeightPrecisions, Precision]:
+) -> tuple[model.WeightPrecisions, Precision]:
     if quantization is None:
-        return WeightPrecisions(base, base, base, base, base), base
+        return model.WeightPrecisions(base, base, base, base, base), base
     check_size(
         len(parts) * quantization.expressions,
         MOST_MATCHES,
@@ -223,7 +215,7 @@ def _precisions(
         kind: quantization.of_kind(kind, modules, base)
         for kind, modules in module_names(parts).items()
     }
-    precisions = WeightPrecisions(**kinds, lm_head=quantization.lm_head or base)
+    precisions = model.WeightPrecisions(**kinds, lm_head=quantization.lm_head or base)
     return precisions, quantization.kv_cache or base
 
 
@@ -234,12 +226,12 @@ def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[LayerPa
     heads, output biases and the extra norms of Gemma (below 0.01 %).
     """
     total = hidden * (1 + sum((p.mixer is not None) + (p.ffn is not None) for p in parts))
-    attention = [p.mixer for p in parts if isinstance(p.mixer, AttentionSpec)]
+    attention = [p.mixer for p in parts if isinstance(p.mixer, model.AttentionSpec)]
     qwen2 = fields.model_type.startswith("qwen2")
     if qwen2 or fields.get("attention_bias", "add_qkv_bias"):
         total += sum((a.heads + 2 * a.kv_heads) * a.head_dim for a in attention)
     if fields.model_type == "gpt_oss":
-        experts = [p.ffn for p in parts if isinstance(p.ffn, MoeFfnSpec)]
+        experts = [p.ffn for p in parts if isinstance(p.ffn, model.MoeFfnSpec)]
         total += sum(f.experts * (2 * f.width + hidden) for f in experts)
     recurrent = [p.mixer for p in parts if isinstance(p.mixer, LinearMixerSpec)]
     return total + sum(mixer.small_parameters for mixer in recurrent)

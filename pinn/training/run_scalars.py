@@ -21,16 +21,10 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, simulate_many
 from pinn.simulator.metric_features import figure_features, figure_seconds
 from pinn.simulator.run import Run
+from pinn.training import teacher
 from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.learner import LEAST_STEPS_SHARE
 from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
-from pinn.training.teacher import (
-    MULTIPLIER_SPREADS,
-    OVERHEADS,
-    Scalars,
-    prior_scalars,
-    saved_scalars,
-)
 
 # Measured serving runs as rows that are linear in the coefficients, given simulated batches.
 
@@ -158,7 +152,7 @@ def _model_weights(runs: Sequence[MeasuredRun]) -> np.ndarray:
 # So what is peculiar to one model (an engine path of its own) does not bend what all share, and
 # an unseen model gets the shared scalars alone.
 
-_OVERHEAD_COLUMNS = [list(STEP_FEATURES).index(name) for name in OVERHEADS]
+_OVERHEAD_COLUMNS = [list(STEP_FEATURES).index(name) for name in teacher.OVERHEADS]
 
 #: No coefficient is looked for farther from its prior: an exponential there says nothing any more.
 FARTHEST_SPREADS = 6.0
@@ -208,18 +202,18 @@ class RunFit:
         alpha: Seconds per request feature in a simulation.
     """
 
-    scalars: Scalars = field(default_factory=prior_scalars)
+    scalars: teacher.Scalars = field(default_factory=teacher.prior_scalars)
     departures: Mapping[str, Float[np.ndarray, " operators_and_overheads"]] = field(
         default_factory=dict
     )
     alpha: Float[np.ndarray, " request_features"] = field(default_factory=PRIOR_ALPHA.copy)
 
-    def of_model(self, model: str) -> Scalars:
+    def of_model(self, model: str) -> teacher.Scalars:
         """The scalars of a model: its own if it ran, else the shared ones."""
         if model not in self.departures:
             return self.scalars
         factors = np.exp(self.departures[model])
-        return Scalars(
+        return teacher.Scalars(
             self.scalars.multipliers * factors[:-1], self.scalars.overheads * factors[-1]
         )
 
@@ -242,7 +236,7 @@ def run_fit_from_json(values: Mapping[str, Any]) -> RunFit:
     Raises:
         PinnError: If an operator is missing or a name is unknown.
     """
-    scalars = saved_scalars(values)
+    scalars = teacher.saved_scalars(values)
     departures = {
         model: np.log([factors[name] for name in (*COMPOSED_PARTS, "overheads")])
         for model, factors in values.get("departures", {}).items()
@@ -276,7 +270,7 @@ def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -
     names = sorted(set(evidence.models))
     of_run = np.array([names.index(model) for model in evidence.models], dtype=np.int64)
     place = of_run[evidence.rows.run]
-    shared = len(COMPOSED_PARTS) + len(OVERHEADS)
+    shared = len(COMPOSED_PARTS) + len(teacher.OVERHEADS)
     sizes = [shared, len(names) * (len(COMPOSED_PARTS) + 1), len(LEARNED_ALPHAS)]
     objective = _Objective(evidence, torch.tensor(place), len(names), sizes, settings)
     start = _pack(current, names)
@@ -332,8 +326,8 @@ class _Objective:
         ]
         own.append(settings.overhead_spread)
         self.spread = torch.tensor(
-            [*MULTIPLIER_SPREADS]
-            + [o.spread for o in OVERHEADS.values()]
+            [*teacher.MULTIPLIER_SPREADS]
+            + [o.spread for o in teacher.OVERHEADS.values()]
             + own * models
             + [settings.alpha_spread] * sizes[2],
             dtype=torch.float64,
@@ -377,7 +371,9 @@ class _Objective:
 
 def _terms(parts: np.ndarray, features: np.ndarray) -> Tensor:
     """Seconds of operators and overheads at their priors, ``[n, operators + overheads]``."""
-    overheads = features[:, _OVERHEAD_COLUMNS] * prior_scalars().overheads[_OVERHEAD_COLUMNS]
+    overheads = (
+        features[:, _OVERHEAD_COLUMNS] * teacher.prior_scalars().overheads[_OVERHEAD_COLUMNS]
+    )
     return torch.tensor(
         np.concatenate([np.einsum("nof,nf->no", parts, features), overheads], axis=1)
     )
@@ -389,7 +385,7 @@ def _request_terms(features: np.ndarray) -> Tensor:
 
 
 def _pack(fit: RunFit, models: Sequence[str]) -> np.ndarray:
-    priors = prior_scalars().overheads[_OVERHEAD_COLUMNS]
+    priors = teacher.prior_scalars().overheads[_OVERHEAD_COLUMNS]
     none = np.zeros(len(COMPOSED_PARTS) + 1)
     return np.concatenate(
         [
@@ -403,14 +399,14 @@ def _pack(fit: RunFit, models: Sequence[str]) -> np.ndarray:
 
 def _unpack(logs: np.ndarray, models: Sequence[str]) -> RunFit:
     operators, width = len(COMPOSED_PARTS), len(COMPOSED_PARTS) + 1
-    shared = operators + len(OVERHEADS)
-    overheads = prior_scalars().overheads
+    shared = operators + len(teacher.OVERHEADS)
+    overheads = teacher.prior_scalars().overheads
     overheads[_OVERHEAD_COLUMNS] *= np.exp(logs[operators:shared])
     own = logs[shared : shared + len(models) * width].reshape(len(models), width)
     alpha = PRIOR_ALPHA.copy()
     alpha[LEARNED_ALPHAS] *= np.exp(logs[shared + own.size :])
     return RunFit(
-        Scalars(np.exp(logs[:operators]), overheads),
+        teacher.Scalars(np.exp(logs[:operators]), overheads),
         dict(zip(models, own.copy(), strict=True)),
         alpha,
     )

@@ -5,16 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from pinn.kernels.tables.table import (
-    NO_TIME,
-    Layout,
-    Rules,
-    TableSource,
-    below_floor,
-    bytes_per_element,
-    unused_format,
-    warm,
-)
+from pinn.kernels.tables import table
 from pinn.kernels.tables.work import Work, decode_work, latent_prefill_work, prefill_work
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import LatentAttentionSpec
@@ -42,7 +33,7 @@ CACHE_MARGIN = 1.1
 def _decode_work(r: pd.DataFrame) -> Work:
     names = ("sequences", "context_tokens", "heads", "kv_heads", "head_dim", "window")
     sizes = {name: r[name].to_numpy() for name in names}
-    return decode_work(**sizes, kv_bytes=bytes_per_element(r["kv_precision"]))
+    return decode_work(**sizes, kv_bytes=table.bytes_per_element(r["kv_precision"]))
 
 
 def _prefill_work(r: pd.DataFrame) -> Work:
@@ -54,29 +45,29 @@ def _fastest_flop_per_s(gpu: GpuSpec) -> float:
     return max(gpu.peak_flop_per_s["bf16"], gpu.peak_flop_per_s.get("fp8", 0.0))
 
 
-def _decode_rules(gpu: GpuSpec, source: TableSource) -> Rules:
+def _decode_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     above, cached = source.ungrouped_heads_above, CACHE_MARGIN * gpu.l2_bytes
     rate = _fastest_flop_per_s(gpu)
     return {
-        **unused_format("kv_precision", source),
-        **NO_TIME,
+        **table.unused_format("kv_precision", source),
+        **table.NO_TIME,
         "heads that vLLM's table has": lambda r: (
             above is not None and (r["kv_heads"] < r["heads"]) | (r["heads"] <= above)
         ),
-        "keys and values from a warm cache": lambda r: warm(
+        "keys and values from a warm cache": lambda r: table.warm(
             r, _decode_work(r), gpu, cached, WARM_SHARE
         ),
-        "below the floor": lambda r: below_floor(r, _decode_work(r), gpu, rate),
+        "below the floor": lambda r: table.below_floor(r, _decode_work(r), gpu, rate),
     }
 
 
-def _prefill_rules(gpu: GpuSpec, source: TableSource) -> Rules:
+def _prefill_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     rate = _fastest_flop_per_s(gpu)
     return {
-        **unused_format("kv_precision", source),
-        **NO_TIME,
+        **table.unused_format("kv_precision", source),
+        **table.NO_TIME,
         "after cached tokens": lambda r: r["cached_tokens"] != 0,
-        "below the floor": lambda r: below_floor(r, _prefill_work(r), gpu, rate),
+        "below the floor": lambda r: table.below_floor(r, _prefill_work(r), gpu, rate),
     }
 
 
@@ -84,7 +75,7 @@ def _prefill_rules(gpu: GpuSpec, source: TableSource) -> Rules:
 #: each kernel on one cache, so keys and values that fit the last-level cache come from there; in a
 #: server every other layer lies between two reads of the same keys. Such rows are refused where
 #: the difference would matter.
-DECODE_LAYOUT = Layout(
+DECODE_LAYOUT = table.Layout(
     "attention",
     "generation_attention_perf",
     _COLUMNS,
@@ -94,7 +85,7 @@ DECODE_LAYOUT = Layout(
     newer=("window_size",),
 )
 #: ``sequences`` fresh prompts of ``tokens`` each.
-PREFILL_LAYOUT = Layout(
+PREFILL_LAYOUT = table.Layout(
     "attention",
     "context_attention_perf",
     _COLUMNS,
@@ -125,10 +116,10 @@ _LATENT_COLUMNS = {
 SHAPE = LatentAttentionSpec(128, 1536, 512, 128, 64, 128)
 HIDDEN_SIZE = 7168
 _MODULE = ["kv_precision", "gemm_precision", "heads", "sequences"]
-_RULES: Rules = {
+_RULES: table.Rules = {
     "shape is not DeepSeek-V3's": lambda r: r["model"] != "deepseek-ai/DeepSeek-V3",
     "projections not in bf16": lambda r: r["gemm_precision"] != "bf16",
-    **NO_TIME,
+    **table.NO_TIME,
 }
 #: What vLLM chooses by itself for prompts, on Hopper and on Blackwell. TRT-LLM's ragged kernel runs
 #: only where queries are quantized (``use_prefill_query_quantization``, off by default); rows of
@@ -148,7 +139,7 @@ def _latent_floor(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
     return latent_prefill_work(*sizes).flop / gpu.peak_flop_per_s["bf16"]
 
 
-LATENT_DECODE_LAYOUT = Layout(
+LATENT_DECODE_LAYOUT = table.Layout(
     "mla",
     "mla_generation_module_perf",
     {**_LATENT_COLUMNS, "context_tokens": "step"},
@@ -157,7 +148,7 @@ LATENT_DECODE_LAYOUT = Layout(
     helpers=("model",),
 )
 #: Fresh prompts.
-LATENT_PREFILL_LAYOUT = Layout(
+LATENT_PREFILL_LAYOUT = table.Layout(
     "mla",
     "mla_context_module_perf",
     {**_LATENT_COLUMNS, "tokens": "isl"},

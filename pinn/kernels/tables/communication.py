@@ -8,17 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pinn.common.files import ReadReport
-from pinn.kernels.tables.table import (
-    ALL_REDUCE,
-    NO_TIME,
-    SPIKE,
-    Layout,
-    Rules,
-    TableSource,
-    refuse,
-    spikes,
-    together,
-)
+from pinn.kernels.tables import table
 from pinn.specs.gpu import GpuSpec
 
 _COLUMNS = {"gpus": "num_gpus", "bytes": "message_size", "seconds": "latency"}
@@ -29,14 +19,14 @@ SHARED_PATH_SHARE = 0.5
 EXCHANGE_OPERATIONS = ("all_gather", "reduce_scatter")
 
 
-def _all_reduce_rules(gpu: GpuSpec, _: TableSource) -> Rules:
+def _all_reduce_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
     return {
         "elements are not 16 bits wide": lambda r: r["dtype"] != "bfloat16",
         "launched one by one, not from a graph": lambda r: ~r["backend"].str.endswith("_graph"),
-        **NO_TIME,
+        **table.NO_TIME,
         "below the floor": lambda r: r["seconds"] < _floor(r, gpu),
-        f"a spike: over {SPIKE} x as long as with fewer and with more bytes": lambda r: spikes(
-            r, ("gpus",), "bytes"
+        f"a spike: over {table.SPIKE} x as long as with fewer and with more bytes": lambda r: (
+            table.spikes(r, ("gpus",), "bytes")
         ),
         "ranks share a path: under half of the bandwidth that another number of them has; "
         "true of that machine, not of the GPU": _shared_path,
@@ -64,18 +54,18 @@ def _alone(r: pd.DataFrame) -> np.ndarray:
     return (r.groupby(["gpus", "bytes"])["operation"].transform("nunique") < 2).to_numpy()
 
 
-def _exchange_rules(gpu: GpuSpec, _: TableSource) -> Rules:
+def _exchange_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
     return {
         "neither gathers nor scatters": lambda r: ~r["operation"].isin(EXCHANGE_OPERATIONS),
         "elements are not 16 bits wide": lambda r: r["dtype"] != "half",
-        **NO_TIME,
+        **table.NO_TIME,
         "below the floor": lambda r: r["seconds"] < _floor(r, gpu),
         "one without the other": _alone,
     }
 
 
 #: All-reduces launched from a CUDA graph, as a serving step does.
-ALL_REDUCE_LAYOUT = Layout(
+ALL_REDUCE_LAYOUT = table.Layout(
     "comm",
     "custom_allreduce_perf",
     {**_COLUMNS, "backend": "backend", "dtype": "allreduce_dtype"},
@@ -86,7 +76,7 @@ ALL_REDUCE_LAYOUT = Layout(
 #: everyone's tokens; the report counts a pair once for each of the two. vLLM's default back end
 #: sends tokens to the experts by the one and their results back by the other
 #: (vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager).
-EXCHANGE_LAYOUT = Layout(
+EXCHANGE_LAYOUT = table.Layout(
     "comm",
     "nccl_perf",
     {**_COLUMNS, "operation": "op_name", "dtype": "nccl_dtype"},
@@ -101,16 +91,16 @@ EXCHANGE_LAYOUT = Layout(
 def read_all_reduces(gpus: Mapping[str, GpuSpec]) -> tuple[pd.DataFrame, list[ReadReport]]:
     """All-reduce rows; each (GPU, number of ranks) comes from the first table that has it."""
     taken: dict[str, set[int]] = {}
-    sources = (source for source in ALL_REDUCE if source.system in gpus)
-    return together(_with_new_ranks(gpus[source.system], source, taken) for source in sources)
+    sources = (source for source in table.ALL_REDUCE if source.system in gpus)
+    return table.together(_with_new_ranks(gpus[source.system], source, taken) for source in sources)
 
 
 def _with_new_ranks(
-    gpu: GpuSpec, source: TableSource, taken: dict[str, set[int]]
+    gpu: GpuSpec, source: table.TableSource, taken: dict[str, set[int]]
 ) -> tuple[pd.DataFrame, ReadReport]:
     """Rows of the numbers of ranks that are not taken yet, which are then."""
     known = taken.setdefault(gpu.name, set())
-    rules: Rules = {"as many ranks as an earlier table has": lambda r: r["gpus"].isin(known)}
-    rows, report = refuse(*ALL_REDUCE_LAYOUT.read(gpu, source), rules)
+    rules: table.Rules = {"as many ranks as an earlier table has": lambda r: r["gpus"].isin(known)}
+    rows, report = table.refuse(*ALL_REDUCE_LAYOUT.read(gpu, source), rules)
     known.update(rows["gpus"].unique())
     return rows, report

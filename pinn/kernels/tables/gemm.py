@@ -10,20 +10,7 @@ from jaxtyping import Float
 
 from pinn.common.files import ReadReport
 from pinn.engines.kernel_choice import CUTLASS, TRITON
-from pinn.kernels.tables.table import (
-    NO_TIME,
-    OTHER_EXPERTS,
-    SPIKE,
-    Layout,
-    Rules,
-    TableSource,
-    below_floor,
-    bytes_per_element,
-    flop_rate,
-    spikes,
-    unused_format,
-    warm,
-)
+from pinn.kernels.tables import table
 from pinn.kernels.tables.work import Work, experts_hit_balanced, gemm_work, moe_work
 from pinn.specs.gpu import GpuSpec
 
@@ -37,25 +24,27 @@ _GEMM_WARM_SHARE, WARM_SHARE = 0.55, 0.3
 
 
 def _gemm_work(r: pd.DataFrame) -> Work:
-    return gemm_work(r["m"], r["n"], r["k"], bytes_per_element(r["precision"]))
+    return gemm_work(r["m"], r["n"], r["k"], table.bytes_per_element(r["precision"]))
 
 
-def _gemm_rules(gpu: GpuSpec, source: TableSource) -> Rules:
+def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     cached = gpu.l2_bytes / COPIES_IN_LOOP
     return {
-        **unused_format("precision", source),
+        **table.unused_format("precision", source),
         "fp8_block is launch-bound (no row below 55 us): fp8 stands in": lambda r: (
             r["precision"] == "fp8_block"
         ),
-        **NO_TIME,
+        **table.NO_TIME,
         "one row takes over 1.5 x as long as two: an odd kernel": _odd_single_row,
         # 3.6 % of B200's fp8 rows.
-        f"a spike: over {SPIKE} x as long as with fewer and with more rows": lambda r: spikes(
-            r, ("precision", "n", "k"), "m"
+        f"a spike: over {table.SPIKE} x as long as with fewer and with more rows": lambda r: (
+            table.spikes(r, ("precision", "n", "k"), "m")
         ),
-        "read from a warm cache": lambda r: warm(r, _gemm_work(r), gpu, cached, _GEMM_WARM_SHARE),
-        "below the floor": lambda r: below_floor(
-            r, _gemm_work(r), gpu, flop_rate(gpu, r["precision"])
+        "read from a warm cache": lambda r: table.warm(
+            r, _gemm_work(r), gpu, cached, _GEMM_WARM_SHARE
+        ),
+        "below the floor": lambda r: table.below_floor(
+            r, _gemm_work(r), gpu, table.flop_rate(gpu, r["precision"])
         ),
     }
 
@@ -68,7 +57,7 @@ def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
     return ((beside["m"] == 1) & (beside["seconds"] > 1.5 * beside["two"])).to_numpy()
 
 
-GEMM_LAYOUT = Layout(
+GEMM_LAYOUT = table.Layout(
     "gemm",
     "gemm_perf",
     {"precision": "gemm_dtype", "m": "m", "n": "n", "k": "k", "seconds": "latency"},
@@ -100,7 +89,7 @@ def _moe_work(r: pd.DataFrame) -> Work:
     value = {name: r[name].to_numpy(dtype=np.float64) for name in NUMBERS}
     routed = (value[name] for name in ("tokens", "experts", "top_k", "expert_parallel"))
     hit = experts_hit_balanced(*routed)
-    return moe_work(value, hit, bytes_per_element(r["precision"]))
+    return moe_work(value, hit, table.bytes_per_element(r["precision"]))
 
 
 def _served_routing(r: pd.DataFrame) -> np.ndarray:
@@ -115,7 +104,7 @@ def _served_routing(r: pd.DataFrame) -> np.ndarray:
 
 def _below_bound(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
     """Rows faster than reading the experts that balanced routing hits, or computing the pairs."""
-    return below_floor(r, _moe_work(r), gpu, flop_rate(gpu, r["precision"]))
+    return table.below_floor(r, _moe_work(r), gpu, table.flop_rate(gpu, r["precision"]))
 
 
 def _false_routing(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
@@ -129,11 +118,11 @@ def _named(start: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
     return lambda r: r["kernel"].str.startswith(start)
 
 
-def _moe_rules(gpu: GpuSpec, source: TableSource) -> Rules:
+def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     hopper = gpu.compute_capability == 9.0
     blackwell = 10.0 <= gpu.compute_capability < 11.0
     return {
-        **unused_format("precision", source),
+        **table.unused_format("precision", source),
         "kernel not used": lambda r: ~r["kernel"].str.contains(source.kernel, regex=False),
         "routing unlike a server's": lambda r: r["distribution"] != _served_routing(r),
         "expert parallelism of another engine": lambda r: (
@@ -148,8 +137,10 @@ def _moe_rules(gpu: GpuSpec, source: TableSource) -> Rules:
         "SGLang's own call of the kernel, on shapes that vLLM's table has": _named(
             "sglang_mxfp4_flashinfer"
         ),
-        **NO_TIME,
-        "read from a warm cache": lambda r: warm(r, _moe_work(r), gpu, gpu.l2_bytes, WARM_SHARE),
+        **table.NO_TIME,
+        "read from a warm cache": lambda r: table.warm(
+            r, _moe_work(r), gpu, gpu.l2_bytes, WARM_SHARE
+        ),
         "shape that routes to fewer experts than it says": lambda r: _false_routing(r, gpu),
         "below the floor": lambda r: _below_bound(r, gpu),
     }
@@ -157,7 +148,7 @@ def _moe_rules(gpu: GpuSpec, source: TableSource) -> Rules:
 
 #: Rows whose routing is like a server's. With expert parallelism the tokens are all of the group's;
 #: a rank holds ``experts / expert_parallel`` whole experts and drops the pairs that go elsewhere.
-MOE_LAYOUT = Layout(
+MOE_LAYOUT = table.Layout(
     "moe",
     "moe_perf",
     {
@@ -185,7 +176,7 @@ def read_other_experts(gpus: Mapping[str, GpuSpec]) -> tuple[pd.DataFrame, list[
     Returns:
         Columns as of ``MOE_LAYOUT`` and ``kernels``, ``CUTLASS`` or ``TRITON``; and the reports.
     """
-    rows, reports = MOE_LAYOUT.read_all(OTHER_EXPERTS, gpus)
+    rows, reports = MOE_LAYOUT.read_all(table.OTHER_EXPERTS, gpus)
     if not reports:
         columns = [*dict.fromkeys([*NUMBERS, *SHAPE, "gpu", "seconds", "kernel", "kernels"])]
         return pd.DataFrame(columns=columns), []

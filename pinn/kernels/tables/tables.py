@@ -9,12 +9,7 @@ import pandas as pd
 
 from pinn.common.files import ReadReport
 from pinn.kernels.mixer_operators import read_all_mixers
-from pinn.kernels.tables.attention import (
-    DECODE_LAYOUT,
-    LATENT_DECODE_LAYOUT,
-    LATENT_PREFILL_LAYOUT,
-    PREFILL_LAYOUT,
-)
+from pinn.kernels.tables import attention
 from pinn.kernels.tables.communication import EXCHANGE_LAYOUT, read_all_reduces
 from pinn.kernels.tables.gemm import GEMM_LAYOUT, MOE_LAYOUT, read_other_experts
 from pinn.kernels.tables.table import DECODE_ATTENTION, EXCHANGE, LATENT, MOE, PRIMARY, SYSTEMS
@@ -60,14 +55,14 @@ def read_kernel_tables(systems_gpus: Mapping[str, GpuSpec] | None = None) -> Ker
     gpus = {name: systems_gpus[name] for name in SYSTEMS if name in systems_gpus}
     read: dict[str, tuple[pd.DataFrame, list[ReadReport]]] = {
         "gemm": GEMM_LAYOUT.read_all(PRIMARY, gpus),
-        "decode_attention": DECODE_LAYOUT.read_all(DECODE_ATTENTION, gpus),
-        "prefill_attention": PREFILL_LAYOUT.read_all(PRIMARY, gpus),
+        "decode_attention": attention.DECODE_LAYOUT.read_all(DECODE_ATTENTION, gpus),
+        "prefill_attention": attention.PREFILL_LAYOUT.read_all(PRIMARY, gpus),
         "moe": MOE_LAYOUT.read_all(MOE, gpus),
         "other_experts": read_other_experts(gpus),
         "all_reduce": read_all_reduces(gpus),
         "exchange": EXCHANGE_LAYOUT.read_all(EXCHANGE, gpus),
-        "latent_decode": LATENT_DECODE_LAYOUT.read_all(LATENT, gpus),
-        "latent_prefill": LATENT_PREFILL_LAYOUT.read_all(LATENT, gpus),
+        "latent_decode": attention.LATENT_DECODE_LAYOUT.read_all(LATENT, gpus),
+        "latent_prefill": attention.LATENT_PREFILL_LAYOUT.read_all(LATENT, gpus),
     }
     mixers, mixer_reports = read_all_mixers(gpus)
     return KernelTables(

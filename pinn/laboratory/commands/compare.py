@@ -44,25 +44,20 @@ def compare(
 
       pinn compare results/moe_ep results/mine
     """
-    from pinn.laboratory.commands.compare_sides import (
-        compare_coefficients,
-        compare_step_times,
-        print_comparison,
-        read_side,
-    )
+    from pinn.laboratory.commands import compare_sides
     from pinn.laboratory.comparison import compare as compare_scores
 
-    sides = read_side(a, method), read_side(b, method)
+    sides = compare_sides.read_side(a, method), compare_sides.read_side(b, method)
     tables: dict[str, pd.DataFrame] = {}
     refusal = None
     try:
         tables["errors"] = compare_scores(sides[0].scores, sides[1].scores)
     except PinnError as error:
         refusal = error
-    tables["step_times"] = compare_step_times(*sides)
-    tables["coefficients"] = compare_coefficients(*sides)
+    tables["step_times"] = compare_sides.compare_step_times(*sides)
+    tables["coefficients"] = compare_sides.compare_coefficients(*sides)
     tables = {name: table for name, table in tables.items() if len(table)}
     if not tables and refusal is not None:
         raise refusal
-    print_comparison(a, b, tables, str(refusal) if refusal else "", details)
+    compare_sides.print_comparison(a, b, tables, str(refusal) if refusal else "", details)
     write_json({name: records(table) for name, table in tables.items()}, json_path)

@@ -112,32 +112,23 @@ def serving_runs(
     from pinn.coefficients.trained_network import load_checkpoint
     from pinn.common.screen import doing
     from pinn.common.tables import write_frame
-    from pinn.laboratory.serving_runs import (
-        NETWORK,
-        network_latencies,
-        print_scores,
-        print_summary,
-        ranking_inversions,
-        score_runs,
-        summarize_runs,
-        with_intervals,
-    )
+    from pinn.laboratory import serving_runs as scoring
 
     runs = _read(path, gpu, model_configs, seed)
     doing(f"simulating {len(runs):,} runs")
     path_of = find_checkpoint(checkpoint)
-    latencies = network_latencies(load_checkpoint(path_of).network, runs)
-    scores = score_runs(runs, latencies, NETWORK)
+    latencies = scoring.network_latencies(load_checkpoint(path_of).network, runs)
+    scores = scoring.score_runs(runs, latencies, scoring.NETWORK)
     without = None
     if json_path is not None or out is not None:
         try:
-            scores = with_intervals(scores, runs, latencies, path_of)
+            scores = scoring.with_intervals(scores, runs, latencies, path_of)
         except PinnError as error:
             without = str(error)
-    summary = summarize_runs(scores)
-    inversions = {NETWORK: ranking_inversions(scores)}
-    print_scores(scores)
-    print_summary(summary, inversions)
+    summary = scoring.summarize_runs(scores)
+    inversions = {scoring.NETWORK: scoring.ranking_inversions(scores)}
+    scoring.print_scores(scores)
+    scoring.print_summary(summary, inversions)
     if without is not None:
         typer.echo(f"No intervals: {without}")
     if out is not None:
@@ -156,16 +147,12 @@ def engines(checkpoint: Checkpoint = None, out: PredictionsPath = None) -> None:
     Example: pinn evaluate engines --out engines.csv
     """
     from pinn.common.tables import write_frame
-    from pinn.laboratory.engines import (
-        engine_lines,
-        engine_rows,
-        engine_table,
-        networks,
-        score_engines,
-    )
+    from pinn.laboratory import engines as other_engines
 
-    scores = score_engines(engine_rows(), *networks(checkpoint))
-    for line in engine_lines(engine_table(scores)):
+    scores = other_engines.score_engines(
+        other_engines.engine_rows(), *other_engines.networks(checkpoint)
+    )
+    for line in other_engines.engine_lines(other_engines.engine_table(scores)):
         typer.echo(line)
     if out is not None:
         write_frame(scores, out)

@@ -10,13 +10,7 @@ from pinn.common.pages import template
 from pinn.common.screen import Grid
 from pinn.laboratory.folds import CHECKPOINT_COLUMN, RUN_ERRORS_SPLIT
 from pinn.laboratory.metrics import percent_errors, with_e2e
-from pinn.laboratory.report.figures import (
-    EDGE,
-    accuracy_figure,
-    agreement_figure,
-    calibration_figure,
-    load_figure,
-)
+from pinn.laboratory.report import figures
 from pinn.laboratory.report.tables import (
     METHOD,
     Picture,
@@ -154,13 +148,13 @@ def _left_out(tables: Tables, split: str, title: str) -> Section:
     for metric in _METRICS:
         dots += picture(
             f"accuracy-{split}-{metric}",
-            accuracy_figure(tables, split, metric),
+            figures.accuracy_figure(tables, split, metric),
             f"Errors of {metric.upper()}: one dot per row, markers tell GPUs, bars are medians; "
-            f"errors above {EDGE:.0f} % lie at the edge, the dotted line is at 10 %. {about}.",
+            f"errors above {figures.EDGE:.0f} % lie at the edge, the dotted line at 10 %. {about}.",
         )
         agreement += picture(
             f"agreement-{split}-{metric}",
-            agreement_figure(rows, metric),
+            figures.agreement_figure(rows, metric),
             f"{metric.upper()} of the method {METHOD!r} against the measured one: the line is "
             f"equality, the band 10 %. n = {len(rows)}; {about}.",
         )
@@ -179,7 +173,7 @@ def _loads(tables: Tables) -> Section:
         f"Signed errors of the method {METHOD!r}, cut at 100 %: dots are rows, markers tell "
         f"models, wide bars are medians, the band is 10 %. n = {len(rows)} rows of {split}."
     )
-    items = picture("loads", load_figure(tables, split), caption)
+    items = picture("loads", figures.load_figure(tables, split), caption)
     text = "Whether errors grow with requests in flight or with lengths."
     return Section("Errors and load", text, items, f"no predictions of {METHOD!r} in {split}.")
 
@@ -211,7 +205,7 @@ def _intervals(tables: Tables) -> Section:
         "Share of rows inside intervals of each level; every left-out part is judged by intervals "
         f"calibrated without it. Markers tell left-out parts, the line all rows. {counts}."
     )
-    items = picture("calibration", calibration_figure(tables), caption)
+    items = picture("calibration", figures.calibration_figure(tables), caption)
     text = (
         "Intervals whose widths are learned on left-out models and GPUs: number format, experts, "
         "distance from measured kernels, load. So few groups promise coverage on average, not for "

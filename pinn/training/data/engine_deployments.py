@@ -12,15 +12,6 @@ import pandas as pd
 from pinn.common.files import ReadReport
 from pinn.specs.serving import SGLANG, TRTLLM
 from pinn.training.data import silicon
-from pinn.training.data.silicon import (
-    Filters,
-    Rule,
-    copy_across_dumps,
-    from_other_campaign,
-    queueing,
-    read_silicon,
-    with_rounded_tpot,
-)
 from pinn.training.data.table import write_observations
 
 # Which measured SGLang and TensorRT-LLM deployments are left out, one rule each, in order.
@@ -46,7 +37,7 @@ def several_nodes(rows: pd.DataFrame) -> pd.Series:
 
 def speculates(rows: pd.DataFrame) -> pd.Series:
     """Rows of which every launch script that fits speculates, and copies of them in other dumps."""
-    point = with_rounded_tpot(rows)[[*_ROW, *_POINT]].apply(tuple, axis=1)
+    point = silicon.with_rounded_tpot(rows)[[*_ROW, *_POINT]].apply(tuple, axis=1)
     told = rows["drafts"] != ""
     return told | point.isin(set(point[told]))
 
@@ -68,7 +59,7 @@ def mtp_beside_plain(rows: pd.DataFrame) -> pd.Series:
         & ~rows["enable_expert_parallel"]
         & (rows["date"] == "2026-03-25")
     )
-    point = with_rounded_tpot(rows)[_POINT].apply(tuple, axis=1)
+    point = silicon.with_rounded_tpot(rows)[_POINT].apply(tuple, axis=1)
     plain = point[rows["source"].str.contains("config_id=87;", regex=False)]
     return suspect & ~point.isin(set(plain))
 
@@ -79,7 +70,7 @@ def development_image(rows: pd.DataFrame) -> pd.Series:
 
 
 #: Copies as of vLLM's rows, but for the layout: dumps differ in how they store it.
-copy_of_a_row = partial(copy_across_dumps, key=(*_ROW, *_LENGTHS))
+copy_of_a_row = partial(silicon.copy_across_dumps, key=(*_ROW, *_LENGTHS))
 
 
 def other_attention(rows: pd.DataFrame) -> pd.Series:
@@ -88,17 +79,17 @@ def other_attention(rows: pd.DataFrame) -> pd.Series:
 
 
 #: The rules in the order in which they are applied.
-_OF_THE_BENCHMARK: Filters = {
-    "file of another campaign (harrli)": from_other_campaign,
+_OF_THE_BENCHMARK: silicon.Filters = {
+    "file of another campaign (harrli)": silicon.from_other_campaign,
     "GB200 over several nodes, labelled aggregated": several_nodes,
 }
-ENGINE_FILTERS: Filters = {
+ENGINE_FILTERS: silicon.Filters = {
     **_OF_THE_BENCHMARK,
     "MTP: every launch script that fits speculates": speculates,
     "MTP: DeepSeek fp8 on B200, 2026-03-25, not config 87": mtp_beside_plain,
     "nightly or glm5 image": development_image,
     "copy of a measurement in another dump": copy_of_a_row,
-    "saturated: TTFT above 3 s and 8 % of the generation time": queueing,
+    "saturated: TTFT above 3 s and 8 % of the generation time": silicon.queueing,
     "linear or sparse attention (Qwen3.5, GLM-5): read apart": other_attention,
 }
 
@@ -119,12 +110,12 @@ def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
     all, others more requests than their batch size times their replicas.
     """
     checked = (rows["engine"] == SGLANG) | (rows["engine_version"] == "1.0.0rc3")
-    return ~(from_other_campaign(rows) & checked)
+    return ~(silicon.from_other_campaign(rows) & checked)
 
 
 def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
     """All but the other campaign's 16-bit rows."""
-    return ~(from_other_campaign(rows) & (rows["precision"] == "bf16"))
+    return ~(silicon.from_other_campaign(rows) & (rows["precision"] == "bf16"))
 
 
 # Reads the measured SGLang and TensorRT-LLM deployments of ``silicon_sample.csv``.
@@ -250,14 +241,14 @@ def _released_engines_but_glm(rows: pd.DataFrame) -> pd.Series:
 
 
 #: Rule -> what takes its place where models with other attention are read.
-_FOR_OTHER_ATTENTION: dict[Rule, tuple[str, Rule]] = {
+_FOR_OTHER_ATTENTION: dict[silicon.Rule, tuple[str, silicon.Rule]] = {
     development_image: ("nightly image, but of GLM-5", _released_engines_but_glm),
     other_attention: ("attention over all keys", lambda rows: ~other_attention(rows)),
 }
 
 
 def _read(
-    path: Path | None, filters: Filters, engines: Sequence[str] = ENGINES
+    path: Path | None, filters: silicon.Filters, engines: Sequence[str] = ENGINES
 ) -> tuple[pd.DataFrame, ReadReport]:
     return silicon.read_sample(path, engines, filters, decode_engines, _canonical)
 
@@ -313,7 +304,7 @@ def import_silicon(target: Path | str, source: Path | str | None = None) -> Read
     Raises:
         PinnError: If the package or file is missing or does not have the expected content.
     """
-    return _written(read_silicon(None if source is None else Path(source)), target)
+    return _written(silicon.read_silicon(None if source is None else Path(source)), target)
 
 
 def import_every_engine(target: Path | str, source: Path | str | None = None) -> ReadReport:

@@ -9,7 +9,7 @@ from evaluations import observations
 from pinn.common.files import ReadReport
 from pinn.laboratory import suite as suites
 from pinn.laboratory.metrics import print_overview
-from pinn.laboratory.suite import formulas
+from pinn.laboratory.formulas import fitted_formulas
 from pinn.training.data.table import write_observations
 
 ROW = {
@@ -142,7 +142,9 @@ def test_the_suite_writes_tables_and_a_page(suite, tmp_path, monkeypatch):
 
 
 def test_a_fast_suite_scores_the_fits_on_disk_and_makes_none(suite, tmp_path, monkeypatch):
-    monkeypatch.setattr(suites, "_learned", lambda _, measured: formulas(measured.observations))
+    monkeypatch.setattr(
+        suites, "_learned", lambda _, measured: fitted_formulas(measured.observations)
+    )
     folder = tmp_path / "suite"
     tables = []
     for words in ([], ["--fast"]):
