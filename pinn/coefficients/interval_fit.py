@@ -9,19 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pinn.coefficients import intervals
 from pinn.coefficients.coefficients import NAMES
-from pinn.coefficients.intervals import (
-    BELONGS,
-    LEARNED,
-    LEVEL,
-    HalfWidth,
-    StatedIntervals,
-    Values,
-    error_law,
-    group_weights,
-    kinds_of_errors,
-    weighted_quantile,
-)
+from pinn.coefficients.intervals import HalfWidth, StatedIntervals, Values
 from pinn.coefficients.trained_network import load_checkpoint
 from pinn.common.files import file_sha256
 from pinn.errors import PinnError
@@ -58,7 +48,7 @@ def left_out_column(split: str) -> str | None:
     return "gpu" if split.startswith("leave-one-gpu-") else None
 
 
-def fit_half_widths(errors: pd.DataFrame, level: float = LEVEL) -> dict[str, HalfWidth]:
+def fit_half_widths(errors: pd.DataFrame, level: float = intervals.LEVEL) -> dict[str, HalfWidth]:
     """The half-widths of step time and of TTFT.
 
     Args:
@@ -76,12 +66,14 @@ def fit_half_widths(errors: pd.DataFrame, level: float = LEVEL) -> dict[str, Hal
             "that leaves models out"
         )
     step = errors.assign(tpot=errors["tpot"] / errors["tpot_gain"])
-    return {metric: _fit(step, metric, level) for metric in LEARNED}
+    return {metric: _fit(step, metric, level) for metric in intervals.LEARNED}
 
 
 def _fit(errors: pd.DataFrame, metric: str, level: float) -> HalfWidth:
     of_split = {
-        str(split): weighted_quantile(part[metric].abs().to_numpy(), row_weights(part), level)
+        str(split): intervals.weighted_quantile(
+            part[metric].abs().to_numpy(), row_weights(part), level
+        )
         for split, part in errors.groupby("split")
     }
     widest = max(of_split.values())
@@ -92,7 +84,7 @@ def _fit(errors: pd.DataFrame, metric: str, level: float) -> HalfWidth:
 def row_weights(errors: pd.DataFrame) -> Values:
     """A model's shape on a GPU is a group, and every group counts once."""
     groups = zip(errors["shape"], errors["gpu"], strict=True)
-    return group_weights(groups, errors["split"])
+    return intervals.group_weights(groups, errors["split"])
 
 
 def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str, Values]:
@@ -104,7 +96,7 @@ def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str,
             row is known unless its split left it out.
     """
     known = rows["split"].map(lambda split: left_out_column(split) != "gpu").to_numpy(bool)
-    step, ttft = (np.where(known, found[m].known, found[m].unknown) for m in LEARNED)
+    step, ttft = (np.where(known, found[m].known, found[m].unknown) for m in intervals.LEARNED)
     moved = {metric: step * rows[f"{metric}_gain"].to_numpy() for metric in METRICS}
     ttft = np.maximum(ttft, moved["ttft"])
     beyond = rows["ttft_share"].to_numpy() * (np.exp(ttft) - np.exp(moved["ttft"]))
@@ -124,7 +116,7 @@ LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _ROW = ["split", "row_id", "model", "shape", "gpu", "group"]
 
 
-def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
+def nested_intervals(errors: pd.DataFrame, level: float = intervals.LEVEL) -> pd.DataFrame:
     """Half-widths for each left-out row, calibrated without its model or its GPU.
 
     What is left out of training is also left out of the calibration, in every split and with every
@@ -237,14 +229,14 @@ def calibrate(
     judged = nested_intervals(errors)
     found = fit_half_widths(errors)
     half = half_widths(found, errors)["tpot"]
-    law = error_law(errors["tpot"].to_numpy(), half, row_weights(errors))
+    law = intervals.error_law(errors["tpot"].to_numpy(), half, row_weights(errors))
     metadata = load_checkpoint(checkpoint).metadata
     return StatedIntervals(
         checkpoint_sha256=file_sha256(checkpoint),
-        belongs={name: metadata[name] for name in BELONGS if name in metadata},
+        belongs={name: metadata[name] for name in intervals.BELONGS if name in metadata},
         half_widths=found,
         coefficients=coefficient_half_widths(coefficient_changes),
-        kinds=kinds_of_errors(errors),
+        kinds=intervals.kinds_of_errors(errors),
         sources=sources,
         coverage=coverage_table(judged).to_dict("records"),
         errors={"tpot": law.errors},
@@ -255,4 +247,7 @@ def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
     """Quantile of the absolute log change of every coefficient, every group counting once."""
     weight = row_weights(changes)
     sizes = changes[list(NAMES)].abs()
-    return {name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL) for name in NAMES}
+    return {
+        name: intervals.weighted_quantile(sizes[name].to_numpy(), weight, intervals.LEVEL)
+        for name in NAMES
+    }

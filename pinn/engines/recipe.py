@@ -327,25 +327,17 @@ _SCHEDULER = "vllm/v1/core/sched/scheduler.py: Scheduler"
 #: First release that was read with it, what it changes, and where that stands.
 _CHANGES: tuple[tuple[str, str, Any, str], ...] = (
     ("0.16.0", "pipelined_decodes", ANY_BATCH, f"{_SCHEDULER}.schedule"),
-    (
-        "0.18.0",
-        "group_padding",
-        1.5,
-        "vllm/v1/core/kv_cache_utils.py: _get_kv_cache_groups_uniform_page_size",
-    ),
-    (
-        "0.19.0",
-        "whole_prompts",
-        True,
-        "vllm/config/scheduler.py: SchedulerConfig.scheduler_reserve_full_isl",
-    ),
+    ("0.18.0", "group_padding", 1.5,
+     "vllm/v1/core/kv_cache_utils.py: _get_kv_cache_groups_uniform_page_size"),
+    ("0.19.0", "whole_prompts", True,
+     "vllm/config/scheduler.py: SchedulerConfig.scheduler_reserve_full_isl"),
     ("0.24.0", "uncached_first", True, "vllm/v1/core/block_pool.py: BlockPool.free_blocks"),
     # The second model runner's. Llama, Mistral and Qwen3 are served by it from 0.23 on, all dense
     # models from 0.25 and mixtures of experts from 0.29: VllmConfig.use_v2_model_runner.
     ("0.25.1", "pipelined_decodes", STAGGERED, "vllm/config/vllm.py: max_concurrent_batches"),
     ("0.27.1", "awaits_preempted", True, f"{_SCHEDULER}._preempt_request"),
     ("0.31.0", "cuts_lone_prompts", False, f"{_SCHEDULER}.schedule"),
-)
+)  # fmt: skip
 _FIRST = f"vllm 0.15.1 {_SCHEDULER}.schedule"
 
 

@@ -242,28 +242,13 @@ def drafts_beside_replicas(d: Deployment) -> Refusal | None:
 
 #: Each looks at a whole deployment; the first that finds something is told.
 RULES: tuple[Callable[[Deployment], Refusal | None], ...] = (
-    refused_formats.heads,
-    refused_formats.kv_heads,
-    refused_formats.experts_over_ranks,
-    refused_formats.expert_width,
-    refused_formats.dense_width,
-    refused_formats.block_experts,
-    refused_formats.block_dense,
-    refused_formats.block_attention,
-    refused_formats.groups,
-    refused_formats.capability,
-    requests_per_step,
-    whole_prompts,
-    longest_context,
-    block_size,
-    chunk_of_pages,
-    cache_format,
-    latent_cache,
-    architecture,
-    prediction_layer,
-    draft_model,
+    refused_formats.heads, refused_formats.kv_heads, refused_formats.experts_over_ranks,
+    refused_formats.expert_width, refused_formats.dense_width, refused_formats.block_experts,
+    refused_formats.block_dense, refused_formats.block_attention, refused_formats.groups,
+    refused_formats.capability, requests_per_step, whole_prompts, longest_context, block_size,
+    chunk_of_pages, cache_format, latent_cache, architecture, prediction_layer, draft_model,
     drafts_beside_replicas,
-)
+)  # fmt: skip
 
 
 def refusal_of(deployment: Deployment) -> Refusal | None:

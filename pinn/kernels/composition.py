@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import numpy as np
 from jaxtyping import Float
@@ -12,17 +11,7 @@ from pinn.engines.deployment import Deployment
 from pinn.engines.kernel_choice import AUTO, CUTLASS, MARLIN, TRITON
 from pinn.kernels.gemm_attention import DecodeAttention, Gemm, PrefillAttention
 from pinn.kernels.hardware import Coded
-from pinn.kernels.mixer_calls import (
-    DECODES,
-    PROMPTS,
-    Call,
-    Kernels,
-    call_by_call,
-    fitted_seconds,
-    indexed_calls,
-    state_calls,
-)
-from pinn.kernels.mixer_fits import INDEXED_SIZES, RECURRENT, RECURRENT_SIZES, SPARSE
+from pinn.kernels.mixer_calls import DECODES, PROMPTS, Call, Kernels, call_by_call, mixer_kernels
 from pinn.kernels.moe import Moe
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import UniformBatches
@@ -317,8 +306,6 @@ def _sampling(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]
 
 
 _MESSAGE = ("gpus", "bytes")
-_RECURRENT_SECONDS = partial(fitted_seconds, RECURRENT_SIZES)
-_INDEXED_SECONDS = partial(fitted_seconds, INDEXED_SIZES)
 
 #: Parts of a composed step, in the order of every composed array, and what each is made of.
 COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
@@ -335,8 +322,7 @@ COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
         Kernels(_latent_decode,
                 lambda fits, *asked: call_by_call(fits.latent_decode_attention_seconds, *asked),
                 ("sequences", "context_tokens", "heads", "kv_lora_rank", "rope_dim")),
-        Kernels(partial(state_calls, DECODES), _RECURRENT_SECONDS, RECURRENT_SIZES, RECURRENT),
-        Kernels(partial(indexed_calls, DECODES), _INDEXED_SECONDS, INDEXED_SIZES, SPARSE),
+        *mixer_kernels(DECODES),
     ),
     "prefill_attention": (
         Kernels(_prefill_attention, lambda fits, *asked: fits.prefill_attention.seconds(*asked),
@@ -344,8 +330,7 @@ COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
         Kernels(_latent_prefill,
                 lambda fits, gpu, _, *sizes: fits.latent_prefill_attention_seconds(gpu, *sizes),
                 ("sequences", "tokens", "cached", "heads", "qk_head_dim", "v_head_dim")),
-        Kernels(partial(state_calls, PROMPTS), _RECURRENT_SECONDS, RECURRENT_SIZES, RECURRENT),
-        Kernels(partial(indexed_calls, PROMPTS), _INDEXED_SECONDS, INDEXED_SIZES, SPARSE),
+        *mixer_kernels(PROMPTS),
     ),
     "all_reduce": (Kernels(_all_reduce, _reduce, _MESSAGE),),
     "exchange": (Kernels(_exchange, _gather_and_scatter, _MESSAGE),),

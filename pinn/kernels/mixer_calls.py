@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from jaxtyping import Float
 
 from pinn.engines.deployment import Deployment
 from pinn.kernels.hardware import Coded
+from pinn.kernels.mixer_fits import INDEXED_SIZES, RECURRENT, RECURRENT_SIZES, SPARSE
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import BatchSums, UniformBatches
 from pinn.physics.costs import StepCosts, model_costs
@@ -126,7 +128,7 @@ _CHOSEN = "sparse attention"
 _LEAST_HEADS = 64
 
 
-def state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     """States read and written by decodes, or scans of prompts."""
     requests, tokens, _ = phase.rows(batches)
     for group in deployment.model.layer_groups:
@@ -139,7 +141,7 @@ def state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -
             yield from _calls(group, names, (requests, tokens, *widths, *kept), seconds)
 
 
-def indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     """Scores of all keys, the choice of the best and attention to these."""
     for group in deployment.model.layer_groups:
         mixer = group.attention
@@ -171,7 +173,19 @@ def _datasheet_seconds(
     return phase.datasheet(model_costs([alone]), batches.sums(model.window_tokens)) / group.count
 
 
-def fitted_seconds(
+def mixer_kernels(phase: Phase) -> tuple[Kernels, ...]:
+    """Those of recurrent mixers, and of indexers with what they pick."""
+    kinds = (
+        (_state_calls, RECURRENT_SIZES, RECURRENT),
+        (_indexed_calls, INDEXED_SIZES, SPARSE),
+    )
+    return tuple(
+        Kernels(partial(calls, phase), partial(_fitted_seconds, sizes), sizes, operator)
+        for calls, sizes, operator in kinds
+    )
+
+
+def _fitted_seconds(
     names: Sequence[str], kernels: KernelSurrogates, gpu: Coded, operator: Coded, *sizes
 ) -> Float[np.ndarray, "calls n"]:
     """Seconds of mixers' calls: ``sizes`` are those of ``names``, then seconds if not fitted."""

@@ -11,14 +11,10 @@ import numpy as np
 import pandas as pd
 from omegaconf import DictConfig
 
+from pinn.coefficients import kernel_distance
 from pinn.coefficients.interval_fit import METRICS, calibrate
 from pinn.coefficients.intervals import StatedIntervals
-from pinn.coefficients.kernel_distance import (
-    FoldNetwork,
-    coefficient_changes,
-    described_steps,
-    shape_of,
-)
+from pinn.coefficients.kernel_distance import FoldNetwork
 from pinn.coefficients.trained_network import Checkpoint, save_checkpoint
 from pinn.common.files import file_sha256, write_whole
 from pinn.common.tables import write_frame
@@ -247,7 +243,7 @@ def run_error_rows(
     """
     rows = pd.DataFrame(list(map(_row, runs, latencies)))
     steps = mean_steps([latency.deployment for latency in latencies], rows)
-    return pd.concat([rows, described_steps(kernels, steps)], axis=1)
+    return pd.concat([rows, kernel_distance.described_steps(kernels, steps)], axis=1)
 
 
 def mean_figures(run: Run) -> Figures:
@@ -268,7 +264,7 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
         "split": RUN_ERRORS_SPLIT,
         "row_id": run.name,
         "model": model.name,
-        "shape": shape_of(model),
+        "shape": kernel_distance.shape_of(model),
         "gpu": gpu,
         "group": f"{model.name} on {gpu}",
         "concurrency": float(np.mean(simulated.steps["requests"])),
@@ -312,5 +308,5 @@ def calibrate_folds(
         latencies = network_latencies(learned.network, test)
         of_runs.append(run_error_rows(test, latencies, learned.teacher.kernels))
     together = pd.concat([errors, *of_runs], ignore_index=True)
-    changes = coefficient_changes(checkpoint, networks)
+    changes = kernel_distance.coefficient_changes(checkpoint, networks)
     return calibrate(together, changes, checkpoint, [source])

@@ -22,17 +22,9 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, figure_ends, scaled, simulate_many
 from pinn.simulator.metric_features import WHOLE_RUN, failed_share, figure_seconds
 from pinn.specs.model import ModelSpec
+from pinn.training import kernel_learner
 from pinn.training.data.measured_runs import FIGURES, MeasuredRun
-from pinn.training.kernel_learner import (
-    Fold,
-    KernelLearner,
-    Learned,
-    fold_of,
-    learn_fold,
-    run_latencies,
-    run_parts,
-    without_model,
-)
+from pinn.training.kernel_learner import Fold, KernelLearner, Learned
 from pinn.training.serving_rows import ServingRows
 
 # Simulated against measured serving runs, figure by figure.
@@ -217,7 +209,9 @@ def run_folds(
     """What each left-out model leaves to learn from, and the runs that it is tested on."""
     found = []
     for model in left_out_models(rows, runs):
-        fold = fold_of(without_model(rows, model), runs, Exclusion(models=(model,)))
+        fold = kernel_learner.fold_of(
+            kernel_learner.without_model(rows, model), runs, Exclusion(models=(model,))
+        )
         test = [run for run in runs if is_near_copy(run.deployment.model, model)]
         found.append((fold, test))
     return found
@@ -232,7 +226,8 @@ def score_left_out(
         As ``pinn.laboratory.serving_runs.score_runs``; methods end in ``LEFT_OUT``.
     """
     tables = [
-        score_learned(learn_fold(learner, fold, root), test, LEFT_OUT) for fold, test in folds
+        score_learned(kernel_learner.learn_fold(learner, fold, root), test, LEFT_OUT)
+        for fold, test in folds
     ]
     return pd.concat(tables, ignore_index=True)
 
@@ -240,7 +235,9 @@ def score_left_out(
 def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
     """Score runs with the network and the teacher of one training."""
     latencies = {
-        TEACHER: run_latencies(learned.fit, runs, run_parts(learned.teacher.kernels, runs)),
+        TEACHER: kernel_learner.run_latencies(
+            learned.fit, runs, kernel_learner.run_parts(learned.teacher.kernels, runs)
+        ),
         NETWORK: network_latencies(learned.network, runs),
     }
     scores = [score_runs(runs, each, name + suffix) for name, each in latencies.items()]

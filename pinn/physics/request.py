@@ -17,13 +17,9 @@ from jaxtyping import Float
 Values = Float[np.ndarray, "*requests"]
 
 PHASES = (
-    "arrival_to_queue",
-    "queue_to_schedule",
-    "schedule_to_first_token",
-    "output_token",
-    "completion",
-    "preemption",
-)
+    "arrival_to_queue", "queue_to_schedule", "schedule_to_first_token", "output_token",
+    "completion", "preemption",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -17,31 +17,20 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
     "mixtral": {"num_key_value_heads": 8},
     "gemma": {"head_dim": 256},
     "gemma2": {
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "vocab_size": 256000,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 2,
-        "max_position_embeddings": 8192,
+        "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 256000, "sliding_window": 4096,
+        "sliding_window_pattern": 2, "max_position_embeddings": 8192,
     },
     "gemma3_text": {
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "vocab_size": 262208,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 6,
-        "max_position_embeddings": 131072,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208,
+        "sliding_window": 4096, "sliding_window_pattern": 6, "max_position_embeddings": 131072,
     },
     **{key: {"use_sliding_window": False} for key in ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")},
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "gpt_oss": {"sliding_window": 128, "sliding_window_pattern": 2},
     "llama4_text": {
-        "attention_chunk_size": 8192,
-        "no_rope_layer_interval": 4,
-        "interleave_moe_layer_step": 1,
+        "attention_chunk_size": 8192, "no_rope_layer_interval": 4, "interleave_moe_layer_step": 1,
     },
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

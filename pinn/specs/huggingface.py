@@ -57,21 +57,12 @@ def _whole(name: str, outputs: int, inputs: int) -> Projection:
 #: The format that vLLM serves a checkpoint of a ``torch_dtype`` in: fp32 is cast to bf16
 #: (``vllm/config/model.py``, ``_resolve_auto_dtype``).
 _DTYPES = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "float32": "bf16",
-    "float": "bf16",
-}
+    "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16",
+}  # fmt: skip
 _MAX_POSITION = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_seq_len",
-    "seq_length",
-    "max_sequence_length",
-    "max_seq_length",
-    "seq_len",
-)
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
+    "max_seq_length", "seq_len",
+)  # fmt: skip
 
 
 def model_from_config(

@@ -179,14 +179,9 @@ def _pattern_layers(fields: ConfigFields, layers: int) -> list[bool]:
 
 _EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
 _TOP_K = (
-    "num_experts_per_tok",
-    "num_experts_per_token",
-    "top_k_experts",
-    "moe_top_k",
-    "moe_topk",
-    "experts_per_token",
-    "moe_k",
-)
+    "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k", "moe_topk",
+    "experts_per_token", "moe_k",
+)  # fmt: skip
 _DENSE_WIDTH = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 _LLAMA4 = frozenset({"llama4", "llama4_text"})
 

@@ -211,14 +211,9 @@ def hub_is_reachable() -> bool:
 
 #: Word of a name -> what such a release is made for.
 _OTHER_ENGINES = {
-    "gguf": "llama.cpp",
-    "ggml": "llama.cpp",
-    "mlx": "Apple's MLX",
-    "exl2": "ExLlama",
-    "exl3": "ExLlama",
-    "bnb": "bitsandbytes",
-    "bitsandbytes": "bitsandbytes",
-}
+    "gguf": "llama.cpp", "ggml": "llama.cpp", "mlx": "Apple's MLX", "exl2": "ExLlama",
+    "exl3": "ExLlama", "bnb": "bitsandbytes", "bitsandbytes": "bitsandbytes",
+}  # fmt: skip
 _ADAPTER = "adapter_config.json"
 
 

@@ -42,60 +42,36 @@ class ServingSpec:
     """
 
     tensor_parallel_size: int = flag(
-        1,
-        "GPUs that share each layer.",
-        least=1,
-        shorts=("-tp",),
-        spelled={SGLANG: "tp_size"},
+        1, "GPUs that share each layer.", least=1, shorts=("-tp",), spelled={SGLANG: "tp_size"},
         decides_cost=True,
-    )
+    )  # fmt: skip
     pipeline_parallel_size: int = flag(
         1, "Stages of layers.", least=1, shorts=("-pp",), spelled={SGLANG: "pp_size"},
         decides_cost=True,
     )  # fmt: skip
     data_parallel_size: int = flag(
-        1,
-        "Replicas of the attention; experts span them.",
-        least=1,
-        shorts=("-dp",),
-        spelled={SGLANG: "dp_size"},
-        decides_cost=True,
-    )
+        1, "Replicas of the attention; experts span them.", least=1, shorts=("-dp",),
+        spelled={SGLANG: "dp_size"}, decides_cost=True,
+    )  # fmt: skip
     enable_expert_parallel: bool = flag(
         False, "Whole experts on each GPU.", shorts=("-ep",), decides_cost=True
     )
     max_num_batched_tokens: int | None = flag(
-        None,
-        "Tokens per step.",
-        unit="tokens",
-        least=1,
-        shown=f"{_OWN} for the GPU",
+        None, "Tokens per step.", unit="tokens", least=1, shown=f"{_OWN} for the GPU",
         spelled={SGLANG: "chunked_prefill_size", TRTLLM: "max_num_tokens"},
-    )
+    )  # fmt: skip
     max_num_seqs: int | None = flag(
-        None,
-        "Requests per step.",
-        unit="requests",
-        least=1,
-        shown=f"{_OWN} for the GPU",
+        None, "Requests per step.", unit="requests", least=1, shown=f"{_OWN} for the GPU",
         spelled={SGLANG: "max_running_requests", TRTLLM: "max_batch_size"},
-    )
+    )  # fmt: skip
     max_model_len: int | None = flag(
-        None,
-        "Longest context.",
-        unit="tokens",
-        least=1,
-        shown="the model's",
+        None, "Longest context.", unit="tokens", least=1, shown="the model's",
         spelled={SGLANG: "context_length", TRTLLM: "max_seq_len"},
-    )
+    )  # fmt: skip
     gpu_memory_utilization: float | None = flag(
-        None,
-        "Share of memory to use.",
-        above=0,
-        most=1,
-        shown=_OWN,
+        None, "Share of memory to use.", above=0, most=1, shown=_OWN,
         spelled={SGLANG: "mem_fraction_static", TRTLLM: "free_gpu_memory_fraction"},
-    )
+    )  # fmt: skip
     enable_chunked_prefill: bool | None = flag(None, "Cut long prompts.", shown=_OWN)
     enable_prefix_caching: bool = flag(
         True,
@@ -103,37 +79,22 @@ class ServingSpec:
         spelled={SGLANG: "no_disable_radix_cache", TRTLLM: "enable_block_reuse"},
     )
     enforce_eager: bool = flag(
-        False,
-        "Launch without CUDA graphs.",
-        spelled={SGLANG: "disable_cuda_graph"},
+        False, "Launch without CUDA graphs.", spelled={SGLANG: "disable_cuda_graph"},
         decides_cost=True,
-    )
+    )  # fmt: skip
     max_cudagraph_capture_size: int | None = flag(
-        None,
-        "Largest captured CUDA graph, in tokens.",
-        unit="tokens",
-        least=1,
-        shown=_OWN,
+        None, "Largest captured CUDA graph, in tokens.", unit="tokens", least=1, shown=_OWN,
         spelled={SGLANG: "cuda_graph_max_bs", TRTLLM: "cuda_graph_max_batch_size"},
-        remedy="--enforce-eager turns graphs off",
-        decides_cost=True,
-    )
+        remedy="--enforce-eager turns graphs off", decides_cost=True,
+    )  # fmt: skip
     cudagraph_mode: str = flag(
-        "",
-        "Which steps run as CUDA graphs: vLLM's compilation config of the name.",
-        allowed=CUDAGRAPH_MODES,
-        shown=_OWN,
-        engines=(VLLM,),
-        decides_cost=True,
-    )
+        "", "Which steps run as CUDA graphs: vLLM's compilation config of the name.",
+        allowed=CUDAGRAPH_MODES, shown=_OWN, engines=(VLLM,), decides_cost=True,
+    )  # fmt: skip
     block_size: int | None = flag(
-        None,
-        "Tokens per KV block.",
-        unit="tokens",
-        least=1,
-        shown=_OWN,
+        None, "Tokens per KV block.", unit="tokens", least=1, shown=_OWN,
         spelled={SGLANG: "page_size", TRTLLM: "tokens_per_block"},
-    )
+    )  # fmt: skip
     cpu_offload_gb: float = flag(
         0.0, "Weights per GPU kept in host memory.", unit="GiB", least=0, decides_cost=True
     )
@@ -153,44 +114,27 @@ class ServingSpec:
         decides_cost=True,
     )  # fmt: skip
     ep_size: int | None = flag(
-        None,
-        "GPUs over which whole experts are spread.",
-        least=1,
-        shown="1",
-        spelled={TRTLLM: "moe_expert_parallel_size"},
-        engines=(SGLANG, TRTLLM),
-        decides_cost=True,
-    )
+        None, "GPUs over which whole experts are spread.", least=1, shown="1",
+        spelled={TRTLLM: "moe_expert_parallel_size"}, engines=(SGLANG, TRTLLM), decides_cost=True,
+    )  # fmt: skip
     enable_dp_attention: bool = flag(
-        False,
-        "Each GPU attends to requests of its own.",
-        spelled={TRTLLM: "enable_attention_dp"},
-        engines=(SGLANG, TRTLLM),
-        decides_cost=True,
-    )
+        False, "Each GPU attends to requests of its own.", spelled={TRTLLM: "enable_attention_dp"},
+        engines=(SGLANG, TRTLLM), decides_cost=True,
+    )  # fmt: skip
     moe_a2a_backend: str = flag(
         "none",
         "What carries tokens to experts on other GPUs: none gathers all tokens on every GPU, "
-        "deepep spreads the experts over all GPUs.",
-        allowed=("none", DEEPEP),
-        engines=(SGLANG,),
+        "deepep spreads the experts over all GPUs.", allowed=("none", DEEPEP), engines=(SGLANG,),
         decides_cost=True,
-    )
+    )  # fmt: skip
     max_prefill_tokens: int | None = flag(
-        None,
-        "Prompt tokens after which a prefill step takes no further request.",
-        unit="tokens",
-        least=1,
-        shown=_OWN,
-        engines=(SGLANG,),
-    )
+        None, "Prompt tokens after which a prefill step takes no further request.", unit="tokens",
+        least=1, shown=_OWN, engines=(SGLANG,),
+    )  # fmt: skip
     scheduler_recv_interval: int | None = flag(
-        None,
-        "Decode steps between two looks at the queue of new requests.",
-        least=1,
-        shown="1",
+        None, "Decode steps between two looks at the queue of new requests.", least=1, shown="1",
         engines=(SGLANG,),
-    )
+    )  # fmt: skip
     schedule_conservativeness: float = flag(
         1.0, "How long outputs are expected to be, relative to the usual guess.", above=0,
         engines=(SGLANG,),
@@ -204,30 +148,22 @@ class ServingSpec:
         engines=(TRTLLM,),
     )  # fmt: skip
     attention_dp_timeout_iters: int = flag(
-        0,
-        "Steps that prompts wait for one on every rank (attention_dp_config: enable_balance).",
-        least=0,
-        engines=(TRTLLM,),
-    )
+        0, "Steps that prompts wait for one on every rank (attention_dp_config: enable_balance).",
+        least=0, engines=(TRTLLM,),
+    )  # fmt: skip
     cudagraph_padding: bool | None = flag(
-        None,
-        "Round decode batches up to the sizes of CUDA graphs.",
-        shown=_OWN,
+        None, "Round decode batches up to the sizes of CUDA graphs.", shown=_OWN,
         spelled={SGLANG: "no_disable_cuda_graph_padding", TRTLLM: "cuda_graph_padding"},
         engines=(SGLANG, TRTLLM),
-    )
+    )  # fmt: skip
     fuse_all_reduce: bool | None = flag(
-        None,
-        "All-reduce and norm in one kernel.",
-        shown=_OWN,
+        None, "All-reduce and norm in one kernel.", shown=_OWN,
         spelled={SGLANG: "enable_flashinfer_allreduce_fusion"},
-    )
+    )  # fmt: skip
     moe_backend: str = flag(
-        "",
-        "Kernels of the experts, such as auto, triton, marlin or flashinfer_cutlass.",
-        shown=_OWN,
-        spelled={SGLANG: "moe_runner_backend"},
-    )
+        "", "Kernels of the experts, such as auto, triton, marlin or flashinfer_cutlass.",
+        shown=_OWN, spelled={SGLANG: "moe_runner_backend"},
+    )  # fmt: skip
     sampling_backend: str = flag("", "Kernels of the sampler.", shown=_OWN)
     speculative_config: str = flag(
         NONE,

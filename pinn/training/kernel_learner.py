@@ -35,6 +35,7 @@ from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
+from pinn.training import run_scalars
 from pinn.training.composed import ComposedSteps, remembered_steps
 from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.distillation import (
@@ -45,16 +46,7 @@ from pinn.training.distillation import (
     distillation_rows,
 )
 from pinn.training.learner import TrainerFactory
-from pinn.training.run_scalars import (
-    NO_RUNS,
-    Evidence,
-    RunFit,
-    RunFitSettings,
-    between,
-    fit_to_runs,
-    run_fit_from_json,
-    run_rows,
-)
+from pinn.training.run_scalars import Evidence, RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows
 from pinn.training.synthetic import catalog_deployments, synthetic_deployments
 from pinn.training.teacher import Teacher, projected_parts
@@ -127,13 +119,15 @@ def alternate(
     fit, before = RunFit(), None
     trusted, least = fit, np.inf
     if not runs:
-        return fit_to_runs(Evidence(NO_RUNS, models, parts, serving, serving_parts), fit, settings)
+        return run_scalars.fit_to_runs(
+            Evidence(run_scalars.NO_RUNS, models, parts, serving, serving_parts), fit, settings
+        )
     for number in range(1, settings.rounds + 1):
-        rows = run_rows(runs, run_latencies(fit, runs, parts), settings.workers)
+        rows = run_scalars.run_rows(runs, run_latencies(fit, runs, parts), settings.workers)
         error = float(np.median(np.abs(rows.simulated_s / rows.measured_s - 1)))
         _tell(f"round {number}: median error of a figure {100 * error:.2f} %")
         if error > max(_TOO_FAR, least):
-            fit = between(trusted, fit)
+            fit = run_scalars.between(trusted, fit)
             continue
         trusted, least = fit, error
         # Root mean square of the figures' log changes.
@@ -141,8 +135,10 @@ def alternate(
             np.sqrt(np.mean(np.log(rows.simulated_s / before) ** 2)) < settings.tolerance
         ):
             break
-        found = fit_to_runs(Evidence(rows, models, parts, serving, serving_parts), fit, settings)
-        fit = found if number <= _WHOLE_ROUNDS else between(fit, found)
+        found = run_scalars.fit_to_runs(
+            Evidence(rows, models, parts, serving, serving_parts), fit, settings
+        )
+        fit = found if number <= _WHOLE_ROUNDS else run_scalars.between(fit, found)
         before = rows.simulated_s
     return fit
 
@@ -357,7 +353,7 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
         root=root,
         aside={"kernels": learner.kernels},
     )
-    fit = run_fit_from_json(json.loads((place / "fit.json").read_text()))
+    fit = run_scalars.run_fit_from_json(json.loads((place / "fit.json").read_text()))
     network = CoefficientNetwork.from_trained(load_checkpoint(place / CHECKPOINT).network)
     return Learned(Teacher(surrogates, fit.scalars), fit, network)
 

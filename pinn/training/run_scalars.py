@@ -31,13 +31,9 @@ from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
 #: Figure -> its weight in the fit. Means weigh most; a TTFT's 99th percentile depends on the few
 #: cold prompts at the start of a run, which says little about anything else.
 FIGURE_WEIGHTS = {
-    "e2e_mean_s": 1.0,
-    "e2e_p90_s": 0.3,
-    "e2e_p99_s": 0.2,
-    "ttft_mean_s": 1.0,
-    "ttft_p90_s": 0.3,
+    "e2e_mean_s": 1.0, "e2e_p90_s": 0.3, "e2e_p99_s": 0.2, "ttft_mean_s": 1.0, "ttft_p90_s": 0.3,
     "itl_mean_s": 0.5,
-}
+}  # fmt: skip
 
 #: Half the relative change of beta by which a figure's gain is measured.
 _NUDGE = 0.01

@@ -13,17 +13,10 @@ from pinn.specs.model import LatentAttentionSpec
 # Measured attention over ordinary key and value heads, of decodes and of fresh prompts.
 
 _COLUMNS = {
-    "kv_precision": "kv_cache_dtype",
-    "sequences": "batch_size",
-    "heads": "num_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "window": "window_size",
-    "seconds": "latency",
-    "kernel": "kernel_source",
-    "tokens": "isl",
-    "cached_tokens": "step",
-}
+    "kv_precision": "kv_cache_dtype", "sequences": "batch_size", "heads": "num_heads",
+    "kv_heads": "num_key_value_heads", "head_dim": "head_dim", "window": "window_size",
+    "seconds": "latency", "kernel": "kernel_source", "tokens": "isl", "cached_tokens": "step",
+}  # fmt: skip
 #: Above this share of the time, keys and values that came from the cache spoil a row (assumption).
 WARM_SHARE = 0.2
 #: Part of a working set slightly larger than the cache still comes from there (assumption: 10 %).
@@ -104,14 +97,9 @@ PREFILL_LAYOUT = table.Layout(
 # is fitted.
 
 _LATENT_COLUMNS = {
-    "kv_precision": "kv_cache_dtype",
-    "gemm_precision": "gemm_type",
-    "sequences": "batch_size",
-    "heads": "num_heads",
-    "seconds": "latency",
-    "kernel": "kernel_source",
-    "model": "model",
-}
+    "kv_precision": "kv_cache_dtype", "gemm_precision": "gemm_type", "sequences": "batch_size",
+    "heads": "num_heads", "seconds": "latency", "kernel": "kernel_source", "model": "model",
+}  # fmt: skip
 #: DeepSeek-V3, the one shape that was timed (its config.json); ``num_heads`` of it on a rank.
 SHAPE = LatentAttentionSpec(128, 1536, 512, 128, 64, 128)
 HIDDEN_SIZE = 7168

@@ -27,16 +27,9 @@ from pinn.units import MILLISECOND
 
 #: Systems with a table of their own, by directory name.
 SYSTEMS = (
-    "a100_sxm",
-    "h100_sxm",
-    "h200_sxm",
-    "l40s",
-    "b200_sxm",
-    "b300_sxm",
-    "gb200",
-    "gb300",
+    "a100_sxm", "h100_sxm", "h200_sxm", "l40s", "b200_sxm", "b300_sxm", "gb200", "gb300",
     "rtx_pro_6000_server",
-)
+)  # fmt: skip
 VLLM = "0.24.0"
 VLLM_A100 = "0.14.0"
 
@@ -138,14 +131,9 @@ Rules = dict[str, Callable[[pd.DataFrame], "np.ndarray | pd.Series[bool] | bool"
 
 #: The tables' names of number formats -> keys of ``pinn.specs.precision.PRECISIONS``.
 FORMATS = {
-    "bfloat16": "bf16",
-    "fp8": "fp8",
-    "fp8_block": "fp8_block",
-    "nvfp4": "nvfp4",
-    "int4_wo": "int4_wo",
-    "w4a16_mxfp4": "mxfp4",
-    "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
-}
+    "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
+    "int4_wo": "int4_wo", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
+}  # fmt: skip
 
 
 def systems_folder() -> Path:

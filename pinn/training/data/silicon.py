@@ -14,13 +14,7 @@ from pinn.errors import PinnError
 from pinn.kernels.tables.table import systems_folder
 from pinn.server.benchmarks.inferencex import LABEL_SCHEMES, PROMPTS_PER_CONCURRENCY
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
-from pinn.training.data.launch_facts import (
-    LOAD_FLAGS,
-    SERVING_FLAGS,
-    facts_by_confidence,
-    served_scheme,
-    with_launch_facts,
-)
+from pinn.training.data import launch_facts
 from pinn.training.data.table import COLUMNS
 from pinn.units import MILLISECOND
 
@@ -37,7 +31,9 @@ SERIES = (*_POINT, "data_parallel_size", "enable_expert_parallel")
 #: Rows that differ in one of these flags are no runs of one deployment. Prefixes that are kept
 #: change nothing here, as the benchmark's random prompts share none.
 SETTINGS = tuple(
-    name for name in SERVING_FLAGS if name not in (*LOAD_FLAGS, "enable_prefix_caching")
+    name
+    for name in launch_facts.SERVING_FLAGS
+    if name not in (*launch_facts.LOAD_FLAGS, "enable_prefix_caching")
 )
 
 #: Stand-in for an engine version that the file does not name.
@@ -209,22 +205,13 @@ CHECKPOINT_SCHEMES = {
 }
 
 _RAW_NAMES = {
-    "id": "row_id",
-    "silicon_data_source": "source",
-    "backend": "engine",
-    "backend_version": "engine_version",
-    "model_path": "model",
-    "system": "gpu",
-    "precision": "precision",
-    "isl": "prompt_tokens",
-    "osl": "output_tokens",
-    "tp_size": "tensor_parallel_size",
-    "attention_dp_size": "stored_attention_dp_size",
-    "moe_tp_size": "stored_moe_tp_size",
-    "moe_ep_size": "stored_moe_ep_size",
-    "silicon_ttft_ms": "ttft_s",
-    "silicon_tpot_ms": "tpot_s",
-}
+    "id": "row_id", "silicon_data_source": "source", "backend": "engine",
+    "backend_version": "engine_version", "model_path": "model", "system": "gpu",
+    "precision": "precision", "isl": "prompt_tokens", "osl": "output_tokens",
+    "tp_size": "tensor_parallel_size", "attention_dp_size": "stored_attention_dp_size",
+    "moe_tp_size": "stored_moe_tp_size", "moe_ep_size": "stored_moe_ep_size",
+    "silicon_ttft_ms": "ttft_s", "silicon_tpot_ms": "tpot_s",
+}  # fmt: skip
 #: Columns of an observation.
 CANONICAL = tuple(COLUMNS)
 
@@ -271,13 +258,13 @@ def read_sample(
     path, version = sample_file(path)
     raw = read_csv(path)
     chosen = raw[raw["backend"].isin(engines) & (raw["mode"] == "agg")]
-    clean, dropped = apply_filters(with_launch_facts(decoded(chosen), MODELS), filters)
+    clean, dropped = apply_filters(launch_facts.with_launch_facts(decoded(chosen), MODELS), filters)
     rows = finished(clean)
     other = f"not an aggregated {' or '.join(_ENGINES[name] for name in engines)} deployment"
     refused = {other: len(raw) - len(chosen), **dropped}
     report = ReadReport(
         path.name, version, file_sha256(path), len(raw), len(rows), refused,
-        facts_by_confidence(clean),
+        launch_facts.facts_by_confidence(clean),
     )  # fmt: skip
     return rows, report
 
@@ -325,7 +312,9 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
         PinnError: As :func:`named`.
     """
     rows = named(rows)
-    rows["precision"] = [served_scheme(row["precision"], row) for row in rows.to_dict("records")]
+    rows["precision"] = [
+        launch_facts.served_scheme(row["precision"], row) for row in rows.to_dict("records")
+    ]
     rows["series"] = [series_key(row) for _, row in rows.iterrows()]
     # Where a script's runs differ or are not known, the least: what all others sent.
     sent = rows["prompts_per_client"].str.extract(r"(\d+)", expand=False)
