@@ -8,8 +8,8 @@ from evaluations import observations
 
 from pinn.common.files import ReadReport
 from pinn.laboratory import suite as suites
-from pinn.laboratory.metrics import print_overview
 from pinn.laboratory.formulas import fitted_formulas
+from pinn.laboratory.metrics import print_overview
 from pinn.training.data.table import write_observations
 
 ROW = {
