@@ -19,7 +19,7 @@ from pinn.engines.refused_formats import beyond_a_machine
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FORCE, flags_of
-from pinn.specs.gpu import GpuSpec, load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
@@ -149,9 +149,7 @@ def _model(name: str, precision: str | None) -> ModelSpec:
     return model if precision is None else with_precision(model, precision)
 
 
-@lru_cache(maxsize=1024)
-def _gpu(name: str) -> GpuSpec:
-    return load_gpu(name)
+_gpu = lru_cache(maxsize=1024)(load_gpu)
 
 
 @lru_cache(maxsize=65536)

@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import astuple, dataclass, fields, is_dataclass
 from enum import Enum
@@ -78,10 +78,11 @@ def module_of(decider: Decider) -> str:
 def _digest(roots: frozenset[str]) -> str:
     found = _closure(roots)
     libraries = {name for source in found.values() for name in source.libraries}
+    data = {name for source in found.values() for name in source.data}
     versions = installed_versions()
     facts = {
         "code": {name: source.code_sha256 for name, source in found.items()},
-        "data": _data_digests({name for source in found.values() for name in source.data}),
+        "data": {name: contents_digest(files.data_folder(name)) for name in data},
         "libraries": {name: versions.get(name) for name in libraries},
         "python": sys.version_info[:2],
     }
@@ -138,11 +139,6 @@ def _path(name: str) -> Path:
     if file is None or Path(file).suffix != ".py":
         raise PinnError(f"the code of {name!r} is unknown: it is no module with a source file")
     return Path(file)
-
-
-def _data_digests(names: Iterable[str]) -> dict[str, str]:
-    # Names that sources were found to give it.
-    return {name: contents_digest(files.data_folder(name)) for name in names}
 
 
 def _index_path() -> Path:
@@ -291,8 +287,7 @@ def contents_digest(path: Path) -> str:
         inside = sorted(p for p in path.rglob("*") if p.is_file())
         return _recipe_digest({str(p.relative_to(path)): contents_digest(p) for p in inside})
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return files.file_sha256(path)
     except OSError as error:
         raise PinnError(f"{path}: cannot be read ({error.strerror}): give a file") from error
 

@@ -8,16 +8,9 @@ from functools import cached_property, lru_cache
 from pinn.common.documents import MOST_MODEL_SIZE, MOST_REPLICAS, check_size
 from pinn.common.files import given_path
 from pinn.engines import kernel_choice
+from pinn.engines import recipe as recipes
 from pinn.engines.kernel_choice import MARLIN, named_kernels
-from pinn.engines.recipe import (
-    ASSUMED,
-    DEFAULT,
-    DESIGN,
-    EffectiveRecipe,
-    Origin,
-    engine_default,
-    served_release,
-)
+from pinn.engines.recipe import EffectiveRecipe, Origin
 from pinn.engines.recipe_rules import effective_recipe
 from pinn.engines.refusals import refusal_of
 from pinn.errors import PinnError, RefusedError
@@ -172,19 +165,19 @@ def with_states(
     if not states:
         return recipe
     changes: dict[str, object] = {"prefix_caching": False}
-    origins = {**recipe.origins, "prefix_caching": Origin(ASSUMED, _OTHERS)}
+    origins = {**recipe.origins, "prefix_caching": Origin(recipes.ASSUMED, _OTHERS)}
     if version is not None:
-        found = engine_default(VLLM, "state_prefix_caching", version, gpu)
+        found = recipes.engine_default(VLLM, "state_prefix_caching", version, gpu)
         origins["prefix_caching"] = (
-            Origin(ASSUMED, _NOT_MODELLED + found.source)
+            Origin(recipes.ASSUMED, _NOT_MODELLED + found.source)
             if found.value == "yes"
-            else Origin(DEFAULT, found.source)
+            else Origin(recipes.DEFAULT, found.source)
         )
-        aligned = engine_default(VLLM, "latent_state_block", version, gpu)
+        aligned = recipes.engine_default(VLLM, "latent_state_block", version, gpu)
         changes["block_tokens"] = _block_tokens(
             recipe, model, states[0], kv, max_model_len, int(aligned.value)
         )
-        origins["block_tokens"] = Origin(DESIGN, aligned.source)
+        origins["block_tokens"] = Origin(recipes.DESIGN, aligned.source)
     return replace(recipe, **changes, origins=origins)  # type: ignore[arg-type]
 
 
@@ -243,7 +236,7 @@ class Deployment:
         """What runs: the flags and the engine's defaults as physical quantities."""
         found = effective_recipe(self.serving, self.gpu, self.model.model_type)
         engine = self.serving.engine
-        version = served_release(engine, self.serving.engine_version)
+        version = recipes.served_release(engine, self.serving.engine_version)
         found = kernel_choice.with_release_kernels(found, self.model, self.gpu, engine, version)
         longest = self.serving.max_model_len or self.model.max_position
         kv, is_vllm = self.kv_precision(found), engine == VLLM

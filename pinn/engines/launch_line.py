@@ -297,10 +297,7 @@ def _take(found: Launch, name: str, value: Any) -> None:
         return
     if flag.field.startswith(":"):
         try:
-            if flag.field in launch_values.READERS:
-                read = launch_values.READERS[flag.field](value)
-            else:
-                read = launch_values.RELEASE_READERS[flag.field](value, found.release)
+            read = launch_values.READERS[flag.field](value, found.release)
         except (TypeError, ValueError) as error:
             if isinstance(error, PinnError):
                 raise

@@ -181,7 +181,7 @@ def plain(engine: str, name: str, value: Any) -> Read:
     return Read({name: whole_number(value) if isinstance(value, str) else value})
 
 
-def _quantization(value: Any) -> Read:
+def _quantization(value: Any, _: str = "") -> Read:
     if value in _AS_THE_CHECKPOINT:
         return NOTHING
     if value not in _FORMATS:
@@ -198,37 +198,37 @@ def quantization_format(value: str) -> str | None:
     return None if value in _AS_THE_CHECKPOINT else _FORMATS.get(value, value)
 
 
-def _dtype(value: Any) -> Read:
+def _dtype(value: Any, _: str = "") -> Read:
     wide = str(value) in ("float32", "float")
     return Read(assumed="32-bit activations") if wide else NOTHING
 
 
-def _generation(value: Any) -> Read:
+def _generation(value: Any, _: str = "") -> Read:
     named = {"auto": "auto", "model": "auto", "vllm": "vllm", "openai": "vllm"}
     if str(value) in named:
         return Read({"generation_config": named[str(value)]})
     return Read(assumed=f"sampling settings in {value}: the model's own are taken")
 
 
-def _largest_graph(value: Any) -> Read:
+def _largest_graph(value: Any, _: str = "") -> Read:
     text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
     sizes = [int(number) for number in re.findall(r"\d+", text)]
     return Read({"max_cudagraph_capture_size": max(sizes)} if sizes else {})
 
 
-def _chunk(value: Any) -> Read:
+def _chunk(value: Any, _: str = "") -> Read:
     if int(value) <= 0:  # sglang 0.5.9 server_args.py: -1 turns it off
         return Read({"enable_chunked_prefill": False})
     return Read({"max_num_batched_tokens": int(value)})
 
 
-def _all_to_all(value: Any) -> Read:
+def _all_to_all(value: Any, _: str = "") -> Read:
     if value in ("none", DEEPEP):
         return Read({"moe_a2a_backend": value})
     return Read(assumed=f"{value} between experts' GPUs")
 
 
-def _balance(value: Any) -> Read:
+def _balance(value: Any, _: str = "") -> Read:
     """TensorRT-LLM's own wait is 50 steps where none is given."""
     if isinstance(value, bool) or str(value).lower() in ("true", "false"):
         on = str(value).lower() == "true"
@@ -236,12 +236,12 @@ def _balance(value: Any) -> Read:
     return Read({"attention_dp_timeout_iters": int(value)})
 
 
-def _speculation(value: Any) -> Read:
+def _speculation(value: Any, _: str = "") -> Read:
     text = value if isinstance(value, str) else json_text(value)
     return Read({"speculative_config": text})
 
 
-def _overrides(value: Any) -> Read:
+def _overrides(value: Any, _: str = "") -> Read:
     """Scaled positions allow a longer context, which the refusals know nothing of."""
     values = _object(value, "--hf-overrides")
     if any("rope" in key or key in ("max_position_embeddings", "rope_type") for key in values):
@@ -249,7 +249,7 @@ def _overrides(value: Any) -> Read:
     return Read(assumed=f"changes of the model's config: {', '.join(values)}")
 
 
-def _rope(value: Any) -> Read:
+def _rope(value: Any, _: str = "") -> Read:
     """The mapping itself is what scales positions."""
     return _overrides({"rope_scaling": _object(value, "--rope-scaling")})
 
@@ -299,22 +299,19 @@ def _object(value: Any, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-#: Ways to read a value, by the field's name in the table.
-READERS: dict[str, Callable[[Any], Read]] = {
+#: Ways to read a value of a release, by the field's name in the table.
+READERS: dict[str, Callable[[Any, str], Read]] = {
     ":quantization": _quantization,
     ":dtype": _dtype,
     ":generation": _generation,
     ":largest_graph": _largest_graph,
     ":chunk": _chunk,
     ":all_to_all": _all_to_all,
-    ":spread": lambda _: Read({"enable_expert_parallel": True}),
+    ":spread": lambda *_: Read({"enable_expert_parallel": True}),
     ":balance": _balance,
     ":speculation": _speculation,
     ":overrides": _overrides,
     ":rope": _rope,
-}
-#: Those that depend on the release, too.
-RELEASE_READERS: dict[str, Callable[[Any, str], Read]] = {
     ":optimization": _optimization,
     ":compilation": _compilation,
 }

@@ -30,36 +30,23 @@ def kernel_tables() -> KernelTables:
     return read_kernel_tables()
 
 
-def surrogates_without(
-    exclude: Exclusion, seed: int, root: Path, progress: Callable[[str], None] = lambda _: None
-) -> KernelSurrogates:
+def surrogates_without(exclude: Exclusion, seed: int, root: Path) -> KernelSurrogates:
     """Surrogates without the excluded kernels.
 
     Args:
         exclude: Held-out models and GPUs.
         seed: Of all random choices.
         root: Where they are remembered.
-        progress: Called with the name of what is fitted, where nothing was remembered.
     """
-    aside = {"shared": root, "progress": progress}
-    return KernelSurrogates.load(
-        remembered_folder(fit_surrogates, exclude, seed, root=root, aside=aside)
-    )
+    place = remembered_folder(fit_surrogates, exclude, seed, root=root, aside={"shared": root})
+    return KernelSurrogates.load(place)
 
 
 def fit_surrogates(
-    folder: Path,
-    exclude: Exclusion,
-    seed: int,
-    *,
-    shared: Path | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    folder: Path, exclude: Exclusion, seed: int, *, shared: Path | None = None
 ) -> None:
     """Fit surrogates into a folder; see :meth:`KernelSurrogates.fit`."""
-    progress(f"fitting kernel surrogates: {exclude.slug()}")
-    KernelSurrogates.fit(
-        kernel_tables(), exclude=exclude, seed=seed, shared=shared, progress=progress
-    ).save(folder)
+    KernelSurrogates.fit(kernel_tables(), exclude=exclude, seed=seed, shared=shared).save(folder)
 
 
 # Errors of kernel surrogates on what they were not trained on: whole shapes, whole GPUs.

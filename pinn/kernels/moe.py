@@ -6,21 +6,14 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from pinn.kernels import operator
 from pinn.kernels.hardware import Hardware
-from pinn.kernels.operator import (
-    Operator,
-    Rows,
-    Sizes,
-    TrainingPlan,
-    ceiling_share,
-    logarithm,
-    octaves,
-)
+from pinn.kernels.operator import Operator, Rows, Sizes, TrainingPlan
 from pinn.kernels.tables.work import Work, experts_hit_balanced, experts_hit_busiest, moe_work
 
 #: Kernel families that differ in kind; 16-bit math runs the first, fourth and fifth.
 FAMILIES = ("bf16", "fp8", "fp8_block", "weight_only", "mxfp4", "nvfp4", "mxfp4_mxfp8")
-_TOKENS = np.concatenate([[1.0], octaves(2, 32768, 2)])
+_TOKENS = np.concatenate([[1.0], operator.octaves(2, 32768, 2)])
 
 
 def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
@@ -134,15 +127,15 @@ class Moe(Operator):
         up = sizes["hit"] * np.ceil(each / 64) * np.ceil(2 * shard / 128) / hw.sms
         down = sizes["hit"] * np.ceil(each / 64) * np.ceil(sizes["hidden"] / 128) / hw.sms
         columns = [
-            logarithm(read, self.launch_seconds),
-            logarithm(compute, self.launch_seconds),
-            logarithm(compute * np.ceil(each / 64) * 64 / each, self.launch_seconds),
-            logarithm(activations, self.launch_seconds),
+            operator.logarithm(read, self.launch_seconds),
+            operator.logarithm(compute, self.launch_seconds),
+            operator.logarithm(compute * np.ceil(each / 64) * 64 / each, self.launch_seconds),
+            operator.logarithm(activations, self.launch_seconds),
             np.clip(np.log(compute / read), -6.0, 6.0),
             np.log(each),
-            ceiling_share(each / 16),
-            ceiling_share(each / 64),
-            ceiling_share(each / 128),
+            operator.ceiling_share(each / 16),
+            operator.ceiling_share(each / 64),
+            operator.ceiling_share(each / 128),
             np.log(sizes["hit"] * sizes["expert_parallel"] / sizes["experts"]),
             np.log(up),
             np.log(down),

@@ -12,19 +12,10 @@ from jaxtyping import Float, Int
 from scipy.optimize import nnls
 
 from pinn.errors import PinnError
+from pinn.kernels import operator as operators
 from pinn.kernels.hardware import Coded, Hardware, chip_tags, coded, hardware, is_known
 from pinn.kernels.moe import FAMILIES, Moe
-from pinn.kernels.operator import (
-    CorrectionNetwork,
-    Operator,
-    Rows,
-    Sizes,
-    TrainingPlan,
-    interpolate,
-    monotone,
-    node_points,
-    train,
-)
+from pinn.kernels.operator import CorrectionNetwork, Operator, Rows, Sizes, TrainingPlan
 from pinn.specs.gpu import GpuSpec
 
 # Non-negative linear roofline of MoE kernels, one fit per chip and kernel family.
@@ -192,7 +183,7 @@ class OperatorSurrogate:
         unnamed = UNNAMED_SHARE if operator.blanks_unknown_chips else 0.0
         named = np.random.default_rng(seed).random(len(rows)) >= unnamed
         inputs = operator.inputs(replace(hw, known=named), sizes)
-        network = train(inputs, target, plan or operator.plan, seed)
+        network = operators.train(inputs, target, plan or operator.plan, seed)
         blended = isinstance(operator, Moe)
         fit = RooflineFit.fit(names, ids, hw, sizes, seconds) if blended else None
         return OperatorSurrogate(operator, network, fit, chip_tags([gpus[n] for n in names]))
@@ -256,7 +247,7 @@ class OperatorSurrogate:
         points = [np.broadcast_to(values[n], shape).ravel() for n in operator.axes]
         log_times = self._lattice_values(chips.options, forms.options, unique)
         inside = [np.maximum(p, nodes[0]) for p, nodes in zip(points, operator.nodes, strict=True)]
-        times = np.exp(interpolate(log_times, operator.nodes, lattice, inside))
+        times = np.exp(operators.interpolate(log_times, operator.nodes, lattice, inside))
         hw, complete = self._rows(chips.options, forms.options, unique[lattice], inside)
         beyond = np.any(
             [p > nodes[-1] for p, nodes in zip(inside, operator.nodes, strict=True)], axis=0
@@ -310,7 +301,7 @@ class OperatorSurrogate:
         self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray
     ) -> np.ndarray:
         """Monotone log times at the nodes, one lattice per key."""
-        nodes = node_points(self.operator.nodes)
+        nodes = operators.node_points(self.operator.nodes)
         size = len(nodes[0])
         hw, sizes = self._rows(
             chips, forms, np.repeat(keys, size, axis=0), [np.tile(n, len(keys)) for n in nodes]
@@ -320,7 +311,7 @@ class OperatorSurrogate:
         values = self.direct_log_seconds(names, ids, hw, sizes, rows_at_once=size)
         values = np.maximum(values, np.log(self.operator.floor(hw, sizes)))
         grid = tuple(len(n) for n in self.operator.nodes)
-        return monotone(values.reshape(-1, *grid))
+        return operators.monotone(values.reshape(-1, *grid))
 
 
 # Routed experts by kernels that the engine would not pick by itself.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.common.files import sorted_json
+from pinn.common.screen import doing
 from pinn.common.store import code_digest
 from pinn.kernels import stored
 from pinn.kernels.all_reduce import AllReduce
@@ -90,7 +91,6 @@ class KernelSurrogates:
         seed: int = 0,
         plans: Mapping[str, TrainingPlan] | None = None,
         shared: Path | None = None,
-        progress: Callable[[str], None] = lambda _: None,
     ) -> KernelSurrogates:
         """Fit every surrogate; about 80 seconds on one core.
 
@@ -101,7 +101,6 @@ class KernelSurrogates:
             plans: Training plans by operator name, for those that differ from the default.
             shared: Folder in which fits of an operator are remembered: an exclusion that takes no
                 row from it needs no new one. None remembers nothing.
-            progress: Called with the name of each operator before it is fitted.
 
         Raises:
             PinnError: If the exclusion leaves an operator without rows.
@@ -112,7 +111,7 @@ class KernelSurrogates:
         measured: dict[str, MeasuredShapes] = {}
         counts: dict[str, int] = {}
         for operator in OPERATORS:
-            progress(operator.name)
+            doing(f"fitting kernel surrogates: {exclude.slug()}, {operator.name}")
             rows = getattr(kept, operator.name)
             counts[operator.name] = len(rows)
             plan = (plans or {}).get(operator.name, operator.plan)
@@ -122,7 +121,6 @@ class KernelSurrogates:
             series = operator.axes[:1] if operator.name == "gemm" else operator.axes
             names = [c for c in (*operator.axes, *operator.shape) if c not in series]
             measured[operator.name] = MeasuredShapes.of(rows, names, series, operator.format_column)
-        progress("communication")
         return KernelSurrogates(
             **fitted,
             other_experts=OtherExperts.fit(kept.other_experts, kept.gpus, fitted["moe"]),

@@ -252,7 +252,7 @@ def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSur
                     f"{exclude.describe()}: delete the folder or name another one"
                 )
             return surrogates
-    return surrogates_without(exclude, settings.seed, Path(settings.cache), _tell)
+    return surrogates_without(exclude, settings.seed, Path(settings.cache))
 
 
 def composed_steps(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pinn.engines.launch_line import NO_EFFECT, SWITCH, TAKEN, UNMODELLED, known_flags
-from pinn.engines.launch_values import READERS, RELEASE_READERS
+from pinn.engines.launch_values import READERS
 from pinn.interface.commands.command_group import foreign_words
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
@@ -73,7 +73,7 @@ def test_every_flag_of_sglang_is_known():
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_known_flag_is_of_a_kind_and_sets_what_there_is(engine):
     own = {f.name for spec in (ServingSpec, EngineSpec) for f in flags_of(spec)} | {"model"}
-    readers = {*READERS, *RELEASE_READERS, ":config"}
+    readers = {*READERS, ":config"}
     for name, flag in known_flags(engine).items():
         assert flag.kind in (TAKEN, NO_EFFECT, UNMODELLED), name
         assert (flag.field in readers or flag.field.lstrip("!") in own) == (flag.kind == TAKEN), (

@@ -23,15 +23,8 @@ from pinn.specs.catalog import load_model
 from pinn.specs.flags import given_flags
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.training.data import serving_runs
 from pinn.training.data.deployments import run_deployment
-from pinn.training.data.serving_runs import (
-    ASSUMED_RELEASE,
-    find_workloads,
-    model_config,
-    read_serving_runs,
-    workload_names,
-)
-from pinn.training.data.serving_runs import Workload as Load
 
 # Measured serving runs: what ran, what was sent and what its clients saw.
 
@@ -97,8 +90,8 @@ def read_measured_runs(
         PinnError: If the file cannot be used.
     """
     file = csv_of(path)
-    workloads = find_workloads(workload_names(file), file.parent)
-    rows, report = read_serving_runs(file, model_configs, workloads)
+    workloads = serving_runs.find_workloads(serving_runs.workload_names(file), file.parent)
+    rows, report = serving_runs.read_serving_runs(file, model_configs, workloads)
     runs = [
         _run(name, of_run, workloads[str(of_run["workload"].iloc[0])], seed)
         for name, of_run in rows.groupby("run", sort=True)
@@ -120,7 +113,7 @@ def csv_of(path: Path) -> Path:
     return found[0]
 
 
-def _run(name: object, rows: pd.DataFrame, load: Load, seed: int) -> MeasuredRun:
+def _run(name: object, rows: pd.DataFrame, load: serving_runs.Workload, seed: int) -> MeasuredRun:
     first = rows.iloc[0]
     rates_per_s = [stage.rate_per_s for stage in load.stages]
     for row in rows[rows["stage"] != WHOLE_RUN].to_dict("records"):
@@ -140,7 +133,7 @@ def _run(name: object, rows: pd.DataFrame, load: Load, seed: int) -> MeasuredRun
     )
 
 
-def sent_workload(load: Load, seed: int = 0) -> Workload:
+def sent_workload(load: serving_runs.Workload, seed: int = 0) -> Workload:
     """What the load generator sends: stages of exponential gaps over a hundred repeating prompts.
 
     A stage opens when every request of the one before has ended.
@@ -228,8 +221,10 @@ def read_load_report(
         reports[WHOLE_RUN] = reports["0"]
     output = int(workload.output_tokens[0])
     flags.setdefault("tensor_parallel_size", server.tensor_parallelism)
-    flags.setdefault("engine_version", ASSUMED_RELEASE)
-    model = load_model(model_config(server.model, model_configs), published_as=server.model)
+    flags.setdefault("engine_version", serving_runs.ASSUMED_RELEASE)
+    model = load_model(
+        serving_runs.model_config(server.model, model_configs), published_as=server.model
+    )
     deployment = Deployment(model, load_gpu(gpu), ServingSpec(**flags), force=True)  # it ran
     return MeasuredRun(
         path.name,
