@@ -11,8 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pinn.common import documents
-from pinn.common.files import given_path
+from pinn.common import documents, files
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import unread_notice
 from pinn.engines.refused_formats import beyond_a_machine
@@ -268,7 +267,7 @@ def read_configurations(path: Path) -> list[dict[str, Any]]:
 
 def typed_configurations(typed: str | Path) -> list[dict[str, Any]]:
     """Configurations of a file by its name, or of a grid as typed."""
-    path = given_path(typed)
+    path = files.given_path(typed)
     grid = "=" in str(typed) and not path.is_file()
     return parse_grid(str(typed)) if grid else read_configurations(path)
 

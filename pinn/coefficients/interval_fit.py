@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pinn.coefficients import intervals
-from pinn.coefficients.coefficients import NAMES
+from pinn.coefficients import coefficients, intervals, trained_network
 from pinn.coefficients.intervals import HalfWidth, StatedIntervals, Values
-from pinn.coefficients.trained_network import load_checkpoint
 from pinn.common.files import file_sha256
 from pinn.errors import PinnError
 
@@ -230,7 +228,7 @@ def calibrate(
     found = fit_half_widths(errors)
     half = half_widths(found, errors)["tpot"]
     law = intervals.error_law(errors["tpot"].to_numpy(), half, row_weights(errors))
-    metadata = load_checkpoint(checkpoint).metadata
+    metadata = trained_network.load_checkpoint(checkpoint).metadata
     return StatedIntervals(
         checkpoint_sha256=file_sha256(checkpoint),
         belongs={name: metadata[name] for name in intervals.BELONGS if name in metadata},
@@ -246,8 +244,8 @@ def calibrate(
 def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
     """Quantile of the absolute log change of every coefficient, every group counting once."""
     weight = row_weights(changes)
-    sizes = changes[list(NAMES)].abs()
+    sizes = changes[list(coefficients.NAMES)].abs()
     return {
         name: intervals.weighted_quantile(sizes[name].to_numpy(), weight, intervals.LEVEL)
-        for name in NAMES
+        for name in coefficients.NAMES
     }

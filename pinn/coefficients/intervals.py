@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from pinn.coefficients.coefficients import NAMES
-from pinn.common.documents import read_json
-from pinn.common.files import file_sha256, write_json_file
+from pinn.common import documents, files
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.model import ModelSpec
@@ -389,7 +388,7 @@ def calibration_path(checkpoint: Path) -> Path:
 def write_calibration(found: StatedIntervals, path: Path) -> None:
     """Write the file; it appears whole or not at all."""
     values = dict(vars(found))
-    write_json_file(path, {"schema": SCHEMA, **values.pop("belongs"), **values}, indent=1)
+    files.write_json_file(path, {"schema": SCHEMA, **values.pop("belongs"), **values}, indent=1)
 
 
 def read_calibration(checkpoint: Path) -> StatedIntervals:
@@ -401,7 +400,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
     path = calibration_path(checkpoint)
     if not path.is_file():
         raise PinnError(f"no intervals at {path}: an experiment that leaves models out writes them")
-    tree = read_json(path)
+    tree = documents.read_json(path)
     try:
         if not _is_current(tree):
             raise PinnError(f"{path} is of another version: calibrate the checkpoint anew")
@@ -411,7 +410,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
 
 
 def _of_tree(tree: dict[str, Any], checkpoint: Path, path: Path) -> StatedIntervals:
-    if tree["checkpoint_sha256"] != file_sha256(checkpoint):
+    if tree["checkpoint_sha256"] != files.file_sha256(checkpoint):
         raise PinnError(
             f"{path} belongs to another checkpoint than {checkpoint}: calibrate this one"
         )

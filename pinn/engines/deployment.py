@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from pinn.common.documents import MOST_MODEL_SIZE, MOST_REPLICAS, check_size
-from pinn.common.files import given_path
+from pinn.common import documents, files
 from pinn.engines import kernel_choice
 from pinn.engines import recipe as recipes
 from pinn.engines.kernel_choice import MARLIN, named_kernels
@@ -92,7 +91,7 @@ def _layers(target: ModelSpec, group: LayerGroup, name: str) -> ModelSpec:
 
 def _published(draft: str) -> ModelSpec | None:
     """The draft's own config.json, where it is a file or in the catalog."""
-    if draft and (given_path(draft).exists() or find_in_catalog(draft) is not None):
+    if draft and (files.given_path(draft).exists() or find_in_catalog(draft) is not None):
         return load_model(draft)
     return None
 
@@ -196,7 +195,7 @@ def _block_tokens(
     step = latent_tokens if isinstance(mixer, LatentAttentionSpec) else KERNEL_TOKENS
     token_bytes = cached_width(mixer, tp) * kv.bytes_per_weight
     steps = -(-state.state_bytes(tp) // (step * token_bytes))
-    return max(recipe.block_tokens, min(int(steps) * step, MOST_MODEL_SIZE))
+    return max(recipe.block_tokens, min(int(steps) * step, documents.MOST_MODEL_SIZE))
 
 
 def cached_width(mixer: Attention, tensor_parallel_size: int) -> float:
@@ -256,9 +255,9 @@ class Deployment:
                 f"--enable-expert-parallel needs a model with experts and {self.model.name} has "
                 "none: leave it out, as vLLM would refuse it"
             )
-        check_size(
+        documents.check_size(
             self.serving.data_parallel_size,
-            MOST_REPLICAS,
+            documents.MOST_REPLICAS,
             "--data-parallel-size",
             "predict one replica with its share of the load",
         )

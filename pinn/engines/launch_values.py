@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pinn.common.documents import parse_json
-from pinn.common.files import json_text
+from pinn.common import documents, files
 from pinn.engines.recipe import release
 from pinn.errors import PinnError
 from pinn.specs.serving import DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM
@@ -237,7 +236,7 @@ def _balance(value: Any, _: str = "") -> Read:
 
 
 def _speculation(value: Any, _: str = "") -> Read:
-    text = value if isinstance(value, str) else json_text(value)
+    text = value if isinstance(value, str) else files.json_text(value)
     return Read({"speculative_config": text})
 
 
@@ -293,7 +292,7 @@ def _compilation(value: Any, version: str) -> Read:
 
 
 def _object(value: Any, name: str) -> dict[str, Any]:
-    found = parse_json(value, name) if isinstance(value, str) else value
+    found = documents.parse_json(value, name) if isinstance(value, str) else value
     if not isinstance(found, dict):
         raise PinnError(f"{name} must be a JSON object, got {value!r:.80}")
     return dict(found)

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from pinn.common.files import sorted_json
-from pinn.common.screen import doing
-from pinn.common.store import code_digest
+from pinn.common import files, screen, store
 from pinn.kernels import stored
 from pinn.kernels.all_reduce import AllReduce
 from pinn.kernels.exclusion import Exclusion
@@ -111,7 +109,7 @@ class KernelSurrogates:
         measured: dict[str, MeasuredShapes] = {}
         counts: dict[str, int] = {}
         for operator in OPERATORS:
-            doing(f"fitting kernel surrogates: {exclude.slug()}, {operator.name}")
+            screen.doing(f"fitting kernel surrogates: {exclude.slug()}, {operator.name}")
             rows = getattr(kept, operator.name)
             counts[operator.name] = len(rows)
             plan = (plans or {}).get(operator.name, operator.plan)
@@ -138,7 +136,7 @@ class KernelSurrogates:
                 "seed": seed,
                 "excluded": exclude.describe(),
                 "rows": counts,
-                "code": code_digest(KernelSurrogates),
+                "code": store.code_digest(KernelSurrogates),
             },
         )
 
@@ -182,7 +180,7 @@ class KernelSurrogates:
     def digest(self) -> str:
         """SHA-256 of everything that was fitted, whatever code fitted it."""
         tensors, structure = self._parts()
-        found = hashlib.sha256(sorted_json(structure | {"metadata": None}).encode())
+        found = hashlib.sha256(files.sorted_json(structure | {"metadata": None}).encode())
         for name, values in sorted(tensors.items()):
             found.update(name.encode())
             found.update(np.ascontiguousarray(values).tobytes())

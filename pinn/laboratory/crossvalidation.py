@@ -15,9 +15,7 @@ import pandas as pd
 
 from pinn.coefficients import kernel_distance
 from pinn.coefficients.interval_fit import GAINS, METRICS, left_out_column
-from pinn.common.files import json_text, replace_atomically, write_whole
-from pinn.common.screen import still
-from pinn.common.store import remembered_table
+from pinn.common import files, screen, store
 from pinn.common.workers import Workers
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -94,7 +92,7 @@ def cells(
 
 def _cell(kind: str, split: Split, method: Method, folder: Path, fingerprint: str) -> Cell:
     parts = [fingerprint, kind, method.name, split.train_ids, split.test_ids]
-    key = json_text([*parts, method.recipe] if method.recipe else parts)
+    key = files.json_text([*parts, method.recipe] if method.recipe else parts)
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     path = folder / "cells" / f"{digest}.parquet"
     fold = hashlib.sha256(f"{fingerprint} {kind} {split.name}".encode()).hexdigest()[:16]
@@ -117,7 +115,7 @@ def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
         others = (folder / "cells" / cell.path.name for folder in folders)
         made = next((other for other in others if other.is_file()), None)
         if made is not None:
-            write_whole(cell.path, made.read_bytes())
+            files.write_whole(cell.path, made.read_bytes())
 
 
 def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
@@ -137,8 +135,8 @@ def compute(rows: ServingRows, wanted: Sequence[Cell], workers: Workers) -> None
     began_s = time.monotonic()
     for done, (i, tables) in enumerate(workers.run(partial(_compute, rows), fits), start=1):
         for cell, table in zip(fits[i], tables, strict=True):
-            replace_atomically(cell.path, partial(table.to_parquet, index=False))
-        about = f"{_about(fits[i])}, {still(done, len(fits), began_s)}"
+            files.replace_atomically(cell.path, partial(table.to_parquet, index=False))
+        about = f"{_about(fits[i])}, {screen.still(done, len(fits), began_s)}"
         print(f"fold {done} of {len(fits)}: {about}", file=sys.stderr, flush=True)
 
 
@@ -306,7 +304,7 @@ def _described(
         kernels = surrogates(held_out_kernels(str(split), test))
         deployments = [of_row[name] for name in part["row_id"]]
         steps = mean_steps(deployments, part, left_out_column(str(split)) != "gpu")
-        known = remembered_table(kernel_distance.described_steps, kernels, steps, root=root)
+        known = store.remembered_table(kernel_distance.described_steps, kernels, steps, root=root)
         about = part.reset_index(drop=True).assign(
             gpu=[deployment.gpu.name for deployment in deployments],
             shape=[kernel_distance.shape_of(deployment.model) for deployment in deployments],

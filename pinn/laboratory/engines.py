@@ -24,13 +24,8 @@ from pinn.physics.speculation import deployment_features
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job
 from pinn.specs.serving import SGLANG
+from pinn.training.data import engine_deployments, released
 from pinn.training.data.deployments import MeasuredDeployment, measured_deployment
-from pinn.training.data.engine_deployments import (
-    read_engines,
-    read_other_attention,
-    read_other_campaign,
-)
-from pinn.training.data.released import released_predictions
 from pinn.training.serving_rows import mean_times
 
 # Networks of the checkpoint on measured deployments of other engines, models left out.
@@ -47,8 +42,12 @@ OTHER_CAMPAIGN = "other campaign, unknown client: TPOT only"
 
 def engine_rows() -> pd.DataFrame:
     """Every row that is scored; ``apart`` says why one does not count among its engine's."""
-    other = read_other_campaign()[0].assign(apart=OTHER_CAMPAIGN)
-    parts = [read_engines()[0], read_other_attention()[0], other]
+    other = engine_deployments.read_other_campaign()[0].assign(apart=OTHER_CAMPAIGN)
+    parts = [
+        engine_deployments.read_engines()[0],
+        engine_deployments.read_other_attention()[0],
+        other,
+    ]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -97,7 +96,7 @@ def score_engines(
         for one, beta, alpha in _with_coefficients(rows, network, left_out)
     ]
     means = mean_times(jobs, workers)
-    peer = released_predictions().set_index("row_id").reindex(rows["row_id"])
+    peer = released.released_predictions().set_index("row_id").reindex(rows["row_id"])
     return rows.assign(
         network_tpot_s=means.tpot_s,
         network_ttft_s=means.ttft_s,

@@ -22,9 +22,7 @@ from pinn.coefficients.intervals import calibration_path, write_calibration
 from pinn.coefficients.trained_network import Checkpoint, save_checkpoint
 from pinn.common.tables import write_frame
 from pinn.kernels.exclusion import Exclusion
-from pinn.laboratory import folds, methods, serving_runs
-from pinn.laboratory.crossvalidation import cross_validate
-from pinn.laboratory.metrics import group_masks, print_results, summarize
+from pinn.laboratory import crossvalidation, folds, methods, metrics, serving_runs
 from pinn.physics.descriptors import embed
 from pinn.training.data.released import released_predictions
 from pinn.training.data.splits import named_splits
@@ -94,16 +92,16 @@ def _evaluate(
             scores = serving_runs.score_left_out(fits.learner, runs_out, fits.root)
     compared.append(methods.peer("aiconfigurator", released_predictions()))
     mark = json_sha256(methods.recipe_sha256(config), measured.data_sha256, code_sha256())
-    predictions = cross_validate(measured.rows, splits, compared, folder, mark)
+    predictions = crossvalidation.cross_validate(measured.rows, splits, compared, folder, mark)
     write_frame(predictions, folder / "predictions.csv")
-    groups = group_masks(config.evaluation.groups, measured.rows, predictions)
+    groups = metrics.group_masks(config.evaluation.groups, measured.rows, predictions)
     tables = [
-        summarize(predictions, groups),
+        metrics.summarize(predictions, groups),
         *([serving_runs.run_results(scores)] if len(scores) else []),
     ]
     write_frame(pd.concat(tables, ignore_index=True), folder / "results.csv")
     results = pd.read_csv(folder / "results.csv")
-    print_results(results)
+    metrics.print_results(results)
     return results, scores
 
 

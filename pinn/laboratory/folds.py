@@ -11,13 +11,11 @@ import numpy as np
 import pandas as pd
 from omegaconf import DictConfig
 
-from pinn.coefficients import kernel_distance
-from pinn.coefficients.interval_fit import METRICS, calibrate
+from pinn.coefficients import interval_fit, kernel_distance
 from pinn.coefficients.intervals import StatedIntervals
 from pinn.coefficients.kernel_distance import FoldNetwork
 from pinn.coefficients.trained_network import Checkpoint, save_checkpoint
-from pinn.common.files import file_sha256, write_whole
-from pinn.common.tables import write_frame
+from pinn.common import files, tables
 from pinn.errors import PinnError
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.laboratory.crossvalidation import held_out_errors, held_out_kernels, mean_steps, parts_of
@@ -56,13 +54,13 @@ def publish(path: Path, folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "pinn.safetensors"
-    mark = file_sha256(path)
+    mark = files.file_sha256(path)
     for name in TABLES:
         kept = target.with_suffix(f".{name}")
         source = path.with_name(name)
         if source.is_file():
             table = pd.read_csv(source, dtype={"stage": str}).assign(**{CHECKPOINT_COLUMN: mark})
-            write_frame(table, kept, float_format="%.8g")
+            tables.write_frame(table, kept, float_format="%.8g")
         else:
             kept.unlink(missing_ok=True)
     left_out = path.with_name(LEFT_OUT_FOLDER)
@@ -71,8 +69,8 @@ def publish(path: Path, folder: Path) -> Path:
         shutil.copytree(left_out, folder / LEFT_OUT_FOLDER)
     intervals = path.with_suffix(".intervals.json")
     if intervals.is_file():
-        write_whole(target.with_suffix(".intervals.json"), intervals.read_bytes())
-    write_whole(target, path.read_bytes())
+        files.write_whole(target.with_suffix(".intervals.json"), intervals.read_bytes())
+    files.write_whole(target, path.read_bytes())
     return target
 
 
@@ -214,7 +212,7 @@ def _published(path: Path, checkpoint: Path) -> pd.DataFrame:
     if not path.is_file():
         raise PinnError(f"no {path}: the checkpoint was published without it")
     table = pd.read_csv(path, dtype={"stage": str})
-    if set(table[CHECKPOINT_COLUMN]) != {file_sha256(checkpoint)}:
+    if set(table[CHECKPOINT_COLUMN]) != {files.file_sha256(checkpoint)}:
         raise PinnError(f"{path} belongs to another checkpoint than {checkpoint}: publish both")
     return table
 
@@ -257,7 +255,7 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
     value = mean_figures(simulated)
     magnified = gains(job, latency, mean_figures, value)
     measured = run.measured[WHOLE_RUN]
-    errors = {m: float(np.log(measured[FIGURES[m]] / value[m])) for m in METRICS}
+    errors = {m: float(np.log(measured[FIGURES[m]] / value[m])) for m in interval_fit.METRICS}
     model, gpu = latency.deployment.model, latency.deployment.gpu.name
     requests = simulated.requests
     return {
@@ -271,7 +269,7 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
         "prompt_tokens": float(np.mean(requests.prompt_tokens)),
         "output_tokens": float(np.mean(requests.output_tokens)),
         "ttft_share": value["ttft"] / value["e2e"],
-        **{f"{m}_gain": magnified[m] for m in METRICS},
+        **{f"{m}_gain": magnified[m] for m in interval_fit.METRICS},
         **errors,
     }
 
@@ -299,7 +297,7 @@ def calibrate_folds(
         "experiment": folder.name,
         "splits": sorted(errors["split"].unique().tolist()),
         "rows": len(errors),
-        "predictions_sha256": file_sha256(folder / "predictions.csv"),
+        "predictions_sha256": files.file_sha256(folder / "predictions.csv"),
     }
     fits = kernel_fits(config, measured.runs, folder)
     of_runs = []
@@ -309,4 +307,4 @@ def calibrate_folds(
         of_runs.append(run_error_rows(test, latencies, learned.teacher.kernels))
     together = pd.concat([errors, *of_runs], ignore_index=True)
     changes = kernel_distance.coefficient_changes(checkpoint, networks)
-    return calibrate(together, changes, checkpoint, [source])
+    return interval_fit.calibrate(together, changes, checkpoint, [source])

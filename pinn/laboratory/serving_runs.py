@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
+from pinn.coefficients import step_interval, surrogate
 from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.intervals import Ends, read_calibration
-from pinn.coefficients.step_interval import gpu_is_known
-from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.common.screen import WIDEST, Column, Grid, page
 from pinn.kernels.exclusion import Exclusion, is_near_copy
@@ -249,7 +248,7 @@ def network_latencies(
 ) -> list[LinearLatency]:
     """The coefficients that a network gives each run's deployment."""
     deployments = [run.deployment for run in runs]
-    found = predict_coefficients(network, deployments)
+    found = surrogate.predict_coefficients(network, deployments)
     each = zip(deployments, found.beta, found.alpha, strict=True)
     return [LinearLatency(*one) for one in each]
 
@@ -296,7 +295,7 @@ def with_intervals(
         PinnError: If the checkpoint has no intervals.
     """
     calibration = read_calibration(checkpoint)
-    known = [gpu_is_known(checkpoint, latency.deployment) for latency in latencies]
+    known = [step_interval.gpu_is_known(checkpoint, latency.deployment) for latency in latencies]
     step, ttft = ([calibration.half_width(m, k) for k in known] for m in ("tpot", "ttft"))
     fast, slow = (
         score_runs(

@@ -9,8 +9,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from pinn.common.documents import read_json
-from pinn.common.files import given_path
+from pinn.common import documents, files
 from pinn.errors import PinnError
 from pinn.specs import model_names
 from pinn.specs.config_fields import PACKAGE_SUFFIX, check_supported, name_of, read_fields
@@ -66,9 +65,9 @@ def list_models() -> tuple[str, ...]:
 
 def _is_supported(name: str, path: Path) -> bool:
     try:
-        fields, beside = read_fields(read_json(path), name), _quantization_beside(path)
+        fields, beside = read_fields(documents.read_json(path), name), _quantization_beside(path)
         check_supported(fields)
-        quantization_of(fields, None if beside is None else read_json(beside))
+        quantization_of(fields, None if beside is None else documents.read_json(beside))
     except PinnError:
         return False
     return True
@@ -112,10 +111,10 @@ def _load_file(
     path: Path, name: str, quant: Path | None, sampling: Sampling | None, fallback: str | None
 ) -> ModelSpec:
     return model_from_config(
-        read_json(path),
+        documents.read_json(path),
         name,
         source=str(path),
-        quant_config=None if quant is None else read_json(quant),
+        quant_config=None if quant is None else documents.read_json(quant),
         sampling=sampling,
         fallback_precision=fallback,
     )
@@ -132,7 +131,7 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
         if published is None:
             return None
         return sampling_from_generation_config(published, "data/models/generation.json")
-    content = read_json(file)
+    content = documents.read_json(file)
     if not isinstance(content, Mapping):
         raise PinnError(f"{file}: must hold a JSON object, got {content!r:.60}")
     return sampling_from_generation_config(content, str(file))
@@ -140,7 +139,7 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
 
 def _as_path(source: str | Path) -> Path | None:
     """The config.json that is meant, where a path is meant and not a name."""
-    path = given_path(source)
+    path = files.given_path(source)
     config = path / "config.json" if path.is_dir() else path
     if config.name == "config.json" and config.is_file():
         return config

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pinn.common.files import write_whole
-from pinn.common.pages import template
+from pinn.common import files, pages
 from pinn.common.screen import Grid
-from pinn.laboratory.folds import CHECKPOINT_COLUMN, RUN_ERRORS_SPLIT
-from pinn.laboratory.metrics import percent_errors, with_e2e
+from pinn.laboratory import folds, metrics
 from pinn.laboratory.report import figures
 from pinn.laboratory.report import tables as grids
 from pinn.laboratory.report.tables import METHOD, Picture, Section, Tables
@@ -22,7 +20,7 @@ _UNSEEN = {
     "leave-one-gpu-out": "unseen GPUs",
     "leave-one-gpu-and-its-kernels-out": "unseen GPUs and kernels",
 }
-_COVERED = _UNSEEN | {RUN_ERRORS_SPLIT: "serving runs of unseen models"}
+_COVERED = _UNSEEN | {folds.RUN_ERRORS_SPLIT: "serving runs of unseen models"}
 
 #: Methods that are this package's own, or that saw what they predict: no peers.
 _NO_PEERS = ("network", "teacher", "global vector", "blackbox, per configuration")
@@ -48,9 +46,9 @@ def summary(tables: Tables) -> list[tuple[str, str]]:
 
 def origin(tables: Tables) -> str:
     """Which predictions were taken from a checkpoint's own folds; empty where none were."""
-    if CHECKPOINT_COLUMN not in tables.predictions:
+    if folds.CHECKPOINT_COLUMN not in tables.predictions:
         return ""
-    kept = tables.predictions.dropna(subset=CHECKPOINT_COLUMN)
+    kept = tables.predictions.dropna(subset=folds.CHECKPOINT_COLUMN)
     if kept.empty:
         return ""
     of_splits = [
@@ -59,7 +57,7 @@ def origin(tables: Tables) -> str:
     ]
     return (
         "Not fitted anew but predicted by the folds of the published checkpoint (SHA-256 "
-        f"{kept[CHECKPOINT_COLUMN].iloc[0][:12]}), which left the same parts out: "
+        f"{kept[folds.CHECKPOINT_COLUMN].iloc[0][:12]}), which left the same parts out: "
         f"{'; '.join(of_splits)}."
     )
 
@@ -68,7 +66,7 @@ def _compared(tables: Tables, split: str, metric: str) -> str:
     """Median error of the network and of the best peer on rows that both predict."""
     rows = tables.predictions
     rows = rows[(rows["split"] == split) & rows["model"].notna()]
-    error = percent_errors(with_e2e(rows), metric).abs()
+    error = metrics.percent_errors(metrics.with_e2e(rows), metric).abs()
     wide = rows.assign(error=error).pivot_table(index="row_id", columns="method", values="error")
     if METHOD not in wide:
         return "-"
@@ -237,7 +235,7 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
     if images is not None:
         _write_pictures([one for one in pictures if one.name in DOCS_PICTURES], images)
     page = folder / "report.html"
-    write_whole(page, render(tables, sections, evidence))
+    files.write_whole(page, render(tables, sections, evidence))
     return page
 
 
@@ -247,7 +245,7 @@ def render(tables: Tables, sections: Sequence[Section], evidence: str) -> str:
         f"Everything here rests on {evidence}. Errors are absolute percentage errors of means; "
         "splits are fixed, and all methods predict the same rows."
     )
-    return template("pinn.laboratory.report", "page.html.j2").render(
+    return pages.template("pinn.laboratory.report", "page.html.j2").render(
         title=TITLE,
         summary=summary(tables),
         introduction=introduction,
@@ -260,4 +258,4 @@ def render(tables: Tables, sections: Sequence[Section], evidence: str) -> str:
 def _write_pictures(pictures: Sequence[Picture], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for one in pictures:
-        write_whole(folder / f"{one.name}.png", one.content)
+        files.write_whole(folder / f"{one.name}.png", one.content)

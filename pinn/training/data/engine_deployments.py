@@ -11,8 +11,7 @@ import pandas as pd
 
 from pinn.common.files import ReadReport
 from pinn.specs.serving import SGLANG, TRTLLM
-from pinn.training.data import silicon
-from pinn.training.data.table import write_observations
+from pinn.training.data import silicon, table
 
 # Which measured SGLang and TensorRT-LLM deployments are left out, one rule each, in order.
 #
@@ -314,5 +313,5 @@ def import_every_engine(target: Path | str, source: Path | str | None = None) ->
 
 def _written(read: tuple[pd.DataFrame, ReadReport], target: Path | str) -> ReadReport:
     rows, report = read
-    write_observations(rows, Path(target), report)
+    table.write_observations(rows, Path(target), report)
     return report

@@ -23,8 +23,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.flags import given_flags
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.training.data import serving_runs
-from pinn.training.data.deployments import run_deployment
+from pinn.training.data import deployments, serving_runs
 
 # Measured serving runs: what ran, what was sent and what its clients saw.
 
@@ -124,7 +123,7 @@ def _run(name: object, rows: pd.DataFrame, load: serving_runs.Workload, seed: in
     }
     return MeasuredRun(
         str(name),
-        run_deployment(first),
+        deployments.run_deployment(first),
         load.name,
         tuple(rates_per_s),
         load_workload(load.file, seed) if load.file is not None else sent_workload(load, seed),

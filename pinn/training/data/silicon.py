@@ -14,8 +14,7 @@ from pinn.errors import PinnError
 from pinn.kernels.tables.table import systems_folder
 from pinn.server.benchmarks.inferencex import LABEL_SCHEMES, PROMPTS_PER_CONCURRENCY
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
-from pinn.training.data import launch_facts
-from pinn.training.data.table import COLUMNS
+from pinn.training.data import launch_facts, table
 from pinn.units import MILLISECOND
 
 # Which measured deployments are left out of training, one small rule each, in a fixed order.
@@ -213,7 +212,7 @@ _RAW_NAMES = {
     "silicon_ttft_ms": "ttft_s", "silicon_tpot_ms": "tpot_s",
 }  # fmt: skip
 #: Columns of an observation.
-CANONICAL = tuple(COLUMNS)
+CANONICAL = tuple(table.COLUMNS)
 
 
 def read_silicon(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
