@@ -287,7 +287,8 @@ def contents_digest(path: Path) -> str:
         inside = sorted(p for p in path.rglob("*") if p.is_file())
         return _recipe_digest({str(p.relative_to(path)): contents_digest(p) for p in inside})
     try:
-        return files.file_sha256(path)
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise PinnError(f"{path}: cannot be read ({error.strerror}): give a file") from error
 

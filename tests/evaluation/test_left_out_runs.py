@@ -130,7 +130,7 @@ def test_scores_are_those_of_each_fold_and_say_so(monkeypatch, rows, runs):
     def scored(_, test, suffix):
         return pd.DataFrame({"run": [run.name for run in test], "method": NETWORK + suffix})
 
-    monkeypatch.setattr("pinn.laboratory.serving_runs.learn_fold", learned)
+    monkeypatch.setattr("pinn.laboratory.serving_runs.kernel_learner.learn_fold", learned)
     monkeypatch.setattr("pinn.laboratory.serving_runs.score_learned", scored)
     table = score_left_out("a learner", folds, "a folder")
     assert sorted(table["run"]) == sorted(RAN)
