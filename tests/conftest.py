@@ -1,8 +1,10 @@
 """Shapes and types are checked in the tests only, by jaxtyping and beartype."""
 
+import gc
 from pathlib import Path
 
-from jaxtyping import install_import_hook
+import jaxtyping
+import typechecker
 
 _ROOT = Path(__file__).parents[1]
 #: Every module that names a shape, but those that numba compiles: it takes functions as written.
@@ -16,7 +18,8 @@ _WHOLE = [
     f"pinn.{part}"
     for part in ("physics", "coefficients", "server.calibration", "training", "interface.exports")
 ]
-install_import_hook([*_WHOLE, *_SHAPED], "typechecker.check")
+jaxtyping.jaxtyped = typechecker.jaxtyped  # type: ignore[assignment]
+jaxtyping.install_import_hook([*_WHOLE, *_SHAPED], "typechecker.check")
 
 from dataclasses import replace  # noqa: E402
 
@@ -52,6 +55,11 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("pinn")
+
+
+def pytest_collection_finish() -> None:
+    """Libraries and tests stay to the end: the garbage collector need not look through them."""
+    gc.freeze()
 
 
 @pytest.fixture
