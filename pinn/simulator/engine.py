@@ -17,6 +17,8 @@ from pinn.simulator.state import FIRST_SUM, STEP_COLUMNS
 # An engine before its first request: settings, idle replicas, empty queues.
 
 _STEP_ROWS = 1 << 16
+#: Written row by row before anything reads them; clearing it takes as long as a short run.
+_RECORDED = {"steps", "gap_s", "gap_count", "gap_tokens"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def new_engine(settings: dict[str, float], given: EngineArrays, distinct: int) -
         "lower --max-num-seqs, --data-parallel-size or --num-gpu-blocks-override",
     )
     arrays = {
-        name: np.zeros(*made[name])
+        name: (np.empty if name in _RECORDED else np.zeros)(*made[name])
         if name in made
         else np.ascontiguousarray(given[name], dtype=dtype)
         for name, (dtype, _) in ARRAYS.items()
