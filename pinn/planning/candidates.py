@@ -19,10 +19,9 @@ from pinn.common.files import conf_file
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError, RefusedError
 from pinn.planning.plan import LeftOut, Limits
+from pinn.simulator import memory, setup
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.memory import kv_layout
-from pinn.simulator.setup import check_run
 from pinn.simulator.workloads.load import at_rate, mean_rate_per_s, repeated, thinned
 from pinn.simulator.workloads.load_flags import Load
 from pinn.simulator.workloads.workload import Workload
@@ -444,7 +443,7 @@ def nearest_fit(wanted: Wanted, workload: Workload) -> str | None:
 
 def _misfit(deployment: Deployment, workload: Workload, engine: EngineSpec) -> str | None:
     try:
-        check_run(deployment, workload, engine, kv_layout(deployment, engine))
+        setup.check_run(deployment, workload, engine, memory.kv_layout(deployment, engine))
     except PinnError as error:
         return str(error)
     return None

@@ -12,11 +12,9 @@ import numpy as np
 from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.physics.speculation import deployment_features
 from pinn.physics.step import STEP_FEATURES
-from pinn.planning import sizing
+from pinn.planning import commands, pools, sizing
 from pinn.planning.candidates import Brief, Candidate, gpu_count
-from pinn.planning.commands import serve_command, simulate_command
 from pinn.planning.plan import Choice, HighestRate, Latencies, LeftOut, Point
-from pinn.planning.pools import PoolsCandidate
 from pinn.planning.trial import Trials, latencies_s
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
@@ -271,7 +269,7 @@ def examine(kept: Sequence[tuple[Candidate, float]], brief: Brief) -> Examined:
 def _choice(picked: Picked, brief: Brief) -> Choice:
     trials, rate, sized = picked.trials, picked.rate, picked.sized
     candidate, asked, share = trials.candidate, brief.rate_per_s, picked.share_per_s
-    apart = candidate if isinstance(candidate, PoolsCandidate) else None
+    apart = candidate if isinstance(candidate, pools.PoolsCandidate) else None
     ladder, beyond = _ladder(trials, rate.per_s)
     together = sizing.fleet_rate(sized, trials, rate, picked.interval, brief)
     chance, safe = _verdict(picked, together, brief)
@@ -304,8 +302,8 @@ def _choice(picked: Picked, brief: Brief) -> Choice:
         ladder=ladder,
         step_time=_step_time(candidate, picked.run),
         fleets=sized.fleets,
-        serve_command=serve_command(candidate),
-        simulate_command=simulate_command(
+        serve_command=commands.serve_command(candidate),
+        simulate_command=commands.simulate_command(
             candidate,
             brief.load.words,
             share if asked is None else asked,

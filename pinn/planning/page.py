@@ -8,12 +8,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from pinn.common.files import write_whole
-from pinn.common.pages import template
+from pinn.common import files, pages
 from pinn.common.plots import png, short, svg
 from pinn.common.screen import Cell, Column, Grid
-from pinn.planning import pictures
-from pinn.planning.candidates import NETWORK
+from pinn.planning import candidates, pictures
 from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Plan, written_s
 
 #: Shown for what does not exist, such as a cost without prices.
@@ -34,10 +32,10 @@ def write_page(plan: Plan, folder: Path) -> Path:
     for name, (figure, alt) in _figures(plan).items():
         shown = None
         if figure is not None:
-            write_whole(folder / f"{name}.png", png(figure))
+            files.write_whole(folder / f"{name}.png", png(figure))
             shown = {"name": name, "alt": alt, "content": base64.b64encode(svg(figure)).decode()}
         drawn[name.replace("-", "_")] = shown
-    text = template("pinn.planning", "plan.html.j2").render(
+    text = pages.template("pinn.planning", "plan.html.j2").render(
         plan=plan,
         verdict=_verdict(plan),
         confidence=_confidence(plan),
@@ -50,7 +48,7 @@ def write_page(plan: Plan, folder: Path) -> Path:
         time=_time,
         short=short,
     )
-    write_whole(folder / "plan.html", text)
+    files.write_whole(folder / "plan.html", text)
     return folder / "plan.html"
 
 
@@ -170,7 +168,7 @@ def _table(plan: Plan) -> Grid:
         Column("TPOT", meaning=percentiles): lambda c: _latency(c, "tpot"),
         Column("Limited by", True, "what stops a higher rate"): lambda c: _word(c.limited_by),
     }
-    if any(choice.coefficients != NETWORK for choice in plan.choices):
+    if any(choice.coefficients != candidates.NETWORK for choice in plan.choices):
         source = Column("Coefficients", True, "network or calibrated")
         shown[source] = lambda c: _word(c.coefficients)
     table = Grid(list(shown))

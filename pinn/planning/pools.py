@@ -12,17 +12,14 @@ from typing import Any
 import numpy as np
 
 from pinn.coefficients.configurations import parse_pool, pool_text
-from pinn.common.documents import read_yaml
-from pinn.common.files import conf_file
+from pinn.common import documents, files
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.planning.candidates import Candidate, Wanted, deployments_of, format_label, predicted
 from pinn.planning.plan import LeftOut
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator import engine_spec, linear_latency, simulate
 from pinn.simulator.pools import Link, Pool, default_link, simulate_pools
 from pinn.simulator.run import Run
-from pinn.simulator.simulate import Hopeless
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.serving import VLLM
 
@@ -76,7 +73,7 @@ class PoolsCandidate(Candidate):
         return f"{gpu} {prefill} prefill + {decode} decode {form}"
 
     @property
-    def prompt_latency(self) -> LinearLatency:
+    def prompt_latency(self) -> linear_latency.LinearLatency:
         """Coefficients of the prefill servers."""
         return self.prefill.latency
 
@@ -106,9 +103,9 @@ class PoolsCandidate(Candidate):
     def serve(
         self,
         workload: Workload,
-        engine: EngineSpec,
-        misjudge: Callable[[LinearLatency], LinearLatency],
-        hopeless: Hopeless | None,
+        engine: engine_spec.EngineSpec,
+        misjudge: Callable[[linear_latency.LinearLatency], linear_latency.LinearLatency],
+        hopeless: simulate.Hopeless | None,
     ) -> Run | None:
         """Simulate the pools of so many replicas."""
         del hopeless  # runs of two pools always come to their end
@@ -124,7 +121,7 @@ class PoolsCandidate(Candidate):
         found = simulate_pools(prefill, decode, workload, link)
         return JoinedRun(**vars(found.decode), prefill=found.prefill)
 
-    def parts(self, run: Run) -> list[tuple[Run, LinearLatency]]:
+    def parts(self, run: Run) -> list[tuple[Run, linear_latency.LinearLatency]]:
         """The prefill pool's run, and the decode pool's."""
         assert isinstance(run, JoinedRun), "a run of two pools"
         return [(run.prefill, self.prefill.latency), (run, self.latency)]
@@ -149,7 +146,7 @@ def find_pools(
             f"--disaggregate plans pools of {VLLM}, got --engine {','.join(wanted.engines)}: leave "
             "one of them out; 'pinn simulate --prefill --decode' serves other engines' pools"
         )
-    if wanted.engine.kv_transfer_bytes_per_s != EngineSpec().kv_transfer_bytes_per_s:
+    if wanted.engine.kv_transfer_bytes_per_s != engine_spec.EngineSpec().kv_transfer_bytes_per_s:
         raise PinnError(
             "--kv-transfer-bytes-per-s with --disaggregate: pools are planned with the GPUs' own "
             "network ports: leave it out, or give 'pinn simulate' --kv-link-gb-per-s"
@@ -199,8 +196,8 @@ def read_pools(path: Path | None) -> tuple[Sequence[str], Sequence[str]]:
     Raises:
         PinnError: If the file has none, or another layout.
     """
-    path = path or conf_file("plan/candidates.yaml")
-    tree = read_yaml(path)
+    path = path or files.conf_file("plan/candidates.yaml")
+    tree = documents.read_yaml(path)
     pools = tree.get("pools") if isinstance(tree, dict) else None
     if not isinstance(pools, dict) or set(pools) != {"prefill", "decode"}:
         raise PinnError(f"{path}: --disaggregate needs pools to combine: {_LAYOUT}")

@@ -11,10 +11,9 @@ from jaxtyping import Float, Int, Real
 
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.speculation import deployment_features
+from pinn.planning import pools, sizing
 from pinn.planning.candidates import Brief, Candidate
 from pinn.planning.plan import Latencies, LeftOut, Limits, Point
-from pinn.planning.pools import PoolsCandidate, halves
-from pinn.planning.sizing import BALANCED_GAIN, highest_rate
 from pinn.planning.trial import Trials
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
@@ -238,7 +237,7 @@ def _near(best: float, brief: Brief) -> float:
     near, asked = best * (1 - _MARGIN), brief.rate_per_s
     if asked is None or asked <= best or best == 0:
         return near
-    return min(near, asked / math.ceil(asked / best) / BALANCED_GAIN)
+    return min(near, asked / math.ceil(asked / best) / sizing.BALANCED_GAIN)
 
 
 def _quick_rate(trials: Trials, best: float, near: float) -> float:
@@ -254,7 +253,7 @@ def _quick_rate(trials: Trials, best: float, near: float) -> float:
 
 
 def _highest(trials: Trials, guess: float, stride: float = 1.25, enough: float = 0.0) -> float:
-    return highest_rate(trials.excess, guess, stride=stride, width=_WIDTH, enough=enough)[0]
+    return sizing.highest_rate(trials.excess, guess, stride=stride, width=_WIDTH, enough=enough)[0]
 
 
 def _ladder(trials: Trials, brief: Brief) -> list[Point]:
@@ -265,9 +264,9 @@ def _ladder(trials: Trials, brief: Brief) -> list[Point]:
 def _guesses(
     candidate: Candidate, workload: Workload, limits: Limits | None
 ) -> tuple[float, float]:
-    if not isinstance(candidate, PoolsCandidate):
+    if not isinstance(candidate, pools.PoolsCandidate):
         return guessed_rates_per_s(workload, candidate.latency, candidate.engine, limits)
-    first, rest = halves(workload)
+    first, rest = pools.halves(workload)
     prompts, _ = guessed_rates_per_s(first, candidate.prompt_latency, candidate.engine, None)
     answers = guessed_rates_per_s(rest, candidate.latency, candidate.engine, limits)
     prompts *= candidate.prefill_servers

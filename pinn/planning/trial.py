@@ -10,12 +10,9 @@ from jaxtyping import Int, Shaped
 from pinn.errors import TooLargeError
 from pinn.planning.candidates import Candidate, ReplicaLoad
 from pinn.planning.plan import METRICS, STATISTICS, Latencies, Limits, Point
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import scaled
+from pinn.simulator import engine_spec, linear_latency, many, statistics
 from pinn.simulator.run import Run
 from pinn.simulator.state import FINISHED, REJECTED, TIMED_OUT
-from pinn.simulator.statistics import statistic
 from pinn.simulator.workloads.workload import Workload
 
 # What clients see of a run, as a point of a plan.
@@ -78,7 +75,7 @@ def output_tokens_per_s(run: Run) -> float:
 def _table(values: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
     exist = ~np.isnan(values)
     values, counts = values[exist], counts[exist].astype(np.int64)
-    found = {name: statistic(values, counts, name) for name in STATISTICS}
+    found = {name: statistics.statistic(values, counts, name) for name in STATISTICS}
     return {name: value if np.isfinite(value) else None for name, value in found.items()}
 
 
@@ -215,11 +212,11 @@ class Trials:
         return found if limits.bound_waits else max(found, backlog(run))
 
     def _simulate(
-        self, workload: Workload, engine: EngineSpec, *, may_end: bool = False
+        self, workload: Workload, engine: engine_spec.EngineSpec, *, may_end: bool = False
     ) -> Run | None:
 
-        def misjudge(latency: LinearLatency) -> LinearLatency:
-            return scaled(latency, self.misjudged.step, self.misjudged.request)
+        def misjudge(latency: linear_latency.LinearLatency) -> linear_latency.LinearLatency:
+            return many.scaled(latency, self.misjudged.step, self.misjudged.request)
 
         def hopeless(requests: np.ndarray, now_s: float) -> bool:
             least = least_latencies_s(requests, workload.output_tokens, now_s)

@@ -14,10 +14,9 @@ from pinn.coefficients.coefficients import LatencyModel, read_coefficient_set
 from pinn.common.store import remembered_value
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.physics.batch_sums import sum_batches
+from pinn.physics import batch_sums, speculation
 from pinn.physics.costs import model_costs
 from pinn.physics.request import RequestState, phase_mask, request_features
-from pinn.physics.speculation import ONCE, deployment_features, speculative_costs
 from pinn.simulator import hooks
 from pinn.specs.batch import Batch
 
@@ -42,11 +41,11 @@ class LinearLatency:
         """As compiled code reads them; ``apart`` where prompts get steps of their own."""
         kind = 1 if apart else None
         alpha = hooks.request_coefficients(self.alpha)
-        drafts = speculative_costs(self.deployment)
+        drafts = speculation.speculative_costs(self.deployment)
         if drafts is None:
             costs = hooks.cost_numbers(model_costs([self.deployment]))
             return hooks.LinearCoefficients(costs, hooks.step_coefficients(self.beta), alpha, kind)
-        once = np.isin(np.arange(len(self.beta)), ONCE)
+        once = np.isin(np.arange(len(self.beta)), speculation.ONCE)
         return hooks.SpeculativeCoefficients(
             hooks.cost_numbers(drafts.verified),
             hooks.cost_numbers(drafts.first),
@@ -62,8 +61,8 @@ class LinearLatency:
 
     def step_time(self, batch: Batch) -> float:
         """One step: beta . features."""
-        sums = sum_batches([batch], self.deployment.model.window_tokens)
-        return float((deployment_features(self.deployment, sums) @ self.beta)[0])
+        sums = batch_sums.sum_batches([batch], self.deployment.model.window_tokens)
+        return float((speculation.deployment_features(self.deployment, sums) @ self.beta)[0])
 
     def queueing_time(self, request: RequestState) -> float:
         """Phase ``arrival_to_queue``."""

@@ -16,9 +16,8 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator import engine_spec, metric_features
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.metric_features import features_spent
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.workload import Workload
@@ -35,7 +34,7 @@ class Job:
     deployment: Deployment
     workload: Workload
     latency: LatencyModel
-    engine: EngineSpec | None = None
+    engine: engine_spec.EngineSpec | None = None
 
     def run(self) -> Run:
         """Simulate it."""
@@ -167,7 +166,7 @@ def coefficient_sensitivities(
     workload: Workload,
     latency: LinearLatency,
     figure: Callable[[Run], float],
-    engine: EngineSpec | None = None,
+    engine: engine_spec.EngineSpec | None = None,
 ) -> dict[str, dict[str, float]]:
     """Differentiate a figure of a run with respect to every coefficient.
 
@@ -195,7 +194,7 @@ def coefficient_sensitivities(
             f"the figure is {base_figure:g} in this run, so no share of it can be told: choose "
             "another"
         )
-    in_steps = features_spent(latency.deployment, base.steps.table)[-1] > 0
+    in_steps = metric_features.features_spent(latency.deployment, base.steps.table)[-1] > 0
     occurs = np.concatenate([in_steps, np.ones(len(REQUEST_FEATURES), bool)])
     values, split = np.concatenate([latency.beta, latency.alpha]), [len(latency.beta)]
     steps = np.maximum(values * _RELATIVE_STEP, _LEAST_STEP)

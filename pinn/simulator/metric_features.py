@@ -10,9 +10,8 @@ from jaxtyping import Bool, Float
 
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.physics.batch_sums import BatchSums
+from pinn.physics import batch_sums, speculation
 from pinn.physics.request import REQUEST_FEATURES, phase_mask, request_features
-from pinn.physics.speculation import deployment_features
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.run import RequestRecords, Run, StepRecords
 
@@ -113,7 +112,7 @@ def features_spent(
     spent = np.zeros((len(table) + 1, len(STEP_FEATURES)))
     for begin in range(0, len(table), _CHUNK_STEPS):
         steps = StepRecords(table[begin : begin + _CHUNK_STEPS])
-        spent[begin + 1 :][: len(steps)] = deployment_features(deployment, steps.sums)
+        spent[begin + 1 :][: len(steps)] = speculation.deployment_features(deployment, steps.sums)
     return np.cumsum(spent, axis=0, out=spent)
 
 
@@ -212,7 +211,7 @@ class MeanSteps:
         ttft_share: The same for the steps until the first token, in the mean of requests.
     """
 
-    sums: BatchSums
+    sums: batch_sums.BatchSums
     tpot_share: Float[np.ndarray, " groups"]
     ttft_share: Float[np.ndarray, " groups"]
 
@@ -255,14 +254,14 @@ def _spread(
 def _grouped(run: Run, tpot: np.ndarray, ttft: np.ndarray) -> MeanSteps:
     """Steps of decodes alone form a group while the requests in them are the same number."""
     sums = run.steps.sums
-    columns = np.stack([getattr(sums, f.name) for f in fields(BatchSums)])
+    columns = np.stack([getattr(sums, f.name) for f in fields(batch_sums.BatchSums)])
     fresh = np.ones(columns.shape[1], dtype=bool)
     fresh[1:] = (np.diff(sums.decode_requests) != 0) | (sums.prefill_requests[1:] > 0)
     fresh[1:] |= sums.prefill_requests[:-1] > 0
     begin = np.flatnonzero(fresh)
     size = np.diff([*begin, columns.shape[1]])
     return MeanSteps(
-        BatchSums(*(np.add.reduceat(column, begin) / size for column in columns)),
+        batch_sums.BatchSums(*(np.add.reduceat(column, begin) / size for column in columns)),
         np.add.reduceat(tpot, begin),
         np.add.reduceat(ttft, begin),
     )

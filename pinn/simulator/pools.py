@@ -13,15 +13,9 @@ from pinn.coefficients.coefficients import LatencyModel
 from pinn.common.screen import Grid, page
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.simulator import statistics
+from pinn.simulator import engine_spec, linear_latency, loop, memory, setup, simulate, statistics
 from pinn.simulator.engine import Engine
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.linear_latency import complete_latency
-from pinn.simulator.loop import advance_pools
-from pinn.simulator.memory import kv_layout
 from pinn.simulator.run import RequestRecords, Run
-from pinn.simulator.setup import check_run, set_up
-from pinn.simulator.simulate import finished_run, read_records, run_engines
 from pinn.simulator.state import DECODES, PREFILLS, REJECTED, TIMED_OUT, UNSENT
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.gpu import network_bytes_per_s
@@ -77,12 +71,12 @@ def client_records(
     Raises:
         PinnError: If requests are left that a pool can never schedule.
     """
-    begun = read_records(ahead, ahead_latency)
+    begun = simulate.read_records(ahead, ahead_latency)
     status = ahead.arrays["requests"]["status"]
     answers = behind.arrays["requests"]
     lost = (answers["status"] == UNSENT) & np.isin(status, (TIMED_OUT, REJECTED))
     answers["status"][lost] = status[lost]
-    ended = read_records(behind, behind_latency)
+    ended = simulate.read_records(behind, behind_latency)
     return replace(
         ended,
         finish_s=np.where(begun.finished, ended.finish_s, begun.finish_s),
@@ -142,7 +136,7 @@ class Pool:
 
     deployment: Deployment
     latency: LatencyModel
-    engine: EngineSpec
+    engine: engine_spec.EngineSpec
 
     @property
     def workers(self) -> int:
@@ -231,23 +225,23 @@ def simulate_pools(
             "servers beside it: leave it out, or --prefill and --decode"
         )
     first = replace(workload, output_tokens=np.ones(len(workload), np.int64))
-    layouts = [kv_layout(pool.deployment, pool.engine) for pool in (prefill, decode)]
-    refused = check_run(prefill.deployment, first, prefill.engine, layouts[0])
-    refused |= check_run(decode.deployment, workload, decode.engine, layouts[1])
+    layouts = [memory.kv_layout(pool.deployment, pool.engine) for pool in (prefill, decode)]
+    refused = setup.check_run(prefill.deployment, first, prefill.engine, layouts[0])
+    refused |= setup.check_run(decode.deployment, workload, decode.engine, layouts[1])
     brought = replace(workload, transferred_tokens=workload.prompt_tokens)
-    ahead = set_up(prefill.deployment, first, prefill.engine, layouts[0], refused)
+    ahead = setup.set_up(prefill.deployment, first, prefill.engine, layouts[0], refused)
     sources = int(ahead.record["n_replicas"][0])
-    behind = set_up(decode.deployment, brought, decode.engine, layouts[1], refused, sources)
+    behind = setup.set_up(decode.deployment, brought, decode.engine, layouts[1], refused, sources)
     token_bytes = layouts[1].token_bytes(decode.deployment.recipe.block_tokens)
     link = link or default_link(prefill, decode)
     _join(ahead, behind, prefill, decode, link, token_bytes)
-    latencies = [complete_latency(pool.latency) for pool in (prefill, decode)]
+    latencies = [linear_latency.complete_latency(pool.latency) for pool in (prefill, decode)]
     engines = [ahead, behind]
-    records = run_engines(advance_pools, engines, latencies, compiled)
+    records = simulate.run_engines(loop.advance_pools, engines, latencies, compiled)
     assert records is not None, "a run that nothing may stop came to no end"
     requests = client_records(ahead, behind, *latencies)
     runs = [
-        finished_run(pool.deployment, workload, state, requests, recorded)
+        simulate.finished_run(pool.deployment, workload, state, requests, recorded)
         for pool, state, recorded in zip((prefill, decode), engines, records, strict=True)
     ]
     return PoolsRun(runs[0], runs[1], read_transfers(behind, token_bytes * decode.ranks), link)

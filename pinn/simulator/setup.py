@@ -19,12 +19,10 @@ from pinn.engines.recipe import (
 )
 from pinn.errors import PinnError
 from pinn.physics.costs import model_costs
-from pinn.simulator.arrays import ENGINE
-from pinn.simulator.compiler import compiled
+from pinn.simulator import arrays, compiler, state
 from pinn.simulator.engine import Engine, new_engine
 from pinn.simulator.engine_spec import EngineSpec, api_servers
 from pinn.simulator.memory import KvLayout, gpu_cache_tokens, max_model_len, tokens_beyond
-from pinn.simulator.state import REJECTED, REQUEST, UNSENT
 from pinn.simulator.workloads.workload import Workload
 
 # Block keys: integers that are equal where vLLM's chained block hashes would be equal.
@@ -57,7 +55,7 @@ def block_keys(
     return keys, first, int(_fill(keys, first, full, donors, shared))
 
 
-@compiled
+@compiler.compiled
 def _fill(keys, first, full, donors, shared):
     fresh = 0
     for r in range(len(first)):
@@ -177,7 +175,7 @@ def set_up(
     keys, first_key, n_keys = np.zeros(0, np.int32), np.zeros(len(workload), np.int64), 0
     if recipe.prefix_caching:
         keys, first_key, n_keys = block_keys(workload, recipe.block_tokens)
-    requests = np.zeros(len(workload), REQUEST)
+    requests = np.zeros(len(workload), state.REQUEST)
     for name, column in (
         ("prompt", workload.prompt_tokens),
         ("output", workload.output_tokens),
@@ -186,7 +184,7 @@ def set_up(
         ("offset_s", workload.offset_s),
         ("timeout_s", workload.timeout_s),
         ("first_key", first_key),
-        ("status", np.where(too_long, REJECTED, UNSENT)),
+        ("status", np.where(too_long, state.REJECTED, state.UNSENT)),
     ):
         requests[name] = column
     requests["slot"] = -1
@@ -237,7 +235,7 @@ def _settings(
     ahead = overlap and pipeline > 1
     stagger = pipeline if ahead and rules.pipelined_decodes == STAGGERED else 0
     # Those that have the name of a field of one of these are that field.
-    known, names = (recipe, rules, layout, workload), ENGINE.names or ()
+    known, names = (recipe, rules, layout, workload), arrays.ENGINE.names or ()
     named = {n: getattr(each, n) for each in known for n in names if hasattr(each, n)}
     return named | {
         "max_seqs": seqs,

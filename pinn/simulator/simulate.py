@@ -13,13 +13,10 @@ from pinn.common.documents import MOST_STEPS, check_size
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.request import RequestState
+from pinn.simulator import engine_spec, linear_latency, memory, setup
 from pinn.simulator.engine import Engine, PlainEngine
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.linear_latency import LinearLatency, complete_latency
 from pinn.simulator.loop import BAD_STEP, FULL, advance
-from pinn.simulator.memory import kv_layout
 from pinn.simulator.run import STATUS_NAMES, GapRuns, RequestRecords, Run, StepRecords
-from pinn.simulator.setup import check_run, set_up
 from pinn.simulator.state import FINISHED, REJECTED, REQUEST
 from pinn.simulator.workloads.workload import Workload
 
@@ -103,7 +100,7 @@ def simulate(
     deployment: Deployment,
     workload: Workload,
     latency: LatencyModel,
-    engine: EngineSpec | None = None,
+    engine: engine_spec.EngineSpec | None = None,
     *,
     compiled: bool | None = None,
 ) -> Run:
@@ -135,7 +132,7 @@ def simulate_unless(
     deployment: Deployment,
     workload: Workload,
     latency: LatencyModel,
-    engine: EngineSpec | None = None,
+    engine: engine_spec.EngineSpec | None = None,
     *,
     compiled: bool | None = None,
 ) -> Run | None:
@@ -154,10 +151,10 @@ def simulate_unless(
     Returns:
         The run; None where it was given up.
     """
-    latency, engine = complete_latency(latency), engine or EngineSpec()
-    layout = kv_layout(deployment, engine)
-    too_long = check_run(deployment, workload, engine, layout)
-    state = set_up(deployment, workload, engine, layout, too_long)
+    latency, engine = linear_latency.complete_latency(latency), engine or engine_spec.EngineSpec()
+    layout = memory.kv_layout(deployment, engine)
+    too_long = setup.check_run(deployment, workload, engine, layout)
+    state = setup.set_up(deployment, workload, engine, layout, too_long)
     records = run_engines(advance, [state], [latency], compiled, hopeless)
     if records is None:
         return None
@@ -191,7 +188,7 @@ def run_engines(
     Raises:
         PinnError: If they get stuck, or a latency model cannot be used.
     """
-    linear = [each for each in latencies if isinstance(each, LinearLatency)]
+    linear = [each for each in latencies if isinstance(each, linear_latency.LinearLatency)]
     if compiled is None:
         compiled = len(linear) == len(latencies)
     if not compiled:

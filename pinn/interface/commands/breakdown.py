@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pinn.common.files import find_checkpoint, find_kernels
-from pinn.interface.commands.options import (
-    Checkpoint,
-    Gpu,
-    JsonPath,
-    Model,
-    engine_flags,
-    named,
-    output,
-)
+from pinn.interface.commands import options
 from pinn.interface.commands.outputs import PICTURES, write_json
 from pinn.specs.serving import ServingSpec
 
@@ -42,21 +34,21 @@ class BreakdownRequest:
             else checkpoints/kernels/all]
     """
 
-    model: Model = None
-    gpu: Gpu = None
+    model: options.Model = None
+    gpu: options.Gpu = None
     batch: list[str] | None = None
     explain: bool = False
     plot: Annotated[
-        Path | None, output("--plot", "Also draw it: .png, .svg or .pdf.", *PICTURES)
+        Path | None, options.output("--plot", "Also draw it: .png, .svg or .pdf.", *PICTURES)
     ] = None
-    checkpoint: Checkpoint = None
+    checkpoint: options.Checkpoint = None
     kernels: Path | None = None
 
 
 @app.command()
-@engine_flags(ServingSpec, deploys=True)
+@options.engine_flags(ServingSpec, deploys=True)
 def breakdown(
-    asked: BreakdownRequest, json_path: JsonPath = None, *, flags: dict[str, Any]
+    asked: BreakdownRequest, json_path: options.JsonPath = None, *, flags: dict[str, Any]
 ) -> None:
     """Where the time of an engine step goes, and the measured kernels behind it.
 
@@ -78,7 +70,7 @@ def breakdown(
     path = find_checkpoint(asked.checkpoint)
     surrogate = Surrogate.load(path)
     teacher, sources = _teacher(asked.kernels, path, surrogate.checkpoint.metadata)
-    deployment = make_deployment(canonical(named(asked.model, asked.gpu) | flags))
+    deployment = make_deployment(canonical(options.named(asked.model, asked.gpu) | flags))
     beta = surrogate.coefficients([deployment]).beta[0]
     breakdowns = [
         breakdown_of(deployment, text, beta, teacher) for text in asked.batch or _EXAMPLES

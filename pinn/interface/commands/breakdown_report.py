@@ -13,8 +13,7 @@ import numpy as np
 from pinn.common.files import replace_atomically
 from pinn.common.screen import WIDEST, Column, Grid, page, say
 from pinn.engines.deployment import Deployment
-from pinn.interface.commands.outputs import PICTURES, check_suffix
-from pinn.interface.commands.report_parts import batch_marks, marks_lines, notices
+from pinn.interface.commands import outputs, report_parts
 from pinn.kernels.evidence import KernelUse
 from pinn.specs.batch import parse_batch
 from pinn.training.breakdown import DRAFTING, PART_OF_FEATURE, PARTS, Breakdown
@@ -48,14 +47,14 @@ def make_report(
         breakdowns: Of each batch.
         sources: What the breakdowns were made from, in words.
     """
-    marks = batch_marks([parse_batch(found.batch) for found in breakdowns], deployment)
+    marks = report_parts.batch_marks([parse_batch(found.batch) for found in breakdowns], deployment)
     steps = [_step(found) | {"marks": of} for found, of in zip(breakdowns, marks, strict=True)]
     return {
         "model": deployment.model.name,
         "asked_as": deployment.model.title,
         "gpu": deployment.gpu.name,
         "serving": asdict(deployment.serving),
-        **notices(deployment.serving),
+        **report_parts.notices(deployment.serving),
         "sources": dict(sources),
         "steps": steps,
     }
@@ -142,7 +141,7 @@ def print_report(report: dict[str, Any], explain: bool = False) -> None:
         say("")
         page().print(_steps_table(steps[first : first + _ABREAST]))
     say("")
-    for line in marks_lines(steps):
+    for line in report_parts.marks_lines(steps):
         say(line)
     for step in steps:
         if step["kernels"]:
@@ -168,7 +167,7 @@ def _print_whole(report: dict[str, Any]) -> None:
     for step in report["steps"]:
         say("")
         page(WIDEST).print(_parts_table(step))
-        for line in marks_lines([step]):
+        for line in report_parts.marks_lines([step]):
             say(line)
         if step["kernels"]:
             say("")
@@ -280,7 +279,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
     """
     from matplotlib.figure import Figure
 
-    check_suffix(path, PICTURES)
+    outputs.check_suffix(path, outputs.PICTURES)
     steps = report["steps"]
     heights = [h for step in steps for h in _heights(step)]
     figure = Figure(figsize=(11, sum(heights) + 1.4), layout="constrained")

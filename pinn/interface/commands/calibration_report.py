@@ -11,18 +11,14 @@ import pandas as pd
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, say
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
-from pinn.server.calibration.benchmarks import BenchmarkCalibration
-from pinn.server.calibration.calibrate import TEST, Verdict
+from pinn.server.calibration import benchmarks, calibrate, measured_steps, posterior, run
 from pinn.server.calibration.fit import Fit
-from pinn.server.calibration.measured_steps import StepCalibration
-from pinn.server.calibration.posterior import Quantity
-from pinn.server.calibration.run import Calibration
 from pinn.units import MICROSECOND, MILLISECOND
 
 #: Rows of a screen, of each of its tables; --details has all.
 _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
 
-AnyCalibration = Calibration | StepCalibration | BenchmarkCalibration
+AnyCalibration = run.Calibration | measured_steps.StepCalibration | benchmarks.BenchmarkCalibration
 
 
 def print_fit(fit: Fit, notes: Sequence[str], appended: bool, details: bool = False) -> None:
@@ -62,7 +58,7 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
     if details:
         every = _quantities(found.quantities, appended, "all, +- standard errors")
         tables = [*_detail_tables(found), every]
-        if isinstance(found, Calibration) and not found.alpha.taught.any():
+        if isinstance(found, run.Calibration) and not found.alpha.taught.any():
             say("no journeys of whole requests: alpha stays as it was")
     else:
         best = sorted(known, key=lambda q: q.after_error / abs(q.after))[:_QUANTITIES]
@@ -80,13 +76,13 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
 def _heading(found: AnyCalibration) -> str:
     deployment, facts = found.deployment, found.facts
     what = f"{deployment.model.title} on {deployment.gpu.name}"
-    if isinstance(found, Calibration):
+    if isinstance(found, run.Calibration):
         names = ", ".join(Path(source["path"]).name for source in facts["sources"])
         return (
             f"{what}, {names}: fitted to {facts['used']} intervals ({facts['kind']}) that scatter "
             f"by {100 * facts['noise']:.1f} %"
         )
-    if isinstance(found, StepCalibration):
+    if isinstance(found, measured_steps.StepCalibration):
         return (
             f"{what}: fitted to {facts['used']} batches of {found.steps.report.accepted} steps; "
             f"{100 * facts['noise']:.1f} % is not explained"
@@ -95,9 +91,9 @@ def _heading(found: AnyCalibration) -> str:
 
 
 def _detail_tables(found: AnyCalibration) -> list[Grid]:
-    if isinstance(found, StepCalibration):
+    if isinstance(found, measured_steps.StepCalibration):
         return [_steps(found)]
-    if isinstance(found, BenchmarkCalibration):
+    if isinstance(found, benchmarks.BenchmarkCalibration):
         return [_figures(found.errors)]
     beta = _offsets("beta", STEP_FEATURES, found.prior.beta, found.beta.beta)
     tables = [_error_table(found, details=True), beta]
@@ -117,15 +113,15 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
 def _error_table(found: AnyCalibration, details: bool) -> Grid:
     """Median (and largest) absolute errors of what was measured, a row for each kind of it."""
     table = Grid.of("error, %: median (largest)", "n", "before", "after")
-    if isinstance(found, Calibration):
+    if isinstance(found, run.Calibration):
         figures = ("median", "mean", "bias") if details else ("median",)
         table = Grid.of(f"error of step times, %: {' / '.join(figures)}", "n", "before", "after")
-        shown = found.errors if details else found.errors[found.errors["part"] == TEST]
+        shown = found.errors if details else found.errors[found.errors["part"] == calibrate.TEST]
         for (part, kind), rows in shown.groupby(["part", "kind"], sort=False):
             if rows["n"].iloc[0]:
                 cells = (100 * rows[list(figures)]).map("{:.2f}".format).agg(" / ".join, axis=1)
                 table.add(f"{part}, {kind}", str(rows["n"].iloc[0]), *cells)
-    elif isinstance(found, StepCalibration):
+    elif isinstance(found, measured_steps.StepCalibration):
         errors = (predicted / found.steps.seconds - 1 for predicted in found.predictions())
         table.add("median steps", str(len(found.steps)), *map(_typical, errors))
     else:
@@ -141,7 +137,7 @@ def _typical(errors: np.ndarray | pd.Series) -> str:
 
 
 def _judged(
-    verdicts: Sequence[Verdict], details: bool, heading: str = "on what was left out"
+    verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "on what was left out"
 ) -> Grid:
     """Errors, or how many times as probable all of it is; what is worse first."""
     more = ["difference +-"] * details
@@ -184,7 +180,7 @@ def _requests(errors: pd.DataFrame) -> Grid:
     return table
 
 
-def _quantities(quantities: Sequence[Quantity], appended: bool, heading: str) -> Grid:
+def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, heading: str) -> Grid:
     """What the measurements say of each, with its standard error; drift where it goes on."""
     unknown = not all(q.is_determined for q in quantities)
     more = [*[""] * unknown, *["drift in errors"] * appended]
@@ -210,7 +206,7 @@ def _figures(errors: pd.DataFrame) -> Grid:
     return table
 
 
-def _steps(found: StepCalibration) -> Grid:
+def _steps(found: measured_steps.StepCalibration) -> Grid:
     headings = ("batch", "measured", "+-", "before", "after")
     table, steps = Grid.of(*headings, caption="median steps (ms)"), found.steps
     rows = zip(steps.names, steps.seconds, steps.error, *found.predictions(), strict=True)
@@ -222,7 +218,7 @@ def _steps(found: StepCalibration) -> Grid:
 
 def _few(found: AnyCalibration) -> str:
     """What is too few to leave any out."""
-    if isinstance(found, StepCalibration):
+    if isinstance(found, measured_steps.StepCalibration):
         return (
             f"{len(found.steps)} batches are too few to tell whether others are predicted better; "
             "measure longer"

@@ -27,17 +27,7 @@ from pinn.common.files import find_checkpoint
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import measured_line
-from pinn.interface.commands.report_parts import (
-    batch_marks,
-    intervals_line,
-    marks_lines,
-    memory_entry,
-    memory_line,
-    notices,
-    print_recipe,
-    with_posterior,
-    with_trust,
-)
+from pinn.interface.commands import report_parts
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.serving import VLLM
 from pinn.units import MICROSECOND
@@ -73,7 +63,7 @@ def make_report(
         parsed,
         batch_seconds(found.beta, deployment, parsed).tolist(),
         batch_floor_seconds(deployment, parsed).tolist(),
-        batch_marks(parsed, deployment),
+        report_parts.batch_marks(parsed, deployment),
         strict=True,
     )
     timed = [
@@ -92,9 +82,9 @@ def make_report(
         | {
             "asked_as": deployment.model.title,
             "recipe": deployment.recipe.described(),
-            **notices(deployment.serving),
+            **report_parts.notices(deployment.serving),
             "sampling": asdict(deployment.sampling),
-            "memory": memory_entry(deployment),
+            "memory": report_parts.memory_entry(deployment),
             "batches": timed,
             "distance": distance,
         }
@@ -156,11 +146,15 @@ def report_of(
     if checkpoint is not None:
         distance = _distance(Surrogate.load(checkpoint), deployment)
         report = make_report(found, deployment, batches, distance)
-        return with_trust(report, checkpoint, deployment)
+        return report_parts.with_trust(report, checkpoint, deployment)
     names = ", ".join(source["path"] for source in found.calibration.get("sources", ()))
     text = f"Calibrated to {names}." if names else "Coefficients from a file, not the network."
     report = make_report(found, deployment, batches, {"sentence": text})
-    return report if found.covariance is None else with_posterior(report, found, deployment)
+    return (
+        report
+        if found.covariance is None
+        else report_parts.with_posterior(report, found, deployment)
+    )
 
 
 def _distance(surrogate: Surrogate, deployment: Deployment) -> dict[str, Any]:
@@ -211,9 +205,9 @@ def print_report(report: dict[str, Any], recipe: bool = False, betas: bool = Fal
     console.print(f"{report['asked_as']} on {report['gpu']}: {flags}")
     serving = report["serving"]
     console.print(measured_line(serving.get("engine", VLLM), serving.get("engine_version", "")))
-    console.print(memory_line(report["memory"]) + "\n")
+    console.print(report_parts.memory_line(report["memory"]) + "\n")
     if recipe:
-        print_recipe(report["recipe"], console)
+        report_parts.print_recipe(report["recipe"], console)
         console.print(f"weights and cache: {_listed(report['precisions'])}")
         console.print(f"sampling: {_listed(report['sampling'])}\n")
     if betas:
@@ -228,12 +222,12 @@ def _print_steps(report: dict[str, Any], console: Console) -> None:
     """The batches' times, what is said of them, and where the rest is."""
     console.print(_batch_table(report["batches"]))
     console.print()
-    for line in marks_lines(report["batches"]):
+    for line in report_parts.marks_lines(report["batches"]):
         console.print(line + "\n")
     if report["recipe"]["speculation"]["value"] is not None:
         console.print(_SPECULATIVE + "\n")
     if "intervals" in report:
-        console.print(intervals_line(report["intervals"]))
+        console.print(report_parts.intervals_line(report["intervals"]))
     console.print(report["distance"]["sentence"])
     console.print(_MORE)
 

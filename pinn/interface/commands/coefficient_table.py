@@ -25,15 +25,12 @@ from pinn.coefficients.surrogate import (
     step_seconds,
     training_space,
 )
-from pinn.common.files import find_checkpoint
-from pinn.common.screen import doing
-from pinn.common.tables import write_arrow
+from pinn.common import files, screen, tables
 from pinn.engines.deployment import Deployment
 from pinn.interface.commands.report_parts import marks_of_each, memory_columns
 from pinn.interface.exports.table import coefficient_columns
-from pinn.physics.batch_sums import sum_batches
+from pinn.physics import batch_sums, step_values
 from pinn.physics.costs import step_costs
-from pinn.physics.step_values import floor_seconds
 from pinn.specs.batch import parse_batch
 from pinn.units import MICROSECOND
 
@@ -51,8 +48,8 @@ def many_table(
     rows: list[dict[str, Any]], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
 ) -> tuple[pa.Table, list[str]]:
     """The table of many configurations, and why others were left out."""
-    doing(f"{len(rows):,} configurations")
-    surrogate = Surrogate.load(find_checkpoint(checkpoint))
+    screen.doing(f"{len(rows):,} configurations")
+    surrogate = Surrogate.load(files.find_checkpoint(checkpoint))
     kept, deployments, reasons = make_deployments(rows, skip_invalid)
     return coefficient_table(surrogate, kept, deployments, batches), reasons
 
@@ -124,9 +121,9 @@ def _batch_columns(
         for window in np.unique(windows):
             alike = np.flatnonzero(windows == window)
             rows = np.flatnonzero(plain)[alike]
-            sums, own = sum_batches([batch], window), costs.take(alike)
+            sums, own = batch_sums.sum_batches([batch], window), costs.take(alike)
             seconds[rows] = step_seconds(beta[rows], own, sums)
-            floors[rows] = floor_seconds(own, sums)
+            floors[rows] = step_values.floor_seconds(own, sums)
         for row in np.flatnonzero(~plain).tolist():
             seconds[row] = batch_seconds(beta[row], deployments[row], [batch])[0]
             floors[row] = batch_floor_seconds(deployments[row], [batch])[0]
@@ -138,7 +135,7 @@ def _batch_columns(
 
 def write_table(table: pa.Table, path: Path) -> None:
     """Write the table as its file's suffix says: as JSON, a list of rows, one a line."""
-    write_arrow(table, path, _json)
+    tables.write_arrow(table, path, _json)
 
 
 def _json(table: pa.Table) -> bytes:

@@ -19,8 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pinn.common.screen import shown
-from pinn.engines.launch_line import known_flags
-from pinn.engines.launch_values import words_of
+from pinn.engines import launch_line, launch_values
 from pinn.errors import PinnError, printable
 from pinn.interface.commands import outputs
 from pinn.specs.serving import VLLM
@@ -100,7 +99,7 @@ def _engine_of(arguments: list[str]) -> str:
             return value.split(",")[0]
         if name == "--serve":
             with suppress(PinnError):  # said where the command is read
-                return words_of(value).engine
+                return launch_values.words_of(value).engine
     return VLLM
 
 
@@ -111,7 +110,7 @@ def foreign_words(arguments: list[str], own: Collection[str]) -> tuple[list[str]
     """
     if all(w.partition("=")[0] in own for w in arguments if w.startswith("--")):
         return arguments, []
-    known = known_flags(_engine_of(arguments))
+    known = launch_line.known_flags(_engine_of(arguments))
     kept: list[str] = []
     foreign: list[str] = []
     rest = list(arguments)

@@ -9,18 +9,17 @@ import typer
 
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.errors import PinnError
-from pinn.interface.commands.options import engine_flags, output
-from pinn.interface.commands.requests import ExploreRequest
+from pinn.interface.commands import options, requests
 from pinn.specs.serving import ServingSpec
 
 app = typer.Typer()
 
 
 @app.command()
-@engine_flags(ServingSpec, several=("tensor_parallel_size",), deploys=True)
+@options.engine_flags(ServingSpec, several=("tensor_parallel_size",), deploys=True)
 def explore(
-    out: Annotated[Path, output("--out", "Page to write.", ".html")],
-    asked: ExploreRequest,
+    out: Annotated[Path, options.output("--out", "Page to write.", ".html")],
+    asked: requests.ExploreRequest,
     flags: dict[str, Any],
 ) -> None:
     """A page to play with: sliders move time per token, TTFT and throughput of a few servers.

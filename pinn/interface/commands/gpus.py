@@ -6,11 +6,9 @@ from dataclasses import asdict
 
 import typer
 
-from pinn.common.files import find_checkpoint
-from pinn.common.screen import say
+from pinn.common import files, screen
 from pinn.errors import PinnError
-from pinn.interface.commands.options import JsonPath
-from pinn.interface.commands.outputs import write_json
+from pinn.interface.commands import options, outputs
 from pinn.specs.gpu import GpuSpec, list_gpus, load_gpu
 from pinn.units import GIB, GIGA, TERA
 
@@ -21,7 +19,7 @@ app = typer.Typer()
 def gpus(
     contains: str = typer.Argument("", help="Show only names with this text, in any case."),
     sources: bool = typer.Option(False, "--sources", help="Say where the figures come from."),
-    json_path: JsonPath = None,
+    json_path: options.JsonPath = None,
 ) -> None:
     """List the GPUs known by name with their datasheets; TFLOP/s are dense.
 
@@ -41,11 +39,11 @@ def gpus(
     )
     measured = _measured()
     rows = [asdict(gpu) | {"measured": measured.get(gpu.name, "-")} for gpu in known]
-    write_json(rows, json_path)
+    outputs.write_json(rows, json_path)
     for gpu in known:
         typer.echo(f"{_line(gpu)}  {measured.get(gpu.name, '-')}")
         if sources:
-            say(f"  {gpu.source}")
+            screen.say(f"  {gpu.source}")
 
 
 def _measured() -> dict[str, str]:
@@ -54,7 +52,7 @@ def _measured() -> dict[str, str]:
     from pinn.kernels.tables.table import SYSTEMS
 
     kernels = {load_gpu(system).name: "kernels" for system in SYSTEMS}
-    return kernels | dict.fromkeys(served_gpus(find_checkpoint(None)), "kernels, servers")
+    return kernels | dict.fromkeys(served_gpus(files.find_checkpoint(None)), "kernels, servers")
 
 
 def _line(gpu: GpuSpec) -> str:

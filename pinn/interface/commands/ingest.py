@@ -12,10 +12,8 @@ import typer
 
 from pinn.common.files import ReadReport
 from pinn.interface.commands.options import engine_flags
-from pinn.server.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, split_flags
-from pinn.server.benchmarks.read import read_benchmarks
-from pinn.server.traces import ingestion
-from pinn.server.traces.cleaning import cleaning_tables
+from pinn.server.benchmarks import benchmark_run, read
+from pinn.server.traces import cleaning, ingestion
 from pinn.server.traces.measured_steps import MEASURED, read_measured_steps
 from pinn.server.traces.trace_tables import Target, atomic_folder, write_manifest, write_table
 from pinn.specs.serving import ServingSpec
@@ -28,7 +26,7 @@ _KEPT_UP = 0.9
 _SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s")
 
 
-def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
+def run_lines(runs: Sequence[benchmark_run.BenchmarkRun]) -> list[str]:
     """A table of runs and, below it, what was assumed of them."""
     heads = " ".join(f"{name.removesuffix('_mean_s').upper():>9s}" for name in _SHOWN)
     lines = [f"{'mean, ms':40s} {heads}  load"]
@@ -98,7 +96,7 @@ def vllm(
     """
     target = _target(asked, flags)
     tables = ingestion.ingest_vllm(traces, asked.out, target, workers)
-    _tell(tables.folder, cleaning_tables(tables.manifest))
+    _tell(tables.folder, cleaning.cleaning_tables(tables.manifest))
     if not tables.manifest["tables"]["steps"]["rows"]:
         typer.echo(
             "it holds no engine steps, so there is nothing to calibrate on; request spans of stock "
@@ -132,7 +130,7 @@ def steps(
         return
     target = _target(asked, flags)
     tables = ingestion.ingest_steps(file, asked.out, target)
-    _tell(tables.folder, cleaning_tables(tables.manifest))
+    _tell(tables.folder, cleaning.cleaning_tables(tables.manifest))
 
 
 def _measured(file: Path, asked: IngestRequest, flags: dict[str, Any]) -> None:
@@ -145,7 +143,7 @@ def _measured(file: Path, asked: IngestRequest, flags: dict[str, Any]) -> None:
 
 
 @app.command()
-@engine_flags(ServingSpec, GivenLoad)
+@engine_flags(ServingSpec, benchmark_run.GivenLoad)
 def benchmarks(
     files: Annotated[
         list[Path],
@@ -163,8 +161,8 @@ def benchmarks(
 
     Example: pinn ingest benchmarks *.json -o run1 --model Llama-3.1-8B --gpu H100
     """
-    server, given = split_flags(flags)
-    runs, report = read_benchmarks(files, given)
+    server, given = benchmark_run.split_flags(flags)
+    runs, report = read.read_benchmarks(files, given)
     target = ingestion.benchmark_target(runs, asked.model, asked.gpu, server)
     target.deployment()
     _write(asked.out, ingestion.BENCHMARKS, ingestion.benchmark_table(runs), report, files, target)

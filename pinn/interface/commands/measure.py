@@ -16,10 +16,8 @@ from pinn.common.files import find_checkpoint, given_path
 from pinn.engines.recipe import release
 from pinn.errors import PinnError
 from pinn.interface.commands.options import Checkpoint, Gpu, engine_flags, output
+from pinn.specs import model_names, serving, speculation
 from pinn.specs.gpu import find_gpu, load_gpu
-from pinn.specs.model_names import find_in_catalog
-from pinn.specs.serving import VLLM, ServingSpec
-from pinn.specs.speculation import NONE
 
 app = typer.Typer()
 
@@ -58,7 +56,7 @@ class MeasureRequest:
 
 
 @app.command()
-@engine_flags(ServingSpec)
+@engine_flags(serving.ServingSpec)
 def measure(
     asked: MeasureRequest,
     more: Annotated[
@@ -122,8 +120,8 @@ def _check(flags: dict[str, Any]) -> None:
     """
     from pinn.server.program.engine import OLDEST
 
-    asked = ServingSpec(**{k: v for k, v in flags.items() if k != "precision"})
-    if asked.engine != VLLM:
+    asked = serving.ServingSpec(**{k: v for k, v in flags.items() if k != "precision"})
+    if asked.engine != serving.VLLM:
         raise PinnError(
             f"only vLLM's steps are measured, not those of {asked.engine}, whose scheduler runs in "
             "a process of its own: give files of its load generator to pinn calibrate --benchmarks"
@@ -134,7 +132,7 @@ def _check(flags: dict[str, Any]) -> None:
             f"vLLM {asked.engine_version} cannot be measured, only {oldest} and later: leave "
             "--engine-version out for the release that is installed"
         )
-    if asked.data_parallel_size > 1 or asked.speculative_config != NONE:
+    if asked.data_parallel_size > 1 or asked.speculative_config != speculation.NONE:
         raise PinnError(
             "steps of several data-parallel ranks and of speculation are not measured: leave "
             "--data-parallel-size and --speculative-config out"
@@ -144,7 +142,7 @@ def _check(flags: dict[str, Any]) -> None:
 def _full_name(model: str) -> str:
     """What vLLM calls a model: the full name of one that the catalog has by a short one."""
     known = "/" in model or given_path(model).exists()
-    found = None if known else find_in_catalog(model)
+    found = None if known else model_names.find_in_catalog(model)
     return found[0] if found else model
 
 

@@ -6,10 +6,8 @@ import typer
 
 from pinn.common.screen import say
 from pinn.errors import PinnError
-from pinn.interface.commands.options import JsonPath
-from pinn.interface.commands.outputs import write_json
-from pinn.specs.catalog import list_models, load_model
-from pinn.specs.model import mixer_names
+from pinn.interface.commands import options, outputs
+from pinn.specs import catalog, model
 
 app = typer.Typer()
 
@@ -18,7 +16,7 @@ app = typer.Typer()
 def models(
     contains: str = typer.Argument("", help="Show only names with this text, in any case."),
     mixers: bool = typer.Option(False, "--mixers", help="Show the kinds of layers, too."),
-    json_path: JsonPath = None,
+    json_path: options.JsonPath = None,
 ) -> None:
     """List the models known by name, one a line.
 
@@ -27,18 +25,18 @@ def models(
 
     Example: pinn models qwen3
     """
-    names = [name for name in list_models() if contains.lower() in name.lower()]
+    names = [name for name in catalog.list_models() if contains.lower() in name.lower()]
     if not names:
         raise PinnError(
             f"no known name has {contains!r:.80} in it: 'pinn models' lists all; others are taken "
             "from the path of their config.json"
         )
     if not mixers:
-        write_json(names, json_path)
+        outputs.write_json(names, json_path)
         for name in names:
             typer.echo(name)
         return
-    plans = {name: mixer_names(load_model(name)) for name in names}
-    write_json(plans, json_path)
+    plans = {name: model.mixer_names(catalog.load_model(name)) for name in names}
+    outputs.write_json(plans, json_path)
     for name, plan in plans.items():
         say(f"{name:52}  {plan}")

@@ -14,8 +14,7 @@ from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hint
 
 import typer
 
-from pinn.engines.launch_line import Launch, read_arguments, read_launch
-from pinn.engines.launch_values import plain, quantization_format
+from pinn.engines import launch_line, launch_values
 from pinn.errors import PinnError, printable
 from pinn.interface.commands.outputs import check_suffix
 from pinn.specs.flags import FORCE, Flag, flags_of
@@ -260,10 +259,10 @@ def in_own_words(engine: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in flags.items():
         if name == "precision" and isinstance(value, str):
-            read = quantization_format(value)
+            read = launch_values.quantization_format(value)
             found |= {} if read is None else {name: read}
         elif name in ("kv_cache_dtype", "max_model_len", "max_num_batched_tokens"):
-            found[name] = plain(engine, name, value).fields.get(name, value)
+            found[name] = launch_values.plain(engine, name, value).fields.get(name, value)
         else:
             found[name] = value
     return found
@@ -338,12 +337,12 @@ def launched(
     release = str(given.get("engine_version") or "")
     asked = str(given.get("engine") or "").split(",")[0]
     if command is None:
-        found = Launch(asked or VLLM, release)
+        found = launch_line.Launch(asked or VLLM, release)
     else:
-        found = read_launch(command, _strictest(gpu), release)
+        found = launch_line.read_launch(command, _strictest(gpu), release)
         if asked and asked != found.engine:
             raise PinnError(f"--serve starts {found.engine}, not --engine {asked}: leave one out")
-    more = read_arguments(found.engine, words, found.release or release)
+    more = launch_line.read_arguments(found.engine, words, found.release or release)
     found.configuration |= more.configuration
     for name in ("taken", "no_effect", "unmodelled"):
         getattr(found, name).extend(getattr(more, name))

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pinn.coefficients.coefficients import NAMES, CoefficientSet
+from pinn.coefficients import coefficients, step_interval
 from pinn.coefficients.intervals import (
     LEVEL,
     REFERENCE_BATCH,
@@ -19,23 +19,12 @@ from pinn.coefficients.intervals import (
     around,
     read_calibration,
 )
-from pinn.coefficients.step_interval import (
-    describe_trust,
-    gpu_is_known,
-    locate_each,
-    step_half_width,
-)
 from pinn.common.screen import Column, Grid
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, unread_notice
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import beyond_taught
-from pinn.simulator.memory import (
-    MemoryFit,
-    max_model_len,
-    memory_fit,
-    smallest_tensor_parallel_size,
-)
+from pinn.simulator import memory
 from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
 
@@ -67,7 +56,7 @@ def marks_of_each(batch: Batch, deployments: Sequence[Deployment]) -> list[str]:
 def _limits(deployment: Deployment) -> tuple[int, int, int]:
     """Requests and tokens of a step, and the longest context."""
     recipe = deployment.recipe
-    return recipe.max_requests, recipe.token_budget, max_model_len(deployment)
+    return recipe.max_requests, recipe.token_budget, memory.max_model_len(deployment)
 
 
 def _never_run(batch: Batch, limits: tuple[int, int, int]) -> list[str]:
@@ -144,8 +133,8 @@ _IDLE = {
 
 def memory_entry(deployment: Deployment) -> dict[str, Any]:
     """``fits``, ``kv_tokens`` of a replica's cache, the smallest size that fits, and the reason."""
-    fit = memory_fit(deployment)
-    smallest = smallest_tensor_parallel_size(deployment)
+    fit = memory.memory_fit(deployment)
+    smallest = memory.smallest_tensor_parallel_size(deployment)
     return {
         "fits": fit.fits,
         "kv_tokens": fit.kv_tokens,
@@ -177,7 +166,7 @@ def memory_columns(
     """
     import pyarrow as pa  # one configuration needs no tables
 
-    alike: dict[tuple[Any, ...], dict[int, MemoryFit]] = {}
+    alike: dict[tuple[Any, ...], dict[int, memory.MemoryFit]] = {}
     smallest: dict[tuple[Any, ...], int | None] = {}
     deciding = {name for configuration in configurations for name in configuration}
     deciding -= {_SIZE, *_IDLE}
@@ -186,10 +175,10 @@ def memory_columns(
     for key, size, deployment in zip(keys, sizes, deployments, strict=True):
         known = alike.setdefault(key, {})
         if size not in known:
-            known[size] = memory_fit(deployment)
+            known[size] = memory.memory_fit(deployment)
     for key, deployment in zip(keys, deployments, strict=True):
         if key not in smallest:
-            smallest[key] = smallest_tensor_parallel_size(deployment, alike[key])
+            smallest[key] = memory.smallest_tensor_parallel_size(deployment, alike[key])
     fits = [alike[key][size] for key, size in zip(keys, sizes, strict=True)]
     return {
         "fits": [fit.fits for fit in fits],
@@ -214,14 +203,16 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
     try:
         calibration = read_calibration(checkpoint)
         texts = [entry["batch"] for entry in report["batches"]]
-        distance, *far = locate_each(checkpoint, deployment, [REFERENCE_BATCH, *texts])
-        known = gpu_is_known(checkpoint, deployment)
+        distance, *far = step_interval.locate_each(
+            checkpoint, deployment, [REFERENCE_BATCH, *texts]
+        )
+        known = step_interval.gpu_is_known(checkpoint, deployment)
         situation = Situation(deployment, distance, known)
-        halves = [step_half_width(calibration, known, text) for text in texts]
+        halves = [step_interval.step_half_width(calibration, known, text) for text in texts]
     except PinnError as error:
         return report | {"intervals": {"missing": str(error)}}
     outside = report["distance"]["outside_training_range"]
-    described = describe_trust(situation, outside, calibration)
+    described = step_interval.describe_trust(situation, outside, calibration)
     sentence = described.pop("sentence")
     nearest = report["distance"]["nearest_measured"]
     if nearest is not None:
@@ -244,7 +235,7 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
 
 
 def with_posterior(
-    report: dict[str, Any], found: CoefficientSet, deployment: Deployment
+    report: dict[str, Any], found: coefficients.CoefficientSet, deployment: Deployment
 ) -> dict[str, Any]:
     """The report of a calibrated file with the ends that its posterior gives."""
     from pinn.server.calibration.posterior import (
@@ -252,7 +243,7 @@ def with_posterior(
         posterior_step_half_widths,
     )
 
-    pairs = zip(NAMES, posterior_coefficient_ends(found).T.tolist(), strict=True)
+    pairs = zip(coefficients.NAMES, posterior_coefficient_ends(found).T.tolist(), strict=True)
     ends = {name: pair for name, pair in pairs if not math.isnan(pair[0])}
     texts = [entry["batch"] for entry in report["batches"]]
     *halves, usual = posterior_step_half_widths(found, deployment, [*texts, REFERENCE_BATCH])

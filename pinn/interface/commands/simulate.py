@@ -11,8 +11,7 @@ import typer
 from pinn.interface.commands.options import JsonPath, engine_flags, output
 from pinn.interface.commands.outputs import write_json
 from pinn.interface.commands.requests import SimulationRequest
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.run import plot_timeline, write_requests
+from pinn.simulator import engine_spec, run
 from pinn.simulator.workloads.load_flags import LoadFlags, asked_load
 from pinn.specs.serving import ServingSpec
 
@@ -39,7 +38,7 @@ class PoolsRequest:
 
 
 @app.command()
-@engine_flags(ServingSpec, EngineSpec, LoadFlags, deploys=True)
+@engine_flags(ServingSpec, engine_spec.EngineSpec, LoadFlags, deploys=True)
 def simulate(
     asked: SimulationRequest,
     apart: PoolsRequest,
@@ -94,6 +93,6 @@ def simulate(
         document = report.about(job, load, asked) | report.simulation_figures(*served)
         write_json(document, json_path)
     if requests is not None:
-        write_requests(served[0], requests)
+        run.write_requests(served[0], requests)
     if timeline is not None:
-        plot_timeline(served[0], timeline)
+        run.plot_timeline(served[0], timeline)

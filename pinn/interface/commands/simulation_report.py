@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pinn
+from pinn.coefficients import configurations, intervals, step_interval
 from pinn.coefficients.coefficients import CoefficientSet, deployment_facts, read_coefficient_set
-from pinn.coefficients.configurations import canonical, make_deployment
-from pinn.coefficients.intervals import LEVEL, Ends, read_calibration
-from pinn.coefficients.step_interval import describe_trust, outside_inputs, situation_of
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.common.screen import Grid, doing, page, say
 from pinn.engines.deployment import Deployment
@@ -22,17 +20,8 @@ from pinn.interface.commands.report_parts import METRICS, notices
 from pinn.interface.commands.requests import SimulationRequest
 from pinn.planning.candidates import hardware_label
 from pinn.server.calibration.posterior import posterior_step_half_widths
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator import engine_spec, many
 from pinn.simulator.linear_latency import LinearLatency, latency_from_checkpoint, latency_from_json
-from pinn.simulator.many import (
-    Figures,
-    Job,
-    coefficient_sensitivities,
-    end_figures,
-    ends,
-    figure_ends,
-    standing_step,
-)
 from pinn.simulator.run import Run
 from pinn.simulator.statistics import overload, print_report, run_statistics
 from pinn.simulator.workloads.load_flags import Load
@@ -44,23 +33,23 @@ Served = tuple[Run, dict[str, Any] | None, dict[str, Any] | None]
 
 def simulation_job(
     asked: SimulationRequest, load: Load, flags: dict[str, Any]
-) -> tuple[Job, LinearLatency]:
+) -> tuple[many.Job, LinearLatency]:
     """What is simulated, and the coefficients that time its steps; flags go before the request."""
-    of_engine, others = flags_apart(EngineSpec, flags)
-    engine = EngineSpec(**of_engine)
+    of_engine, others = flags_apart(engine_spec.EngineSpec, flags)
+    engine = engine_spec.EngineSpec(**of_engine)
     file = asked.coefficients
     known = {} if file is None else read_coefficient_set(file).configuration()
     known |= named(asked.model, asked.gpu)
-    deployment = make_deployment(canonical(known | others))
+    deployment = configurations.make_deployment(configurations.canonical(known | others))
     workload = load.draw(asked.rate)
     if file is None:
         latency = latency_from_checkpoint(deployment, find_checkpoint(asked.checkpoint))
     else:
         latency = latency_from_json(deployment, file)
-    return Job(deployment, workload, latency, engine), latency
+    return many.Job(deployment, workload, latency, engine), latency
 
 
-def serve(job: Job, latency: LinearLatency, asked: SimulationRequest) -> Served:
+def serve(job: many.Job, latency: LinearLatency, asked: SimulationRequest) -> Served:
     """The run, its intervals where anything tells, and sensitivities where they are asked for."""
     doing(f"serving {len(job.workload):,} requests")
     run, file, figure = job.run(), asked.coefficients, asked.sensitivity
@@ -73,10 +62,10 @@ def serve(job: Job, latency: LinearLatency, asked: SimulationRequest) -> Served:
     return run, trust, moved
 
 
-def about(job: Job, load: Load, asked: SimulationRequest) -> dict[str, Any]:
+def about(job: many.Job, load: Load, asked: SimulationRequest) -> dict[str, Any]:
     """What was simulated and with what, so that the figures can be had again."""
     facts = deployment_facts(job.deployment)
-    facts["serving"] |= asdict(job.engine or EngineSpec())
+    facts["serving"] |= asdict(job.engine or engine_spec.EngineSpec())
     source = asked.coefficients or find_checkpoint(asked.checkpoint)
     return facts | {
         "recipe": job.deployment.recipe.described(),
@@ -137,7 +126,7 @@ _PRINTED, _MOST = 0.001, 10
 
 
 def simulated_sensitivity(
-    job: Job, latency: LinearLatency, run: Run, figure: str
+    job: many.Job, latency: LinearLatency, run: Run, figure: str
 ) -> dict[str, Any]:
     """Derivatives of a figure with respect to every coefficient, ready for JSON.
 
@@ -152,7 +141,7 @@ def simulated_sensitivity(
     if figure not in known:
         raise PinnError(f"--sensitivity {figure}: no such figure; known are {', '.join(known)}")
     try:
-        coefficients = coefficient_sensitivities(
+        coefficients = many.coefficient_sensitivities(
             job.workload, latency, lambda run: float(run_statistics(run)[figure]), job.engine
         )
     except PinnError as error:
@@ -185,7 +174,7 @@ _RATES = {"responses_per_sec": "requests/s", "tokens_per_sec": "tokens/s"}
 
 
 def simulation_trust(
-    run: Run, job: Job, latency: LinearLatency, checkpoint: Path
+    run: Run, job: many.Job, latency: LinearLatency, checkpoint: Path
 ) -> dict[str, Any]:
     """Intervals of a run's figures and what left-out data showed, ready for JSON.
 
@@ -207,23 +196,23 @@ def simulation_trust(
     if not run.requests.finished.any():
         return {"missing": "no request was served"}
     try:
-        calibration = read_calibration(checkpoint)
-        situation = situation_of(checkpoint, job.deployment, standing_step(run))
-        outside = outside_inputs(checkpoint, job.deployment)
+        calibration = intervals.read_calibration(checkpoint)
+        situation = step_interval.situation_of(checkpoint, job.deployment, many.standing_step(run))
+        outside = step_interval.outside_inputs(checkpoint, job.deployment)
     except PinnError as error:
         return {"missing": str(error)}
     step, ttft = (calibration.half_width(metric, situation.gpu_known) for metric in METRICS)
     return {
         "level": calibration.level,
         **_simulated_ends(run, job, latency, step, ttft),
-        "distance": describe_trust(situation, outside, calibration),
+        "distance": step_interval.describe_trust(situation, outside, calibration),
     }
 
 
 _UNSERVED = "unserved"
 
 
-def _figures(run: Run) -> Figures:
+def _figures(run: Run) -> many.Figures:
     """Means, percentiles, rates, and the share of requests that were not served to the end."""
     statistics = run_statistics(run)
     times = [f"{name}_{tail}_ms" for tail, names in _TAILS.items() for name in names]
@@ -232,7 +221,7 @@ def _figures(run: Run) -> Figures:
 
 
 def posterior_trust(
-    run: Run, job: Job, latency: LinearLatency, found: CoefficientSet
+    run: Run, job: many.Job, latency: LinearLatency, found: CoefficientSet
 ) -> dict[str, Any] | None:
     """Intervals of the means by a calibrated file's posterior; None where it has none.
 
@@ -241,28 +230,28 @@ def posterior_trust(
     if found.covariance is None or not run.requests.finished.any():
         return None
     prompt = "1 prefill 2048 @ 0"
-    halves = posterior_step_half_widths(found, job.deployment, [standing_step(run), prompt])
+    halves = posterior_step_half_widths(found, job.deployment, [many.standing_step(run), prompt])
     step, ttft = (float(half) for half in halves)
     names = ", ".join(Path(source["path"]).name for source in found.calibration.get("sources", ()))
     return {
-        "level": LEVEL,
+        "level": intervals.LEVEL,
         **_simulated_ends(run, job, latency, step, ttft),
         "distance": {"sentence": f"Calibrated to {names}: intervals are those of its posterior."},
     }
 
 
 def _simulated_ends(
-    run: Run, job: Job, latency: LinearLatency, step: float, ttft: float
+    run: Run, job: many.Job, latency: LinearLatency, step: float, ttft: float
 ) -> dict[str, Any]:
     """Ends of the ``figures``, and the share of requests that the slow end does not serve."""
-    fast, slow = end_figures(job, latency, step, ttft, _figures)
+    fast, slow = many.end_figures(job, latency, step, ttft, _figures)
     value = _figures(run)
-    found: dict[str, Ends] = {n: ends(value[n], fast[n], slow[n]) for n in _RATES}
+    found: dict[str, intervals.Ends] = {n: many.ends(value[n], fast[n], slow[n]) for n in _RATES}
     for tail, names in _TAILS.items():
         # No gaps where outputs are one token.
         keys = {n: k for n in names if not math.isnan(value[k := f"{n}_{tail}_ms"])}
         one, quick, late = ({n: of[k] for n, k in keys.items()} for of in (value, fast, slow))
-        of_tail = figure_ends(one, quick, late, ttft)
+        of_tail = many.figure_ends(one, quick, late, ttft)
         found |= {keys[name]: pair for name, pair in of_tail.items()}
     known = {n: (low, high if math.isfinite(high) else None) for n, (low, high) in found.items()}
     return {"figures": known, "slow_end_unserved": slow[_UNSERVED]}

@@ -10,10 +10,8 @@ from jaxtyping import Float
 
 from pinn.interface.exports.blis_features import BlisSums, Timed, blis_features
 from pinn.interface.exports.blis_model import blis_model
-from pinn.physics.batch_sums import sum_batches
-from pinn.physics.speculation import deployment_features
-from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.memory import max_model_len
+from pinn.physics import batch_sums, speculation
+from pinn.simulator import linear_latency, memory
 from pinn.specs.batch import Batch
 from pinn.units import MICROSECOND
 
@@ -41,18 +39,18 @@ class Lengths:
         return self.prompt + self.output // 2
 
 
-def request_lengths(latency: LinearLatency) -> list[Lengths]:
+def request_lengths(latency: linear_latency.LinearLatency) -> list[Lengths]:
     """Those of the steady loads, within the length that the model takes."""
-    most = max_model_len(latency.deployment)
+    most = memory.max_model_len(latency.deployment)
     output = min(OUTPUT_TOKENS, max(most // 8, 1))
     prompts = {min(prompt, max(most // 2, 1)) for prompt in PROMPTS}
     return [Lengths(prompt, output) for prompt in sorted(prompts)]
 
 
-def timed(latency: LinearLatency, batches: Sequence[Batch]) -> Timed:
+def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Timed:
     """Batches, each of one data-parallel replica and of prompts that are computed at once."""
     deployment = latency.deployment
-    sums = sum_batches(batches, deployment.model.window_tokens)
+    sums = batch_sums.sum_batches(batches, deployment.model.window_tokens)
     decodes = np.array([_of(batch, False) for batch in batches])
     prompts = np.array([_of(batch, True) for batch in batches])
     new, requests = prompts[:, 0], prompts[:, 2]
@@ -65,7 +63,7 @@ def timed(latency: LinearLatency, batches: Sequence[Batch]) -> Timed:
         1.5 * new**2 / np.maximum(requests, 1),
     )
     model = blis_model(deployment)
-    seconds = deployment_features(deployment, sums) @ latency.beta
+    seconds = speculation.deployment_features(deployment, sums) @ latency.beta
     return Timed(blis_features(model, found.scaled(model.data_parallel)), seconds / MICROSECOND)
 
 
@@ -80,7 +78,7 @@ def _of(batch: Batch, prefill: bool) -> tuple[float, float, float]:
 
 
 def step_us(
-    latency: LinearLatency, decodes: float, lengths: Lengths, *, prompt: bool = False
+    latency: linear_latency.LinearLatency, decodes: float, lengths: Lengths, *, prompt: bool = False
 ) -> float:
     """A step of so many decodes, beside a prompt or not; between whole numbers a straight line."""
     low = max(int(decodes), 1)
@@ -109,14 +107,14 @@ class Guard:
         return Guard(self.batches[rows], self.shapes[rows])
 
 
-def guard(latency: LinearLatency, lengths: Lengths) -> Guard:
+def guard(latency: linear_latency.LinearLatency, lengths: Lengths) -> Guard:
     """Batches of one decode to as many as may run.
 
     Contexts are half, 1.25 times and three times a prompt, which stands beside the decodes or not;
     shorter where the model or the step's tokens ask for it.
     """
     prompt = lengths.prompt
-    longest, recipe = max_model_len(latency.deployment) - 1, latency.deployment.recipe
+    longest, recipe = memory.max_model_len(latency.deployment) - 1, latency.deployment.recipe
     most = recipe.max_requests
     spread = np.geomspace(1, most, _SPREAD).round().astype(int)
     counts = sorted({*spread.tolist(), *range(1, min(most, _EACH) + 1)})

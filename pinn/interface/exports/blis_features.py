@@ -10,8 +10,7 @@ from jaxtyping import Float
 from scipy.optimize import linprog, nnls
 
 from pinn.interface.exports.blis_model import BlisModel
-from pinn.simulator.run import StepRecords
-from pinn.simulator.state import PROMPT_REACH
+from pinn.simulator import run, state
 
 # BLIS's eleven basis functions, as its Go code computes them, its simplifications included.
 #
@@ -58,7 +57,7 @@ class BlisSums:
         return BlisSums(*(factor * values for values in vars(self).values()))
 
 
-def recorded_sums(steps: StepRecords) -> BlisSums:
+def recorded_sums(steps: run.StepRecords) -> BlisSums:
     """The sums of simulated steps, each of one data-parallel replica."""
     sums = steps.sums
     return BlisSums(
@@ -67,7 +66,7 @@ def recorded_sums(steps: StepRecords) -> BlisSums:
         # A decode's own token is a key of its step, but not yet progress.
         steps["decode_context"] - sums.decode_requests,
         sums.requests,
-        steps[PROMPT_REACH],
+        steps[state.PROMPT_REACH],
     )
 
 

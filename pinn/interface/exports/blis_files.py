@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from pinn.common import screen, tables
 from pinn.common.files import json_text, write_whole
-from pinn.common.screen import counted
-from pinn.common.tables import write_rows
 from pinn.errors import PinnError
 from pinn.interface.exports.blis_features import BASIS
 from pinn.interface.exports.blis_model import (
@@ -133,7 +132,7 @@ def write_configuration(
     (mix,) = (v for v in vectors if v.load == MIX)
     texts["coefficients.yaml"] = coefficients_yaml(mix, common | vector_facts(mix))
     kept = [vector_row(v, _replicas(configured, row)) for v in vectors if not v.overloaded]
-    write_rows(kept, list(kept[0]), folder / "loads.csv")
+    tables.write_rows(kept, list(kept[0]), folder / "loads.csv")
     texts["run.sh"] = run_script(configured, row, vectors, kv_blocks, worst_error)
     for name, text in texts.items():
         write_whole(folder / name, text)
@@ -213,7 +212,7 @@ def write_summary(
         for row, found in vectors.items()
         for v in found
     ]
-    write_rows(rows, list(rows[0]), path)
+    tables.write_rows(rows, list(rows[0]), path)
 
 
 def _replicas(configured: Configured, row: int) -> int:
@@ -239,7 +238,7 @@ def write_folders(
         PinnError: If a load cannot be read or named, or a configuration not be exported.
     """
     loads, found = _named_loads(files), {}
-    for row in counted(range(len(configured)), "configuration"):
+    for row in screen.counted(range(len(configured)), "configuration"):
         try:
             found[row] = _write_folder(configured, row, loads, out, worst_error)
         except PinnError as error:

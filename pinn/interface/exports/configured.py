@@ -11,9 +11,8 @@ import numpy as np
 from jaxtyping import Float
 
 import pinn
+from pinn.coefficients import intervals, step_interval
 from pinn.coefficients.coefficients import NAMES, Coefficients, CoefficientSet, read_coefficient_set
-from pinn.coefficients.intervals import read_calibration
-from pinn.coefficients.step_interval import gpu_is_known
 from pinn.coefficients.surrogate import Distances, Surrogate, training_space
 from pinn.common.files import file_sha256
 from pinn.engines.deployment import Deployment
@@ -153,14 +152,14 @@ def find_intervals(
     Raises:
         PinnError: If the checkpoint has no intervals of its own.
     """
-    calibration = read_calibration(checkpoint)
+    calibration = intervals.read_calibration(checkpoint)
     taught = np.append([True] * len(STEP_FEATURES), Surrogate.load(checkpoint).taught_alphas())
     given = configured.coefficients
     values = np.concatenate([given.beta, given.alpha], axis=1)
     ends = np.full((2, *values.shape), np.nan)
     for row, deployment in enumerate(configured.deployments):
         if configured.sources[row] == "network":
-            known = gpu_is_known(checkpoint, deployment)
+            known = step_interval.gpu_is_known(checkpoint, deployment)
             for i in np.flatnonzero(taught):
                 value = float(values[row, i])
                 ends[:, row, i] = calibration.coefficient_interval(NAMES[i], value, known)

@@ -18,11 +18,8 @@ from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.trained_network import Checkpoint, registry
 from pinn.common.files import json_text, write_json_file, write_whole
 from pinn.interface.exports.configured import Configured
-from pinn.physics.batch_sums import sum_batches
+from pinn.physics import batch_sums, request, speculation, step
 from pinn.physics.descriptors import DESCRIPTORS, RATES, embed
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.speculation import deployment_features
-from pinn.physics.step import STEP_FEATURES
 from pinn.specs.batch import parse_batch
 from pinn.units import MICROSECOND
 
@@ -75,7 +72,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
         The two paths.
     """
     facts = metadata(checkpoint, provenance)
-    d, r, b = len(DESCRIPTORS), len(RATES), len(STEP_FEATURES)
+    d, r, b = len(DESCRIPTORS), len(RATES), len(step.STEP_FEATURES)
     graphs = (
         (
             COEFFICIENTS,
@@ -103,8 +100,8 @@ def metadata(checkpoint: Checkpoint, provenance: dict[str, Any]) -> dict[str, st
         "version": FORMAT_VERSION,
         "opset": OPSET,
         "registry": registry(),
-        "alpha": {f.name: f.unit for f in REQUEST_FEATURES.values()},
-        "beta": {f.name: f.unit for f in STEP_FEATURES.values()},
+        "alpha": {f.name: f.unit for f in request.REQUEST_FEATURES.values()},
+        "beta": {f.name: f.unit for f in step.STEP_FEATURES.values()},
         "units": {
             "descriptors": "as pinn.physics.descriptors",
             "rates": "natural logarithm of the datasheet rate over an H100 SXM's",
@@ -184,8 +181,8 @@ def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, An
     """
     (deployment,) = configured.deployments
     free, rates = embed([deployment])
-    sums = sum_batches([parse_batch(batch)], deployment.model.window_tokens)
-    features = deployment_features(deployment, sums)[0]
+    sums = batch_sums.sum_batches([parse_batch(batch)], deployment.model.window_tokens)
+    features = speculation.deployment_features(deployment, sums)[0]
     seconds = float(features @ configured.coefficients.beta[0])
     found = {
         "configuration": configured.configurations[0],

@@ -13,19 +13,14 @@ import pyarrow as pa
 from jaxtyping import Float
 
 from pinn.coefficients.coefficients import Coefficients
-from pinn.common.files import json_text
-from pinn.common.tables import write_arrow
+from pinn.common import files, tables
 from pinn.engines.deployment import Deployment
 from pinn.interface.exports.configured import Configured
+from pinn.physics import request, speculation, step
 from pinn.physics.costs import COST_NAMES, model_costs
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.speculation import draft_pass_costs
-from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.memory import gpu_cache_tokens
-from pinn.specs.catalog import load_model
-from pinn.specs.gpu import gpu_aliases
+from pinn.specs import catalog, gpu, model_names
 from pinn.specs.model import Sampling
-from pinn.specs.model_names import names_of
 from pinn.specs.serving import ServingSpec
 
 # Flat coefficient tables: a row per configuration with all that a step time needs.
@@ -39,12 +34,12 @@ _SERVING = tuple(f.name for f in fields(ServingSpec))
 
 def beta_columns() -> list[str]:
     """Names of the beta columns, in the order of the registry."""
-    return [f"beta.{f.name} [{f.unit}]" for f in STEP_FEATURES.values()]
+    return [f"beta.{f.name} [{f.unit}]" for f in step.STEP_FEATURES.values()]
 
 
 def alpha_columns() -> list[str]:
     """Names of the alpha columns, in the order of the registry."""
-    return [f"alpha.{f.name} [{f.unit}]" for f in REQUEST_FEATURES.values()]
+    return [f"alpha.{f.name} [{f.unit}]" for f in request.REQUEST_FEATURES.values()]
 
 
 def coefficient_columns(found: Coefficients) -> dict[str, Float[np.ndarray, " rows"]]:
@@ -67,7 +62,7 @@ def configuration_columns(configured: Configured) -> dict[str, list[Any]]:
         "model": [d.model.name for d in configured.deployments],
         "gpu": [d.gpu.name for d in configured.deployments],
         "model_aliases": ["|".join(_model_aliases(c, d)) for c, d in rows],
-        "gpu_aliases": ["|".join(gpu_aliases(d.gpu)) for d in configured.deployments],
+        "gpu_aliases": ["|".join(gpu.gpu_aliases(d.gpu)) for d in configured.deployments],
         "precision": [c.get("precision") for c in configured.configurations],
     }
     flags = [serving_values(d) for d in configured.deployments]
@@ -83,14 +78,14 @@ def _model_aliases(configuration: dict[str, Any], deployment: Deployment) -> lis
     given = str(configuration.get("model", model.name))
     return [
         name
-        for name in dict.fromkeys([given, *names_of(model.name)])
+        for name in dict.fromkeys([given, *model_names.names_of(model.name)])
         if name != model.name and (name == given or _sampling(name) == model.sampling)
     ]
 
 
 @cache
 def _sampling(name: str) -> Sampling:
-    return load_model(name).sampling
+    return catalog.load_model(name).sampling
 
 
 def serving_values(deployment: Deployment) -> dict[str, Any]:
@@ -161,7 +156,7 @@ def _draft_columns(deployments: Sequence[Deployment]) -> dict[str, pa.Array]:
     for name in ("tokens", "passes", "branches"):
         counts = [getattr(s, name) if s else None for s in drafts]
         found[f"draft.{name}"] = pa.array(counts, pa.int64())
-    costs = [draft_pass_costs(d) if d.draft else None for d in deployments]
+    costs = [speculation.draft_pass_costs(d) if d.draft else None for d in deployments]
     for name in COST_NAMES:
         values = [float(getattr(c, name)[0]) if c else None for c in costs]
         found[f"draft_cost.{name}"] = pa.array(values, pa.float64())
@@ -190,13 +185,13 @@ def write_table_file(table: pa.Table, provenance: dict[str, Any], path: Path) ->
     Raises:
         PinnError: If the format is unknown.
     """
-    known = table.replace_schema_metadata({_PROVENANCE: json_text(provenance).encode()})
-    write_arrow(known, path, lambda found: table_json(found, provenance).encode())
+    known = table.replace_schema_metadata({_PROVENANCE: files.json_text(provenance).encode()})
+    tables.write_arrow(known, path, lambda found: table_json(found, provenance).encode())
 
 
 def table_json(table: pa.Table, provenance: dict[str, Any]) -> str:
     """A table as a JSON document: format, version, provenance and flat rows, one a line."""
     head = {"format": FORMAT, "version": VERSION, "provenance": provenance}
     rows = table.drop_columns(["format", "version"]).to_pylist()
-    lines = ",\n".join(json_text(row) for row in rows)
-    return json_text(head)[:-1] + f', "rows": [\n{lines}\n]}}\n'
+    lines = ",\n".join(files.json_text(row) for row in rows)
+    return files.json_text(head)[:-1] + f', "rows": [\n{lines}\n]}}\n'

@@ -9,10 +9,8 @@ from typing import Any
 
 from pinn.coefficients.coefficients import write_coefficient_set
 from pinn.errors import PinnError
+from pinn.interface.commands import calibration_report, outputs, requests
 from pinn.interface.commands.calibrate import fit_measurements
-from pinn.interface.commands.calibration_report import print_fit
-from pinn.interface.commands.outputs import printed
-from pinn.interface.commands.requests import CalibrationRequest
 from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.server.benchmarks.benchmark_run import GivenLoad
 from pinn.server.calibration.fit import Fit
@@ -54,13 +52,13 @@ class CalibratedServer:
 
     def __str__(self) -> str:
         """What ``pinn calibrate`` prints."""
-        return printed(print_fit, self.fit, self.notes, self.appended)
+        return outputs.printed(calibration_report.print_fit, self.fit, self.notes, self.appended)
 
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, GivenLoad)
 
 
-@with_arguments(*_SPECIFICATIONS, request=CalibrationRequest)
+@with_arguments(*_SPECIFICATIONS, request=requests.CalibrationRequest)
 def calibrate(
     benchmarks: str | Path | Sequence[str | Path] = (),
     model: str | Path | None = None,
@@ -79,6 +77,6 @@ def calibrate(
         PinnError: If files cannot be read, do not match the flags, or say too little.
     """
     own = {"benchmarks": benchmarks, "model": model, "gpu": gpu}
-    asked, flags = read_request(CalibrationRequest, given, *_SPECIFICATIONS, **own)
+    asked, flags = read_request(requests.CalibrationRequest, given, *_SPECIFICATIONS, **own)
     fit, notes = fit_measurements(asked, flags)
     return CalibratedServer(fit, asked.append is not None, tuple(notes))

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinn.common.workers import Workers
-from pinn.interface.commands.outputs import printed
+from pinn.interface.commands import outputs, requests
 from pinn.interface.commands.plan import planned, write_files
-from pinn.interface.commands.requests import PlanRequest
 from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.planning.plan import Plan
 from pinn.simulator.engine_spec import EngineSpec
@@ -48,13 +47,13 @@ class PlannedFleet:
         """What ``pinn plan`` prints."""
         from pinn.interface.commands.plan_report import print_plan
 
-        return printed(print_plan, self.plan, None)
+        return outputs.printed(print_plan, self.plan, None)
 
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
 
 
-@with_arguments(*_SPECIFICATIONS, request=PlanRequest, deploys=True)
+@with_arguments(*_SPECIFICATIONS, request=requests.PlanRequest, deploys=True)
 def plan(
     workload: str | Path | None = None,
     slo: str = "",
@@ -83,6 +82,6 @@ def plan(
     """
     gpus = ",".join(map(str, [gpu] if isinstance(gpu, str | Path) else gpu)) or None
     own = {"workload": workload, "slo": slo, "model": model, "gpu": gpus}
-    asked, flags = read_request(PlanRequest, given, *_SPECIFICATIONS, **own)
+    asked, flags = read_request(requests.PlanRequest, given, *_SPECIFICATIONS, **own)
     by_name = {load_gpu(name).name: price for name, price in (prices or {}).items()}
     return PlannedFleet(planned(asked, flags, by_name, Workers(count=workers, torch=False)))

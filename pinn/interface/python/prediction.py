@@ -13,14 +13,11 @@ from pinn.coefficients.coefficients import CoefficientSet
 from pinn.coefficients.surrogate import batch_floor_seconds, batch_work, step_seconds
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
+from pinn.interface.commands import options, outputs, requests
 from pinn.interface.commands.coefficient_report import one_report, one_set, print_report
 from pinn.interface.commands.coefficients import EXAMPLES
-from pinn.interface.commands.options import named
-from pinn.interface.commands.outputs import printed, write_json
-from pinn.interface.commands.requests import PredictionRequest
 from pinn.interface.python.arguments import read_request, with_arguments
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES
+from pinn.physics import request, step
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.serving import ServingSpec
 from pinn.units import MICROSECOND
@@ -56,12 +53,12 @@ class Prediction:
     @property
     def beta(self) -> dict[str, float]:
         """Coefficients of a step by name: seconds, or multiples of datasheet time."""
-        return dict(zip(STEP_FEATURES, self._set.beta.tolist(), strict=True))
+        return dict(zip(step.STEP_FEATURES, self._set.beta.tolist(), strict=True))
 
     @property
     def alpha(self) -> dict[str, float]:
         """Coefficients of a request outside the steps by name, in seconds or step times."""
-        return dict(zip(REQUEST_FEATURES, self._set.alpha.tolist(), strict=True))
+        return dict(zip(request.REQUEST_FEATURES, self._set.alpha.tolist(), strict=True))
 
     @property
     def trust(self) -> str:
@@ -113,14 +110,14 @@ class Prediction:
 
     def save(self, path: str | Path, *batches: str) -> None:
         """Write that as JSON, for every command's ``--coefficients``."""
-        write_json(self.report(*batches), Path(path))
+        outputs.write_json(self.report(*batches), Path(path))
 
     def __str__(self) -> str:
         """What ``pinn coefficients`` prints."""
-        return printed(print_report, self.report(*EXAMPLES))
+        return outputs.printed(print_report, self.report(*EXAMPLES))
 
 
-@with_arguments(ServingSpec, request=PredictionRequest, deploys=True)
+@with_arguments(ServingSpec, request=requests.PredictionRequest, deploys=True)
 def predict(
     model: str | Path | None = None, gpu: str | Path | None = None, **given: Any
 ) -> Prediction:
@@ -143,8 +140,8 @@ def predict(
         PinnError: If model, GPU or a flag is unknown, or they do not fit together.
     """
     own = {"model": model, "gpu": gpu}
-    asked, flags = read_request(PredictionRequest, given, ServingSpec, **own)
-    configuration = flags | named(asked.model, asked.gpu)
+    asked, flags = read_request(requests.PredictionRequest, given, ServingSpec, **own)
+    configuration = flags | options.named(asked.model, asked.gpu)
     return Prediction(configuration, asked.checkpoint, asked.coefficients)
 
 

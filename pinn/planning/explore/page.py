@@ -11,8 +11,7 @@ from markupsafe import Markup
 from pinn.common.files import json_text, write_whole
 from pinn.common.pages import template
 from pinn.planning.explore.servers import Servers
-from pinn.specs.flags import flags_of
-from pinn.specs.serving import ServingSpec
+from pinn.specs import flags, serving
 
 #: Read in this order: formulas, what is made of them, drawing, the page itself.
 _SCRIPTS = ("step_formulas.js", "predict.js", "chart.js", "explore.js")
@@ -57,7 +56,7 @@ def render(servers: Servers, source: str) -> str:
 
 def _arguments(servers: Servers) -> str:
     """Model and flags as a command line has them."""
-    options = {flag.name: flag.option for flag in flags_of(ServingSpec)}
+    options = {flag.name: flag.option for flag in flags.flags_of(serving.ServingSpec)}
     words = ["--model", servers.model]
     for name, value in servers.flags.items():
         option = options.get(name, f"--{name.replace('_', '-')}")

@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from pinn.coefficients.configurations import canonical, make_deployment
-from pinn.coefficients.surrogate import Surrogate
+from pinn.coefficients import configurations, surrogate
 from pinn.common.documents import check_size
 from pinn.common.screen import counted
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.costs import COST_NAMES, model_costs
 from pinn.physics.request import RequestState
-from pinn.planning.candidates import format_label
-from pinn.planning.sizing import prediction_interval
+from pinn.planning import candidates, sizing
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import memory_fit
 from pinn.specs.gpu import load_gpu
@@ -81,13 +79,13 @@ def find_servers(
             entry = {"gpu": name, "tp": size, "precision": form or "", "reason": reason}
             servers.left_out.append(entry)
         else:
-            key = (deployment.gpu.name, size, format_label(deployment))
+            key = (deployment.gpu.name, size, candidates.format_label(deployment))
             deployments.setdefault(key, (deployment, form or ""))
     if not deployments:
         reasons = "; ".join(dict.fromkeys(each["reason"] for each in servers.left_out))
         raise PinnError(f"no server starts: {reasons}")
     chosen = [deployment for deployment, _ in deployments.values()]
-    coefficients = Surrogate.load(checkpoint).coefficients(chosen)
+    coefficients = surrogate.Surrogate.load(checkpoint).coefficients(chosen)
     for i, (key, (deployment, form)) in counted(list(enumerate(deployments.items())), "server"):
         latency = LinearLatency(deployment, coefficients.beta[i], coefficients.alpha[i])
         named = dict(zip(("gpu", "tp", "format"), key, strict=True)) | {"precision": form}
@@ -98,7 +96,7 @@ def find_servers(
 
 def _half_widths(checkpoint: Path, deployment: Deployment) -> dict[str, float] | None:
     """Of the 90 % intervals, in log units; None where the checkpoint has none."""
-    found = prediction_interval(checkpoint, deployment)
+    found = sizing.prediction_interval(checkpoint, deployment)
     if found is None:
         return None
     return {"tpot": found.bad.step, "ttft": max(found.bad.step, found.bad.request)}
@@ -107,7 +105,7 @@ def _half_widths(checkpoint: Path, deployment: Deployment) -> dict[str, float] |
 def _started(row: Mapping[str, Any]) -> tuple[Deployment | None, str]:
     """The deployment, or why the engine does not start."""
     try:
-        deployment = make_deployment(canonical(row))
+        deployment = configurations.make_deployment(configurations.canonical(row))
     except PinnError as error:
         return None, str(error)
     _check_expressible(deployment)

@@ -21,8 +21,7 @@ from pydantic import Field
 
 from pinn.common.documents import MOST_SECONDS
 from pinn.errors import PinnError
-from pinn.simulator.workloads import arrivals
-from pinn.simulator.workloads.workload import Workload, share_prompts
+from pinn.simulator.workloads import arrivals, workload
 from pinn.simulator.workloads.yaml_spec import Number, Strict, Whole, check
 from pinn.units import MICROSECOND
 
@@ -233,7 +232,7 @@ def is_blis_spec(values: dict[str, Any]) -> bool:
 
 def read_blis_spec(
     values: dict[str, Any], path: Path, seed: int | None = None, rate_per_s: float | None = None
-) -> Workload:
+) -> workload.Workload:
     """The load of a BLIS workload specification, all clients merged in the order of arrival.
 
     Args:
@@ -273,7 +272,7 @@ def _check_served(values: Any, where: str) -> None:
             _check_served(each, f"{where}, {key}")
 
 
-def _merged(parts: list[Requests], spec: _Spec, path: Path) -> Workload:
+def _merged(parts: list[Requests], spec: _Spec, path: Path) -> workload.Workload:
     """All clients' requests in the order of arrival."""
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     kept = columns[0] <= spec.horizon_s
@@ -282,12 +281,12 @@ def _merged(parts: list[Requests], spec: _Spec, path: Path) -> Workload:
     arrival, prompt, output, group, prefix, timeout = (column[order] for column in columns)
     if len(arrival) == 0:
         raise PinnError(f"{path}: no request arrives: raise the rate or the horizon")
-    return Workload(
+    return workload.Workload(
         path.stem,
         prompt,
         output,
         arrival,
-        **share_prompts(group, prefix),
+        **workload.share_prompts(group, prefix),
         timeout_s=timeout,
         concurrency=spec.clients[0].concurrency if spec.clients else None,
     )

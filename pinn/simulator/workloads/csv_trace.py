@@ -24,8 +24,7 @@ import numpy as np
 
 from pinn.common.documents import MOST_REQUEST_TOKENS, CsvTable
 from pinn.errors import PinnError
-from pinn.simulator.workloads.arrivals import check_requests
-from pinn.simulator.workloads.workload import Workload, share_prompts
+from pinn.simulator.workloads import arrivals, workload
 from pinn.units import MICROSECOND, MILLISECOND
 
 _ARRIVAL = {"arrival_s": 1.0, "arrival_ms": MILLISECOND, "arrival_time_us": MICROSECOND}
@@ -36,7 +35,7 @@ _OTHERS = ("output_tokens", "timeout_s", "deadline_us", "transferred_tokens")
 _READ = frozenset({*_ARRIVAL, *_PROMPT, *_PREFIX, *_LABELS, *_OTHERS})
 
 
-def read_csv_trace(path: Path) -> Workload:
+def read_csv_trace(path: Path) -> workload.Workload:
     """The requests of a trace, sent when they were sent.
 
     Raises:
@@ -52,7 +51,7 @@ def read_csv_trace(path: Path) -> Workload:
     output = columns.whole("output_tokens")
     timeout = _timeouts(columns, arrival)
     arrival = arrival - arrival.min()
-    return Workload(
+    return workload.Workload(
         path.stem,
         prompt[order],
         output[order],
@@ -74,7 +73,7 @@ class _Columns:
         self._cells: dict[str, list[str]] = {name: [] for name, _ in places}
         self._lines: list[int] = []
         for line, cells in table.rows():
-            check_requests(len(self._lines), str(path))
+            arrivals.check_requests(len(self._lines), str(path))
             self._lines.append(line)
             for name, place in places:
                 self._cells[name].append(cells[place])
@@ -176,7 +175,7 @@ def _sharing(
         lambda i: f"{name} is {prefix[i]}, longer than the prompt of {of_row[i]} tokens",
     )
     group, same = (columns.labels(label)[order] for label in ("prefix_group", "prompt_id"))
-    found = share_prompts(group, prefix[order], same, prompt)
+    found = workload.share_prompts(group, prefix[order], same, prompt)
     latest: dict[int, int] = {}
     for i, session in enumerate(columns.labels("session_id")[order].tolist()):
         before = latest.get(session, -1) if session >= 0 else -1

@@ -18,8 +18,7 @@ import numpy as np
 
 from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECONDS, check_size
 from pinn.errors import PinnError
-from pinn.simulator.workloads import arrivals
-from pinn.simulator.workloads.load import at_rate, load_workload
+from pinn.simulator.workloads import arrivals, load
 from pinn.simulator.workloads.workload import Workload, share_prompts
 from pinn.specs.flags import check_flags, flag, flags_apart, flags_of
 
@@ -114,7 +113,7 @@ class LoadFlags:
         shared = share_prompts(group, np.full(count, self.prefix_len))
         found = Workload(self.title, prompt, output, offset, **shared, concurrency=self.concurrency)
         is_open = rate < math.inf and self.concurrency is None and count > 1
-        return at_rate(found, rate) if is_open else found
+        return load.at_rate(found, rate) if is_open else found
 
     @property
     def title(self) -> str:
@@ -165,7 +164,7 @@ class Load:
         """
         seed = self.seed if seed is None else seed
         if self.path is not None:
-            return load_workload(self.path, seed, rate_per_s)
+            return load.load_workload(self.path, seed, rate_per_s)
         return self.flags.draw(rate_per_s, seed or 0)
 
     @property

@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from pinn.common.documents import (
-    MOST_OUTPUT_TOKENS,
-    MOST_REQUEST_TOKENS,
-    MOST_REQUESTS,
-    MOST_SECONDS,
-    check_size,
-)
+from pinn.common import documents
 from pinn.errors import PinnError, printable
 
 # Which earlier request a request shares its first tokens with.
@@ -132,11 +126,15 @@ class Workload:
                     f"workload {self.name}: {name} of request {bad[0]} is {column[bad[0]]}; "
                     f"it must be at least {least}"
                 )
-            check_size(float(column.max()), most, f"workload {self.name}: {name}", "shorten it")
-        check_size(len(self), MOST_REQUESTS, f"workload {self.name}: requests", "send fewer")
-        check_size(
+            documents.check_size(
+                float(column.max()), most, f"workload {self.name}: {name}", "shorten it"
+            )
+        documents.check_size(
+            len(self), documents.MOST_REQUESTS, f"workload {self.name}: requests", "send fewer"
+        )
+        documents.check_size(
             float(self.output_tokens.sum()),
-            MOST_OUTPUT_TOKENS,
+            documents.MOST_OUTPUT_TOKENS,
             f"workload {self.name}: output tokens of all requests",
             "send fewer requests, or shorter ones",
         )
@@ -189,9 +187,9 @@ class Workload:
 
 #: Column of a workload -> (what an empty one stands for, its least value, its largest value).
 COLUMNS: dict[str, tuple[float, float, float]] = {
-    "prompt_tokens": (1, 1, MOST_REQUEST_TOKENS),
-    "output_tokens": (1, 1, MOST_REQUEST_TOKENS),
-    "offset_s": (0.0, 0.0, MOST_SECONDS),
+    "prompt_tokens": (1, 1, documents.MOST_REQUEST_TOKENS),
+    "output_tokens": (1, 1, documents.MOST_REQUEST_TOKENS),
+    "offset_s": (0.0, 0.0, documents.MOST_SECONDS),
     "stage": (0, -np.inf, np.inf),
     "shares_with": (-1, -np.inf, np.inf),
     "shared_tokens": (0, 0, np.inf),

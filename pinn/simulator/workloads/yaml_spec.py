@@ -10,9 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from pinn.common.documents import first_fault, read_yaml, written
 from pinn.errors import PinnError
-from pinn.simulator.workloads import arrivals
+from pinn.simulator.workloads import arrivals, workload
 from pinn.simulator.workloads.synthetic import PromptGroups, closed_loop, open_loop, shared_prefix
-from pinn.simulator.workloads.workload import AIOHTTP_TIMEOUT_S, Workload
 
 # Reading of YAML files into checked models, with errors that name file, place and remedy.
 
@@ -103,7 +102,7 @@ class _Spec(Strict):
 
 def read_plain_spec(
     values: dict[str, Any], path: Path, seed: int | None = None, rate_per_s: float | None = None
-) -> Workload:
+) -> workload.Workload:
     """The load of a plain specification.
 
     Args:
@@ -212,7 +211,7 @@ def read_inference_perf(
     seed: int = 0,
     prompt_range: tuple[float, float] = (1.0, 1.0),
     rate_per_s: float | None = None,
-) -> Workload:
+) -> workload.Workload:
     """The load that inference-perf sends for a profile or config.
 
     Args:
@@ -229,7 +228,7 @@ def read_inference_perf(
     load, data = config.load, config.data
     rates = [(stage.rate, stage.duration) for stage in load.stages]
     stages = arrivals.read_stages(rates, str(path), rate_per_s)
-    timeout = AIOHTTP_TIMEOUT_S if load.request_timeout is None else load.request_timeout
+    timeout = workload.AIOHTTP_TIMEOUT_S if load.request_timeout is None else load.request_timeout
     if data.type == "shared_prefix":
         prefix = data.shared_prefix or _SharedPrefix()
         prompts = PromptGroups(
@@ -255,7 +254,7 @@ def _random(
     interval_s: float,
     seed: int,
     name: str,
-) -> Workload:
+) -> workload.Workload:
     """Normally distributed lengths, cut to their bounds; every prompt unlike the others."""
     rng = arrivals.random_draws(seed)
     offset, stage = arrivals.stage_arrivals(stages, arrivals.POISSON, rng)
@@ -263,7 +262,7 @@ def _random(
         arrivals.draw_lengths("gaussian", (given or _Distribution()).model_dump(), len(offset), rng)
         for given in (data.input_distribution, data.output_distribution)
     )
-    return Workload(
+    return workload.Workload(
         name, prompt, output, offset, stage, timeout_s=np.full(len(offset), timeout_s),
         stages_wait=True, stage_gap_s=interval_s,
     )  # fmt: skip
