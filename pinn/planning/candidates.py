@@ -163,11 +163,6 @@ class Candidate:
         return self.latency.deployment
 
     @property
-    def is_calibrated(self) -> bool:
-        """Whether measurements of a running server gave its coefficients."""
-        return self.source != NETWORK
-
-    @property
     def gpus(self) -> int:
         """GPUs of one replica."""
         return gpu_count(self.deployment)
@@ -197,19 +192,19 @@ class Candidate:
         engine: EngineSpec,
         misjudge: Callable[[LinearLatency], LinearLatency],
         hopeless: Hopeless | None,
-    ) -> Run | None:
+    ) -> Run:
         """Simulate replicas.
 
         Args:
             workload: What they are sent.
             engine: The candidate's, with their number and routing.
             misjudge: Gives the coefficients that are simulated for the predicted ones.
-            hopeless: When to give up.
+            hopeless: When to give up, with a ``HopelessError``.
         """
-        from pinn.simulator.simulate import simulate_unless  # labels need no compiler
+        from pinn.simulator.simulate import simulate  # labels need no compiler
 
         latency = misjudge(self.latency)
-        return simulate_unless(hopeless, self.deployment, workload, latency, engine)
+        return simulate(self.deployment, workload, latency, engine, hopeless=hopeless)
 
     def parts(self, run: Run) -> list[tuple[Run, LinearLatency]]:
         """Every kind of server of a run, with its coefficients; the one that decodes is last."""

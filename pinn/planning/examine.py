@@ -13,7 +13,7 @@ from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.physics.speculation import deployment_features
 from pinn.physics.step import STEP_FEATURES
 from pinn.planning import commands, pools, sizing
-from pinn.planning.candidates import Brief, Candidate, gpu_count
+from pinn.planning.candidates import NETWORK, Brief, Candidate, gpu_count
 from pinn.planning.plan import Choice, HighestRate, Latencies, LeftOut, Point
 from pinn.planning.trial import Trials, latencies_s
 from pinn.simulator.linear_latency import LinearLatency
@@ -191,7 +191,7 @@ def _sized(trials: Trials, rate: HighestRate, brief: Brief) -> Picked | Unfit:
 
 def _interval(candidate: Candidate, run: Run, brief: Brief) -> sizing.Interval | None:
     """None for calibrated coefficients, which come without one."""
-    if candidate.is_calibrated:
+    if candidate.source != NETWORK:
         return None
     servers = (latency.deployment for _, latency in candidate.parts(run))
     return sizing.prediction_interval(brief.checkpoint, *servers)

@@ -106,7 +106,7 @@ class PoolsCandidate(Candidate):
         engine: engine_spec.EngineSpec,
         misjudge: Callable[[linear_latency.LinearLatency], linear_latency.LinearLatency],
         hopeless: simulate.Hopeless | None,
-    ) -> Run | None:
+    ) -> Run:
         """Simulate the pools of so many replicas."""
         del hopeless  # runs of two pools always come to their end
         prefill, decode = (

@@ -12,6 +12,7 @@ from pinn.planning.candidates import Candidate, ReplicaLoad
 from pinn.planning.plan import METRICS, STATISTICS, Latencies, Limits, Point
 from pinn.simulator import engine_spec, linear_latency, many, statistics
 from pinn.simulator.run import Run
+from pinn.simulator.simulate import HopelessError
 from pinn.simulator.state import FINISHED, REJECTED, TIMED_OUT
 from pinn.simulator.workloads.workload import Workload
 
@@ -223,9 +224,11 @@ class Trials:
             return self.limits.are_missed(self._stretched(least), len(workload))
 
         self.count += 1
-        run = self.candidate.serve(workload, engine, misjudge, hopeless if may_end else None)
-        if run is not None:
-            self.most_running = max(self.most_running, int(run.steps["running"].max(initial=0)))
+        try:
+            run = self.candidate.serve(workload, engine, misjudge, hopeless if may_end else None)
+        except HopelessError:
+            return None
+        self.most_running = max(self.most_running, int(run.steps["running"].max(initial=0)))
         return run
 
     def _stretched(self, latencies: Latencies) -> Latencies:

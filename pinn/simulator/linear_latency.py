@@ -118,12 +118,8 @@ def complete_latency(model: object) -> LatencyModel:
         )
     if all(hasattr(model, name) for name in _OPTIONAL):
         return cast(LatencyModel, model)
-    methods = {name: getattr(model, name, _no_time) for name in (*_NEEDED, *_OPTIONAL)}
+    methods = {name: getattr(model, name, lambda *_: 0.0) for name in (*_NEEDED, *_OPTIONAL)}
     return cast(LatencyModel, SimpleNamespace(**methods))
-
-
-def _no_time(*_: object) -> float:
-    return 0.0
 
 
 # The coefficients of a deployment for a simulation: from a file, or from a checkpoint.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
@@ -167,15 +168,10 @@ def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
             f"{usable / GIB:.2f} GiB at --gpu-memory-utilization {recipe.memory_share}: "
             "raise --tensor-parallel-size or --cpu-offload-gb"
         )
-    return left - min(_state_pool_bytes(deployment), left * STATE_SHARE)
-
-
-def _state_pool_bytes(deployment: Deployment) -> float:
-    """States of as many requests as may run, where the engine keeps them apart from its blocks."""
-    recipe = deployment.recipe
-    if deployment.serving.engine == VLLM:
-        return 0.0
-    return recipe.max_requests * state_bytes(deployment) / recipe.pipeline_parallel_size
+    if deployment.serving.engine == VLLM:  # which keeps states in its blocks
+        return left
+    states = recipe.max_requests * state_bytes(deployment) / recipe.pipeline_parallel_size
+    return left - min(states, left * STATE_SHARE)
 
 
 def state_bytes(deployment: Deployment) -> float:
@@ -393,19 +389,13 @@ def smallest_tensor_parallel_size(
         One of ``TENSOR_PARALLEL_SIZES``; None where it starts with none of them.
     """
     for size in TENSOR_PARALLEL_SIZES:
-        fit = (known or {}).get(size) or _resized(deployment, size)
-        if fit is not None and fit.fits:
-            return size
+        with suppress(PinnError):  # of a size that does not divide the heads
+            fit = (known or {}).get(size)
+            if fit is None:
+                fit = memory_fit(replace(deployment, serving=_of_size(deployment.serving, size)))
+            if fit.fits:
+                return size
     return None
-
-
-def _resized(deployment: Deployment, size: int) -> MemoryFit | None:
-    """The fit at another tensor-parallel size; None where that does not divide the heads."""
-    try:
-        serving = _of_size(deployment.serving, size)
-        return memory_fit(replace(deployment, serving=serving))
-    except PinnError:
-        return None
 
 
 @lru_cache(maxsize=4096)

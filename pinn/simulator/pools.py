@@ -139,14 +139,9 @@ class Pool:
     engine: engine_spec.EngineSpec
 
     @property
-    def workers(self) -> int:
-        """Servers."""
-        return self.engine.replicas
-
-    @property
     def gpus(self) -> int:
         """GPUs of all of them."""
-        return self.workers * self.deployment.recipe.data_parallel_size * self.ranks
+        return self.engine.replicas * self.deployment.recipe.data_parallel_size * self.ranks
 
     @property
     def ranks(self) -> int:
@@ -238,7 +233,6 @@ def simulate_pools(
     latencies = [linear_latency.complete_latency(pool.latency) for pool in (prefill, decode)]
     engines = [ahead, behind]
     records = simulate.run_engines(loop.advance_pools, engines, latencies, compiled)
-    assert records is not None, "a run that nothing may stop came to no end"
     requests = client_records(ahead, behind, *latencies)
     runs = [
         simulate.finished_run(pool.deployment, workload, state, requests, recorded)
@@ -309,7 +303,8 @@ def pools_statistics(
         return figures
     pools = {"prefill": (prefill, found.prefill), "decode": (decode, found.decode)}
     figures["pools"] = {
-        name: {"workers": pool.workers, "gpus": pool.gpus} | statistics.engine_statistics(of_pool)
+        name: {"workers": pool.engine.replicas, "gpus": pool.gpus}
+        | statistics.engine_statistics(of_pool)
         for name, (pool, of_pool) in pools.items()
     }
     return figures | {"kv_transfer": _transfer_statistics(found)}

@@ -260,12 +260,10 @@ def plot_timeline(run: Run, path: Path) -> None:
     Raises:
         OSError: If the file cannot be written.
     """
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(4, 1, figsize=(11, 9), sharex=True, layout="constrained")
+    figure = Figure(figsize=(11, 9), layout="constrained")
+    axes = figure.subplots(4, 1, sharex=True)
     edges = np.linspace(0.0, float(run.requests.finish_s.max()), _BINS + 1)
     _draw_steps(axes, run, edges)
     _draw_latencies(axes[3], run, edges)
@@ -279,7 +277,6 @@ def plot_timeline(run: Run, path: Path) -> None:
     done = int(run.requests.finished.sum())
     figure.suptitle(f"{run.workload.name}: {done:,} of {len(run.requests):,} requests served")
     replace_atomically(path, lambda target: figure.savefig(target, format="png", dpi=110))
-    plt.close(figure)
 
 
 def _draw_steps(axes: Any, run: Run, edges: np.ndarray) -> None:

@@ -6,20 +6,12 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from pinn.common.documents import MOST_ENGINE_BYTES, check_size
+from pinn.engines import recipe as recipes
 from pinn.engines.deployment import Deployment
-from pinn.engines.recipe import (
-    COMPLETION,
-    GATHER,
-    LEAST_LOADED,
-    NEXT_STEP,
-    ONE_BATCH,
-    PREFILL_FIRST,
-    STAGGERED,
-    EffectiveRecipe,
-)
 from pinn.errors import PinnError
 from pinn.physics.costs import model_costs
-from pinn.simulator import arrays, compiler, state
+from pinn.simulator import arrays, state
+from pinn.simulator.compiler import compiled
 from pinn.simulator.engine import Engine, new_engine
 from pinn.simulator.engine_spec import EngineSpec, api_servers
 from pinn.simulator.memory import KvLayout, gpu_cache_tokens, max_model_len, tokens_beyond
@@ -55,7 +47,7 @@ def block_keys(
     return keys, first, int(_fill(keys, first, full, donors, shared))
 
 
-@compiler.compiled
+@compiled
 def _fill(keys, first, full, donors, shared):
     fresh = 0
     for r in range(len(first)):
@@ -95,12 +87,12 @@ def _check_settings(deployment: Deployment, workload: Workload) -> None:
     TensorRT-LLM refuses prompts beyond its budget, and only vLLM's connectors are modelled.
     """
     recipe, longest = deployment.recipe, max_model_len(deployment)
-    if recipe.schedule == PREFILL_FIRST and recipe.pipeline_parallel_size > 1:
+    if recipe.schedule == recipes.PREFILL_FIRST and recipe.pipeline_parallel_size > 1:
         raise PinnError(
             "steps of prompts apart are not modelled with pipeline stages: leave "
             "--pipeline-parallel-size out"
         )
-    if recipe.admission == NEXT_STEP:
+    if recipe.admission == recipes.NEXT_STEP:
         if not recipe.chunked_prefill and recipe.token_budget < longest:
             raise PinnError(
                 f"--max-num-batched-tokens {recipe.token_budget} is smaller than "
@@ -108,7 +100,7 @@ def _check_settings(deployment: Deployment, workload: Workload) -> None:
                 "other, or leave chunked prefill on"
             )
         return
-    whole = recipe.admission == COMPLETION and not recipe.chunked_prefill
+    whole = recipe.admission == recipes.COMPLETION and not recipe.chunked_prefill
     prompt = int(workload.prompt_tokens.max())
     if whole and prompt > recipe.token_budget:
         raise PinnError(
@@ -205,7 +197,7 @@ def set_up(
     return new_engine(settings, given, n_keys)
 
 
-def _graph_sizes(recipe: EffectiveRecipe, seqs: int) -> np.ndarray:
+def _graph_sizes(recipe: recipes.EffectiveRecipe, seqs: int) -> np.ndarray:
     """What each number of decodes up to ``seqs`` is rounded up to."""
     decodes = np.arange(seqs + 1)
     sizes = np.array(recipe.graph_sizes, dtype=np.int64)
@@ -224,7 +216,7 @@ def _settings(
     # vLLM lowers its default max_num_seqs to the token budget (``EngineArgs.
     # _set_default_max_num_seqs_and_batched_tokens_args``) and refuses a larger one.
     seqs = min(recipe.max_requests, len(workload))
-    apart = recipe.schedule == PREFILL_FIRST
+    apart = recipe.schedule == recipes.PREFILL_FIRST
     if not apart:
         seqs = min(seqs, recipe.token_budget)
     drafts = recipe.speculation.tokens if recipe.speculation else 0
@@ -233,7 +225,7 @@ def _settings(
     beyond = tokens_beyond(deployment)
     rules = recipe.scheduler
     ahead = overlap and pipeline > 1
-    stagger = pipeline if ahead and rules.pipelined_decodes == STAGGERED else 0
+    stagger = pipeline if ahead and rules.pipelined_decodes == recipes.STAGGERED else 0
     # Those that have the name of a field of one of these are that field.
     known, names = (recipe, rules, layout, workload), arrays.ENGINE.names or ()
     named = {n: getattr(each, n) for each in known for n in names if hasattr(each, n)}
@@ -249,21 +241,21 @@ def _settings(
         "long_prefill": spec.long_prefill_token_threshold,
         "window": deployment.model.window_tokens or _NO_WINDOW,
         "asynchronous": overlap,
-        "one_batch": ahead and rules.pipelined_decodes == ONE_BATCH,
+        "one_batch": ahead and rules.pipelined_decodes == recipes.ONE_BATCH,
         "stagger": stagger,
         "prefill_first": apart,
-        "reserves": recipe.admission == COMPLETION,
+        "reserves": recipe.admission == recipes.COMPLETION,
         "waits_for_all": recipe.data_parallel_size > 1,
         "rounds_up": len(recipe.graph_sizes) > 0,
         "drafts": drafts,
-        "lookahead": drafts if deployment.draft and recipe.admission == NEXT_STEP else 0,
+        "lookahead": drafts if deployment.draft and recipe.admission == recipes.NEXT_STEP else 0,
         "depth": pipeline + (stagger > 0) if pipeline > 1 else 1 + overlap,
         "n_replicas": replicas,
         "n_groups": spec.replicas if _keep_step(deployment) else replicas,
         "n_copies": spec.replicas,
         "n_servers": spec.replicas * api_servers(deployment, spec),
         "one_process": not spec.v1_multiprocessing,
-        "least_loaded": (spec.data_parallel_routing or recipe.routing) == LEAST_LOADED,
+        "least_loaded": (spec.data_parallel_routing or recipe.routing) == recipes.LEAST_LOADED,
         "gpu_cache_tokens": gpu_cache_tokens(deployment),
         "most_reread": _most_reread(deployment),
         "tensor_parallel": deployment.serving.tensor_parallel_size,
@@ -275,7 +267,7 @@ def _settings(
 
 def _keep_step(deployment: Deployment) -> bool:
     """Whether replicas step together: where experts exchange tokens, or layers gather them."""
-    return deployment.model.moe is not None or deployment.recipe.expert_exchange == GATHER
+    return deployment.model.moe is not None or deployment.recipe.expert_exchange == recipes.GATHER
 
 
 def _most_reread(deployment: Deployment) -> float:

@@ -96,6 +96,10 @@ _FIRST_LOOK_STEPS = 512
 _LOOKS = 8
 
 
+class HopelessError(Exception):
+    """A run was given up."""
+
+
 def simulate(
     deployment: Deployment,
     workload: Workload,
@@ -103,6 +107,7 @@ def simulate(
     engine: engine_spec.EngineSpec | None = None,
     *,
     compiled: bool | None = None,
+    hopeless: Hopeless | None = None,
 ) -> Run:
     """Serve a workload on a simulated vLLM V1 engine.
 
@@ -117,48 +122,21 @@ def simulate(
             preemption and completion may be missing and take 0 s then.
         engine: Further engine settings.
         compiled: Run in compiled code or not; by default whenever ``latency`` allows it.
+        hopeless: Looks at the requests so far (``pinn.simulator.state.REQUEST``) and the engine's
+            time, and tells whether to give up; asked ever more rarely as the run grows, and of
+            compiled runs alone.
 
     Raises:
         PinnError: If the model does not fit, a request exceeds max_model_len or the KV cache, a
             flag contradicts another, or the latency model gives a step no positive time.
-    """
-    run = simulate_unless(None, deployment, workload, latency, engine, compiled=compiled)
-    assert run is not None, "a run that nothing may stop came to no end"
-    return run
-
-
-def simulate_unless(
-    hopeless: Hopeless | None,
-    deployment: Deployment,
-    workload: Workload,
-    latency: LatencyModel,
-    engine: engine_spec.EngineSpec | None = None,
-    *,
-    compiled: bool | None = None,
-) -> Run | None:
-    """Simulate, but give up as soon as the run is known to be of no use.
-
-    Args:
-        hopeless: Looks at the requests so far (``pinn.simulator.state.REQUEST``) and the engine's
-            time, and tells whether to give up; asked ever more rarely as the run grows, and of
-            compiled runs alone.
-        deployment: As for :func:`simulate`, like the rest.
-        workload: What clients send.
-        latency: Seconds for everything that takes time.
-        engine: Further engine settings.
-        compiled: Run in compiled code or not.
-
-    Returns:
-        The run; None where it was given up.
+        HopelessError: If ``hopeless`` said so.
     """
     latency, engine = linear_latency.complete_latency(latency), engine or engine_spec.EngineSpec()
     layout = memory.kv_layout(deployment, engine)
     too_long = setup.check_run(deployment, workload, engine, layout)
     state = setup.set_up(deployment, workload, engine, layout, too_long)
-    records = run_engines(advance, [state], [latency], compiled, hopeless)
-    if records is None:
-        return None
-    return finished_run(deployment, workload, state, read_records(state, latency), records[0])
+    (recorded,) = run_engines(advance, [state], [latency], compiled, hopeless)
+    return finished_run(deployment, workload, state, read_records(state, latency), recorded)
 
 
 def finished_run(
@@ -182,11 +160,12 @@ def run_engines(
     latencies: Sequence[LatencyModel],
     compiled: bool | None,
     hopeless: Hopeless | None = None,
-) -> list[tuple[StepRecords, GapRuns]] | None:
+) -> list[tuple[StepRecords, GapRuns]]:
     """What engines record that one loop steps together, to the end or until that is hopeless.
 
     Raises:
         PinnError: If they get stuck, or a latency model cannot be used.
+        HopelessError: If the run was given up.
     """
     linear = [each for each in latencies if isinstance(each, linear_latency.LinearLatency)]
     if compiled is None:
@@ -213,7 +192,7 @@ def _collect(
     arrays: Sequence[dict[str, Any]],
     models: Sequence[Any],
     hopeless: Hopeless | None = None,
-) -> list[tuple[StepRecords, GapRuns]] | None:
+) -> list[tuple[StepRecords, GapRuns]]:
     """Run to the end, emptying the record buffers whenever one is full or somebody looks."""
     taken: list[list[list[np.ndarray]]] = [[] for _ in states]
     status, rows, idle, total = FULL, states[0].step_rows, 0, 0
@@ -237,7 +216,7 @@ def _collect(
         if status == FULL and hopeless is not None:
             now_s = float(arrays[0]["groups"]["now_s"].max())
             if hopeless(arrays[0]["requests"], now_s):
-                return None
+                raise HopelessError
     if status == BAD_STEP:
         seconds = next((s.bad_step_s for s in states if s.bad_step_s != 0), 0.0)
         raise PinnError(

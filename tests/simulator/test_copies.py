@@ -11,7 +11,7 @@ from simulator_helpers import DENSE, MIXTURE, deployment, load
 
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.metric_features import request_feature_sums
-from pinn.simulator.simulate import simulate, simulate_unless
+from pinn.simulator.simulate import HopelessError, simulate
 from pinn.simulator.statistics import engine_statistics
 from pinn.simulator.workloads.load import thinned
 
@@ -109,7 +109,8 @@ def test_a_run_that_nobody_gives_up_is_the_run(seed, hurry):
         return False
 
     plain = simulate(target, workload, latency_of(target))
-    watched = simulate_unless(hopeless, target, workload, latency_of(target))
+    watched = simulate(target, workload, latency_of(target), hopeless=hopeless)
     assert (watched.steps.table == plain.steps.table).all()
     assert (watched.requests.finish_s == plain.requests.finish_s).all()
-    assert simulate_unless(lambda *_: True, target, some_load(n=800), latency_of(target)) is None
+    with pytest.raises(HopelessError):
+        simulate(target, some_load(n=800), latency_of(target), hopeless=lambda *_: True)

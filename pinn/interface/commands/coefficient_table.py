@@ -10,14 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from pinn.coefficients.configurations import (
-    KEYS,
-    canonical,
-    check_configurations,
-    make_deployments,
-    parse_grid,
-    read_configurations,
-)
+from pinn.coefficients import configurations as asked
 from pinn.coefficients.surrogate import (
     Surrogate,
     batch_floor_seconds,
@@ -37,10 +30,10 @@ from pinn.units import MICROSECOND
 
 def crossed(configs: Path | None, grid: str | None, given: dict[str, Any]) -> list[dict[str, Any]]:
     """The configurations of file and grid, combined with each other and with the flags."""
-    shared = canonical(given)
-    rows = read_configurations(configs) if configs is not None else [{}]
-    points = parse_grid(grid) if grid is not None else [{}]
-    check_configurations(len(rows) * len(points))
+    shared = asked.canonical(given)
+    rows = asked.read_configurations(configs) if configs is not None else [{}]
+    points = asked.parse_grid(grid) if grid is not None else [{}]
+    asked.check_configurations(len(rows) * len(points))
     return [{**shared, **row, **point} for row in rows for point in points]
 
 
@@ -50,7 +43,7 @@ def many_table(
     """The table of many configurations, and why others were left out."""
     screen.doing(f"{len(rows):,} configurations")
     surrogate = Surrogate.load(files.find_checkpoint(checkpoint))
-    kept, deployments, reasons = make_deployments(rows, skip_invalid)
+    kept, deployments, reasons = asked.make_deployments(rows, skip_invalid)
     return coefficient_table(surrogate, kept, deployments, batches), reasons
 
 
@@ -69,7 +62,7 @@ def coefficient_table(
     """
     given = {key for configuration in configurations for key in configuration}
     columns: dict[str, Any] = {
-        key: pa.array([c.get(key) for c in configurations]) for key in KEYS if key in given
+        key: pa.array([c.get(key) for c in configurations]) for key in asked.KEYS if key in given
     }
     distinct, place = _seen_alike(deployments)
     found = surrogate.coefficients(distinct).take(place)

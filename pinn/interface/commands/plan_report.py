@@ -10,26 +10,16 @@ from pinn.common.screen import Column, Grid, as_typed, page, say
 from pinn.common.tables import write_rows
 from pinn.errors import PinnError
 from pinn.interface.commands.report_parts import notices
+from pinn.planning import plan as plans
 from pinn.planning.candidates import NETWORK, Brief, Candidate, Wanted, nearest_fit
-from pinn.planning.plan import (
-    FLEET_HOLDS_MORE,
-    POOLS_UNSURE,
-    Ask,
-    Choice,
-    Fleet,
-    HighestRate,
-    LeftOut,
-    Plan,
-    parse_limits,
-)
 from pinn.units import MILLISECOND
 
 # What ``pinn plan`` was asked, once there are candidates for it.
 
 
 def ask_of(
-    wanted: Wanted, found: Sequence[Candidate], misfits: Sequence[LeftOut], brief: Brief
-) -> Ask:
+    wanted: Wanted, found: Sequence[Candidate], misfits: Sequence[plans.LeftOut], brief: Brief
+) -> plans.Ask:
     """For the record; stops where nothing can be planned.
 
     Raises:
@@ -45,7 +35,7 @@ def ask_of(
     load = brief.workload
     servings = dict.fromkeys(candidate.deployment.serving for candidate in found)
     said = [text for serving in servings for text in notices(serving).get("notices", ())]
-    return Ask(
+    return plans.Ask(
         model=found[0].deployment.model.title,
         workload=brief.load.title,
         requests=len(load),
@@ -62,7 +52,7 @@ def ask_of(
     )
 
 
-def _fits_nowhere(misfits: Sequence[LeftOut], wanted: Wanted, brief: Brief) -> str:
+def _fits_nowhere(misfits: Sequence[plans.LeftOut], wanted: Wanted, brief: Brief) -> str:
     """One line: the last misfit, which is on most GPUs, and the nearest thing that works."""
     if misfits:
         last = f"{misfits[-1].label}: {misfits[-1].reason}"
@@ -83,7 +73,7 @@ _ROWS = 5
 _NAMED = 1
 
 
-def print_plan(plan: Plan, out: Path | None) -> None:
+def print_plan(plan: plans.Plan, out: Path | None) -> None:
     """Print the choices, best first, how to start the first one, and what was left out."""
     ask = plan.ask
     asked = f"{ask.rate_per_s:g} requests/s" if ask.rate_per_s else "as much as it holds"
@@ -97,7 +87,7 @@ def print_plan(plan: Plan, out: Path | None) -> None:
         say(line)
 
 
-def _print_first(first: Choice) -> None:
+def _print_first(first: plans.Choice) -> None:
     """How to start the first choice, and to have its figures again."""
     for heading, commands in (
         ("First choice:", first.serve_command),
@@ -108,7 +98,7 @@ def _print_first(first: Choice) -> None:
             print(as_typed(command))
 
 
-def _table(plan: Plan) -> Grid:
+def _table(plan: plans.Plan) -> Grid:
     """What fits in a terminal; the page and the CSV file have the rest."""
     left_out = set()
     if not plan.ask.prices_per_gpu_hour:
@@ -132,12 +122,12 @@ def _written(value: float | None) -> str:
     return f"{value:,.{max(decimals, 0)}f}"
 
 
-def _p99_ms(choice: Choice, metric: str) -> str:
+def _p99_ms(choice: plans.Choice, metric: str) -> str:
     value = choice.seen.latency_s[metric]["p99"]
     return "-" if value is None else f"{value / MILLISECOND:,.0f}"
 
 
-def _rate(choice: Choice) -> str:
+def _rate(choice: plans.Choice) -> str:
     rate = choice.fleet_rate
     if rate.interval_per_s is None:
         return _written(rate.per_s)
@@ -145,7 +135,7 @@ def _rate(choice: Choice) -> str:
     return f"{_written(rate.per_s)} ({low}-{high})"
 
 
-def _chance(choice: Choice) -> str:
+def _chance(choice: plans.Choice) -> str:
     if choice.chance is None:
         return "-"
     # The largest of the law's equally likely errors stands for the worst 5 %.
@@ -153,7 +143,7 @@ def _chance(choice: Choice) -> str:
     return share + (" safe" if choice.safe else "")
 
 
-_COLUMNS: dict[Column, Callable[[Choice], str]] = {
+_COLUMNS: dict[Column, Callable[[plans.Choice], str]] = {
     Column("GPUs", folds=False): lambda c: str(c.gpus),
     Column("per\nhour", folds=False): lambda c: f"{c.cost_per_hour:,.2f}",
     Column("start", True, least=26): lambda c: f"{c.replicas} x {c.label}".replace(", ", ",\n", 1),
@@ -165,14 +155,14 @@ _COLUMNS: dict[Column, Callable[[Choice], str]] = {
 }
 
 
-def _notes(plan: Plan, out: Path | None) -> list[str]:
+def _notes(plan: plans.Plan, out: Path | None) -> list[str]:
     first = plan.choices[0]
-    on_each = parse_limits(plan.ask.slo).goodput is not None
+    on_each = plans.parse_limits(plan.ask.slo).goodput is not None
     lines = _how_sure(first)
     lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
     lines += filter(None, [first.seen.burst_warning])
     if any(choice.pools for choice in plan.choices):
-        lines.append(f"Prefill and decode apart: {POOLS_UNSURE}.")
+        lines.append(f"Prefill and decode apart: {plans.POOLS_UNSURE}.")
     misfits = [each for each in plan.left_out if not each.simulated]
     more = len(plan.choices) - _ROWS
     if more > 0:
@@ -188,7 +178,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     return lines
 
 
-def _fleet(replicas: int, fleet: Fleet, on_each: bool) -> str:
+def _fleet(replicas: int, fleet: plans.Fleet, on_each: bool) -> str:
     """How replicas serve the load together; limits on each request are not always there."""
     what = "meet the limits on each request" if on_each else "of the requests are served"
     routing = fleet.routing.replace("_", " ")
@@ -197,7 +187,7 @@ def _fleet(replicas: int, fleet: Fleet, on_each: bool) -> str:
     return f"{together}: {100 * fleet.point.met_share:.1f} % {what}{missed}"
 
 
-def _how_sure(choice: Choice) -> list[str]:
+def _how_sure(choice: plans.Choice) -> list[str]:
     """What one replica holds and what all do together, and how sure that is."""
     one, all_of_them = choice.highest_rate, choice.fleet_rate
     alone = f"One replica alone holds {_written(one.per_s)} requests/s" + _search_bar(one)
@@ -205,11 +195,11 @@ def _how_sure(choice: Choice) -> list[str]:
         return [alone + _interval_bar(all_of_them) + "."]
     together = f"{choice.replicas} replicas together hold {_written(all_of_them.per_s)}"
     together += _search_bar(all_of_them) + _interval_bar(all_of_them)
-    more = f"; {FLEET_HOLDS_MORE}" if choice.fleet_holds_more else ""
+    more = f"; {plans.FLEET_HOLDS_MORE}" if choice.fleet_holds_more else ""
     return [f"{alone}.", f"{together}{more}."]
 
 
-def _search_bar(rate: HighestRate) -> str:
+def _search_bar(rate: plans.HighestRate) -> str:
     """Width of the bisection, and the spread over draws of the load."""
     parts = []
     if rate.fails_per_s is not None:
@@ -220,20 +210,20 @@ def _search_bar(rate: HighestRate) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def _interval_bar(rate: HighestRate) -> str:
+def _interval_bar(rate: plans.HighestRate) -> str:
     if rate.interval_per_s is None or rate.level is None:
         return ", no interval of the prediction"
     low, high = map(_written, rate.interval_per_s)
     return f", {100 * rate.level:.0f} % interval of the prediction {low} to {high}/s"
 
 
-def write_csv(plan: Plan, path: Path) -> None:
+def write_csv(plan: plans.Plan, path: Path) -> None:
     """One row per choice, best first; SI units, named in the columns."""
     rows = choice_rows(plan)
     write_rows(rows, list(rows[0]), path)
 
 
-def choice_rows(plan: Plan) -> list[dict[str, object]]:
+def choice_rows(plan: plans.Plan) -> list[dict[str, object]]:
     """What :func:`write_csv` writes: column to value, for each choice."""
     rows = [_row(place, choice) for place, choice in enumerate(plan.choices, 1)]
     if any(choice.pools for choice in plan.choices):
@@ -242,7 +232,7 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
     return rows
 
 
-def _row(place: int, c: Choice) -> dict[str, object]:
+def _row(place: int, c: plans.Choice) -> dict[str, object]:
     low, high = c.fleet_rate.interval_per_s or (None, None)
     seeds = c.highest_rate.seeds_per_s
     return {

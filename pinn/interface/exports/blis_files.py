@@ -15,23 +15,9 @@ import numpy as np
 from pinn.common import screen, tables
 from pinn.common.files import json_text, write_whole
 from pinn.errors import PinnError
+from pinn.interface.exports import blis_model as described
+from pinn.interface.exports import blis_vectors as fitted
 from pinn.interface.exports.blis_features import BASIS
-from pinn.interface.exports.blis_model import (
-    blis_config,
-    blis_flags,
-    blis_hardware,
-    blis_kv_blocks,
-    blis_model,
-    check_expressible,
-)
-from pinn.interface.exports.blis_vectors import (
-    MIX,
-    BlisVector,
-    blis_vectors,
-    is_standard,
-    typical_tokens,
-    worst_taken,
-)
 from pinn.interface.exports.configured import Configured
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import Workload
@@ -46,7 +32,7 @@ _TEMPLATE = Path(__file__).with_name("blis_run.sh")
 _PICK = Path(__file__).with_name("blis_pick.awk")
 
 
-def coefficients_yaml(vector: BlisVector, facts: dict[str, Any]) -> str:
+def coefficients_yaml(vector: fitted.BlisVector, facts: dict[str, Any]) -> str:
     """A file for ``--defaults-filepath``; facts are comments, since BLIS refuses unknown keys."""
     comments = [f"# {name}: {json_text(value)}" for name, value in facts.items()]
     beta = ", ".join(repr(value) for value in vector.projection.beta.tolist())
@@ -55,7 +41,7 @@ def coefficients_yaml(vector: BlisVector, facts: dict[str, Any]) -> str:
     return "\n".join([*comments, "trained_physics_coefficients:", *values, ""])
 
 
-def vector_facts(vector: BlisVector) -> dict[str, Any]:
+def vector_facts(vector: fitted.BlisVector) -> dict[str, Any]:
     """What a vector says of itself: its error, and what it costs to take it for another load."""
     low, high = vector.taken
     facts: dict[str, Any] = {
@@ -96,7 +82,7 @@ def folder_name(configured: Configured, row: int) -> str:
 def write_configuration(
     configured: Configured,
     row: int,
-    vectors: Sequence[BlisVector],
+    vectors: Sequence[fitted.BlisVector],
     kv_blocks: int,
     out: Path,
     worst_error: float = WORST_ERROR,
@@ -118,8 +104,8 @@ def write_configuration(
     deployment = configured.deployments[row]
     folder = out / folder_name(configured, row)
     texts = {
-        "config.json": json_text(blis_config(deployment), indent=2) + "\n",
-        "hardware.json": json_text(blis_hardware(deployment.gpu), indent=2) + "\n",
+        "config.json": json_text(described.blis_config(deployment), indent=2) + "\n",
+        "hardware.json": json_text(described.blis_hardware(deployment.gpu), indent=2) + "\n",
         "pick.awk": _PICK.read_text(),
     }
     common = {
@@ -127,9 +113,9 @@ def write_configuration(
         "configuration": configured.configurations[row],
         "coefficients": configured.sources[row],
         "provenance": configured.provenance,
-        "blis_model": asdict(blis_model(deployment)),
+        "blis_model": asdict(described.blis_model(deployment)),
     }
-    (mix,) = (v for v in vectors if v.load == MIX)
+    (mix,) = (v for v in vectors if v.load == fitted.MIX)
     texts["coefficients.yaml"] = coefficients_yaml(mix, common | vector_facts(mix))
     kept = [vector_row(v, _replicas(configured, row)) for v in vectors if not v.overloaded]
     tables.write_rows(kept, list(kept[0]), folder / "loads.csv")
@@ -142,18 +128,18 @@ def write_configuration(
 def run_script(
     configured: Configured,
     row: int,
-    vectors: Sequence[BlisVector],
+    vectors: Sequence[fitted.BlisVector],
     kv_blocks: int,
     worst_error: float,
 ) -> str:
     """The command line of one configuration, for a shell."""
     deployment = configured.deployments[row]
-    flags = blis_flags(deployment, kv_blocks)
+    flags = described.blis_flags(deployment, kv_blocks)
     windowed = deployment.model.window_tokens is not None
     names = [v.load for v in vectors if not v.overloaded]
-    steady = [name for name in names if is_standard(name)]
+    steady = [name for name in names if fitted.is_standard(name)]
     given = names[len(steady) :]
-    (mix,) = (v for v in vectors if v.load == MIX)
+    (mix,) = (v for v in vectors if v.load == fitted.MIX)
     off = abs(mix.worst.error)
     lost = [
         f'  {v.load}) fail "this configuration cannot keep up with {v.load}, so that there are no '
@@ -163,12 +149,12 @@ def run_script(
     ]
     return _TEMPLATE.read_text().format(
         title=f"{deployment.model.name} on {deployment.gpu.name} as its coefficients have it",
-        mix=MIX,
+        mix=fitted.MIX,
         note="# total-kv-blocks are those that hold as many requests of mean length.\n"
         if windowed
         else "",
         blocks=kv_blocks,
-        otherwise=MIX if off <= worst_error else "",
+        otherwise=fitted.MIX if off <= worst_error else "",
         off=f"{100 * off:.0f}",
         lost="".join(lost),
         choices=", ".join([f"{names[0]} to {names[len(steady) - 1]} (loads.csv)", *given]),
@@ -176,7 +162,7 @@ def run_script(
     )
 
 
-def vector_row(vector: BlisVector, replicas: int) -> dict[str, Any]:
+def vector_row(vector: fitted.BlisVector, replicas: int) -> dict[str, Any]:
     """A line of ``loads.csv``: the vector by name, what it is for and what it is off by.
 
     Args:
@@ -204,7 +190,7 @@ def vector_row(vector: BlisVector, replicas: int) -> dict[str, Any]:
 
 
 def write_summary(
-    configured: Configured, vectors: Mapping[int, Sequence[BlisVector]], path: Path
+    configured: Configured, vectors: Mapping[int, Sequence[fitted.BlisVector]], path: Path
 ) -> None:
     """The lines of all folders together."""
     rows = [
@@ -254,24 +240,26 @@ def _named_loads(files: Sequence[Path]) -> list[Workload]:
     """Loads of files, under names that files and a shell may have."""
     loads = [load_workload(path) for path in files]
     loads = [replace(w, name=re.sub(r"[^A-Za-z0-9._-]+", "-", w.name)) for w in loads]
-    counts = Counter([MIX, *(load.name for load in loads)])
-    taken = (name for name, count in counts.items() if count > 1 or is_standard(name))
+    counts = Counter([fitted.MIX, *(load.name for load in loads)])
+    taken = (name for name, count in counts.items() if count > 1 or fitted.is_standard(name))
     twice = next(taken, None)
     if twice is not None:
         raise PinnError(
             f"--workload: the name {twice!r} is taken by another load, by a steady one or by that "
-            f"of all loads ({MIX}), and files are named after loads: rename the file"
+            f"of all loads ({fitted.MIX}), and files are named after loads: rename the file"
         )
     return loads
 
 
 def _write_folder(
     configured: Configured, row: int, loads: list[Workload], out: Path, worst_error: float
-) -> list[BlisVector]:
-    check_expressible(configured.deployments[row])
-    blocks = blis_kv_blocks(configured.deployments[row], typical_tokens(configured, row, loads))
-    vectors = blis_vectors(configured, row, loads)
-    worst = worst_taken(vectors)
+) -> list[fitted.BlisVector]:
+    described.check_expressible(configured.deployments[row])
+    blocks = described.blis_kv_blocks(
+        configured.deployments[row], fitted.typical_tokens(configured, row, loads)
+    )
+    vectors = fitted.blis_vectors(configured, row, loads)
+    worst = fitted.worst_taken(vectors)
     if abs(worst.worst.error) > worst_error:
         raise PinnError(
             f"BLIS's formula would be off by {worst.worst} with the coefficients of {worst.load}, "
@@ -280,7 +268,7 @@ def _write_folder(
         )
     write_configuration(configured, row, vectors, blocks, out, worst_error)
     print(folder_name(configured, row))
-    steady = [v for v in vectors if is_standard(v.load)]
+    steady = [v for v in vectors if fitted.is_standard(v.load)]
     named = {f"{len(steady)} steady loads": worst} | {v.load: v for v in vectors if v not in steady}
     for name, v in named.items():
         note = "overloaded: not written" if v.overloaded else f"worst batch {v.worst}"
@@ -288,9 +276,9 @@ def _write_folder(
     return vectors
 
 
-def _print_errors(found: list[list[BlisVector]]) -> None:
-    mixed = [v for vectors in found for v in vectors if v.load == MIX]
-    picked = [worst_taken(vectors) for vectors in found]
+def _print_errors(found: list[list[fitted.BlisVector]]) -> None:
+    mixed = [v for vectors in found for v in vectors if v.load == fitted.MIX]
+    picked = [fitted.worst_taken(vectors) for vectors in found]
     for name, each in (("as run.sh picks", picked), ("one for all loads", mixed)):
         worst = max(each, key=lambda v: abs(v.worst.error))
         median = 100 * np.median([abs(v.worst.error) for v in each])

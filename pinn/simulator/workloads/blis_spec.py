@@ -223,11 +223,8 @@ class _Spec(Strict):
         return math.inf if self.horizon is None else self.horizon * MICROSECOND
 
 
-def is_blis_spec(values: dict[str, Any]) -> bool:
-    """Whether a YAML mapping looks like a BLIS workload specification."""
-    return bool(
-        {"clients", "aggregate_rate", "inference_perf", "cohorts", "servegen_data"} & set(values)
-    )
+#: Keys of which each says that a YAML mapping is a BLIS workload specification.
+OWN_KEYS = {"clients", "aggregate_rate", "inference_perf", "cohorts", "servegen_data"}
 
 
 def read_blis_spec(
@@ -253,7 +250,12 @@ def read_blis_spec(
     if spec.inference_perf is not None:
         return _merged(_stage_clients(spec.inference_perf, path, rate_per_s, rng), spec, path)
     if spec.clients[0].concurrency is not None:
-        return _merged(_closed_client(spec, path, rng), spec, path)
+        if len(spec.clients) > 1 or spec.num_requests is None:
+            raise PinnError(
+                f"{path}: concurrency is simulated for a single client with num_requests"
+            )
+        arrival = np.zeros(spec.num_requests)
+        return _merged([_sent(spec.clients[0], _ALWAYS, arrival, 0, rng)], spec, path)
     faster = 1.0
     if rate_per_s is not None and (spec.aggregate_rate or 0) > 0:
         faster = rate_per_s / (spec.aggregate_rate or rate_per_s)
@@ -312,8 +314,7 @@ def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
     rates = np.array(spec.aggregate_rate) * fractions / fractions.sum()
     drawn = spec.num_requests or 2 * float(rates.sum()) * spec.horizon_s
     arrivals.check_requests(drawn * (len(rates) if spec.num_requests else 1), str(path))
-    found: list[float] = rates.tolist()
-    return found
+    return [float(rate) for rate in rates]
 
 
 def _open_clients(
@@ -334,13 +335,6 @@ def _open_clients(
             group = groups.index(client.prefix_group)
             parts.append(_sent(client, window, arrival[arrival <= end], group, rng))
     return parts
-
-
-def _closed_client(spec: _Spec, path: Path, rng: np.random.Generator) -> list[Requests]:
-    """One client with so many requests in flight."""
-    if len(spec.clients) > 1 or spec.num_requests is None:
-        raise PinnError(f"{path}: concurrency is simulated for a single client with num_requests")
-    return [_sent(spec.clients[0], _ALWAYS, np.zeros(spec.num_requests), 0, rng)]
 
 
 def _stage_clients(

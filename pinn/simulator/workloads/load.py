@@ -181,7 +181,18 @@ def _load(path: Path, seed: int | None, rate_per_s: float | None) -> Workload:
         from pinn.simulator.workloads.csv_trace import read_csv_trace
 
         return _recorded(read_csv_trace(path), rate_per_s)
-    return _load_yaml(path, seed, rate_per_s)
+    from pinn.simulator.workloads import blis_spec, yaml_spec
+
+    values = yaml_spec.read_mapping(path)
+    if "trace_version" in values:
+        return _recorded(_load_trace(path, str(values.get("time_unit", "us"))), rate_per_s)
+    if isinstance(values.get("load"), dict) and "data" in values:
+        return yaml_spec.read_inference_perf(values, path, seed or 0, rate_per_s=rate_per_s)
+    if blis_spec.OWN_KEYS & set(values):
+        return blis_spec.read_blis_spec(values, path, seed, rate_per_s)
+    if "prompt_tokens" in values:
+        return yaml_spec.read_plain_spec(values, path, seed, rate_per_s)
+    raise PinnError(f"{path}: cannot tell what kind of workload this is: give {FORMATS}")
 
 
 def _recorded(workload: Workload, rate_per_s: float | None) -> Workload:
@@ -191,27 +202,6 @@ def _recorded(workload: Workload, rate_per_s: float | None) -> Workload:
     count = len(workload) * rate_per_s / mean_rate_per_s(workload)
     check_requests(count, f"workload {workload.name} at {rate_per_s:g}/s")
     return repeated(workload, round(count)) if count > len(workload) else workload
-
-
-def _load_yaml(path: Path, seed: int | None, rate_per_s: float | None) -> Workload:
-    from pinn.simulator.workloads.blis_spec import is_blis_spec, read_blis_spec
-    from pinn.simulator.workloads.yaml_spec import (
-        is_inference_perf,
-        read_inference_perf,
-        read_mapping,
-        read_plain_spec,
-    )
-
-    values = read_mapping(path)
-    if "trace_version" in values:
-        return _recorded(_load_trace(path, str(values.get("time_unit", "us"))), rate_per_s)
-    if is_inference_perf(values):
-        return read_inference_perf(values, path, seed or 0, rate_per_s=rate_per_s)
-    if is_blis_spec(values):
-        return read_blis_spec(values, path, seed, rate_per_s)
-    if "prompt_tokens" in values:
-        return read_plain_spec(values, path, seed, rate_per_s)
-    raise PinnError(f"{path}: cannot tell what kind of workload this is: give {FORMATS}")
 
 
 def _load_trace(header: Path, time_unit: str) -> Workload:

@@ -112,8 +112,9 @@ class PromptGroups:
                 "shared and further tokens of a prompt must be 0 or more, got "
                 f"{written(self.shared_tokens)} and {written(self.question_tokens)}"
             )
-        many = self.groups * self.prompts_per_group
-        check_size(many, MOST_REQUESTS, "different prompts", "lower groups x prompts_per_group")
+        check_size(
+            len(self), MOST_REQUESTS, "different prompts", "lower groups x prompts_per_group"
+        )
 
 
 def shared_prefix(

@@ -96,14 +96,12 @@ class Workload:
         object.__setattr__(self, "name", printable(self.name))
         n = len(self.prompt_tokens)
         if n == 0:
-            raise PinnError(f"workload {self.name}: it has 0 requests; it needs at least 1")
+            raise self._fault("it has 0 requests; it needs at least 1")
         for name, (default, _, _) in COLUMNS.items():
             given = np.asarray(getattr(self, name), dtype=type(default))
             column = np.full(n, default) if len(given) == 0 else given
             if len(column) != n:
-                raise PinnError(
-                    f"workload {self.name}: {name} has {len(column)} entries for {n} requests"
-                )
+                raise self._fault(f"{name} has {len(column)} entries for {n} requests")
             object.__setattr__(self, name, column)
         self._check_values()
         self._check_order()
@@ -117,15 +115,16 @@ class Workload:
         """Number of load stages."""
         return int(self.stage[-1]) + 1
 
+    def _fault(self, text: str) -> PinnError:
+        return PinnError(f"workload {self.name}: {text}")
+
     def _check_values(self) -> None:
         for name, (_, least, most) in COLUMNS.items():
             column = getattr(self, name)
             bad = np.flatnonzero(~(column >= least))
             if len(bad):
-                raise PinnError(
-                    f"workload {self.name}: {name} of request {bad[0]} is {column[bad[0]]}; "
-                    f"it must be at least {least}"
-                )
+                given = f"{name} of request {bad[0]} is {column[bad[0]]}"
+                raise self._fault(f"{given}; it must be at least {least}")
             documents.check_size(
                 float(column.max()), most, f"workload {self.name}: {name}", "shorten it"
             )
@@ -140,32 +139,27 @@ class Workload:
         )
         bad = np.flatnonzero(~(self.timeout_s > 0))
         if len(bad):
-            raise PinnError(
-                f"workload {self.name}: timeout_s of request {bad[0]} is {self.timeout_s[bad[0]]}; "
-                "it must be positive, or infinite for a client that waits"
+            raise self._fault(
+                f"timeout_s of request {bad[0]} is {self.timeout_s[bad[0]]}; it must be positive, "
+                "or infinite for a client that waits"
             )
         if self.concurrency is not None and self.concurrency < 1:
-            raise PinnError(
-                f"workload {self.name}: concurrency must be at least 1, got {self.concurrency}"
-            )
+            raise self._fault(f"concurrency must be at least 1, got {self.concurrency}")
 
     def _check_starts(self) -> None:
         """A request that is due before one that is sent earlier would be sent in the past."""
         if self.stages_wait:
             return
         if len(self.stage_starts_s) != self.stages:
-            raise PinnError(
-                f"workload {self.name}: {self.stages} stages need as many stage_starts_s, got "
-                f"{len(self.stage_starts_s)}"
-            )
+            given = len(self.stage_starts_s)
+            raise self._fault(f"{self.stages} stages need as many stage_starts_s, got {given}")
         due = np.array(self.stage_starts_s)[self.stage] + self.offset_s
         early = np.flatnonzero(np.diff(due) < 0)
         if len(early):
             r = int(early[0])
-            raise PinnError(
-                f"workload {self.name}: request {r + 1} of stage {self.stage[r + 1]} is due at "
-                f"{due[r + 1]:g} s, before request {r} of the stage before at {due[r]:g} s: open "
-                "the stage later"
+            raise self._fault(
+                f"request {r + 1} of stage {self.stage[r + 1]} is due at {due[r + 1]:g} s, before "
+                f"request {r} of the stage before at {due[r]:g} s: open the stage later"
             )
 
     def _check_order(self) -> None:
@@ -173,15 +167,15 @@ class Workload:
         bad = np.flatnonzero((steps < 0) | (steps > 1) | ((steps == 0) & (gaps < 0)))
         if len(bad) or self.stage[0] != 0:
             where = int(bad[0]) + 1 if len(bad) else 0
-            raise PinnError(
-                f"workload {self.name}: request {where} is out of order; sort requests by stage "
-                "(0, 1, ... without a gap) and by offset_s inside a stage"
+            raise self._fault(
+                f"request {where} is out of order; sort requests by stage (0, 1, ... without a "
+                "gap) and by offset_s inside a stage"
             )
         late = np.flatnonzero(self.shares_with >= np.arange(len(self)))
         if len(late):
-            raise PinnError(
-                f"workload {self.name}: request {late[0]} shares tokens with request "
-                f"{self.shares_with[late[0]]}, which is not sent before it"
+            raise self._fault(
+                f"request {late[0]} shares tokens with request {self.shares_with[late[0]]}, which "
+                "is not sent before it"
             )
 
 

@@ -200,11 +200,6 @@ class _Config(BaseModel):
     data: _Data = Field(default_factory=_Data)
 
 
-def is_inference_perf(values: dict[str, Any]) -> bool:
-    """Whether a YAML mapping looks like inference-perf's."""
-    return isinstance(values.get("load"), dict) and "data" in values
-
-
 def read_inference_perf(
     values: dict[str, Any],
     path: Path,
