@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from pinn.coefficients.configurations import make_deployment
 from pinn.common.files import find_checkpoint
-from pinn.interface.commands.plan import app
+from pinn.interface.commands import plan as plan_command
+from pinn.interface.commands.command_group import alone
 from pinn.planning.candidates import LEAST_REQUESTS, MOST_REPEATED, replica_load
 from pinn.planning.examine import KV_MEMORY, limited_by
 from pinn.simulator.engine_spec import EngineSpec
@@ -20,6 +21,8 @@ from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Gaps, Stage
 from pinn.simulator.workloads.load import at_rate, mean_rate_per_s
 from pinn.simulator.workloads.synthetic import open_loop
+
+app = alone(plan_command)
 
 GRID = """
 gpus_per_machine: 8

@@ -19,9 +19,13 @@ from pinn.coefficients.coefficients import CoefficientSet, deployment_facts, wri
 from pinn.coefficients.configurations import make_deployment
 from pinn.coefficients.intervals import read_calibration
 from pinn.common.files import find_checkpoint
-from pinn.interface.commands.plan import app
+from pinn.interface.commands import plan as plan_command
+from pinn.interface.commands import simulate as simulate_command
+from pinn.interface.commands.command_group import alone
 from pinn.interface.commands.plan_report import print_plan
-from pinn.interface.commands.simulate import app as simulate_app
+
+app = alone(plan_command)
+simulate_app = alone(simulate_command)
 
 MODEL = "meta-llama/Llama-3.1-8B"
 SLO = "ttft<=300ms, tpot<=20ms for 90 %"

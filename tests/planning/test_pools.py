@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from pinn.coefficients.configurations import make_deployment, parse_pool
 from pinn.common.files import find_checkpoint
-from pinn.interface.commands.plan import app
-from pinn.interface.commands.simulate import app as simulate_app
+from pinn.interface.commands import plan as plan_command
+from pinn.interface.commands import simulate as simulate_command
+from pinn.interface.commands.command_group import alone
 from pinn.planning import sizing
 from pinn.planning.candidates import Wanted
 from pinn.planning.pools import find_pools, read_pools
@@ -27,6 +28,9 @@ from pinn.planning.scout import floor_latencies_s
 from pinn.planning.trial import Misjudged, latencies_s
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import at_rate, load_workload
+
+app = alone(plan_command)
+simulate_app = alone(simulate_command)
 
 MODEL = "meta-llama/Llama-3.1-8B"
 SLO = "ttft<=300ms, tpot<=20ms for 90 %"

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from pinn.errors import PinnError
-from pinn.interface.commands.simulate import app
+from pinn.interface.commands import simulate as simulate_command
+from pinn.interface.commands.command_group import alone
 from pinn.interface.python.arguments import given_flags
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.load import load_workload, mean_rate_per_s, repeated
 from pinn.simulator.workloads.load_flags import LoadFlags, asked_load
 from pinn.simulator.workloads.synthetic import open_loop
 from pinn.specs.serving import ServingSpec
+
+app = alone(simulate_command)
 
 SERVED = ["--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100"]
 BLIS = """

@@ -11,7 +11,10 @@ from typer.testing import CliRunner
 
 from pinn.coefficients.configurations import parse_pool, pool_text
 from pinn.errors import PinnError
-from pinn.interface.commands.simulate import app
+from pinn.interface.commands import simulate as simulate_command
+from pinn.interface.commands.command_group import alone
+
+app = alone(simulate_command)
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,14 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from pinn.errors import PinnError
-from pinn.interface.commands.simulate import app
+from pinn.interface.commands import simulate as simulate_command
+from pinn.interface.commands.command_group import alone
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
+
+app = alone(simulate_command)
 
 
 def test_the_command_prints_and_writes(coefficients, tmp_path):

@@ -7,8 +7,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pinn.common.files import find_checkpoint, find_kernels
 from pinn.interface.commands import options
 from pinn.interface.commands.outputs import PICTURES, write_json
@@ -16,8 +14,6 @@ from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
     from pinn.training.teacher import Teacher
-
-app = typer.Typer()
 
 _EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
 
@@ -45,7 +41,6 @@ class BreakdownRequest:
     kernels: Path | None = None
 
 
-@app.command()
 @options.engine_flags(ServingSpec, deploys=True)
 def breakdown(
     asked: BreakdownRequest, json_path: options.JsonPath = None, *, flags: dict[str, Any]

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
     from pinn.server.calibration.fit import Fit
     from pinn.server.calibration.prior import Start
 
-app = typer.Typer()
 
-
-@app.command()
 @engine_flags(ServingSpec, EngineSpec, GivenLoad)
 def calibrate(
     asked: CalibrationRequest,

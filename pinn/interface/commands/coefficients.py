@@ -14,8 +14,6 @@ from pinn.interface.commands.outputs import TABLES, write_json
 from pinn.interface.commands.requests import PredictionRequest
 from pinn.specs.serving import ServingSpec
 
-app = typer.Typer()
-
 EXAMPLES = (
     "1 decode @ 700",
     "32 decode @ 700",
@@ -65,7 +63,6 @@ class ManyOptions:
     skip_invalid: bool = False
 
 
-@app.command()
 @engine_flags(ServingSpec, deploys=True)
 def coefficients(
     asked: PredictionRequest,

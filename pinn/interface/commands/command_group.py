@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, ClassVar
 
 import typer
@@ -194,12 +195,21 @@ def _continued(paragraph: str) -> str:
 _ERROR_CHARACTERS = 3000
 
 
+def alone(module: ModuleType) -> typer.Typer:
+    """The commands of a module: its ``app``, or the one function that has its name."""
+    if hasattr(module, "app"):
+        return module.app
+    application = typer.Typer()
+    application.command()(getattr(module, module.__name__.rpartition(".")[2]))
+    return application
+
+
 @dataclass(frozen=True)
 class Subcommand:
     """Where a subcommand is found.
 
     Attributes:
-        name: As typed; the module of that name holds the Typer application ``app``.
+        name: As typed; the module of that name holds the function, or several in its ``app``.
         help: One line for the list of commands, shown without importing the module.
         package: Where the module is.
     """
@@ -215,7 +225,7 @@ class Subcommand:
 
     def load(self) -> Any:
         """Import the module and build its command."""
-        application = importlib.import_module(self.module).app
+        application = alone(importlib.import_module(self.module))
         application._add_completion = False  # the whole command has it once
         application.rich_markup_mode = None
         application.info.cls = PlainHelpGroup

@@ -12,10 +12,7 @@ from pinn.errors import PinnError
 from pinn.interface.commands import options, requests
 from pinn.specs.serving import ServingSpec
 
-app = typer.Typer()
 
-
-@app.command()
 @options.engine_flags(ServingSpec, several=("tensor_parallel_size",), deploys=True)
 def explore(
     out: Annotated[Path, options.output("--out", "Page to write.", ".html")],

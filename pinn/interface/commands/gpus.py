@@ -12,10 +12,7 @@ from pinn.interface.commands import options, outputs
 from pinn.specs.gpu import GpuSpec, list_gpus, load_gpu
 from pinn.units import GIB, GIGA, TERA
 
-app = typer.Typer()
 
-
-@app.command()
 def gpus(
     contains: str = typer.Argument("", help="Show only names with this text, in any case."),
     sources: bool = typer.Option(False, "--sources", help="Say where the figures come from."),

@@ -59,7 +59,14 @@ def errors(
 
     Example: pinn kernels errors
     """
-    typer.echo(_markdown(_read(path or find_checkpoint().parent / "kernels" / "held_out.csv")))
+    from pinn.common.tables import read_frame
+    from pinn.kernels.heldout import TABLE_COLUMNS
+
+    path = path or find_checkpoint().parent / "kernels" / "held_out.csv"
+    table = read_frame(path, f"run 'pinn kernels score --out {path}'")
+    if tuple(table.columns) != TABLE_COLUMNS:
+        raise PinnError(f"{path} is no table of kernel errors: needs {', '.join(TABLE_COLUMNS)}")
+    typer.echo(_markdown(table))
 
 
 @app.command()
@@ -74,16 +81,6 @@ def mixers() -> None:
     from pinn.kernels.heldout import error_grid, mixer_errors
 
     typer.echo(error_grid(mixer_errors()).markdown())
-
-
-def _read(path: Path) -> pd.DataFrame:
-    from pinn.common.tables import read_frame
-    from pinn.kernels.heldout import TABLE_COLUMNS
-
-    table = read_frame(path, f"run 'pinn kernels score --out {path}'")
-    if tuple(table.columns) != TABLE_COLUMNS:
-        raise PinnError(f"{path} is no table of kernel errors: needs {', '.join(TABLE_COLUMNS)}")
-    return table
 
 
 def _markdown(table: pd.DataFrame) -> str:

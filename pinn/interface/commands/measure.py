@@ -19,8 +19,6 @@ from pinn.interface.commands.options import Checkpoint, Gpu, engine_flags, outpu
 from pinn.specs import model_names, serving, speculation
 from pinn.specs.gpu import find_gpu, load_gpu
 
-app = typer.Typer()
-
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureRequest:
@@ -55,7 +53,6 @@ class MeasureRequest:
     checkpoint: Checkpoint = None
 
 
-@app.command()
 @engine_flags(serving.ServingSpec)
 def measure(
     asked: MeasureRequest,

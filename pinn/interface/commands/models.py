@@ -9,10 +9,7 @@ from pinn.errors import PinnError
 from pinn.interface.commands import options, outputs
 from pinn.specs import catalog, model
 
-app = typer.Typer()
 
-
-@app.command()
 def models(
     contains: str = typer.Argument("", help="Show only names with this text, in any case."),
     mixers: bool = typer.Option(False, "--mixers", help="Show the kinds of layers, too."),

@@ -18,7 +18,7 @@ from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import mean_rate_per_s
 from pinn.simulator.workloads.load_flags import Load, LoadFlags, asked_load
 from pinn.specs.catalog import load_model
-from pinn.specs.flags import flags_of
+from pinn.specs.flags import flags_apart
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pinn.planning.candidates import Brief, Wanted
     from pinn.planning.make import Progress
     from pinn.planning.plan import Plan
-
-app = typer.Typer(add_completion=False)
 
 #: How long a load in flags lasts where nothing says it.
 _DURATION_S = 600.0
@@ -53,7 +51,6 @@ class WorkersRequest:
     address: str | None = None
 
 
-@app.command()
 @engine_flags(ServingSpec, EngineSpec, LoadFlags, several=("engine",), deploys=True)
 def plan(
     asked: PlanRequest,
@@ -230,9 +227,7 @@ def _wanted(asked: PlanRequest, flags: dict[str, Any]) -> Wanted:
     from pinn.coefficients.configurations import canonical
     from pinn.planning.candidates import Wanted
 
-    of_engine = {flag.name for flag in flags_of(EngineSpec)}
-    engine = EngineSpec(**{name: v for name, v in flags.items() if name in of_engine})
-    serving = {name: v for name, v in flags.items() if name not in of_engine}
+    of_engine, serving = flags_apart(EngineSpec, flags)
     formats = [part.strip() for part in str(serving.pop("precision", "")).split(",") if part]
     engines = serving.pop("engine", [])
     engines = [engines] if isinstance(engines, str) else engines
@@ -245,4 +240,6 @@ def _wanted(asked: PlanRequest, flags: dict[str, Any]) -> Wanted:
     if not gpus:
         files = asked.coefficients or []
         gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in files]
-    return Wanted(shared, gpus, formats or [None], engine, asked.max_gpus, engines or [VLLM])
+    return Wanted(
+        shared, gpus, formats or [None], EngineSpec(**of_engine), asked.max_gpus, engines or [VLLM]
+    )

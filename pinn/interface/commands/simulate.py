@@ -15,8 +15,6 @@ from pinn.simulator import engine_spec, run
 from pinn.simulator.workloads.load_flags import LoadFlags, asked_load
 from pinn.specs.serving import ServingSpec
 
-app = typer.Typer(add_completion=False)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PoolsRequest:
@@ -37,7 +35,6 @@ class PoolsRequest:
     kv_link_gb_per_s: float | None = None
 
 
-@app.command()
 @engine_flags(ServingSpec, engine_spec.EngineSpec, LoadFlags, deploys=True)
 def simulate(
     asked: SimulationRequest,
