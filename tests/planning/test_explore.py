@@ -20,8 +20,7 @@ from pinn.coefficients.surrogate import Surrogate
 from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
 from pinn.interface.commands.main import app
-from pinn.planning.explore.page import render, write_explore
-from pinn.planning.explore.servers import find_servers
+from pinn.planning.explore.page import find_servers, render
 from pinn.simulator.linear_latency import LinearLatency
 
 CHECKPOINT = find_checkpoint(None)
@@ -44,7 +43,7 @@ def pages():
 @pytest.fixture(scope="module")
 def page(pages, tmp_path_factory):
     path = tmp_path_factory.mktemp("explore") / "explore.html"
-    write_explore(pages[MODELS[0]], path, "A <test> & its source.")
+    path.write_text(render(pages[MODELS[0]], "A <test> & its source."), encoding="utf-8")
     return path
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pinn.common.files import file_sha256, find_checkpoint
+from pinn.common.files import file_sha256, find_checkpoint, write_whole
 from pinn.errors import PinnError
 from pinn.interface.commands import options, requests
 from pinn.specs.serving import ServingSpec
@@ -41,8 +41,7 @@ def write_explore_page(
 ) -> int:
     """Write the page; how many servers it holds. Arguments are the command's options."""
     from pinn.coefficients.configurations import canonical
-    from pinn.planning.explore.page import write_explore
-    from pinn.planning.explore.servers import FORMATS, SIZES, find_servers
+    from pinn.planning.explore.page import FORMATS, SIZES, find_servers, render
 
     used = find_checkpoint(checkpoint)
     sizes = flags.pop("tensor_parallel_size", None) or SIZES
@@ -55,5 +54,5 @@ def write_explore_page(
     shared = canonical({"model": model} | flags)
     found = find_servers(shared, names, sizes, formats or FORMATS, used)
     source = f"Coefficients of {used.name} (SHA-256 {file_sha256(used)[:12]})."
-    write_explore(found, out, source)
+    write_whole(out, render(found, source))
     return len(found.found)

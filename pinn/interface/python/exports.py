@@ -15,7 +15,7 @@ from pinn.interface.commands.explore import write_explore_page
 from pinn.interface.commands.options import named
 from pinn.interface.commands.outputs import printed
 from pinn.interface.python.arguments import read_request, with_arguments
-from pinn.planning.explore.servers import SIZES
+from pinn.planning.explore.page import SIZES
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
