@@ -9,20 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
-from pinn.coefficients.coefficients import (
-    NAMED,
-    CoefficientSet,
-    deployment_facts,
-    read_coefficient_set,
-    set_to_json,
-)
+from pinn.coefficients import coefficients as sets
+from pinn.coefficients import surrogate as networks
+from pinn.coefficients.coefficients import CoefficientSet
 from pinn.coefficients.configurations import canonical, make_deployment
-from pinn.coefficients.surrogate import (
-    Surrogate,
-    batch_floor_seconds,
-    batch_seconds,
-    training_space,
-)
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
 from pinn.engines.deployment import Deployment
@@ -61,8 +51,8 @@ def make_report(
     rows = zip(
         batches,
         parsed,
-        batch_seconds(found.beta, deployment, parsed).tolist(),
-        batch_floor_seconds(deployment, parsed).tolist(),
+        networks.batch_seconds(found.beta, deployment, parsed).tolist(),
+        networks.batch_floor_seconds(deployment, parsed).tolist(),
         report_parts.batch_marks(parsed, deployment),
         strict=True,
     )
@@ -77,8 +67,8 @@ def make_report(
         for text, batch, seconds, floor, marks in rows
     ]
     return (
-        set_to_json(found)
-        | deployment_facts(deployment)
+        sets.set_to_json(found)
+        | sets.deployment_facts(deployment)
         | {
             "asked_as": deployment.model.title,
             "recipe": deployment.recipe.described(),
@@ -114,20 +104,21 @@ def one_set(
     configuration = canonical(given)
     if path is None:
         deployment = make_deployment(configuration)
-        found = network_set(Surrogate.load(find_checkpoint(checkpoint)), deployment)
+        found = network_set(networks.Surrogate.load(find_checkpoint(checkpoint)), deployment)
     else:
-        found = read_coefficient_set(path)
+        found = sets.read_coefficient_set(path)
         configuration = canonical(found.configuration() | given)
         deployment = make_deployment(configuration)
         found.check_deployment(deployment, str(path))
-    named = {k: configuration[k] for k in NAMED if k in configuration}
+    named = {k: configuration[k] for k in sets.NAMED if k in configuration}
     return replace(found, deployment=found.deployment | {"named": named}), deployment
 
 
-def network_set(surrogate: Surrogate, deployment: Deployment) -> CoefficientSet:
+def network_set(surrogate: networks.Surrogate, deployment: Deployment) -> CoefficientSet:
     """The coefficients that a network gives."""
     coefficients = surrogate.coefficients([deployment])
-    return CoefficientSet(deployment_facts(deployment), coefficients, surrogate.taught_alphas())
+    facts = sets.deployment_facts(deployment)
+    return CoefficientSet(facts, coefficients, surrogate.taught_alphas())
 
 
 def one_report(
@@ -144,7 +135,7 @@ def report_of(
 ) -> dict[str, Any]:
     """The report of the coefficients of the network ``checkpoint``, or, with None, of a file."""
     if checkpoint is not None:
-        distance = _distance(Surrogate.load(checkpoint), deployment)
+        distance = _distance(networks.Surrogate.load(checkpoint), deployment)
         report = make_report(found, deployment, batches, distance)
         return report_parts.with_trust(report, checkpoint, deployment)
     names = ", ".join(source["path"] for source in found.calibration.get("sources", ()))
@@ -157,8 +148,8 @@ def report_of(
     )
 
 
-def _distance(surrogate: Surrogate, deployment: Deployment) -> dict[str, Any]:
-    space = training_space(surrogate.checkpoint)
+def _distance(surrogate: networks.Surrogate, deployment: Deployment) -> dict[str, Any]:
+    space = networks.training_space(surrogate.checkpoint)
     located = space.locate([deployment])
     outside = located.outside_names(0)
     measured = located.nearest[0] >= 0

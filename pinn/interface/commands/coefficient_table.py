@@ -11,13 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from pinn.coefficients import configurations as asked
-from pinn.coefficients.surrogate import (
-    Surrogate,
-    batch_floor_seconds,
-    batch_seconds,
-    step_seconds,
-    training_space,
-)
+from pinn.coefficients import surrogate as networks
 from pinn.common import files, screen, tables
 from pinn.engines.deployment import Deployment
 from pinn.interface.commands.report_parts import marks_of_each, memory_columns
@@ -42,13 +36,13 @@ def many_table(
 ) -> tuple[pa.Table, list[str]]:
     """The table of many configurations, and why others were left out."""
     screen.doing(f"{len(rows):,} configurations")
-    surrogate = Surrogate.load(files.find_checkpoint(checkpoint))
+    surrogate = networks.Surrogate.load(files.find_checkpoint(checkpoint))
     kept, deployments, reasons = asked.make_deployments(rows, skip_invalid)
     return coefficient_table(surrogate, kept, deployments, batches), reasons
 
 
 def coefficient_table(
-    surrogate: Surrogate,
+    surrogate: networks.Surrogate,
     configurations: Sequence[dict[str, Any]],
     deployments: Sequence[Deployment],
     batches: Sequence[str] = (),
@@ -69,7 +63,7 @@ def coefficient_table(
     columns |= coefficient_columns(found)
     columns |= _batch_columns(found.beta, deployments, batches)
     columns |= memory_columns(configurations, deployments)
-    space = training_space(surrogate.checkpoint)
+    space = networks.training_space(surrogate.checkpoint)
     located = space.locate(distinct)
     nearest, distance = located.nearest[place], located.distance[place]
     names = pa.array(space.names, pa.string())
@@ -115,11 +109,11 @@ def _batch_columns(
             alike = np.flatnonzero(windows == window)
             rows = np.flatnonzero(plain)[alike]
             sums, own = batch_sums.sum_batches([batch], window), costs.take(alike)
-            seconds[rows] = step_seconds(beta[rows], own, sums)
+            seconds[rows] = networks.step_seconds(beta[rows], own, sums)
             floors[rows] = step_values.floor_seconds(own, sums)
         for row in np.flatnonzero(~plain).tolist():
-            seconds[row] = batch_seconds(beta[row], deployments[row], [batch])[0]
-            floors[row] = batch_floor_seconds(deployments[row], [batch])[0]
+            seconds[row] = networks.batch_seconds(beta[row], deployments[row], [batch])[0]
+            floors[row] = networks.batch_floor_seconds(deployments[row], [batch])[0]
         columns[f"step_time_us: {text}"] = seconds / MICROSECOND
         columns[f"floor_us: {text}"] = floors / MICROSECOND
         columns[f"marks: {text}"] = marks_of_each(batch, deployments)

@@ -11,14 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from pinn.coefficients import coefficients, step_interval
-from pinn.coefficients.intervals import (
-    LEVEL,
-    REFERENCE_BATCH,
-    Situation,
-    StatedIntervals,
-    around,
-    read_calibration,
-)
+from pinn.coefficients import intervals as stated
 from pinn.common.screen import Column, Grid
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, unread_notice
@@ -201,13 +194,13 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
     Where the checkpoint has no intervals, ``intervals`` says why and nothing else changes.
     """
     try:
-        calibration = read_calibration(checkpoint)
+        calibration = stated.read_calibration(checkpoint)
         texts = [entry["batch"] for entry in report["batches"]]
         distance, *far = step_interval.locate_each(
-            checkpoint, deployment, [REFERENCE_BATCH, *texts]
+            checkpoint, deployment, [stated.REFERENCE_BATCH, *texts]
         )
         known = step_interval.gpu_is_known(checkpoint, deployment)
-        situation = Situation(deployment, distance, known)
+        situation = stated.Situation(deployment, distance, known)
         halves = [step_interval.step_half_width(calibration, known, text) for text in texts]
     except PinnError as error:
         return report | {"intervals": {"missing": str(error)}}
@@ -229,7 +222,7 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
         "distance": report["distance"] | described | {"sentence": sentence},
         "intervals": {
             "level": calibration.level,
-            **{metric: around(1.0, calibration.half_width(metric, known)) for metric in METRICS},
+            **{m: stated.around(1.0, calibration.half_width(m, known)) for m in METRICS},
         },
     }
 
@@ -246,8 +239,8 @@ def with_posterior(
     pairs = zip(coefficients.NAMES, posterior_coefficient_ends(found).T.tolist(), strict=True)
     ends = {name: pair for name, pair in pairs if not math.isnan(pair[0])}
     texts = [entry["batch"] for entry in report["batches"]]
-    *halves, usual = posterior_step_half_widths(found, deployment, [*texts, REFERENCE_BATCH])
-    intervals = {"level": LEVEL, "tpot": around(1.0, float(usual))}
+    *halves, usual = posterior_step_half_widths(found, deployment, [*texts, stated.REFERENCE_BATCH])
+    intervals = {"level": stated.LEVEL, "tpot": stated.around(1.0, float(usual))}
     return _bounded(report, ends, map(float, halves)) | {"intervals": intervals}
 
 
@@ -265,12 +258,12 @@ def _bounded(
         if name in ends:
             entry["low"], entry["high"] = ends[name]
     for entry, half in zip(report["batches"], halves, strict=True):
-        low, high = around(entry["step_time_us"], half)
+        low, high = stated.around(entry["step_time_us"], half)
         entry |= {"step_time_low_us": low, "step_time_high_us": high}
     return report
 
 
-def _far(calibration: StatedIntervals, distance: float) -> list[str]:
+def _far(calibration: stated.StatedIntervals, distance: float) -> list[str]:
     """A mark where a batch's kernels lie farther from measured ones than all that was left out."""
     farthest = max(kind.farthest for kind in calibration.kinds)
     if distance <= farthest:
@@ -291,6 +284,6 @@ def intervals_line(intervals: Mapping[str, Any]) -> str:
         if m in intervals
     )
     return (
-        f"{100 * intervals['level']:.0f} % intervals below saturation, of {REFERENCE_BATCH}: "
-        f"{named}."
+        f"{100 * intervals['level']:.0f} % intervals below saturation, of "
+        f"{stated.REFERENCE_BATCH}: {named}."
     )

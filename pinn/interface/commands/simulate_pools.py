@@ -12,16 +12,9 @@ from pinn.common.screen import say
 from pinn.errors import PinnError
 from pinn.interface.commands.simulation_report import finite
 from pinn.planning.candidates import hardware_label
+from pinn.simulator import pools as apart
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.many import Job
-from pinn.simulator.pools import (
-    Link,
-    Pool,
-    default_link,
-    pools_statistics,
-    print_pools,
-    simulate_pools,
-)
 from pinn.simulator.run import write_requests
 from pinn.simulator.statistics import overload
 from pinn.specs.serving import VLLM
@@ -80,20 +73,22 @@ def serve_pools(
         about: What JSON says of each.
     """
     prefill, decode = (
-        Pool(job.deployment, job.latency, replace(job.engine or EngineSpec(), replicas=count))
+        apart.Pool(job.deployment, job.latency, replace(job.engine or EngineSpec(), replicas=count))
         for job, count in zip(jobs, workers, strict=True)
     )
-    rate = default_link(prefill, decode).bytes_per_s if gb_per_s is None else gb_per_s * GIGA
-    link = Link(rate, decode.engine.kv_transfer_latency_s)
-    served = simulate_pools(prefill, decode, jobs[0].workload, link)
+    rate = apart.default_link(prefill, decode).bytes_per_s if gb_per_s is None else gb_per_s * GIGA
+    link = apart.Link(rate, decode.engine.kv_transfer_latency_s)
+    served = apart.simulate_pools(prefill, decode, jobs[0].workload, link)
     run, late = served.decode, overload(served.decode)
     stages = (None, *range(run.workload.stages))
-    figures, *of_stages = (pools_statistics(served, prefill, decode, stage) for stage in stages)
+    figures, *of_stages = (
+        apart.pools_statistics(served, prefill, decode, stage) for stage in stages
+    )
     assumptions = _assumptions(decode.deployment.serving.engine)
     heading = f"{decode.deployment.model.name}, {run.workload.name}, prefill and decode apart"
     say(f"{heading}, {late}" if late else heading)
-    pools = {"prefill": prefill, "decode": decode}
-    print_pools(run, figures, {name: hardware_label(p.deployment) for name, p in pools.items()})
+    labels = [hardware_label(pool.deployment) for pool in (prefill, decode)]
+    apart.print_pools(run, figures, dict(zip(("prefill", "decode"), labels, strict=True)))
     say(f"Assumed: {'; '.join(assumptions)}.")
     say(f"No intervals: {_NO_INTERVALS}.")
     if requests is not None:

@@ -11,15 +11,8 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import kv_layout, max_model_len
+from pinn.specs import model as models
 from pinn.specs.gpu import GpuSpec, gpu_aliases
-from pinn.specs.model import (
-    Attention,
-    AttentionSpec,
-    DenseFfnSpec,
-    LatentAttentionSpec,
-    ModelSpec,
-    mixer_names,
-)
 from pinn.specs.precision import ACTIVATION_BYTES
 
 # What the Go simulator BLIS reads of a model, a GPU and a configuration.
@@ -102,8 +95,8 @@ def check_expressible(deployment: Deployment) -> None:
     if not model.is_plain:
         raise PinnError(
             f"BLIS's step time knows attention over keys and values alone, and {model.name} has "
-            f"other layers ({mixer_names(model)}): export a table for the Go adapter with 'pinn "
-            "export table'"
+            f"other layers ({models.mixer_names(model)}): export a table for the Go adapter with "
+            "'pinn export table'"
         )
     if recipe.data_parallel_size > 1 and model.moe is None:
         raise PinnError(
@@ -129,10 +122,10 @@ def blis_model(deployment: Deployment) -> BlisModel:
     """What BLIS reads of the files of a deployment, see ``pinn.interface.exports.blis_model``."""
     model, recipe = deployment.model, deployment.recipe
     moe, attention = model.moe, model.layer_groups[0].attention
-    assert isinstance(attention, Attention)
+    assert isinstance(attention, models.Attention)
     weights = model.precisions.experts if moe else model.precisions.dense_ffn
     weight_bytes = _NOMINAL_BYTES.get(weights.name, weights.bytes_per_weight)
-    grouped = isinstance(attention, AttentionSpec)
+    grouped = isinstance(attention, models.AttentionSpec)
     return BlisModel(
         layers=model.layers,
         hidden_size=model.hidden_size,
@@ -162,8 +155,8 @@ def _peak_tflops(gpu: GpuSpec, weight_bytes: float) -> float:
     return (fp8 or gpu.peak_flop_per_s["bf16"]) / 1e12
 
 
-def _dense_width(model: ModelSpec) -> int:
-    dense = [g.ffn.width for g in model.layer_groups if isinstance(g.ffn, DenseFfnSpec)]
+def _dense_width(model: models.ModelSpec) -> int:
+    dense = [g.ffn.width for g in model.layer_groups if isinstance(g.ffn, models.DenseFfnSpec)]
     return dense[0] if dense else 0
 
 
@@ -187,7 +180,7 @@ def blis_config(deployment: Deployment) -> dict[str, Any]:
     """
     model, m = deployment.model, blis_model(deployment)
     attention = model.layer_groups[0].attention
-    assert isinstance(attention, Attention)
+    assert isinstance(attention, models.Attention)
     found: dict[str, Any] = {
         "model_type": model.model_type,
         "torch_dtype": "bfloat16",
@@ -202,7 +195,7 @@ def blis_config(deployment: Deployment) -> dict[str, Any]:
         "head_dim": attention.head_dim,
         "intermediate_size": m.dense_width or m.expert_width,
     }
-    if isinstance(attention, LatentAttentionSpec):
+    if isinstance(attention, models.LatentAttentionSpec):
         found["kv_lora_rank"] = attention.kv_lora_rank
         found["qk_rope_head_dim"] = attention.qk_rope_head_dim
     if m.experts:
