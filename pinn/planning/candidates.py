@@ -135,6 +135,8 @@ class Brief:
 
 
 NETWORK = "network"
+#: Gives the coefficients that are simulated for the predicted ones.
+Misjudge = Callable[[LinearLatency], LinearLatency]
 
 #: Contexts are allowed in steps of this many tokens.
 _LENGTH_GRAIN_TOKENS = 1024
@@ -187,18 +189,14 @@ class Candidate:
         return self.latency
 
     def serve(
-        self,
-        workload: Workload,
-        engine: EngineSpec,
-        misjudge: Callable[[LinearLatency], LinearLatency],
-        hopeless: Hopeless | None,
+        self, workload: Workload, engine: EngineSpec, misjudge: Misjudge, hopeless: Hopeless | None
     ) -> Run:
         """Simulate replicas.
 
         Args:
             workload: What they are sent.
             engine: The candidate's, with their number and routing.
-            misjudge: Gives the coefficients that are simulated for the predicted ones.
+            misjudge: How far its coefficients are off.
             hopeless: When to give up, with a ``HopelessError``.
         """
         from pinn.simulator.simulate import simulate  # labels need no compiler

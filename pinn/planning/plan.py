@@ -408,23 +408,21 @@ class Limits:
         return any(metric in ("ttft", "e2e") for metric, _, _ in self.each)
 
     def excess(
-        self,
-        latencies: Latencies,
-        gaps: tuple[Float[np.ndarray, " gaps"], Int[np.ndarray, " gaps"]],
+        self, seconds: Latencies, gaps: tuple[Float[np.ndarray, " gaps"], Int[np.ndarray, " gaps"]]
     ) -> float:
         """The worst latency as a share of its limit; every limit is held where it is at most 1.
 
         Args:
-            latencies: Per request, infinite where it was not served.
+            seconds: Per request, infinite where it was not served.
             gaps: Lengths of gaps between tokens, and how many there are of each.
         """
         found = [0.0]
         for limit in self.statistics:
-            values, counts = gaps if limit.metric == "itl" else _known(latencies[limit.metric])
+            values, counts = gaps if limit.metric == "itl" else _known(seconds[limit.metric])
             found.append(statistic(values, counts, limit.name) / limit.seconds)
         if self.goodput is not None:
-            needed = self.goodput.needed(len(latencies["ttft"]))
-            found.append(float(np.sort(self.goodput.excess(latencies))[needed - 1]))
+            needed = self.goodput.needed(len(seconds["ttft"]))
+            found.append(float(np.sort(self.goodput.excess(seconds))[needed - 1]))
         return max(found)
 
     def met(self, latencies: Latencies) -> Bool[np.ndarray, " requests"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
@@ -15,11 +15,13 @@ from pinn.coefficients.configurations import parse_pool, pool_text
 from pinn.common import documents, files
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.planning.candidates import Candidate, Wanted, deployments_of, format_label, predicted
+from pinn.planning import candidates
 from pinn.planning.plan import LeftOut
-from pinn.simulator import engine_spec, linear_latency, simulate
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import Link, Pool, default_link, simulate_pools
 from pinn.simulator.run import Run
+from pinn.simulator.simulate import Hopeless
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.serving import VLLM
 
@@ -38,7 +40,7 @@ class JoinedRun(Run):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolsCandidate(Candidate):
+class PoolsCandidate(candidates.Candidate):
     """A replica of which some servers compute prompts and others, the candidate's own, generate.
 
     Several replicas are two pools with so many times the servers, not several pairs of pools.
@@ -50,7 +52,7 @@ class PoolsCandidate(Candidate):
         own: Names of flags that each pool was given for itself.
     """
 
-    prefill: Candidate
+    prefill: candidates.Candidate
     prefill_servers: int
     decode_servers: int
     own: Sequence[str]
@@ -69,11 +71,11 @@ class PoolsCandidate(Candidate):
     def label(self) -> str:
         """``H100-SXM 2x tp=2 prefill + 1x tp=4 decode bf16``."""
         prefill, decode = self.pool_texts(1)
-        gpu, form = self.deployment.gpu.name, format_label(self.deployment)
+        gpu, form = self.deployment.gpu.name, candidates.format_label(self.deployment)
         return f"{gpu} {prefill} prefill + {decode} decode {form}"
 
     @property
-    def prompt_latency(self) -> linear_latency.LinearLatency:
+    def prompt_latency(self) -> LinearLatency:
         """Coefficients of the prefill servers."""
         return self.prefill.latency
 
@@ -103,9 +105,9 @@ class PoolsCandidate(Candidate):
     def serve(
         self,
         workload: Workload,
-        engine: engine_spec.EngineSpec,
-        misjudge: Callable[[linear_latency.LinearLatency], linear_latency.LinearLatency],
-        hopeless: simulate.Hopeless | None,
+        engine: EngineSpec,
+        misjudge: candidates.Misjudge,
+        hopeless: Hopeless | None,
     ) -> Run:
         """Simulate the pools of so many replicas."""
         del hopeless  # runs of two pools always come to their end
@@ -121,15 +123,15 @@ class PoolsCandidate(Candidate):
         found = simulate_pools(prefill, decode, workload, link)
         return JoinedRun(**vars(found.decode), prefill=found.prefill)
 
-    def parts(self, run: Run) -> list[tuple[Run, linear_latency.LinearLatency]]:
+    def parts(self, run: Run) -> list[tuple[Run, LinearLatency]]:
         """The prefill pool's run, and the decode pool's."""
         assert isinstance(run, JoinedRun), "a run of two pools"
         return [(run.prefill, self.prefill.latency), (run, self.latency)]
 
 
 def find_pools(
-    wanted: Wanted, workload: Workload, checkpoint: Path, path: Path | None = None
-) -> tuple[list[Candidate], list[LeftOut]]:
+    wanted: candidates.Wanted, workload: Workload, checkpoint: Path, path: Path | None = None
+) -> tuple[list[candidates.Candidate], list[LeftOut]]:
     """Every pair of the listed pools that the engine would start and that no smaller one repeats.
 
     Args:
@@ -146,14 +148,14 @@ def find_pools(
             f"--disaggregate plans pools of {VLLM}, got --engine {','.join(wanted.engines)}: leave "
             "one of them out; 'pinn simulate --prefill --decode' serves other engines' pools"
         )
-    if wanted.engine.kv_transfer_bytes_per_s != engine_spec.EngineSpec().kv_transfer_bytes_per_s:
+    if wanted.engine.kv_transfer_bytes_per_s != EngineSpec().kv_transfer_bytes_per_s:
         raise PinnError(
             "--kv-transfer-bytes-per-s with --disaggregate: pools are planned with the GPUs' own "
             "network ports: leave it out, or give 'pinn simulate' --kv-link-gb-per-s"
         )
     first, _ = halves(workload)
     prefills, decodes = read_pools(path)
-    found: list[Candidate] = []
+    found: list[candidates.Candidate] = []
     left_out: list[LeftOut] = []
     for base in wanted.bases:
         ahead, ill = _servers(prefills, base, first, workload, wanted, checkpoint)
@@ -181,7 +183,7 @@ class _Servers:
 
     count: int
     flags: Mapping[str, Any]
-    each: Candidate
+    each: candidates.Candidate
 
 
 def halves(workload: Workload) -> tuple[Workload, Workload]:
@@ -212,7 +214,7 @@ def _servers(
     shared: Mapping[str, Any],
     served: Workload,
     workload: Workload,
-    wanted: Wanted,
+    wanted: candidates.Wanted,
     checkpoint: Path,
 ) -> tuple[list[_Servers], list[LeftOut]]:
     """Pools whose servers start and hold what they are to serve."""
@@ -222,16 +224,18 @@ def _servers(
     for text in dict.fromkeys(texts):
         count, flags = _pool(text)
         row = {**shared, **flags}
-        for given, deployment, reason in deployments_of([row], wanted.engine, workload, served):
+        for given, deployment, reason in candidates.deployments_of(
+            [row], wanted.engine, workload, served
+        ):
             if reason is None:
                 fitting[deployment] = given
                 pools.append((count, flags, deployment))
             else:
                 gpu = deployment.gpu.name
                 left_out.append(LeftOut(f"{gpu} {text}", gpu, reason, False))
-    candidates = predicted(fitting, {}, checkpoint, wanted.engine)
-    known = {each.deployment: each for each in candidates}
-    return [_Servers(count, flags, known[started]) for count, flags, started in pools], left_out
+    started = candidates.predicted(fitting, {}, checkpoint, wanted.engine)
+    known = {each.deployment: each for each in started}
+    return [_Servers(count, flags, known[d]) for count, flags, d in pools], left_out
 
 
 def _pool(text: str) -> tuple[int, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -299,12 +300,7 @@ def _highest_together(
 ) -> HighestRate:
     """By bisection; the asked rate is tried where it lies between what holds and what fails."""
     routing = routings(trials.candidate, sized.replicas)[-1]
-
-    def excess(rate_per_s: float) -> float:
-        if sized.replicas == 1:
-            return trials.excess(rate_per_s)
-        return trials.fleet_excess_at(rate_per_s, sized.replicas, routing)
-
+    excess = partial(trials.excess, replicas=sized.replicas, routing=routing)
     low, high = highest_rate(excess, guess, stride=_BAR_STRIDE, width=BAR_WIDTH)
     if asked is not None and low < asked < (high or math.inf) and excess(asked) <= 1:
         low = asked

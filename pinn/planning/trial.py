@@ -81,15 +81,13 @@ def _table(values: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
 
 
 def least_latencies_s(
-    requests: Shaped[np.ndarray, " requests"],
-    output_tokens: Int[np.ndarray, " requests"],
-    now_s: float,
+    requests: Shaped[np.ndarray, " requests"], tokens: Int[np.ndarray, " requests"], now_s: float
 ) -> Latencies:
     """Lower bounds of every request's latencies in a run that goes on.
 
     Args:
         requests: The engine's records (``pinn.simulator.state.REQUEST``).
-        output_tokens: Of each request.
+        tokens: Of each request's output.
         now_s: The engine's time.
     """
     status, sent = requests["status"], requests["sent_s"]
@@ -99,7 +97,7 @@ def least_latencies_s(
     begun = requests["generated"] > 0
     ttft = np.where(begun, requests["first_sent_s"] - sent, age)
     e2e = np.where(finished, requests["last_sent_s"] - sent, age)
-    gaps = np.where(output_tokens > 1, output_tokens - 1.0, np.nan)
+    gaps = np.where(tokens > 1, tokens - 1.0, np.nan)
     last = np.where(finished, requests["last_sent_s"], now_s)
     tpot = np.where(begun, np.maximum(last - requests["first_sent_s"], 0.0), 0.0) / gaps
     return {
@@ -167,17 +165,16 @@ class Trials:
         except TooLargeError:
             return None
 
-    def excess(self, rate_per_s: float) -> float:
-        """The worst latency as a share of its limit; infinite where the run was given up.
+    def excess(self, rate_per_s: float, replicas: int = 1, routing: str = "") -> float:
+        """The worst latency as a share of its limit; infinite if given up, or for too many.
 
         A server that falls behind exceeds them, too: it would only hold them as the load ends.
         """
-        run = self._simulate(self.load.at(rate_per_s), self.candidate.engine, may_end=True)
-        return np.inf if run is None else max(self.excess_of(run), backlog(run))
-
-    def fleet_excess_at(self, rate_per_s: float, replicas: int, routing: str) -> float:
-        """Worst latency / its limit of balanced replicas; infinite if they are too many."""
-        run = self.fleet(self.load.at(rate_per_s), replicas, routing)
+        load, alone = self.load.at(rate_per_s), self.candidate.engine
+        if replicas > 1:
+            run = self.fleet(load, replicas, routing)
+        else:
+            run = self._simulate(load, alone, may_end=True)
         return np.inf if run is None else max(self.excess_of(run), backlog(run))
 
     def point(self, run: Run, rate_per_s: float, replicas: int = 1) -> Point:

@@ -257,34 +257,34 @@ def _ffn_width(group: LayerGroup, deployment: Deployment) -> float:
 def _layout(
     model: ModelSpec,
     tp: int,
-    stages: int,
+    pp: int,
     size: int,
     element_bytes: float,
     in_blocks: bool,
-    padding: float,
+    most: float,
 ) -> KvLayout:
     """Groups and block size, without blocks yet; ``in_blocks`` where states lie in the blocks.
 
     Layers of both kinds are cut into groups of as many layers as the rarer kind has, or as the
-    commoner one where it has fewer than ``padding`` times as many; the groups share one pool.
+    commoner one where it has fewer than ``most`` times as many; the groups share one pool.
     """
     kept = [(g, layer_kv_bytes(g, tp, element_bytes)) for g in model.layer_groups]
     groups = [g for g, kv_bytes in kept if kv_bytes]
     states = sum(count for count, _ in _state_layers(model)) if in_blocks else 0
     if not groups:
-        return KvLayout(_model_state_bytes(model, tp) / stages if in_blocks else 1.0, 0)
+        return KvLayout(_model_state_bytes(model, tp) / pp if in_blocks else 1.0, 0)
     full = sum(g.count for g in groups if not _is_windowed(g))
     windowed = sum(g.count for g in groups) - full + states
     layer_bytes = max(kv_bytes for _, kv_bytes in kept)
     if full == 0 or windowed == 0:
         # A model of windowed layers only frees what falls out of the window; not modelled.
-        layers = -(-(full + windowed) // stages)
+        layers = -(-(full + windowed) // pp)
         return KvLayout(layers * layer_bytes * size, 0)
     few, many = min(full, windowed), max(full, windowed)
-    group = many if many < few * padding else few
+    group = many if many < few * most else few
     window = model.window_tokens or 0
     return KvLayout(
-        -(-group // stages) * layer_bytes * size,
+        -(-group // pp) * layer_bytes * size,
         0,
         -(-full // group),
         -(-windowed // group),

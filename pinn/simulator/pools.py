@@ -235,7 +235,7 @@ def simulate_pools(
     records = simulate.run_engines(loop.advance_pools, engines, latencies, compiled)
     requests = client_records(ahead, behind, *latencies)
     runs = [
-        simulate.finished_run(pool.deployment, workload, state, requests, recorded)
+        simulate.finished_run(workload, state, requests, recorded)
         for pool, state, recorded in zip((prefill, decode), engines, records, strict=True)
     ]
     return PoolsRun(runs[0], runs[1], read_transfers(behind, token_bytes * decode.ranks), link)

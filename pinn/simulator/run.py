@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 # What a simulated run leaves behind: a record per request and per step.
 
-STATUS_NAMES = {
-    state.FINISHED: "finished",
-    state.TIMED_OUT: "timed_out",
-    state.REJECTED: "rejected",
-}
+STATUSES = {state.FINISHED: "finished", state.TIMED_OUT: "timed_out", state.REJECTED: "rejected"}
 
 
 @dataclass(frozen=True)
@@ -186,7 +182,6 @@ class Run:
         steps: Per step.
         gaps: Gaps between steps' tokens, over all requests that generated any.
         kv_blocks: KV cache blocks of one replica.
-        block_size: Tokens in a block.
         replicas: Data-parallel replicas of all servers together.
         groups: Of replicas that step together, alike in size.
     """
@@ -196,7 +191,6 @@ class Run:
     steps: StepRecords
     gaps: GapRuns
     kv_blocks: int
-    block_size: int
     replicas: int = 1
     groups: int = 1
 

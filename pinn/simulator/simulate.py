@@ -16,7 +16,7 @@ from pinn.physics.request import RequestState
 from pinn.simulator import engine_spec, linear_latency, memory, setup
 from pinn.simulator.engine import Engine, PlainEngine
 from pinn.simulator.loop import BAD_STEP, FULL, advance
-from pinn.simulator.run import STATUS_NAMES, GapRuns, RequestRecords, Run, StepRecords
+from pinn.simulator.run import STATUSES, GapRuns, RequestRecords, Run, StepRecords
 from pinn.simulator.state import FINISHED, REJECTED, REQUEST
 from pinn.simulator.workloads.workload import Workload
 
@@ -30,7 +30,7 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
         PinnError: If requests are left that the engine can never schedule.
     """
     r = state.arrays["requests"]
-    stuck = np.flatnonzero(~np.isin(r["status"], list(STATUS_NAMES)))
+    stuck = np.flatnonzero(~np.isin(r["status"], list(STATUSES)))
     if len(stuck):
         raise PinnError(
             f"the engine is stuck: {len(stuck)} requests can never be scheduled, the first is "
@@ -42,7 +42,7 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
     first = r["first_sent_s"] + r["scheduling_s"] + r["early_preemption_s"]
     same = [f.name for f in fields(RequestRecords) if f.name in (REQUEST.names or ())]
     columns: dict[str, Any] = {name: _column(r[name]) for name in same}
-    names = np.array([STATUS_NAMES.get(s, "") for s in range(REJECTED + 1)])
+    names = np.array([STATUSES.get(s, "") for s in range(REJECTED + 1)])
     columns |= {
         "status": names[r["status"]],
         "prompt_tokens": _column(r["prompt"]),
@@ -87,6 +87,9 @@ def _state(engine: Engine, when: str) -> RequestState:
 
 
 # Simulate a workload on a deployment.
+
+#: What an engine has recorded of its steps, and of the gaps between tokens.
+Recorded = tuple[StepRecords, GapRuns]
 
 #: Whether a run is of no use any more, from its requests so far and the engine's time.
 Hopeless = Callable[[np.ndarray, float], bool]
@@ -136,22 +139,17 @@ def simulate(
     too_long = setup.check_run(deployment, workload, engine, layout)
     state = setup.set_up(deployment, workload, engine, layout, too_long)
     (recorded,) = run_engines(advance, [state], [latency], compiled, hopeless)
-    return finished_run(deployment, workload, state, read_records(state, latency), recorded)
+    return finished_run(workload, state, read_records(state, latency), recorded)
 
 
 def finished_run(
-    deployment: Deployment,
-    workload: Workload,
-    state: Engine,
-    requests: RequestRecords,
-    recorded: tuple[StepRecords, GapRuns],
+    workload: Workload, state: Engine, requests: RequestRecords, recorded: Recorded
 ) -> Run:
     """A run from its parts."""
     blocks, replicas, groups = (
         int(state.record[name][0]) for name in ("cache_blocks", "n_replicas", "n_groups")
     )
-    size = deployment.recipe.block_tokens
-    return Run(workload, requests, *recorded, blocks, size, replicas, groups)
+    return Run(workload, requests, *recorded, blocks, replicas, groups)
 
 
 def run_engines(
@@ -160,7 +158,7 @@ def run_engines(
     latencies: Sequence[LatencyModel],
     compiled: bool | None,
     hopeless: Hopeless | None = None,
-) -> list[tuple[StepRecords, GapRuns]]:
+) -> list[Recorded]:
     """What engines record that one loop steps together, to the end or until that is hopeless.
 
     Raises:
@@ -192,7 +190,7 @@ def _collect(
     arrays: Sequence[dict[str, Any]],
     models: Sequence[Any],
     hopeless: Hopeless | None = None,
-) -> list[tuple[StepRecords, GapRuns]]:
+) -> list[Recorded]:
     """Run to the end, emptying the record buffers whenever one is full or somebody looks."""
     taken: list[list[list[np.ndarray]]] = [[] for _ in states]
     status, rows, idle, total = FULL, states[0].step_rows, 0, 0

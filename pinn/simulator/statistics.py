@@ -222,6 +222,9 @@ def _waiting(run: Run, stage: int) -> tuple[int, int]:
 
 # A run's figures as tables for the terminal.
 
+#: Name of a mean in milliseconds -> ends of its 90 % interval; no upper one where the slow end
+#: serves nothing.
+Intervals = Mapping[str, tuple[float, float | None]]
 _LATENCIES = {
     "e2e": "end to end",
     "ttft": "time to first token",
@@ -232,16 +235,13 @@ _LATENCIES = {
 }
 
 
-def print_report(
-    run: Run, statistics: dict[str, Any], intervals: Mapping[str, tuple[float, float | None]]
-) -> None:
+def print_report(run: Run, statistics: dict[str, Any], intervals: Intervals) -> None:
     """Print latencies, stages, throughput, queueing, cache and steps.
 
     Args:
         run: The run.
         statistics: Of it.
-        intervals: Name of a mean in milliseconds -> ends of its 90 % interval; no upper one where
-            the slow end serves nothing.
+        intervals: Of its means.
     """
     print_latencies(run, statistics, _LATENCIES, intervals)
     table = Grid.of("", "", text=2)
@@ -251,10 +251,7 @@ def print_report(
 
 
 def print_latencies(
-    run: Run,
-    found: Mapping[str, Any],
-    rows: Mapping[str, str],
-    intervals: Mapping[str, tuple[float, float | None]],
+    run: Run, found: Mapping[str, Any], rows: Mapping[str, str], intervals: Intervals
 ) -> None:
     """Print means, their intervals where there are some, and percentiles; the same of stages."""
     columns = ["mean", *(f"p{percent}" for percent in PERCENTILES)]

@@ -85,9 +85,9 @@ def simulate(
         return
     job, latency = report.simulation_job(asked, load, flags)
     served = report.serve(job, latency, asked)
-    report.print_simulation(job.deployment, *served)
+    report.print_simulation(job.deployment, served)
     if json_path is not None:
-        document = report.about(job, load, asked) | report.simulation_figures(*served)
+        document = report.about(job, load, asked) | report.simulation_figures(served)
         write_json(document, json_path)
     if requests is not None:
         run.write_requests(served[0], requests)

@@ -76,10 +76,9 @@ def about(job: many.Job, load: Load, asked: SimulationRequest) -> dict[str, Any]
     }
 
 
-def simulation_figures(
-    run: Run, trust: dict[str, Any] | None, sensitivity: dict[str, Any] | None
-) -> dict[str, Any]:
+def simulation_figures(served: Served) -> dict[str, Any]:
     """All figures of a run, ready for JSON: None is what does not exist."""
+    run, trust, sensitivity = served
     report: dict[str, Any] = finite(run_statistics(run))
     report["stages"] = [finite(run_statistics(run, i)) for i in range(run.workload.stages)]
     report["overloaded"] = overload(run)
@@ -99,13 +98,9 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def print_simulation(
-    deployment: Deployment,
-    run: Run,
-    trust: dict[str, Any] | None,
-    sensitivity: dict[str, Any] | None,
-) -> None:
+def print_simulation(deployment: Deployment, served: Served) -> None:
     """Print figures, intervals and sensitivities for people."""
+    run, trust, sensitivity = served
     statistics, recipe, late = run_statistics(run), deployment.recipe, overload(run)
     heading = (
         f"{deployment.model.title} on {hardware_label(deployment)}, {recipe.token_budget:,} tokens "

@@ -24,6 +24,7 @@ from pinn.simulator.workloads.workload import Workload
 
 #: State of BLIS that the files are for.
 BLIS_STATE = "inference-sim of August 2026"
+Vectors = Sequence[fitted.BlisVector]
 ALPHA = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
 #: What a batch may be off by at most without being asked for.
 WORST_ERROR = 0.25
@@ -82,7 +83,7 @@ def folder_name(configured: Configured, row: int) -> str:
 def write_configuration(
     configured: Configured,
     row: int,
-    vectors: Sequence[fitted.BlisVector],
+    vectors: Vectors,
     kv_blocks: int,
     out: Path,
     worst_error: float = WORST_ERROR,
@@ -126,11 +127,7 @@ def write_configuration(
 
 
 def run_script(
-    configured: Configured,
-    row: int,
-    vectors: Sequence[fitted.BlisVector],
-    kv_blocks: int,
-    worst_error: float,
+    configured: Configured, row: int, vectors: Vectors, kv_blocks: int, worst_error: float
 ) -> str:
     """The command line of one configuration, for a shell."""
     deployment = configured.deployments[row]
@@ -189,9 +186,7 @@ def vector_row(vector: fitted.BlisVector, replicas: int) -> dict[str, Any]:
     }
 
 
-def write_summary(
-    configured: Configured, vectors: Mapping[int, Sequence[fitted.BlisVector]], path: Path
-) -> None:
+def write_summary(configured: Configured, vectors: Mapping[int, Vectors], path: Path) -> None:
     """The lines of all folders together."""
     rows = [
         {"folder": folder_name(configured, row)} | vector_row(v, _replicas(configured, row))

@@ -323,11 +323,7 @@ def _steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
 
 
 def _vector(
-    latency: LinearLatency,
-    one: Seen,
-    loads: Sequence[Seen],
-    guarded: Guard,
-    taken: tuple[float, float],
+    latency: LinearLatency, one: Seen, loads: list[Seen], guarded: Guard, taken: tuple[float, float]
 ) -> BlisVector:
     deployment, asked = latency.deployment, guarded.within(*taken)
     # Step times of experts are too bent for one line through all of them. Requests that arrive at

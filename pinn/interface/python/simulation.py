@@ -45,7 +45,7 @@ class Simulation:
     @cached_property
     def figures(self) -> dict[str, Any]:
         """What ``pinn simulate --json`` writes: ``e2e_mean_ms``, ``ttft_p99_ms``, ``stages``."""
-        return report.simulation_figures(self.run, self.intervals, self.sensitivity)
+        return report.simulation_figures((self.run, self.intervals, self.sensitivity))
 
     def requests(self) -> pd.DataFrame:
         """A row per request: status, tokens, every moment of its life in seconds."""
@@ -58,8 +58,8 @@ class Simulation:
 
     def __str__(self) -> str:
         """What ``pinn simulate`` prints."""
-        shown = self.deployment, self.run, self.intervals, self.sensitivity
-        return printed(report.print_simulation, *shown)
+        served = self.run, self.intervals, self.sensitivity
+        return printed(report.print_simulation, self.deployment, served)
 
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)

@@ -155,18 +155,14 @@ class BlisClient(Strict):
 
 
 def _sent(
-    client: BlisClient,
-    window: _Window,
-    arrival: Float[np.ndarray, " n"],
-    group: int,
-    rng: np.random.Generator,
+    client: BlisClient, window: _Window, moments: np.ndarray, group: int, rng: np.random.Generator
 ) -> Requests:
     """Requests of a client; a window that draws its own lengths has no prefix, as in BLIS."""
-    n = len(arrival)
+    n = len(moments)
     own = window.input_distribution is not None or window.output_distribution is not None
     prefix = 0 if own else client.prefix_tokens
     return (
-        arrival,
+        moments,
         prefix + (window.input_distribution or client.input_distribution).draw(n, rng),
         (window.output_distribution or client.output_distribution).draw(n, rng),
         np.full(n, group if prefix else -1),

@@ -243,12 +243,7 @@ def read_inference_perf(
 
 
 def _random(
-    stages: list[arrivals.Stage],
-    data: _Data,
-    timeout_s: float,
-    interval_s: float,
-    seed: int,
-    name: str,
+    stages: list[arrivals.Stage], data: _Data, timeout_s: float, gap_s: float, seed: int, name: str
 ) -> workload.Workload:
     """Normally distributed lengths, cut to their bounds; every prompt unlike the others."""
     rng = arrivals.random_draws(seed)
@@ -259,5 +254,5 @@ def _random(
     )
     return workload.Workload(
         name, prompt, output, offset, stage, timeout_s=np.full(len(offset), timeout_s),
-        stages_wait=True, stage_gap_s=interval_s,
+        stages_wait=True, stage_gap_s=gap_s,
     )  # fmt: skip
