@@ -253,7 +253,7 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
     job = Job(latency.deployment, run.workload, latency)
     simulated = job.run()
     value = mean_figures(simulated)
-    magnified = gains(job, latency, mean_figures, value)
+    magnified = gains(job, mean_figures, value)
     measured = run.measured[WHOLE_RUN]
     errors = {m: float(np.log(measured[FIGURES[m]] / value[m])) for m in interval_fit.METRICS}
     model, gpu = latency.deployment.model, latency.deployment.gpu.name

@@ -136,7 +136,9 @@ def guessed_rates_per_s(
     side_by_side = recipe.data_parallel_size * recipe.pipeline_parallel_size
     rate = side_by_side / (output * token_s / batch + prompt_s)
     tpot_s = token_s / np.maximum(1 - rate / side_by_side * prompt_s, 1e-3)
-    limit_s = _tpot_limit_s(limits)
+    each = [] if limits is None else limits.each
+    of_gaps = [seconds for metric, _, seconds in each if metric in ("tpot", "itl")]
+    limit_s = min(of_gaps, default=np.inf)
     held = rate[tpot_s <= limit_s]
     return float(rate.max()), float(held.max()) if len(held) else float(rate[0])
 
@@ -148,13 +150,6 @@ def _batches(workload: Workload, latency: LinearLatency, engine: EngineSpec) -> 
     cached = layout.blocks / float(layout.request_blocks(max(int(each), 1), recipe.block_tokens))
     most = min(recipe.max_requests, recipe.token_budget, cached, len(workload))
     return np.unique(np.geomspace(1, max(most, 1), 24).round())
-
-
-def _tpot_limit_s(limits: Limits | None) -> float:
-    each = [] if limits is None else limits.each
-    return min(
-        (seconds for metric, _, seconds in each if metric in ("tpot", "itl")), default=np.inf
-    )
 
 
 # A quick look at candidates on the same hardware: which limits of the scheduler are worth more.

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from pinn.coefficients.coefficients import LatencyModel
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.request import REQUEST_FEATURES
@@ -33,7 +32,7 @@ class Job:
 
     deployment: Deployment
     workload: Workload
-    latency: LatencyModel
+    latency: LinearLatency
     engine: engine_spec.EngineSpec | None = None
 
     def run(self) -> Run:
@@ -84,18 +83,17 @@ def scaled(latency: LinearLatency, step: float, request: float) -> LinearLatency
 
 
 def end_figures(
-    job: Job, latency: LinearLatency, step: float, request: float, figures: Callable[[Run], Figures]
+    job: Job, step: float, request: float, figures: Callable[[Run], Figures]
 ) -> tuple[Figures, Figures]:
     """Figures of the run with all times shorter, and with all longer.
 
     Args:
         job: The run.
-        latency: Its coefficients.
         step: Log half-width of the step time.
         request: Log half-width of the times of a request outside the steps.
         figures: What is reported of a run.
     """
-    jobs = [replace(job, latency=scaled(latency, way * step, way * request)) for way in (-1, 1)]
+    jobs = [replace(job, latency=scaled(job.latency, way * step, way * request)) for way in (-1, 1)]
     fast, slow = map_runs(lambda _, run: figures(run), jobs)
     return fast, slow
 
@@ -142,14 +140,12 @@ def standing_step(run: Run) -> str:
     return f"{requests} decode @ {max(round(tokens / max(len(r), 1)), 1)}"
 
 
-def gains(
-    job: Job, latency: LinearLatency, figures: Callable[[Run], Figures], value: Figures
-) -> Figures:
+def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figures:
     """Log change of each figure per log change of the step time; at least 0.
 
     1 where a figure follows the step time, more where queues magnify it.
     """
-    fast, slow = end_figures(job, latency, NUDGE, 0.0, figures)
+    fast, slow = end_figures(job, NUDGE, 0.0, figures)
     return {name: max(float(np.log(slow[name] / fast[name])) / (2 * NUDGE), 0.0) for name in value}
 
 
@@ -163,10 +159,7 @@ _RELATIVE_STEP, _LEAST_STEP = 0.02, 1e-6
 
 
 def coefficient_sensitivities(
-    workload: Workload,
-    latency: LinearLatency,
-    figure: Callable[[Run], float],
-    engine: engine_spec.EngineSpec | None = None,
+    job: Job, figure: Callable[[Run], float]
 ) -> dict[str, dict[str, float]]:
     """Differentiate a figure of a run with respect to every coefficient.
 
@@ -174,10 +167,8 @@ def coefficient_sensitivities(
     features that never occur in the run have derivative 0 without a further run.
 
     Args:
-        workload: What is sent.
-        latency: Deployment and coefficients.
+        job: The run.
         figure: Such as ``lambda run: run.requests.e2e_s.mean()``.
-        engine: Further engine settings.
 
     Returns:
         Name of a feature, those of beta first, then those of alpha -> ``value`` of its coefficient,
@@ -187,7 +178,7 @@ def coefficient_sensitivities(
     Raises:
         PinnError: If the figure is 0 or does not exist in the run.
     """
-    base = Job(latency.deployment, workload, latency, engine).run()
+    latency, base = job.latency, job.run()
     base_figure = figure(base)
     if not (math.isfinite(base_figure) and base_figure != 0):
         raise PinnError(
@@ -203,8 +194,7 @@ def coefficient_sensitivities(
     for i in np.flatnonzero(occurs):
         for value in (lows[i], highs[i]):
             beta, alpha = np.split(np.where(np.arange(len(values)) == i, value, values), split)
-            changed = replace(latency, beta=beta, alpha=alpha)
-            jobs.append(Job(latency.deployment, workload, changed, engine))
+            jobs.append(replace(job, latency=replace(latency, beta=beta, alpha=alpha)))
     figures = np.reshape(map_runs(lambda _, run: figure(run), jobs), (-1, 2))
     derivative = np.zeros(len(values))
     derivative[occurs] = (figures[:, 1] - figures[:, 0]) / (highs - lows)[occurs]

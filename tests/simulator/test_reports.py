@@ -98,7 +98,9 @@ def test_sensitivities_equal_the_mean_features_where_nothing_queues():
     model = latency()
     follows = np.array([name.endswith(".step_time") for name in REQUEST_FEATURES])
     model = dataclasses.replace(model, alpha=np.where(follows, 0.0, model.alpha))
-    found = coefficient_sensitivities(workload, model, lambda r: r.requests.e2e_s.mean())
+    found = coefficient_sensitivities(
+        Job(model.deployment, workload, model), lambda r: r.requests.e2e_s.mean()
+    )
     run = simulate(model.deployment, workload, model)
     sums = request_feature_sums(model.deployment, run)[1].mean(0)
     for name, expected in zip(STEP_FEATURES, sums, strict=True):
@@ -141,7 +143,8 @@ def test_a_run_in_which_nothing_is_served_is_drawn(tmp_path):
 def test_no_share_of_a_figure_that_is_0_is_told():
     with pytest.raises(PinnError, match="is 0 in this run"):
         coefficient_sensitivities(
-            load([4], [2]), latency(), lambda run: float(run.requests.preemptions.sum())
+            Job(deployment(), load([4], [2]), latency()),
+            lambda run: float(run.requests.preemptions.sum()),
         )
 
 

@@ -41,7 +41,7 @@ def capacity_per_s(latency):
 def ends(latency, rate_per_s):
     job = Job(latency.deployment, open_loop(rate_per_s), latency)
     value = mean_figures(job.run())
-    fast, slow = end_figures(job, latency, STEP, TTFT, mean_figures)
+    fast, slow = end_figures(job, STEP, TTFT, mean_figures)
     return value, figure_ends(value, fast, slow, TTFT)
 
 
@@ -80,7 +80,7 @@ def test_gains_are_one_in_a_closed_loop_and_more_where_queues_grow(latency):
         (open_loop(0.97 * capacity_per_s(latency)), 2.0, 100.0),
     ):
         job = Job(latency.deployment, workload, latency)
-        found = gains(job, latency, mean_figures, mean_figures(job.run()))
+        found = gains(job, mean_figures, mean_figures(job.run()))
         assert least < found["e2e"] < most
 
 

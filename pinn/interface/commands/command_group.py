@@ -211,17 +211,17 @@ class Subcommand:
     Attributes:
         name: As typed; the module of that name holds the function, or several in its ``app``.
         help: One line for the list of commands, shown without importing the module.
-        package: Where the module is.
+        package: Whose command it is.
     """
 
     name: str
     help: str
-    package: str = "pinn.interface.commands"
+    package: str
 
     @property
     def module(self) -> str:
         """The module's name."""
-        return f"{self.package}.{self.name}"
+        return f"pinn.{self.package}.commands.{self.name}"
 
     def load(self) -> Any:
         """Import the module and build its command."""

@@ -51,37 +51,29 @@ FIRST_STEPS = (
     ("How good it is; what names are known", "pinn results; pinn models llama; pinn gpus h100"),
 )
 
-COMMANDS = (
-    Subcommand(
-        "coefficients",
-        "Alpha and beta of a model on a GPU under a vLLM configuration, or of thousands.",
-    ),
-    Subcommand(
-        "breakdown", "Where the time of a step goes, beside the measured kernels it rests on."
-    ),
-    Subcommand("simulate", "Serve a workload in simulated time."),
-    Subcommand("plan", "What to rent for a load, how to start it, and how sure that is."),
-    Subcommand("explore", "A page to play with: sliders move what a few servers do."),
-    Subcommand("export", "Write ONNX graphs, tables and files for the Go simulator."),
-    Subcommand(
-        "evaluate",
-        "Score every method on every split, or predictions on measurements of your own.",
-        "pinn.laboratory.commands",
-    ),
-    Subcommand(
-        "compare",
-        "Two checkpoints, coefficient files or evaluations, metric by metric.",
-        "pinn.laboratory.commands",
-    ),
-    Subcommand("measure", "Measure an engine's steps on this machine's GPU."),
-    Subcommand("ingest", "Read a server's traces into tables."),
-    Subcommand("calibrate", "Fit the coefficients to a server's own benchmarks, steps or traces."),
-    Subcommand(
-        "results", "Show the errors on held-out models and GPUs.", "pinn.laboratory.commands"
-    ),
-    Subcommand("kernels", "Measure and show the errors of the kernel surrogates."),
-    Subcommand("models", "List the models known by name."),
-    Subcommand("gpus", "List the GPUs known by name, with their datasheets."),
+#: What each command does.
+_LISTED = {
+    "coefficients": "Alpha and beta of a model on a GPU under a vLLM configuration, or of "
+    "thousands.",
+    "breakdown": "Where the time of a step goes, beside the measured kernels it rests on.",
+    "simulate": "Serve a workload in simulated time.",
+    "plan": "What to rent for a load, how to start it, and how sure that is.",
+    "explore": "A page to play with: sliders move what a few servers do.",
+    "export": "Write ONNX graphs, tables and files for the Go simulator.",
+    "evaluate": "Score every method on every split, or predictions on measurements of your own.",
+    "compare": "Two checkpoints, coefficient files or evaluations, metric by metric.",
+    "measure": "Measure an engine's steps on this machine's GPU.",
+    "ingest": "Read a server's traces into tables.",
+    "calibrate": "Fit the coefficients to a server's own benchmarks, steps or traces.",
+    "results": "Show the errors on held-out models and GPUs.",
+    "kernels": "Measure and show the errors of the kernel surrogates.",
+    "models": "List the models known by name.",
+    "gpus": "List the GPUs known by name, with their datasheets.",
+}
+_LABORATORY = ("evaluate", "compare", "results")
+COMMANDS = tuple(
+    Subcommand(name, text, "laboratory" if name in _LABORATORY else "interface")
+    for name, text in _LISTED.items()
 )
 
 

@@ -78,13 +78,13 @@ def simulate(
 
         refuse(flags | {"timeline": timeline, "sensitivity": asked.sensitivity})
         pools = pool_flags(apart.prefill, apart.decode)
-        jobs = [report.simulation_job(asked, load, flags | of_pool)[0] for _, of_pool in pools]
+        jobs = [report.simulation_job(asked, load, flags | of_pool) for _, of_pool in pools]
         about = [report.about(job, load, asked) for job in jobs]
         workers = [count for count, _ in pools]
         write_json(serve_pools(jobs, workers, apart.kv_link_gb_per_s, requests, about), json_path)
         return
-    job, latency = report.simulation_job(asked, load, flags)
-    served = report.serve(job, latency, asked)
+    job = report.simulation_job(asked, load, flags)
+    served = report.serve(job, asked)
     report.print_simulation(job.deployment, served)
     if json_path is not None:
         document = report.about(job, load, asked) | report.simulation_figures(served)

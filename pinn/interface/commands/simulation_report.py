@@ -21,7 +21,7 @@ from pinn.interface.commands.requests import SimulationRequest
 from pinn.planning.candidates import hardware_label
 from pinn.server.calibration.posterior import posterior_step_half_widths
 from pinn.simulator import engine_spec, many
-from pinn.simulator.linear_latency import LinearLatency, latency_from_checkpoint, latency_from_json
+from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json
 from pinn.simulator.run import Run
 from pinn.simulator.statistics import overload, print_report, run_statistics
 from pinn.simulator.workloads.load_flags import Load
@@ -31,10 +31,8 @@ from pinn.specs.flags import flags_apart
 Served = tuple[Run, dict[str, Any] | None, dict[str, Any] | None]
 
 
-def simulation_job(
-    asked: SimulationRequest, load: Load, flags: dict[str, Any]
-) -> tuple[many.Job, LinearLatency]:
-    """What is simulated, and the coefficients that time its steps; flags go before the request."""
+def simulation_job(asked: SimulationRequest, load: Load, flags: dict[str, Any]) -> many.Job:
+    """What is simulated; flags go before the request."""
     of_engine, others = flags_apart(engine_spec.EngineSpec, flags)
     engine = engine_spec.EngineSpec(**of_engine)
     file = asked.coefficients
@@ -46,19 +44,19 @@ def simulation_job(
         latency = latency_from_checkpoint(deployment, find_checkpoint(asked.checkpoint))
     else:
         latency = latency_from_json(deployment, file)
-    return many.Job(deployment, workload, latency, engine), latency
+    return many.Job(deployment, workload, latency, engine)
 
 
-def serve(job: many.Job, latency: LinearLatency, asked: SimulationRequest) -> Served:
+def serve(job: many.Job, asked: SimulationRequest) -> Served:
     """The run, its intervals where anything tells, and sensitivities where they are asked for."""
     doing(f"serving {len(job.workload):,} requests")
     run, file, figure = job.run(), asked.coefficients, asked.sensitivity
     trust: dict[str, Any] | None
     if file is None:
-        trust = simulation_trust(run, job, latency, find_checkpoint(asked.checkpoint))
+        trust = simulation_trust(run, job, find_checkpoint(asked.checkpoint))
     else:
-        trust = posterior_trust(run, job, latency, read_coefficient_set(file))
-    moved = None if figure is None else simulated_sensitivity(job, latency, run, figure)
+        trust = posterior_trust(run, job, read_coefficient_set(file))
+    moved = None if figure is None else simulated_sensitivity(job, run, figure)
     return run, trust, moved
 
 
@@ -120,9 +118,7 @@ def print_simulation(deployment: Deployment, served: Served) -> None:
 _PRINTED, _MOST = 0.001, 10
 
 
-def simulated_sensitivity(
-    job: many.Job, latency: LinearLatency, run: Run, figure: str
-) -> dict[str, Any]:
+def simulated_sensitivity(job: many.Job, run: Run, figure: str) -> dict[str, Any]:
     """Derivatives of a figure with respect to every coefficient, ready for JSON.
 
     Returns:
@@ -137,7 +133,7 @@ def simulated_sensitivity(
         raise PinnError(f"--sensitivity {figure}: no such figure; known are {', '.join(known)}")
     try:
         coefficients = many.coefficient_sensitivities(
-            job.workload, latency, lambda run: float(run_statistics(run)[figure]), job.engine
+            job, lambda run: float(run_statistics(run)[figure])
         )
     except PinnError as error:
         raise PinnError(f"--sensitivity {figure}: {error}") from error
@@ -168,17 +164,14 @@ _TAILS = {"mean": tuple(_FIGURES), "p99": ("e2e", "ttft", "itl")}
 _RATES = {"responses_per_sec": "requests/s", "tokens_per_sec": "tokens/s"}
 
 
-def simulation_trust(
-    run: Run, job: many.Job, latency: LinearLatency, checkpoint: Path
-) -> dict[str, Any]:
+def simulation_trust(run: Run, job: many.Job, checkpoint: Path) -> dict[str, Any]:
     """Intervals of a run's figures and what left-out data showed, ready for JSON.
 
     The run is simulated twice more, with all times at either end of their intervals.
 
     Args:
         run: What ``job`` gave.
-        job: The simulation.
-        latency: Its coefficients, the checkpoint's.
+        job: The simulation, with the checkpoint's coefficients.
         checkpoint: The network.
 
     Returns:
@@ -199,7 +192,7 @@ def simulation_trust(
     step, ttft = (calibration.half_width(metric, situation.gpu_known) for metric in METRICS)
     return {
         "level": calibration.level,
-        **_simulated_ends(run, job, latency, step, ttft),
+        **_simulated_ends(run, job, step, ttft),
         "distance": step_interval.describe_trust(situation, outside, calibration),
     }
 
@@ -215,9 +208,7 @@ def _figures(run: Run) -> many.Figures:
     return found | {_UNSERVED: 1 - float(run.requests.finished.mean())}
 
 
-def posterior_trust(
-    run: Run, job: many.Job, latency: LinearLatency, found: CoefficientSet
-) -> dict[str, Any] | None:
+def posterior_trust(run: Run, job: many.Job, found: CoefficientSet) -> dict[str, Any] | None:
     """Intervals of the means by a calibrated file's posterior; None where it has none.
 
     The run is simulated twice more, with all times at either end of the mean step's interval.
@@ -230,16 +221,14 @@ def posterior_trust(
     names = ", ".join(Path(source["path"]).name for source in found.calibration.get("sources", ()))
     return {
         "level": intervals.LEVEL,
-        **_simulated_ends(run, job, latency, step, ttft),
+        **_simulated_ends(run, job, step, ttft),
         "distance": {"sentence": f"Calibrated to {names}: intervals are those of its posterior."},
     }
 
 
-def _simulated_ends(
-    run: Run, job: many.Job, latency: LinearLatency, step: float, ttft: float
-) -> dict[str, Any]:
+def _simulated_ends(run: Run, job: many.Job, step: float, ttft: float) -> dict[str, Any]:
     """Ends of the ``figures``, and the share of requests that the slow end does not serve."""
-    fast, slow = many.end_figures(job, latency, step, ttft, _figures)
+    fast, slow = many.end_figures(job, step, ttft, _figures)
     value = _figures(run)
     found: dict[str, intervals.Ends] = {n: many.ends(value[n], fast[n], slow[n]) for n in _RATES}
     for tail, names in _TAILS.items():

@@ -100,8 +100,8 @@ def simulate(
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
         load, flags = asked_load(asked.workload, flags, asked.seed)
-        job, latency = report.simulation_job(asked, load, flags)
-    return Simulation(job.deployment, *report.serve(job, latency, asked))
+        job = report.simulation_job(asked, load, flags)
+    return Simulation(job.deployment, *report.serve(job, asked))
 
 
 @contextlib.contextmanager

@@ -142,10 +142,8 @@ def read_plain_spec(
 
 def _check_lengths(spec: _Spec, path: Path) -> None:
     for name in ("prompt_tokens", "output_tokens"):
-        if getattr(spec, name) < 1:
-            raise PinnError(
-                f"{path}: {name} is {written(getattr(spec, name))}: it must be at least 1"
-            )
+        if (tokens := getattr(spec, name)) < 1:
+            raise PinnError(f"{path}: {name} is {written(tokens)}: it must be at least 1")
     if not 0 <= spec.shared_tokens <= spec.prompt_tokens:
         raise PinnError(
             f"{path}: shared_tokens is {written(spec.shared_tokens)}: it must lie between 0 "
