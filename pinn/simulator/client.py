@@ -271,7 +271,8 @@ def _append_tokens(engine, request, server, now, tokens):
     else:
         gap = server.start_s - request.gap_start_s
         last = engine.n_gaps - 1
-        if last >= 0 and _is_like(engine, last, gap, tokens):
+        alike = last >= 0 and arrays.gap_s(engine, last) == gap
+        if alike and arrays.gap_tokens(engine, last) == tokens:
             arrays.gap_count(engine)[last] += 1
         else:
             arrays.gap_s(engine)[engine.n_gaps] = gap
@@ -279,11 +280,6 @@ def _append_tokens(engine, request, server, now, tokens):
             arrays.gap_tokens(engine)[engine.n_gaps] = tokens
             engine.n_gaps += 1
     request.gap_start_s = server.start_s
-
-
-def _is_like(engine, i, gap, tokens):
-    """Whether a recorded gap is as long as another and ends with as many tokens."""
-    return arrays.gap_s(engine, i) == gap and arrays.gap_tokens(engine, i) == tokens
 
 
 def _finish(engine, replica, r, completion_s):

@@ -105,8 +105,7 @@ def _charge_requests(latency, engine, group):
             hooks.note_situation(engine, r, request.start_situation)
             request.scheduling_s = hooks.request_seconds(latency, engine, r, hooks.SCHEDULE)
         for i in range(state.preempted):
-            r = arrays.preempted(engine, replica, i)
-            _charge_preemption(latency, engine, r)
+            _charge_preemption(latency, engine, arrays.preempted(engine, replica, i))
 
 
 def has_room(engine):

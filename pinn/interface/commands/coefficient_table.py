@@ -74,10 +74,9 @@ def coefficient_table(
 
 def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np.ndarray]:
     """One deployment of each kind that the embedding tells apart, and the kind of each."""
-    kinds: dict[tuple[Any, ...], int] = {}
-    distinct: list[Deployment] = []
-    place = np.empty(len(deployments), dtype=np.int64)
-    for row, deployment in enumerate(deployments):
+    kinds: dict[tuple[Any, ...], tuple[int, Deployment]] = {}
+    place = []
+    for deployment in deployments:
         recipe = deployment.recipe
         key = (
             id(deployment.model),
@@ -87,10 +86,8 @@ def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np
             recipe.expert_parallel_size,
             recipe.kv_cache_dtype,
         )
-        place[row] = kinds.setdefault(key, len(kinds))
-        if place[row] == len(distinct):
-            distinct.append(deployment)
-    return distinct, place
+        place.append(kinds.setdefault(key, (len(kinds), deployment))[0])
+    return [deployment for _, deployment in kinds.values()], np.array(place, np.int64)
 
 
 def _batch_columns(

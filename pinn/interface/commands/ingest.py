@@ -13,8 +13,7 @@ import typer
 from pinn.common.files import ReadReport
 from pinn.interface.commands.options import engine_flags
 from pinn.server.benchmarks import benchmark_run, read
-from pinn.server.traces import cleaning, ingestion
-from pinn.server.traces.measured_steps import MEASURED, read_measured_steps
+from pinn.server.traces import cleaning, ingestion, measured_steps
 from pinn.server.traces.trace_tables import Target, atomic_folder, write_manifest, write_table
 from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND
@@ -126,20 +125,16 @@ def steps(
       pinn ingest steps steps/ -o run1
     """
     if file.is_dir() or file.suffix == ".csv":
-        _measured(file, asked, flags)
+        found = measured_steps.read_measured_steps(file)
+        target = found.target(asked.model, asked.gpu, flags)
+        target.deployment()
+        table, facts = pa.Table.from_pandas(found.rows, preserve_index=False), dict(found.facts)
+        _write(asked.out, measured_steps.MEASURED, table, found.report, [file], target, facts=facts)
+        _tell(asked.out, f"{found.report.table()}\n{len(found):8}  batches with a median")
         return
-    target = _target(asked, flags)
-    tables = ingestion.ingest_steps(file, asked.out, target)
+    named = _target(asked, flags)
+    tables = ingestion.ingest_steps(file, asked.out, named)
     _tell(tables.folder, cleaning.cleaning_tables(tables.manifest))
-
-
-def _measured(file: Path, asked: IngestRequest, flags: dict[str, Any]) -> None:
-    found = read_measured_steps(file)
-    target = found.target(asked.model, asked.gpu, flags)
-    target.deployment()
-    table = pa.Table.from_pandas(found.rows, preserve_index=False)
-    _write(asked.out, MEASURED, table, found.report, [file], target, facts=dict(found.facts))
-    _tell(asked.out, f"{found.report.table()}\n{len(found):8}  batches with a median")
 
 
 @app.command()

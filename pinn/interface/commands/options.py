@@ -116,14 +116,13 @@ def request_parameters(request: type) -> list[inspect.Parameter]:
     hints = get_type_hints(request, include_extras=True)
     _, _, listed = inspect.cleandoc(request.__doc__ or "").partition("Attributes:\n")
     helps = {name: " ".join(text.split()) for name, text in _ATTRIBUTE.findall(listed)}
+    panel = getattr(request, "PANEL", None)
     return [
         inspect.Parameter(
             field.name,
             _NAMED,
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=_described(
-                field.name, hints[field.name], helps, getattr(request, "PANEL", None)
-            ),
+            annotation=_described(field.name, hints[field.name], helps, panel),
         )
         for field in fields(request)
     ]

@@ -127,11 +127,10 @@ _IDLE = {
 def memory_entry(deployment: Deployment) -> dict[str, Any]:
     """``fits``, ``kv_tokens`` of a replica's cache, the smallest size that fits, and the reason."""
     fit = memory.memory_fit(deployment)
-    smallest = memory.smallest_tensor_parallel_size(deployment)
     return {
         "fits": fit.fits,
         "kv_tokens": fit.kv_tokens,
-        "smallest_tensor_parallel_size": smallest,
+        "smallest_tensor_parallel_size": memory.smallest_tensor_parallel_size(deployment),
         "reason": fit.reason or None,
     }
 

@@ -120,8 +120,7 @@ def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Con
 
 def _rows(found: CoefficientSet, path: Path, configured: Configured) -> np.ndarray:
     """The configurations that a file belongs to."""
-    reasons = []
-    rows = []
+    reasons, rows = [], []
     for row, deployment in enumerate(configured.deployments):
         try:
             found.check_deployment(deployment, str(path))

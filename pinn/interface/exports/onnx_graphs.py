@@ -72,24 +72,12 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
         The two paths.
     """
     facts = metadata(checkpoint, provenance)
-    d, r, b = len(DESCRIPTORS), len(RATES), len(step.STEP_FEATURES)
-    graphs = (
-        (
-            COEFFICIENTS,
-            NamedCoefficients(CoefficientNetwork.from_trained(checkpoint.network)),
-            {"descriptors": torch.zeros(2, d).double(), "rates": torch.zeros(2, r).double()},
-            ("alpha", "beta"),
-        ),
-        (
-            STEP_TIME,
-            StepTime(),
-            {"features": torch.zeros(2, b).double(), "beta": torch.zeros(2, b).double()},
-            ("step_time_s", "step_time_us"),
-        ),
-    )
+    network = NamedCoefficients(CoefficientNetwork.from_trained(checkpoint.network))
+    embedded = {"descriptors": len(DESCRIPTORS), "rates": len(RATES)}
+    timed = {"features": len(step.STEP_FEATURES), "beta": len(step.STEP_FEATURES)}
     return [
-        _write(module, inputs, outputs, facts, folder / name)
-        for name, module, inputs, outputs in graphs
+        _write(network, embedded, ("alpha", "beta"), facts, folder / COEFFICIENTS),
+        _write(StepTime(), timed, ("step_time_s", "step_time_us"), facts, folder / STEP_TIME),
     ]
 
 
@@ -117,13 +105,14 @@ def metadata(checkpoint: Checkpoint, provenance: dict[str, Any]) -> dict[str, st
 
 def _write(
     module: nn.Module,
-    inputs: dict[str, Tensor],
+    widths: dict[str, int],
     outputs: tuple[str, ...],
     facts: dict[str, str],
     path: Path,
 ) -> Path:
+    inputs = {name: torch.zeros(2, width).double() for name, width in widths.items()}
     model = _trace(module, inputs, outputs)
-    _keep_inputs(model, inputs)
+    _keep_inputs(model, widths)
     onnx.helper.set_model_props(model, facts)
     model.producer_name = "pinn"
     onnx.checker.check_model(model)
@@ -131,12 +120,12 @@ def _write(
     return path
 
 
-def _keep_inputs(model: onnx.ModelProto, inputs: dict[str, Tensor]) -> None:
+def _keep_inputs(model: onnx.ModelProto, widths: dict[str, int]) -> None:
     """Give back the inputs that a network without correction does not read, so all graphs agree."""
     found = {entry.name for entry in model.graph.input}
-    for name, value in inputs.items():
+    for name, width in widths.items():
         if name not in found:
-            shape = (f"{name}_rows", int(value.shape[1]))
+            shape = (f"{name}_rows", width)
             model.graph.input.append(
                 onnx.helper.make_tensor_value_info(name, onnx.TensorProto.DOUBLE, shape)
             )

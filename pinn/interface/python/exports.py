@@ -18,13 +18,11 @@ from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.planning.explore.page import SIZES
 from pinn.specs.serving import ServingSpec
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 # Many configurations as one table.
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     #: A table, its rows, a grid (lists per key, or as typed), or a file of either.
     AnyConfigurations = pd.DataFrame | Iterable[Mapping[str, Any]] | Mapping[str, Any] | str | Path
 

@@ -47,7 +47,11 @@ def read_csv_trace(path: Path) -> workload.Workload:
     columns.refuse(moments < 0, lambda i: f"{clock} is {moments[i]:g}: it must be 0 or later")
     arrival = moments * _ARRIVAL[clock]
     order = np.argsort(arrival, kind="stable")
-    prompt = _prompt_tokens(columns)
+    columns.first(_PROMPT, "the prompt length")
+    prompt = np.zeros(len(columns), np.int64)
+    for name in reversed(_PROMPT):
+        given = columns.whole(name, 0)
+        prompt = np.where(given > 0, given, prompt)
     output = columns.whole("output_tokens")
     timeout = _timeouts(columns, arrival)
     arrival = arrival - arrival.min()
@@ -138,15 +142,6 @@ class _Columns:
                 f"{self.path}, line {self._lines[i]}: {name} is {text!r:.60}, no finite number"
             )
         return value
-
-
-def _prompt_tokens(columns: _Columns) -> np.ndarray:
-    columns.first(_PROMPT, "the prompt length")
-    tokens = np.zeros(len(columns), np.int64)
-    for name in reversed(_PROMPT):
-        given = columns.whole(name, 0)
-        tokens = np.where(given > 0, given, tokens)
-    return tokens
 
 
 def _timeouts(columns: _Columns, arrival: np.ndarray) -> np.ndarray:
