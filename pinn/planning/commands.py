@@ -1,7 +1,5 @@
 """Command lines that start a choice, on any engine."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence

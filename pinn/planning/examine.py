@@ -1,7 +1,5 @@
 """A whole look at the best candidates: which scheduler limits, and what holds them back."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace

@@ -1,7 +1,5 @@
 """Make a plan: a quick look at every candidate, a whole one at the best of each hardware."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

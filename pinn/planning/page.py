@@ -1,7 +1,5 @@
 """A plan as one self-contained page, and its pictures as PNG files."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 from pathlib import Path

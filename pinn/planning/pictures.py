@@ -3,8 +3,6 @@
 Colours differ in lightness too, and markers, dashes and hatches tell apart what they tell apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 

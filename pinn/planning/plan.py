@@ -1,7 +1,5 @@
 """A finished plan and the limits that it keeps."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

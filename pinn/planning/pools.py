@@ -1,7 +1,5 @@
 """Prefill and decode apart as a candidate: a replica is so many servers of either kind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product

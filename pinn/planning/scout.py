@@ -1,7 +1,5 @@
 """A quick look at candidates: what formulas say, then a few simulations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The highest rate that a replica holds, and how many replicas a load needs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

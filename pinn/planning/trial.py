@@ -1,7 +1,5 @@
 """One replica simulated at a rate, what clients see, and how far that is from the limits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import numpy as np

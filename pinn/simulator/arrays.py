@@ -5,8 +5,6 @@ and counted up and down at every call, which makes both the compiler and the loo
 slower. Each accessor below turns an address back into an array of its type and shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

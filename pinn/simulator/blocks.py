@@ -1,7 +1,5 @@
 """Queues of requests, and the blocks of the KV cache that they hold."""
 
-from __future__ import annotations
-
 from pinn.simulator import arrays
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.state import ARRIVED, PREEMPTED, RUNNING

@@ -1,7 +1,5 @@
 """What clients send and get."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from pinn.simulator import arrays, blocks, servers

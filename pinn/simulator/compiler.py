@@ -1,7 +1,5 @@
 """The compiler of the simulator: numba, with an on-disk cache that follows the sources."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable

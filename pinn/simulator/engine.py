@@ -1,7 +1,5 @@
 """The engine's state in flat arrays."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What the loop asks of a latency model: steps and requests, compiled."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Latency models: linear in the features, from a checkpoint, or anyone's own in Python."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace

@@ -5,8 +5,6 @@ server, and an answer that has ended lets its client send the next request. Neit
 event that it follows from, so the order of events is that of one clock.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from pinn.simulator import arrays, blocks, client, hooks

@@ -1,7 +1,5 @@
 """Many simulations: intervals of their figures, and what moves them."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Memory of a deployment, its KV cache, and what would fit."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Latencies of a run, and the sums of features behind each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 

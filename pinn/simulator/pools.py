@@ -1,7 +1,5 @@
 """Prefill and decode on servers of their own, and what such a run is reported by."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any

@@ -8,8 +8,6 @@ LoRA, hierarchical cache, sliding-window pools. Outputs always have their full l
 ``ignore_eos``. A prefix that two requests computed side by side is held twice until they end.
 """
 
-from __future__ import annotations
-
 from pinn.simulator import arrays, blocks
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.servers import group_of

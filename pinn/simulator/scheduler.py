@@ -9,8 +9,6 @@ decodes are rounded up to a CUDA graph, and new prompts may wait for others. Und
 decoding every decode brings all its drafts. Left out: LoRA, encoder inputs and structured output.
 """
 
-from __future__ import annotations
-
 from pinn.simulator import arrays, blocks
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.hooks import schedule_apart_if

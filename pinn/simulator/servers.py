@@ -1,7 +1,5 @@
 """Replicas and the API servers before them: who belongs to whom, what waits, what drafts give."""
 
-from __future__ import annotations
-
 from pinn.simulator import arrays
 from pinn.simulator.compiler import compiled_inside
 

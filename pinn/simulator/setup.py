@@ -1,7 +1,5 @@
 """What a simulation starts with: arrays filled, requests admitted or refused."""
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Bool, Int
 

@@ -1,7 +1,5 @@
 """Serve a workload in simulated time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any

@@ -4,8 +4,6 @@ A run is resumable: everything lives here, so the loop may return when a record 
 and go on after it was emptied.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 #: Life of a request, after ``vllm/v1/request.py: RequestStatus``.

@@ -1,7 +1,5 @@
 """Statistics of a run, and how they are shown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

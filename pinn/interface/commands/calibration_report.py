@@ -1,7 +1,5 @@
 """A calibration, printed: what it found on one screen, and all of it where that is asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Coefficients of one configuration: gathered, printed and written as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path

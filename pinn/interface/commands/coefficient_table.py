@@ -1,7 +1,5 @@
 """Coefficients of many configurations as one table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``pinn coefficients``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar

@@ -1,7 +1,5 @@
 """Commands imported when they run, their help, and errors of one line."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

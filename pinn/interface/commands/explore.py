@@ -1,7 +1,5 @@
 """``pinn explore``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """``pinn gpus``."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import typer

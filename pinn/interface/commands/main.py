@@ -1,7 +1,5 @@
 """The command ``pinn``."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """``pinn measure``."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

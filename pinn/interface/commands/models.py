@@ -1,7 +1,5 @@
 """``pinn models``."""
 
-from __future__ import annotations
-
 import typer
 
 from pinn.common.screen import say

@@ -1,7 +1,5 @@
 """Options that commands share, and requests whose fields are options."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What pinn plan asks and prints."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

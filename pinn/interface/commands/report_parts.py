@@ -1,7 +1,5 @@
 """Parts that several reports print: batches, recipe, memory, trust."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp

@@ -4,8 +4,6 @@ A field is an option of the command, whose help is what the docstring says of it
 an argument of the field's name. Options that several requests share bring their own help.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``pinn simulate``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar

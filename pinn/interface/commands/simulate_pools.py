@@ -1,7 +1,5 @@
 """``pinn simulate --prefill --decode``: two pools of servers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

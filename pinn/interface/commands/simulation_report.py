@@ -1,7 +1,5 @@
 """What pinn simulate runs and says of it: figures, how sure they are, and what moves them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict

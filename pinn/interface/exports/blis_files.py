@@ -1,7 +1,5 @@
 """A folder per configuration that an unmodified BLIS runs as it is, and a summary of all."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import Counter

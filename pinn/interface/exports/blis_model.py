@@ -1,7 +1,5 @@
 """A model and its engine as BLIS configures them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

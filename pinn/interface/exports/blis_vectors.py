@@ -1,7 +1,5 @@
 """Workloads that BLIS's coefficients are fitted on, and the vectors themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

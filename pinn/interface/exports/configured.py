@@ -1,7 +1,5 @@
 """What an exported file holds: configurations, coefficients, intervals, where they are from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

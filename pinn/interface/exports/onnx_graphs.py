@@ -1,7 +1,5 @@
 """The surrogate as ONNX graphs that onnxruntime runs anywhere, in float64."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import tempfile

@@ -1,7 +1,5 @@
 """Tables of coefficients, built and written."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import cache

@@ -1,7 +1,5 @@
 """Requests of commands and flags of engines as keyword arguments of a function."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import re

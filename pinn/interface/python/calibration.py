@@ -1,7 +1,5 @@
 """Coefficients fitted to a server of one's own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One configuration: its coefficients, step times and intervals."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload

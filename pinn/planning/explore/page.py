@@ -1,7 +1,5 @@
 """A page of the servers that start, of every GPU, format and tensor-parallel size, in one file."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """When requests arrive, and how long they are."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ has no effect in BLIS either. Any other key is refused by its name, as are those
 be simulated here.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

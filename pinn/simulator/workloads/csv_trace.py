@@ -14,8 +14,6 @@
 Other columns are read over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A load from its file, whatever wrote it, and at another rate."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Workloads made from a few numbers: open loops, closed loops, shared prefixes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

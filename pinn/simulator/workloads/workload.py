@@ -1,7 +1,5 @@
 """A workload: requests with their lengths, times and shared prompts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

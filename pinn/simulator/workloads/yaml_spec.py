@@ -1,7 +1,5 @@
 """Loads in YAML: this project's own, and inference-perf's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
