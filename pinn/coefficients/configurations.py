@@ -1,7 +1,5 @@
 """Configurations by name and flag: one, a list, a grid, a pool of servers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

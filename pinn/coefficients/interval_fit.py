@@ -1,7 +1,5 @@
 """How intervals are fitted to errors on what was left out, and how well they cover."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The interval of a step's time, and what is said beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import exp
 from pathlib import Path

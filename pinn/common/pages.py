@@ -1,7 +1,5 @@
 """Pages of HTML from templates that lie beside the code."""
 
-from __future__ import annotations
-
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template, select_autoescape
 
 

@@ -1,7 +1,5 @@
 """Which kernels an engine runs, of its own and for experts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from pinn.engines.recipe import DEFAULT, EffectiveRecipe, Origin, release_kernels

@@ -1,7 +1,5 @@
 """Words and values of a launch command."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Mapping

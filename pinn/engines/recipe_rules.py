@@ -1,7 +1,5 @@
 """From a deployment's flags to its engine's recipe."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from pinn.engines import kernel_choice, recipe

@@ -1,7 +1,5 @@
 """The time of a whole step, kernel by kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

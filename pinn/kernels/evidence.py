@@ -1,7 +1,5 @@
 """The kernels that a composed step rests on: their sizes, times and nearest measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """What may not be known in a fold, near copies of left-out models included."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product

@@ -1,7 +1,5 @@
 """Matrix multiplications and attention as operators."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a kernel surrogate knows of the chip and the number format of each row."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Surrogates fitted without what a fold leaves out, and their errors there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The kernels that a batch calls in recurrent and sparse layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial

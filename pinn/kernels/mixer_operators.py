@@ -1,7 +1,5 @@
 """Operators of recurrent mixers: their terms and their measured kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

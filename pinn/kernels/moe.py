@@ -1,7 +1,5 @@
 """Routed experts of a mixture-of-experts layer, on one rank."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int

@@ -1,7 +1,5 @@
 """A correction network over kernel sizes, and the operators that use one."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

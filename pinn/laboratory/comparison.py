@@ -1,7 +1,5 @@
 """Two sides compared, metric by metric, and who ranks first."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Predictions of what was left out, fold by fold."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import time

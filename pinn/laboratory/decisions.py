@@ -5,8 +5,6 @@ number of clients, the one with the best throughput per GPU is wanted whose TPOT
 method picks by its predictions; the pick is priced by its measurement.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """Errors on other engines, and on servers that speculate."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ runs. Each fold leaves models or GPUs out of all three; the checkpoint leaves no
 is printed of the folds is what to expect of the checkpoint on models and GPUs that it never saw.
 """
 
-from __future__ import annotations
-
 import sys
 from datetime import UTC, datetime
 from pathlib import Path

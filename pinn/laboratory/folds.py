@@ -1,7 +1,5 @@
 """Checkpoints of folds, intervals from their errors, and what is published of an experiment."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Methods that are a formula of the step with a few coefficients."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields

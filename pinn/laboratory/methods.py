@@ -1,7 +1,5 @@
 """Methods that are scored, and those that a configuration makes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace

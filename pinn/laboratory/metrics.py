@@ -1,7 +1,5 @@
 """Errors and how they are printed, group by group."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 

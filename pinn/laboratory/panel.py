@@ -15,8 +15,6 @@ says a bootstrap over them; how much on the network's random start, the same rec
 other seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Regressions without the surrogate's structure, tuned on inner folds that leave models out."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Errors on serving runs, those of left-out models too, and how they are printed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

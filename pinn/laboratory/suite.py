@@ -1,7 +1,5 @@
 """The evaluation suite: every split, method and metric, in one table on disk."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """What a layer multiplies and moves: matrices, small kernels, recurrent mixers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache

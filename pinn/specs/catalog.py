@@ -1,7 +1,5 @@
 """Models by name or path: ``load_model`` and ``list_models``."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A model from its config.json."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

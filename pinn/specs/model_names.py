@@ -1,7 +1,5 @@
 """Names of models, here, at other tools, and on the model hub."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import threading

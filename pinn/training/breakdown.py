@@ -5,8 +5,6 @@ launches differently: a measured kernel's time holds its launch, while the netwo
 per layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Times of composed steps."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields

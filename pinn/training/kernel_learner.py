@@ -1,7 +1,5 @@
 """The network learned from composed steps and serving runs, fold by fold."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

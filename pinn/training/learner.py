@@ -1,7 +1,5 @@
 """The fit of the network to measured deployments, as an experiment calls it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a result depends on, as digests that checkpoints and tables carry."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

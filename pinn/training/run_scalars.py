@@ -1,7 +1,5 @@
 """Scalars and alpha fitted to serving runs and deployments."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

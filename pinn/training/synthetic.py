@@ -1,7 +1,5 @@
 """Deployments that nobody measured, to compose steps of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """The teacher: scalars, and how parts of composed steps become step features."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The Lightning trainer every fit uses."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models and GPUs as plain JSON, for programs that do not read a Hugging Face config.json."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import gcd

@@ -1,7 +1,5 @@
 """Tables of attention kernels, latent ones too."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """Measured communication: all-reduce among tensor-parallel ranks, exchange among experts' ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

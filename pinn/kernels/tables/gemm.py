@@ -1,7 +1,5 @@
 """Tables of matrix multiplications, experts' too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

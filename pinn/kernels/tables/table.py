@@ -1,7 +1,5 @@
 """A table of measured kernels: where it lies, and how its rows are read and counted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec

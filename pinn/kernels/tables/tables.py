@@ -1,7 +1,5 @@
 """All measured kernels, read at once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

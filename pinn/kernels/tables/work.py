@@ -4,8 +4,6 @@ Arrays broadcast together. A multiply and an add are two FLOP. Left out everywhe
 not part of the format's bytes per element, biases, and traffic inside a fused kernel.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import NormalDist
 

@@ -1,7 +1,5 @@
 """The two sides that pinn compare reads, and what it prints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

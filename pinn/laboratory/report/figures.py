@@ -1,7 +1,5 @@
 """Figures of an evaluation's page."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np

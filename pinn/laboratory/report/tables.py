@@ -1,7 +1,5 @@
 """The tables of an evaluation folder, and what a page is made of."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Write the page and its pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

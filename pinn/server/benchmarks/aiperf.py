@@ -5,8 +5,6 @@ Layout read in the sources of aiperf 0.13 and genai-perf 0.0.16. ``inter_token_l
 Pre-releases have the metrics under ``records``, with tags ``ttft`` and ``osl``.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A benchmark's file, parsed as far as its kind shows, and its figures in SI units."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reports of guidellm and of inference-perf."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

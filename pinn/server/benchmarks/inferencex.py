@@ -1,7 +1,5 @@
 """Reports of InferenceX and of llm-d-benchmark."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The load of a benchmark run as a workload, and the figures of its simulation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

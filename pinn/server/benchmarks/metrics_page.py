@@ -1,7 +1,5 @@
 """Metrics pages of vLLM and SGLang, and the acceptance of drafts they count."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Benchmark files of any tool: which tool wrote a file shows in its content."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

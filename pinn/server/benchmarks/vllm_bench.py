@@ -1,7 +1,5 @@
 """Reports of the engines' own benchmarks: vLLM's and SGLang's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """What vLLM itself writes of a benchmark: its log, and spans of requests."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

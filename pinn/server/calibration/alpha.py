@@ -17,8 +17,6 @@ and the mean wait come out at half of what it is. Beta is not moved by journeys;
 off is part of alpha's error.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

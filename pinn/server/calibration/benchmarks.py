@@ -1,7 +1,5 @@
 """Coefficients fitted to figures of benchmarks."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Whether measurements are of the server that they are said to be of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace

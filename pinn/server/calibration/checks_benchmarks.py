@@ -1,7 +1,5 @@
 """Do benchmark files match the flags, and do their figures match each other?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
 

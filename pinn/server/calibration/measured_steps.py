@@ -5,8 +5,6 @@ what no coefficient explains, whose scale is the one that makes the rows most pr
 prior (evidence: type-II maximum likelihood).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What measurements leave uncertain: the posterior, its intervals, and what was determined."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Coefficients before a server is measured, and what they are uncertain of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

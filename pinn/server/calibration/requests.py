@@ -21,8 +21,6 @@ where steps are scheduled ahead of their run. Its time takes the place of the st
 long ago. An idle engine makes nobody wait.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

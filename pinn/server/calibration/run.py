@@ -1,7 +1,5 @@
 """From trace tables and a prior to a calibrated coefficient set."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Every process that parses would wait for that; none of them needs pandas.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ requests, 32 generation tokens, iteration elapsed time: 15.20 ms``. The elapsed 
 model's execution in one step, not the busy-loop cycle.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import partial

@@ -1,7 +1,5 @@
 """Lines of a big file, by stretches of bytes that can be read independently."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Walks decoded trace lines and gathers raw tables; every line, span and event is counted once."""
 
-from __future__ import annotations
-
 import gc
 import struct
 from collections import Counter, defaultdict

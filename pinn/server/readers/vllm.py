@@ -1,7 +1,5 @@
 """vLLM's traces: snapshots, journeys and steps."""
 
-from __future__ import annotations
-
 import mmap
 import time
 from collections import deque

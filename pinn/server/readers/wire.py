@@ -5,8 +5,6 @@ Older writings use other spellings; each is an alias: underscores for dots
 (``ARRIVED`` for ``api.ARRIVED``).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 STEPS, SNAPSHOTS, JOURNEY, API, SPANS = "steps", "snapshots", "journey", "api", "spans"

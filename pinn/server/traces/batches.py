@@ -1,7 +1,5 @@
 """Which requests were in which step."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """What of a trace is kept: snapshots, the server it names, and the page that says so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any

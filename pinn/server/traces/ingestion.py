@@ -1,7 +1,5 @@
 """Traces and benchmark files as tables on disk, with all that was dropped and why."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

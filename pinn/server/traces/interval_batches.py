@@ -1,7 +1,5 @@
 """Intervals between snapshots: what ran in each, early and late ones apart."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import numpy as np

@@ -3,8 +3,6 @@
 Steps that ran the same batch are one row of :class:`MeasuredSteps`, their median.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -28,8 +28,6 @@ state_*                          the last sampled step before QUEUED: its queue 
 =========================  ====  =========================================================
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """From a row of measurements to its deployment and its load."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace

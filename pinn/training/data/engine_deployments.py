@@ -1,7 +1,5 @@
 """Measured deployments of SGLang and TensorRT-LLM, and every importer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -7,8 +7,6 @@ says of itself; what a row came out at has no say. An empty cell was not passed:
 release holds. ``CONC`` is the number of clients, ``+200`` so many tokens beyond prompt and output.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Serving runs as deployments with loads, also from reports of load stages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

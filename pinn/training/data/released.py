@@ -1,7 +1,5 @@
 """Tables that come with the project: what was measured, and what another estimator says of it."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pinn.common.files import data_folder

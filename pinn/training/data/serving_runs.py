@@ -1,7 +1,5 @@
 """Serving runs, and the files of their workloads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measured deployments of the public benchmark, and which are left out."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Outer splits hold a model, a GPU, lengths, a parallelism or a number format out 
 transfers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

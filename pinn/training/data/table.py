@@ -4,8 +4,6 @@ A table is a Parquet file with a JSON manifest of the same name beside it, which
 rows come from and holds the digest that reading checks.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any

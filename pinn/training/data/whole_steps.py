@@ -9,8 +9,6 @@ their kind; and those that a log credits to the step before or after (faster tha
 their neighbours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
