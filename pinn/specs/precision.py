@@ -42,8 +42,8 @@ class Precision:
 #: 128 x 128, int4 an fp16 scale per group of 128 (or 32 at worst), mxfp4 an 8-bit scale per 32 (OCP
 #: MX specification 1.0), nvfp4 an fp8 scale per 16. mxfp4 multiplies 16-bit activations, at the
 #: 16-bit rate at best: ``w4a16_mxfp4`` of aiconfigurator-core 0.12.0 (``moe_perf``) reaches at most
-#: 625 TFLOP/s on B200 in vLLM 0.24.0 and SGLang 0.5.14, whose mxfp8 reaches 2,490. mxfp4_mxfp8 are
-#: the weights of an mxfp4 checkpoint served with mxfp8 activations, which multiply at the 8-bit rate
+#: 625 TFLOP/s on B200 in vLLM 0.24.0 and SGLang 0.5.14, whose mxfp8 reaches 2,490. mxfp4_mxfp8 is
+#: an mxfp4 checkpoint served with mxfp8 activations, which multiply at the 8-bit rate
 #: (vLLM's VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8).
 PRECISIONS: dict[str, Precision] = {
     p.name: p

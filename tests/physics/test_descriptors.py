@@ -1,13 +1,20 @@
 """The embedding describes shapes and datasheets, never names."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import given
 from strategies import deployments
 
+from pinn.engines.deployment import Deployment
+from pinn.kernels.hardware import hardware
+from pinn.kernels.moe import family
 from pinn.physics.descriptors import DESCRIPTORS, RATES, embed
+from pinn.specs.catalog import load_model
+from pinn.specs.gpu import load_gpu
+from pinn.specs.precision import PRECISIONS, precision
 from pinn.specs.serving import ServingSpec
 
 
@@ -46,6 +53,28 @@ def test_llama_8b_on_an_h100(llama_8b_h100):
     assert found["dense_bytes"] == 1  # log2 of 2 bytes
     # Rates are relative to this very GPU.
     assert [found[name] for name in RATES] == pytest.approx([0, 0, 0], abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["A100-SXM-80GB", "L40S", "H100", "B200", "B300", "RTX PRO 6000"])
+def test_formats_of_experts_that_other_kernels_multiply_are_told_apart(name):
+    # mxfp4 with 16-bit activations takes up to four times as long as with 8-bit ones on Blackwell.
+    gpu = load_gpu(name)
+    blackwell = 10 <= gpu.compute_capability < 11  # elsewhere nothing multiplies mxfp4 by mxfp8
+    formats = [form for form in PRECISIONS if blackwell or form != "mxfp4_mxfp8"]
+    served = [deployed(gpu, form) for form in formats]
+    ids = np.arange(len(formats))
+    families = family(hardware([gpu], np.zeros(len(formats), dtype=int), formats, ids))
+    free, _ = embed(served)
+    for i, j in combinations(ids, 2):
+        if families[i] != families[j]:
+            assert (free[i] != free[j]).any(), f"{formats[i]} and {formats[j]} on {name}"
+
+
+def deployed(gpu, expert_format):
+    """gpt-oss-120b with experts of a format, whether or not an engine has kernels for it there."""
+    model = load_model("openai/gpt-oss-120b")
+    formats = replace(model.precisions, experts=precision(expert_format))
+    return Deployment(replace(model, precisions=formats), gpu, ServingSpec(), force=True)
 
 
 def test_sampling_is_no_descriptor(llama_8b_h100):
