@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import typer
-from timing import PINN, most_memory_bytes, timed
+from timing import CHILDREN, PINN, most_memory_bytes, timed
 
 LOAD = """
 prompt_tokens: 1024
@@ -35,7 +35,7 @@ def main(workers: int = 2, load_s: float = 833.0, candidates: Path | None = None
         load.write_text(f"{LOAD}- {{rate: 12, duration: {load_s}}}")
         files = ("--workload", str(load), "--workers", str(workers), "--out", str(out))
         command = (*PINN, "plan", *ASKED, *files, *more)
-        most, wall_s, processor_s = timed(lambda: most_memory_bytes(command))
+        most, wall_s, processor_s = timed(lambda: most_memory_bytes(command), CHILDREN)
         made = json.loads((out / "plan.json").read_text())
     found = {
         "candidates": made["candidates"],

@@ -102,6 +102,8 @@ def markdown(shown: pd.DataFrame) -> str:
 
 def main(part: str, trials: int = 200, page: Path | None = None) -> None:
     """Print the tables of one part or of all; trials are of round trips, for each kind."""
+    if part not in (*PARTS, "all"):
+        raise typer.BadParameter(f"part {part!r}: give one of {', '.join(PARTS)} or all")
     for name in PARTS if part == "all" else [part]:
         score, shown = PARTS[name]
         table, figures = score(trials)

@@ -14,10 +14,15 @@ from pinn.common.screen import Grid
 from pinn.common.tables import write_frame
 from pinn.laboratory.engines import networks, score_engines
 from pinn.laboratory.metrics import error_summary, error_text
+from pinn.training.data.deployments import measured_deployment
 from pinn.training.data.silicon import read_silicon
 
 if __name__ == "__main__":
-    scores = score_engines(read_silicon()[0], *networks())
+    rows, (network, left_out) = read_silicon()[0], networks()
+    missing = {measured_deployment(row).deployment.model.name for _, row in rows.iterrows()}
+    if missing := missing - set(left_out):
+        raise SystemExit(f"error: no network without {', '.join(sorted(missing))}: train it anew")
+    scores = score_engines(rows, network, left_out)
     names = {"network_tpot_s": "tpot_s", "network_ttft_s": "ttft_s"}
     now = scores[["row_id", *names]].rename(columns=names)
     write_frame(now, find_checkpoint().parent / "left_out/predictions.csv", float_format="%.8g")

@@ -17,16 +17,20 @@ Answer = TypeVar("Answer")
 PINN = (sys.executable, "-m", "pinn.interface.commands.main")
 
 
-def timed(run: Callable[[], Answer]) -> tuple[Answer, float, float]:
-    """A call's answer, wall and processor seconds; processes that it waited for count."""
-    before, start = _processor_s(), time.perf_counter()
+#: Whose processor time counts: this process and those that it waited for, or those alone.
+CHILDREN = (resource.RUSAGE_CHILDREN,)
+ALL = (resource.RUSAGE_SELF, *CHILDREN)
+
+
+def timed(run: Callable[[], Answer], whose: Sequence[int] = ALL) -> tuple[Answer, float, float]:
+    """A call's answer, wall and processor seconds."""
+    before, start = _processor_s(whose), time.perf_counter()
     answer = run()
-    return answer, time.perf_counter() - start, _processor_s() - before
+    return answer, time.perf_counter() - start, _processor_s(whose) - before
 
 
-def _processor_s() -> float:
-    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in used)
+def _processor_s(whose: Sequence[int]) -> float:
+    return sum(each.ru_utime + each.ru_stime for each in map(resource.getrusage, whose))
 
 
 def most_memory_bytes(command: Sequence[str]) -> int:

@@ -54,13 +54,6 @@ class EngineSource:
             "scripts/engine_reading"
         )
 
-    def first(self, *paths: str) -> str:
-        """The first of some paths that the release has; files move between releases."""
-        for path in paths:
-            if self.exists(path):
-                return path
-        raise self.unread(" or ".join(paths), "the release has no such file")
-
     def has(self, path: str, name: str) -> bool:
         """Whether a file has a function, class or value of a name, such as ``Class.method``."""
         return self.exists(path) and _find(self.tree(path), name) is not None

@@ -190,6 +190,7 @@ def test_equal_requests_are_a_count_and_sum_as_a_list_does():
         (PLAIN | {"timeout_s": -5}, "timeout_s of request 0 is -5"),
         (PLAIN | {"seed": -1}, "the seed must be a whole number from 0 on, got -1"),
         (PLAIN | {"groups": 10**6, "prompts_per_group": 10**6}, "different prompts"),
+        (PLAIN | {"groups": 10**10, "prompts_per_group": 10**10}, "different prompts"),
         (PLAIN | {"shared_tokens": 5}, "shared_tokens needs groups"),
         (PLAIN | {"output_tokens": -(10**300)}, r"output_tokens is -10\^300: it must be at"),
         (PLAIN | {"prompt_tokens": 10**300 + 9, "shared_tokens": -(10**300)},

@@ -10,7 +10,7 @@ from pinn.common.screen import say
 from pinn.errors import PinnError
 from pinn.interface.commands.simulation_report import finite
 from pinn.planning.candidates import hardware_label
-from pinn.simulator import pools as apart
+from pinn.simulator import pools
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.many import Job
 from pinn.simulator.run import write_requests
@@ -71,22 +71,22 @@ def serve_pools(
         about: What JSON says of each.
     """
     prefill, decode = (
-        apart.Pool(job.deployment, job.latency, replace(job.engine or EngineSpec(), replicas=count))
+        pools.Pool(job.deployment, job.latency, replace(job.engine or EngineSpec(), replicas=count))
         for job, count in zip(jobs, workers, strict=True)
     )
-    rate = apart.default_link(prefill, decode).bytes_per_s if gb_per_s is None else gb_per_s * GIGA
-    link = apart.Link(rate, decode.engine.kv_transfer_latency_s)
-    served = apart.simulate_pools(prefill, decode, jobs[0].workload, link)
+    rate = pools.default_link(prefill, decode).bytes_per_s if gb_per_s is None else gb_per_s * GIGA
+    link = pools.Link(rate, decode.engine.kv_transfer_latency_s)
+    served = pools.simulate_pools(prefill, decode, jobs[0].workload, link)
     run, late = served.decode, overload(served.decode)
     stages = (None, *range(run.workload.stages))
     figures, *of_stages = (
-        apart.pools_statistics(served, prefill, decode, stage) for stage in stages
+        pools.pools_statistics(served, prefill, decode, stage) for stage in stages
     )
     assumptions = _assumptions(decode.deployment.serving.engine)
     heading = f"{decode.deployment.model.name}, {run.workload.name}, prefill and decode apart"
     say(f"{heading}, {late}" if late else heading)
     labels = [hardware_label(pool.deployment) for pool in (prefill, decode)]
-    apart.print_pools(run, figures, dict(zip(("prefill", "decode"), labels, strict=True)))
+    pools.print_pools(run, figures, dict(zip(("prefill", "decode"), labels, strict=True)))
     say(f"Assumed: {'; '.join(assumptions)}.")
     say(f"No intervals: {_NO_INTERVALS}.")
     if requests is not None:

@@ -13,8 +13,7 @@ import numpy as np
 from pinn.common import screen, tables
 from pinn.common.files import json_text, write_whole
 from pinn.errors import PinnError
-from pinn.interface.exports import blis_model as described
-from pinn.interface.exports import blis_vectors as fitted
+from pinn.interface.exports import blis_model, blis_vectors
 from pinn.interface.exports.blis_features import BASIS
 from pinn.interface.exports.configured import Configured
 from pinn.simulator.workloads.load import load_workload
@@ -22,7 +21,7 @@ from pinn.simulator.workloads.workload import Workload
 
 #: State of BLIS that the files are for.
 BLIS_STATE = "inference-sim of August 2026"
-Vectors = Sequence[fitted.BlisVector]
+Vectors = Sequence[blis_vectors.BlisVector]
 ALPHA = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
 #: What a batch may be off by at most without being asked for.
 WORST_ERROR = 0.25
@@ -31,7 +30,7 @@ _TEMPLATE = Path(__file__).with_name("blis_run.sh")
 _PICK = Path(__file__).with_name("blis_pick.awk")
 
 
-def coefficients_yaml(vector: fitted.BlisVector, facts: dict[str, Any]) -> str:
+def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, Any]) -> str:
     """A file for ``--defaults-filepath``; facts are comments, since BLIS refuses unknown keys."""
     comments = [f"# {name}: {json_text(value)}" for name, value in facts.items()]
     beta = ", ".join(repr(value) for value in vector.projection.beta.tolist())
@@ -40,7 +39,7 @@ def coefficients_yaml(vector: fitted.BlisVector, facts: dict[str, Any]) -> str:
     return "\n".join([*comments, "trained_physics_coefficients:", *values, ""])
 
 
-def vector_facts(vector: fitted.BlisVector) -> dict[str, Any]:
+def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, Any]:
     """What a vector says of itself: its error, and what it costs to take it for another load."""
     low, high = vector.taken
     facts: dict[str, Any] = {
@@ -103,8 +102,8 @@ def write_configuration(
     deployment = configured.deployments[row]
     folder = out / folder_name(configured, row)
     texts = {
-        "config.json": json_text(described.blis_config(deployment), indent=2) + "\n",
-        "hardware.json": json_text(described.blis_hardware(deployment.gpu), indent=2) + "\n",
+        "config.json": json_text(blis_model.blis_config(deployment), indent=2) + "\n",
+        "hardware.json": json_text(blis_model.blis_hardware(deployment.gpu), indent=2) + "\n",
         "pick.awk": _PICK.read_text(),
     }
     common = {
@@ -112,9 +111,9 @@ def write_configuration(
         "configuration": configured.configurations[row],
         "coefficients": configured.sources[row],
         "provenance": configured.provenance,
-        "blis_model": asdict(described.blis_model(deployment)),
+        "blis_model": asdict(blis_model.blis_model(deployment)),
     }
-    (mix,) = (v for v in vectors if v.load == fitted.MIX)
+    (mix,) = (v for v in vectors if v.load == blis_vectors.MIX)
     texts["coefficients.yaml"] = coefficients_yaml(mix, common | vector_facts(mix))
     kept = [vector_row(v, _replicas(configured, row)) for v in vectors if not v.overloaded]
     tables.write_rows(kept, list(kept[0]), folder / "loads.csv")
@@ -129,12 +128,12 @@ def run_script(
 ) -> str:
     """The command line of one configuration, for a shell."""
     deployment = configured.deployments[row]
-    flags = described.blis_flags(deployment, kv_blocks)
+    flags = blis_model.blis_flags(deployment, kv_blocks)
     windowed = deployment.model.window_tokens is not None
     names = [v.load for v in vectors if not v.overloaded]
-    steady = [name for name in names if fitted.is_standard(name)]
+    steady = [name for name in names if blis_vectors.is_standard(name)]
     given = names[len(steady) :]
-    (mix,) = (v for v in vectors if v.load == fitted.MIX)
+    (mix,) = (v for v in vectors if v.load == blis_vectors.MIX)
     off = abs(mix.worst.error)
     lost = [
         f'  {v.load}) fail "this configuration cannot keep up with {v.load}, so that there are no '
@@ -144,12 +143,12 @@ def run_script(
     ]
     return _TEMPLATE.read_text().format(
         title=f"{deployment.model.name} on {deployment.gpu.name} as its coefficients have it",
-        mix=fitted.MIX,
+        mix=blis_vectors.MIX,
         note="# total-kv-blocks are those that hold as many requests of mean length.\n"
         if windowed
         else "",
         blocks=kv_blocks,
-        otherwise=fitted.MIX if off <= worst_error else "",
+        otherwise=blis_vectors.MIX if off <= worst_error else "",
         off=f"{100 * off:.0f}",
         lost="".join(lost),
         choices=", ".join([f"{names[0]} to {names[len(steady) - 1]} (loads.csv)", *given]),
@@ -157,7 +156,7 @@ def run_script(
     )
 
 
-def vector_row(vector: fitted.BlisVector, replicas: int) -> dict[str, Any]:
+def vector_row(vector: blis_vectors.BlisVector, replicas: int) -> dict[str, Any]:
     """A line of ``loads.csv``: the vector by name, what it is for and what it is off by.
 
     Args:
@@ -233,26 +232,26 @@ def _named_loads(files: Sequence[Path]) -> list[Workload]:
     """Loads of files, under names that files and a shell may have."""
     loads = [load_workload(path) for path in files]
     loads = [replace(w, name=re.sub(r"[^A-Za-z0-9._-]+", "-", w.name)) for w in loads]
-    counts = Counter([fitted.MIX, *(load.name for load in loads)])
-    taken = (name for name, count in counts.items() if count > 1 or fitted.is_standard(name))
+    counts = Counter([blis_vectors.MIX, *(load.name for load in loads)])
+    taken = (name for name, count in counts.items() if count > 1 or blis_vectors.is_standard(name))
     twice = next(taken, None)
     if twice is not None:
         raise PinnError(
             f"--workload: the name {twice!r} is taken by another load, by a steady one or by that "
-            f"of all loads ({fitted.MIX}), and files are named after loads: rename the file"
+            f"of all loads ({blis_vectors.MIX}), and files are named after loads: rename the file"
         )
     return loads
 
 
 def _write_folder(
     configured: Configured, row: int, loads: list[Workload], out: Path, worst_error: float
-) -> list[fitted.BlisVector]:
-    described.check_expressible(configured.deployments[row])
-    blocks = described.blis_kv_blocks(
-        configured.deployments[row], fitted.typical_tokens(configured, row, loads)
+) -> list[blis_vectors.BlisVector]:
+    blis_model.check_expressible(configured.deployments[row])
+    blocks = blis_model.blis_kv_blocks(
+        configured.deployments[row], blis_vectors.typical_tokens(configured, row, loads)
     )
-    vectors = fitted.blis_vectors(configured, row, loads)
-    worst = fitted.worst_taken(vectors)
+    vectors = blis_vectors.blis_vectors(configured, row, loads)
+    worst = blis_vectors.worst_taken(vectors)
     if abs(worst.worst.error) > worst_error:
         raise PinnError(
             f"BLIS's formula would be off by {worst.worst} with the coefficients of {worst.load}, "
@@ -261,7 +260,7 @@ def _write_folder(
         )
     write_configuration(configured, row, vectors, blocks, out, worst_error)
     print(folder_name(configured, row))
-    steady = [v for v in vectors if fitted.is_standard(v.load)]
+    steady = [v for v in vectors if blis_vectors.is_standard(v.load)]
     named = {f"{len(steady)} steady loads": worst} | {v.load: v for v in vectors if v not in steady}
     for name, v in named.items():
         note = "overloaded: not written" if v.overloaded else f"worst batch {v.worst}"
@@ -269,9 +268,9 @@ def _write_folder(
     return vectors
 
 
-def _print_errors(found: list[list[fitted.BlisVector]]) -> None:
-    mixed = [v for vectors in found for v in vectors if v.load == fitted.MIX]
-    picked = [fitted.worst_taken(vectors) for vectors in found]
+def _print_errors(found: list[list[blis_vectors.BlisVector]]) -> None:
+    mixed = [v for vectors in found for v in vectors if v.load == blis_vectors.MIX]
+    picked = [blis_vectors.worst_taken(vectors) for vectors in found]
     for name, each in (("as run.sh picks", picked), ("one for all loads", mixed)):
         worst = max(each, key=lambda v: abs(v.worst.error))
         median = 100 * np.median([abs(v.worst.error) for v in each])

@@ -6,7 +6,7 @@ from itertools import chain
 
 import numpy as np
 
-from pinn.interface.exports import blis_features as formula
+from pinn.interface.exports import blis_features
 from pinn.interface.exports.blis_batches import Guard, Lengths, guard, request_lengths, step_us
 from pinn.interface.exports.blis_model import blis_model
 from pinn.interface.exports.configured import Configured
@@ -60,7 +60,7 @@ class Seen:
     """
 
     name: str
-    batches: formula.Timed
+    batches: blis_features.Timed
     mean_step_us: float
     lengths: Lengths
     decodes: float
@@ -141,14 +141,15 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
     steps = _steady_steps(as_blis.steps) if is_standard(workload.name) else as_blis.steps
     duration_us = steps["duration_s"] / MICROSECOND
     kept = np.linspace(0, len(duration_us) - 1, min(BATCHES, len(duration_us))).astype(int)
-    sums = formula.recorded_sums(steps)
-    chosen = formula.BlisSums(*(values[kept] for values in vars(sums).values()))
+    sums = blis_features.recorded_sums(steps)
+    chosen = blis_features.BlisSums(*(values[kept] for values in vars(sums).values()))
     model, overloaded = blis_model(latency.deployment), is_overloaded(as_blis)
     counts = sums.decode_requests
     return Seen(
         workload.name,
-        formula.Timed(
-            formula.blis_features(model, chosen.scaled(model.data_parallel)), duration_us[kept]
+        blis_features.Timed(
+            blis_features.blis_features(model, chosen.scaled(model.data_parallel)),
+            duration_us[kept],
         ),
         float(duration_us.mean()),
         mean_lengths([workload]),
@@ -246,7 +247,7 @@ class BlisVector:
 
     load: str
     alpha: tuple[float, float, float]
-    projection: formula.Projection
+    projection: blis_features.Projection
     mean_step_us: float
     lengths: Lengths
     decodes: float
@@ -328,7 +329,7 @@ def _vector(
     # random are at times more than that; the vector of few also serves one at a time.
     more = _CROWDED * taken[1] ** 0.5 if taken[0] > 1 else 0.0
     kept = guarded.within(taken[0], taken[1] + more) if deployment.model.moe else guarded
-    projection = formula.project(one.batches, kept.batches)
+    projection = blis_features.project(one.batches, kept.batches)
     beta = projection.beta
     errors, shapes = asked.batches.errors(beta), asked.shapes
     at = int(np.abs(errors).argmax())
@@ -363,7 +364,9 @@ def _together(seen: Sequence[Seen]) -> Seen:
         name: float(np.mean([getattr(one, name) for one in seen]))
         for name in ("mean_step_us", "decodes", "first_token_delay_us", "ttft_us", "shared")
     }
-    batches = formula.joined([one.batches[rows] for one, rows in zip(seen, places, strict=True)])
+    batches = blis_features.joined(
+        [one.batches[rows] for one, rows in zip(seen, places, strict=True)]
+    )
     middle = sorted((one.lengths for one in seen), key=lambda each: each.prompt)[len(seen) // 2]
     return Seen(MIX, batches, lengths=middle, overloaded=False, **mean)
 

@@ -110,8 +110,10 @@ class PromptGroups:
                 "shared and further tokens of a prompt must be 0 or more, got "
                 f"{written(self.shared_tokens)} and {written(self.question_tokens)}"
             )
+        # Not its length, which Python limits before this does.
+        different = self.groups * self.prompts_per_group
         check_size(
-            len(self), MOST_REQUESTS, "different prompts", "lower groups x prompts_per_group"
+            different, MOST_REQUESTS, "different prompts", "lower groups x prompts_per_group"
         )
 
 
