@@ -119,6 +119,7 @@ class KernelSurrogates:
             series = operator.axes[:1] if operator.name == "gemm" else operator.axes
             names = [c for c in (*operator.axes, *operator.shape) if c not in series]
             measured[operator.name] = MeasuredShapes.of(rows, names, series, operator.format_column)
+        screen.doing(f"fitting kernel surrogates: {exclude.slug()}, communication and mixers")
         return KernelSurrogates(
             **fitted,
             other_experts=OtherExperts.fit(kept.other_experts, kept.gpus, fitted["moe"]),

@@ -164,15 +164,15 @@ class Trials:
             return None
 
     def excess(self, rate_per_s: float, replicas: int = 1, routing: str = "") -> float:
-        """The worst latency as a share of its limit; infinite if given up, or for too many.
+        """The worst latency as a share of its limit; infinite if given up or too many to simulate.
 
         A server that falls behind exceeds them, too: it would only hold them as the load ends.
         """
-        load, alone = self.load.at(rate_per_s), self.candidate.engine
+        load = self.load.at(rate_per_s)
         if replicas > 1:
             run = self.fleet(load, replicas, routing)
         else:
-            run = self._simulate(load, alone, may_end=True)
+            run = self._simulate(load, self.candidate.engine, may_end=True)
         return np.inf if run is None else max(self.excess_of(run), backlog(run))
 
     def point(self, run: Run, rate_per_s: float, replicas: int = 1) -> Point:
