@@ -57,7 +57,7 @@ def _hint(hint: Any, names: dict[str, Any]) -> Any:
     holder = SimpleNamespace(__annotations__={"hint": hint})
     try:
         return get_type_hints(holder, names, include_extras=True)["hint"]
-    except Exception:
+    except (NameError, TypeError):  # names or subscripts that type checkers alone know
         return Any
 
 

@@ -5,10 +5,11 @@ import pandas as pd
 import pytest
 
 from pinn.coefficients.trained_network import Checkpoint, load_checkpoint, save_checkpoint
-from pinn.common.files import file_sha256
+from pinn.common.files import file_sha256, find_checkpoint
 from pinn.errors import PinnError
 from pinn.laboratory.panel import (
     BETTER,
+    NOISE_FILE,
     add_to_ledger,
     compare_panels,
     group_scores,
@@ -115,6 +116,15 @@ def test_noise_of_training_is_a_groups_own_over_seeds_but_not_less_than_its_sour
         {"deployments: a": 1.0, "deployments: b": 1.0, "deployments: c": 4.0, "judges: d": 3.0,
          "serving runs: e": 2.0}
     )  # fmt: skip
+
+
+def test_the_shipped_noise_is_of_the_groups_that_the_shipped_panel_has():
+    """So that no group takes the median for want of its own, which only another data set needs."""
+    beside = find_checkpoint().parent
+    shipped = pd.read_csv(beside / "pinn.panel.csv")
+    noise = pd.read_csv(beside / NOISE_FILE).set_index("group")["score"]
+    assert set(noise.index) == set(shipped["group"])
+    assert (noise > 0).all()
 
 
 def test_missing_predictions_and_other_groups_are_refused():
