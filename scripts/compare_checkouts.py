@@ -82,27 +82,31 @@ def _documents(text: str) -> list[Any]:
         return [json.loads(line) for line in text.splitlines()]
 
 
-def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Every number and text of nested values, with where it stands."""
+def leaves(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every number and text of nested values, and what holds them, with the keys on the way."""
     if not isinstance(value, dict | list):
         yield where, value
         return
-    yield f"{where} entries", len(value)
+    yield where, type(value)()
     for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-        yield from leaves(each, f"{where}.{key}")
+        yield from leaves(each, (*where, key))
 
 
 def differences(before: Any, after: Any) -> list[str]:
     """Every place where two nested values differ."""
     known, now = dict(leaves(before)), dict(leaves(after))
     return [
-        *(f"{where} on one side only" for where in known.keys() ^ now.keys()),
+        *(f"{_path(where)} on one side only" for where in known.keys() ^ now.keys()),
         *(
-            f"{where}: {value!r} and {now[where]!r}"
+            f"{_path(where)}: {value!r} and {now[where]!r}"
             for where, value in known.items()
             if where in now and not _same(value, now[where])
         ),
     ]
+
+
+def _path(where: tuple[Any, ...]) -> str:
+    return ".".join(map(str, where))
 
 
 def _same(before: Any, after: Any) -> bool:

@@ -237,19 +237,19 @@ def panel(
     )
 
     path = find_checkpoint(checkpoint)
+    other = None if against is None else read_frame(against, "write one with --out")
     if steps is not None and learned_steps(path, steps):
         typer.echo(f"{path} learned from {steps}: whole steps do not judge it", err=True)
     found = sum_up(panel_rows(path, judges, steps))
     scores = group_scores(found)
     if out is not None:
         write_frame(found, out, float_format="%.6g")
-    if against is None:
+    if other is None:
         typer.echo(panel_table(scores))
     else:
         seeds = find_checkpoint().with_name(NOISE_FILE)
         noise = read_frame(seeds, "scripts/training_noise.py writes it").set_index("group")["score"]
-        a = read_frame(against, "write one with --out")
-        table, verdict = compare_panels(a, found, noise)
+        table, verdict = compare_panels(other, found, noise)
         typer.echo(f"{panel_table(table)}\n\nB is {verdict}.")
     if ledger is not None:
         ledger_path = find_checkpoint().with_name("ledger.csv")
