@@ -11,8 +11,6 @@ square of log(beta / prior).
 The priors are not set to these medians: they would know kernels that an experiment leaves out.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +20,10 @@ import typer
 
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import sample_batches
-from pinn.physics.costs import step_costs
-from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.physics.step import STEP_FEATURES
 from pinn.specs.gpu import load_gpu
 from pinn.training.synthetic import catalog_deployments, synthetic_deployments
-from pinn.training.teacher import projected_parts
+from pinn.training.teacher import features_of_batches, projected_parts
 
 SEED = 2_000_003
 GPUS = "H100-SXM H200-SXM B200-SXM A100-SXM-80GB L40S"
@@ -38,18 +35,11 @@ def projected_betas(kernels: KernelSurrogates, gpus: list[str], draws: int) -> p
     deployments = catalog_deployments(draws, chips, SEED)
     deployments += synthetic_deployments(draws, chips, SEED)
     betas = projected_parts(kernels, deployments, SEED).sum(axis=1)
-    costs = step_costs(deployments)
-    occurs = np.array(
-        [
-            step_features(
-                costs.take(i), sample_batches(SEED + i).sums(d.model.window_tokens)
-            ).any(axis=0)
-            for i, d in enumerate(deployments)
-        ]
-    )  # fmt: skip
+    batches = [sample_batches(SEED + i) for i in range(len(deployments))]
+    occurs = features_of_batches(deployments, batches).any(axis=1)
     rows = []
-    for column, feature in enumerate(STEP_FEATURES.values()):
-        found = betas[occurs[:, column], column]
+    for feature, of_all, has in zip(STEP_FEATURES.values(), betas.T, occurs.T, strict=True):
+        found = of_all[has]
         above = found[found > 0]
         quantiles = np.quantile(found, (0.05, 0.5, 0.95)) if len(found) else [np.nan] * 3
         spread = np.sqrt(np.mean(np.log(above / feature.prior) ** 2)) if len(above) else np.nan

@@ -11,8 +11,6 @@ network. The second model's own kernels stay in, so these errors are lower than 
 model; they compare recipes, no more. They are summed up as the panel's are. About five minutes.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,18 +28,8 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.laboratory import panel
 from pinn.laboratory.methods import read_measured
-from pinn.laboratory.panel import (
-    DEPLOYMENTS,
-    ROW_COLUMNS,
-    RUNS,
-    RUNS_GPU,
-    group_scores,
-    of_scores,
-    read_panel_steps,
-    step_rows,
-    sum_up,
-)
 from pinn.laboratory.serving_runs import score_runs
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.model import ModelSpec
@@ -52,8 +40,9 @@ from pinn.training.run_scalars import RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows, simulate_rows
 from pinn.training.teacher import Teacher
 
-CONF = Path(__file__).parents[1] / "conf"
-KERNELS = Path(__file__).parents[1] / "checkpoints" / "kernels"
+ROOT = Path(__file__).parents[1]
+#: Columns of what is printed.
+SHOWN = ["group", "configurations", "rows", "tpot", "ttft", "score"]
 
 
 @dataclass(frozen=True)
@@ -69,34 +58,33 @@ class Judges:
         others = [one.deployment for one in (*self.runs, *self.steps)]
         return [*self.rows.deployments, *others]
 
-    def of(self, model: ModelSpec) -> Judges:
+    def of(self, model: ModelSpec) -> "Judges":
         """What was measured of a model and its near copies."""
         mine = np.array([is_near_copy(d.model, model) for d in self.rows.deployments])
-        return Judges(
-            self.rows.take(mine[self.rows.deployment]),
-            [run for run in self.runs if is_near_copy(run.deployment.model, model)],
-            [one for one in self.steps if is_near_copy(one.deployment.model, model)],
+        runs, steps = (
+            [one for one in every if is_near_copy(one.deployment.model, model)]
+            for every in (self.runs, self.steps)
         )
+        return Judges(self.rows.take(mine[self.rows.deployment]), runs, steps)
 
 
 def main(
     first: str, overrides: Annotated[list[str] | None, typer.Argument()] = None, second: str = ""
 ) -> None:
     """Print every second model's score, and that of all, under settings as train.py takes them."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = compose("train", overrides=overrides or [])
     measured = read_measured(config)
     path = os.environ.get("PINN_WHOLE_STEPS")
-    steps = read_panel_steps(Path(path)) if path else []
+    steps = panel.read_panel_steps(Path(path)) if path else []
     judges = Judges(measured.rows, measured.runs, steps)
     left_out = _named(measured.rows, first)
-    settings = instantiate(config.run_fit)
     tables = []
-    for model, found in inner_folds(settings, judges, left_out, second):
+    for model, found in inner_folds(instantiate(config.run_fit), judges, left_out, second):
         print(f"{model.name}: {len(found)} figures", flush=True)
         tables.append(found)
-    scores = group_scores(sum_up(pd.concat(tables, ignore_index=True).assign(half=np.nan)))
-    print(scores[["group", "configurations", "rows", "tpot", "ttft", "score"]].round(2).to_string())
+    rows = pd.concat(tables, ignore_index=True).assign(half=np.nan)
+    print(panel.group_scores(panel.sum_up(rows))[SHOWN].round(2).to_string())
 
 
 def inner_folds(
@@ -110,7 +98,9 @@ def inner_folds(
         first: Left out of everything.
         second: Part of the names of those left out of the fit; all others by default.
     """
-    kernels = KernelSurrogates.load(KERNELS / Exclusion(models=(first,)).slug())
+    kernels = KernelSurrogates.load(
+        ROOT / "checkpoints" / "kernels" / Exclusion(models=(first,)).slug()
+    )
     rows = without_model(judges.rows, first)
     judges = Judges(rows, judges.runs, judges.steps)
     for model in _seconds(judges, first, second):
@@ -122,14 +112,13 @@ def inner_folds(
 
 def _seconds(judges: Judges, first: ModelSpec, second: str) -> list[ModelSpec]:
     """Models to leave out, of near copies one; never a near copy of the first."""
+    models = {d.model.name: d.model for d in judges.deployments()}
     found: list[ModelSpec] = []
-    for deployment in judges.deployments():
-        model = deployment.model
-        if second in model.name and not any(is_near_copy(model, m) for m in (first, *found)):
+    for name, model in models.items():
+        if second in name and not any(is_near_copy(model, m) for m in (first, *found)):
             found.append(model)
     if not found:
-        names = sorted({d.model.name for d in judges.deployments()})
-        raise PinnError(f"--second {second!r} is part of none of {', '.join(names)}")
+        raise PinnError(f"--second {second!r} is part of none of {', '.join(sorted(models))}")
     return found
 
 
@@ -138,37 +127,32 @@ def _scored(teacher: Teacher, fit: RunFit, judges: Judges) -> pd.DataFrame:
     if len(judges.rows):
         tables.append(_deployments(teacher, fit, judges.rows))
     if judges.runs:
-        betas = teacher.betas([run.deployment for run in judges.runs])
+        deployments = [run.deployment for run in judges.runs]
+        betas = teacher.betas(deployments)
         latencies = [
-            LinearLatency(run.deployment, beta, fit.alpha)
-            for run, beta in zip(judges.runs, betas, strict=True)
+            LinearLatency(*each, fit.alpha) for each in zip(deployments, betas, strict=True)
         ]
         scores = score_runs(judges.runs, latencies, "composed steps")
-        tables.append(of_scores(scores.assign(gpu=RUNS_GPU), RUNS))
+        tables.append(panel.of_scores(scores.assign(gpu=panel.RUNS_GPU), panel.RUNS))
     if judges.steps:
         betas = teacher.betas([one.deployment for one in judges.steps])
-        tables += [step_rows(one, beta) for one, beta in zip(judges.steps, betas, strict=True)]
-    return pd.concat([table[list(ROW_COLUMNS)] for table in tables], ignore_index=True)
+        tables += map(panel.step_rows, judges.steps, betas)
+    return pd.concat([table[list(panel.ROW_COLUMNS)] for table in tables], ignore_index=True)
 
 
 def _deployments(teacher: Teacher, fit: RunFit, rows: ServingRows) -> pd.DataFrame:
     beta = teacher.betas(rows.deployments)
-    found = simulate_rows(rows, beta, np.tile(fit.alpha, (len(rows.deployments), 1)))
+    found = simulate_rows(rows, beta, np.tile(fit.alpha, (len(beta), 1)))
     each = [rows.deployments[i] for i in rows.deployment]
-    about = pd.DataFrame(
-        {
-            "group": [f"{DEPLOYMENTS}: {one.model.name}" for one in each],
-            "configuration": rows.deployment.astype(str),
-            "gpu": [one.gpu.name for one in each],
-        }
-    )
-    tables = [
-        about.assign(metric=name, measured_s=measured, predicted_s=predicted)
-        for name, measured, predicted in (
-            ("tpot", rows.tpot_s, found.tpot_s), ("ttft", rows.ttft_s, found.ttft_s)
-        )
-    ]  # fmt: skip
-    return pd.concat(tables, ignore_index=True)
+    about = pd.DataFrame({
+        "group": [f"{panel.DEPLOYMENTS}: {one.model.name}" for one in each],
+        "configuration": rows.deployment.astype(str),
+        "gpu": [one.gpu.name for one in each],
+    })  # fmt: skip
+    return pd.concat([
+        about.assign(metric="tpot", measured_s=rows.tpot_s, predicted_s=found.tpot_s),
+        about.assign(metric="ttft", measured_s=rows.ttft_s, predicted_s=found.ttft_s),
+    ])  # fmt: skip
 
 
 def _named(rows: ServingRows, part: str) -> ModelSpec:

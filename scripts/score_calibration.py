@@ -13,8 +13,6 @@ back, ``journeys`` known alphas through traces. ``--page`` writes each part's ta
 marks on that page, with the checkpoint that it is of. The last line of a part is one JSON document.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -22,15 +20,15 @@ from pathlib import Path
 
 import pandas as pd
 import typer
-from calibration_scores import deployments, prior_of, serving_runs, steps
+from calibration_scores import deployments, servers
 from page_parts import write_part
 
 from pinn.common.files import file_sha256, find_checkpoint
+from pinn.common.screen import Column, Grid
 
 # The files are written by what tests them.
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-FOLDERS = ("", "data/benchmarks", "training/calibration")
-sys.path[:0] = [str(TESTS / folder) for folder in FOLDERS]
+sys.path[:0] = [str(TESTS / each) for each in ("", "data/benchmarks", "training/calibration")]
 
 Scores = tuple[pd.DataFrame, dict[str, float]]
 
@@ -39,7 +37,7 @@ def round_trips(trials: int) -> Scores:
     """Known scalars through every kind of file, under the checkpoint's own prior."""
     from round_trips import score
 
-    table = score(prior_of, trials, workers=None)
+    table = score(servers.prior_of, trials, workers=None)
     return table, {name: float(table[name].min()) for name in ("off_within", "none_moved")}
 
 
@@ -47,28 +45,26 @@ def journeys(trials: int) -> Scores:
     """Known alphas through traces, under the same prior."""
     from journeys import DEPLOYMENT, score
 
-    table = score(prior_of(DEPLOYMENT), trials, workers=None)
+    table = score(servers.prior_of(DEPLOYMENT), trials, workers=None)
     return table, {"within": float(table["within"].mean())}
 
 
 def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
     """Medians and means together, all models and each left-out one."""
-    pairs = {
-        side: [f"{a:.1f} / {b:.1f}" for a, b in zip(table[f"{side}_median"], table[f"{side}_mean"],
-                                                   strict=True)]
-        for side in ("before", "after")
-    }  # fmt: skip
-    rest = table[["worse_draws", "covered", "width", "kept"]].round(1)
-    return pd.concat([table[["model", "figure"]], pd.DataFrame(pairs), rest], axis=1)
+    shown = table[["model", "figure"]].copy()
+    for side in ("before", "after"):
+        median, mean = (table[f"{side}_{name}"].map("{:.1f}".format) for name in ("median", "mean"))
+        shown[side] = median + " / " + mean
+    return shown.join(table[["worse_draws", "covered", "width", "kept"]].round(1))
 
 
 def shown_runs(_: pd.DataFrame, figures: dict[str, float]) -> pd.DataFrame:
     """Medians and worst pairs, the server whose loads contradict each other apart."""
-    sides = ("others", "apart")
     names = ("n", "before_median", "median", "worst")
-    rows = [{"servers": side} | {n: round(figures[f"{side}_{n}"], 2) for n in names}
-            for side in sides]  # fmt: skip
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {"servers": side} | {name: round(figures[f"{side}_{name}"], 2) for name in names}
+        for side in ("others", "apart")
+    )
 
 
 def as_it_is(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
@@ -78,9 +74,9 @@ def as_it_is(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
 
 #: Part -> its scores, and the table of them that a page shows.
 PARTS: dict[str, tuple[Callable[[int], Scores], Callable[..., pd.DataFrame]]] = {
-    "steps": (lambda _: steps.score(), as_it_is),
+    "steps": (lambda _: servers.score_steps(), as_it_is),
     "deployments": (lambda _: deployments.score(), shown_deployments),
-    "serving-runs": (lambda _: serving_runs.score(), shown_runs),
+    "serving-runs": (lambda _: servers.score_runs(), shown_runs),
     "round-trips": (round_trips, as_it_is),
     "journeys": (journeys, as_it_is),
 }
@@ -88,16 +84,11 @@ PARTS: dict[str, tuple[Callable[[int], Scores], Callable[..., pd.DataFrame]]] = 
 
 def markdown(shown: pd.DataFrame) -> str:
     """A part's table, with the checkpoint that it is of."""
-    numbers = [pd.api.types.is_numeric_dtype(shown[column]) for column in shown]
-    lines = [
-        f"| {' | '.join(str(column).replace('_', ' ') for column in shown)} |",
-        f"|{'|'.join('---:' if number else '---' for number in numbers)}|",
-        *(f"| {' | '.join('' if pd.isna(v) else f'{v}' for v in row)} |"
-          for row in shown.itertuples(index=False)),
-        "",
-        f"Checkpoint {file_sha256(find_checkpoint(None))[:12]}.",
-    ]  # fmt: skip
-    return "\n".join(lines)
+    is_number = pd.api.types.is_numeric_dtype
+    grid = Grid([Column(name.replace("_", " "), not is_number(shown[name])) for name in shown])
+    for row in shown.itertuples(index=False):
+        grid.add(*("" if pd.isna(value) else f"{value}" for value in row))
+    return f"{grid.markdown()}\n\nCheckpoint {file_sha256(find_checkpoint(None))[:12]}."
 
 
 def main(part: str, trials: int = 200, page: Path | None = None) -> None:

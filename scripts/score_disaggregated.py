@@ -7,12 +7,10 @@ Prints median / mean absolute percentage error and bias of TPOT and TTFT by engi
 whether decode ranks are data-parallel; each model left out, nothing fitted to these rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,17 +24,14 @@ from pinn.common.tables import write_frame
 from pinn.engines.deployment import Deployment
 from pinn.laboratory.engines import networks
 from pinn.laboratory.metrics import error_summary, error_text
-from pinn.physics.batch_sums import UniformBatches
-from pinn.physics.costs import step_costs
-from pinn.physics.step import step_features
+from pinn.planning.scout import step_seconds
 from pinn.server.benchmarks.inferencex import LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.catalog import load_model
-from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM
+from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM
 from pinn.training.data import silicon
 from pinn.training.data.deployments import observed_deployment
 from pinn.training.data.engine_deployments import copy_of_a_row
-from pinn.training.data.silicon import apply_filters, from_other_campaign
 
 # Reads the measured deployments of ``silicon_sample.csv`` with prefill and decode apart.
 #
@@ -56,16 +51,16 @@ _PLAIN_CACHE = ("h100_sxm", "h200_sxm")
 #: ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 names (not read again).
 _MACHINE_RANKS = 8
 #: ``--chunked-prefill-size`` of SGLang's aggregated scripts (``data/engines/launch_facts.csv``);
-#: the other servers' budget is their default.
+#: the budget of others, as of vLLM's servers, is their default.
 _CHUNKS = {
-    ("nvfp4", "b200_sxm"): "16384",
-    ("fp8_block", "b200_sxm"): "32768",
-    ("fp8_block", "h200_sxm"): "32768",
+    ("nvfp4", "b200_sxm"): 16384,
+    ("fp8_block", "b200_sxm"): 32768,
+    ("fp8_block", "h200_sxm"): 32768,
 }
-_SGLANG_TOKENS = "8192"
+_USUAL_TOKENS = 8192
 #: Rows whose requests waited for memory are no part of it, so any share will do that holds the
 #: others.
-_MEMORY_SHARE = "0.97"
+_MEMORY_SHARE = 0.97
 #: TensorRT-LLM's default ``max_num_tokens``, and what its scripts round a budget up to and have to
 #: spare: with no room for a prompt beside all decodes some would starve.
 _TRTLLM_TOKENS, _SPARE_TOKENS = 8192, 64
@@ -82,14 +77,13 @@ def without_workers(rows: pd.DataFrame) -> pd.Series:
 
 #: The rules in the order in which they are applied.
 DISAGGREGATED_FILTERS = {
-    "file of another campaign (harrli)": from_other_campaign,
+    "file of another campaign (harrli)": silicon.from_other_campaign,
     "copy of a measurement in another dump": copy_of_a_row,
     "number of servers not named": without_workers,
 }
 
 
-@dataclass(frozen=True)
-class MeasuredPools:
+class MeasuredPools(NamedTuple):
     """One row as something that can be simulated.
 
     Attributes:
@@ -105,11 +99,8 @@ class MeasuredPools:
     decode_workers: int
 
 
-def read_disaggregated(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+def read_disaggregated() -> tuple[pd.DataFrame, ReadReport]:
     """Read the rows whose pools are known.
-
-    Args:
-        path: ``silicon_sample.csv``; None for the installed package's.
 
     Returns:
         One row per load in SI units: ``row_id``, ``model``, ``gpu``, ``precision``, ``engine``,
@@ -120,13 +111,13 @@ def read_disaggregated(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepo
     Raises:
         PinnError: As :func:`pinn.training.data.silicon.read_silicon`.
     """
-    path, version = silicon.sample_file(path)
+    path, version = silicon.sample_file(None)
     raw = silicon.read_csv(path)
     chosen = raw[raw["mode"] == "disagg"]
     columns = [f"{pool}_{name}" for pool in POOLS for name in _LAYOUT]
     decoded = silicon.decode(chosen).join(chosen[columns])
     one_name = decoded["model"].replace("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1")
-    kept, dropped = apply_filters(decoded.assign(model=one_name), DISAGGREGATED_FILTERS)
+    kept, dropped = silicon.apply_filters(decoded.assign(model=one_name), DISAGGREGATED_FILTERS)
     named = silicon.named(kept.assign(tensor_parallel_size=kept["decode_tp_size"]))
     rows = named.astype(dict.fromkeys(columns, "int64")).reset_index(drop=True)
     refused = {"not prefill and decode apart": len(raw) - len(chosen), **dropped}
@@ -135,12 +126,8 @@ def read_disaggregated(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepo
 
 def measured_pools(row: pd.Series) -> MeasuredPools:
     """The pools of a row of :func:`read_disaggregated`."""
-    return MeasuredPools(
-        prefill=_server(row, "prefill"),
-        prefill_workers=int(row["prefill_num_workers"]),
-        decode=_server(row, "decode"),
-        decode_workers=int(row["decode_num_workers"]),
-    )
+    prefill, decode = ((_server(row, pool), int(row[f"{pool}_num_workers"])) for pool in POOLS)
+    return MeasuredPools(*prefill, *decode)
 
 
 def _server(row: pd.Series, pool: str) -> Deployment:
@@ -163,37 +150,28 @@ def _server(row: pd.Series, pool: str) -> Deployment:
         "engine_version": "",
         "kv_cache_dtype": "auto" if plain else "fp8",
         "enable_prefix_caching": "no",
+        "max_model_len": prompt + int(row["output_tokens"]) + _MODEL_LEN_MARGIN,
+        "max_num_batched_tokens": _USUAL_TOKENS,
+        "max_cudagraph_capture_size": 512,
     }
+    if row["engine"] in (SGLANG, TRTLLM):
+        flags |= {"gpu_memory_utilization": _MEMORY_SHARE, "cudagraph_padding": "yes"}
     if row["engine"] == SGLANG:
-        flags |= {
-            "max_num_batched_tokens": _CHUNKS.get((row["precision"], row["gpu"]), _SGLANG_TOKENS),
-            "max_cudagraph_capture_size": str(512 if tp >= 4 else 256),
-            "gpu_memory_utilization": _MEMORY_SHARE,
-            "cudagraph_padding": "yes",
-        }
+        budget = _CHUNKS.get((row["precision"], row["gpu"]), _USUAL_TOKENS)
+        flags["max_num_batched_tokens"] = budget
+        flags["max_cudagraph_capture_size"] = max(512 if tp >= 4 else 256, clients)
     elif row["engine"] == TRTLLM:
         room = -(-(clients + prompt + _SPARE_TOKENS) // _SPARE_TOKENS) * _SPARE_TOKENS
-        flags |= {
-            "max_num_batched_tokens": str(
-                room if "DeepSeek" in row["model"] else max(_TRTLLM_TOKENS, room)
-            ),
-            "max_cudagraph_capture_size": str(clients),
-            "gpu_memory_utilization": _MEMORY_SHARE,
-            "cudagraph_padding": "yes",
-        }
-    else:
-        flags |= {"max_num_batched_tokens": "8192", "max_cudagraph_capture_size": "512"}
+        if pool == "prefill":
+            room = max(_TRTLLM_TOKENS, prompt + _SPARE_TOKENS)
+        elif "DeepSeek" not in row["model"]:
+            room = max(_TRTLLM_TOKENS, room)
+        flags |= {"max_num_batched_tokens": room, "max_cudagraph_capture_size": clients}
     deployment = observed_deployment(flags)
-    serving = deployment.serving
-    longest = prompt + int(row["output_tokens"]) + _MODEL_LEN_MARGIN
-    changed: dict[str, Any] = {"max_model_len": longest}
     if row["engine"] == SGLANG and dp > _MACHINE_RANKS:
-        changed["moe_a2a_backend"] = DEEPEP
-    if row["engine"] != VLLM and pool == "decode":
-        changed["max_cudagraph_capture_size"] = max(share, serving.max_cudagraph_capture_size or 0)
-    if row["engine"] == TRTLLM and pool == "prefill":
-        changed["max_num_batched_tokens"] = max(_TRTLLM_TOKENS, prompt + _SPARE_TOKENS)
-    return replace(deployment, serving=replace(serving, **changed))
+        serving = replace(deployment.serving, moe_a2a_backend=DEEPEP)
+        deployment = replace(deployment, serving=serving)
+    return deployment
 
 
 def _spreads_experts(row: pd.Series, pool: str) -> bool:
@@ -226,8 +204,7 @@ _LENGTH = sum(LENGTH_RANGE) / 2
 _HALVINGS = 40
 
 
-@dataclass(frozen=True)
-class SteadyState:
+class SteadyState(NamedTuple):
     """Means of a benchmark's run.
 
     Attributes:
@@ -251,20 +228,19 @@ def score_pools(
         network: For models that no network learned from.
         left_out: Model -> the network that never saw its deployments.
     """
-    found = []
+    states = []
     for _, row in rows.iterrows():
-        measured = measured_pools(row)
-        chosen = left_out.get(measured.decode.model.name, network)
+        pools = measured_pools(row)
+        chosen = left_out.get(pools.decode.model.name, network)
         state = steady_state(
-            measured,
-            _latency(chosen, measured.prefill),
-            _latency(chosen, measured.decode),
+            pools,
+            *(_latency(chosen, each) for each in (pools.prefill, pools.decode)),
             clients=int(row["concurrency"]),
             prompt_tokens=_LENGTH * row["prompt_tokens"],
             output_tokens=_LENGTH * row["output_tokens"],
         )
-        found.append((state.tpot_s, state.ttft_s))
-    tpot_s, ttft_s = np.array(found).T
+        states.append(state)
+    tpot_s, ttft_s, _ = np.array(states).T
     return rows.assign(network_tpot_s=tpot_s, network_ttft_s=ttft_s)
 
 
@@ -302,13 +278,12 @@ def steady_state(
     least, most = 0.0, clients / ranks
     for _ in range(_HALVINGS):
         batch = (least + most) / 2
-        answer_s = output_tokens * _decode_seconds(decode, batch, context)
+        step_s = _decode_seconds(decode, batch, context)
+        answer_s = output_tokens * step_s
         if rate_per_s(answer_s) * answer_s / ranks > batch:
             least = batch
         else:
             most = batch
-    step_s = _decode_seconds(decode, batch, context)
-    answer_s = output_tokens * step_s
     later_s = clients / rate_per_s(answer_s) - answer_s
     first_s = max(prompt_s, clients / 2 / prompts_per_s)
     share = 1 / PROMPTS_PER_CONCURRENCY
@@ -335,44 +310,30 @@ def _prompt_seconds(latency: LinearLatency, requests: float, tokens: float) -> f
     """A step of whole prompts, or the sum of the steps that a prompt beyond the budget takes."""
     budget = latency.deployment.recipe.token_budget
     cuts = np.arange(0.0, tokens, budget)
-    chunks = np.minimum(tokens - cuts, budget)
-    zeros = np.zeros(len(cuts))
-    batches = UniformBatches(zeros, zeros, zeros + requests, chunks, cuts)
-    return float(_seconds(latency, batches).sum())
+    chunks = {"prefill_tokens": np.minimum(tokens - cuts, budget), "prefill_cached": cuts}
+    return float(step_seconds(latency, prefill_requests=requests, **chunks).sum())
 
 
 def _decode_seconds(latency: LinearLatency, batch: float, context: float) -> float:
     """A decode step; no fewer than one request runs in a step."""
-    none = np.zeros(1)
-    batches = UniformBatches(none + max(batch, 1.0), none + context, none, none, none)
-    return float(_seconds(latency, batches)[0])
-
-
-def _seconds(latency: LinearLatency, batches: UniformBatches) -> np.ndarray:
-    deployment = latency.deployment
-    sums = batches.sums(deployment.model.window_tokens)
-    return step_features(step_costs([deployment] * len(batches)), sums) @ latency.beta
+    requests = np.array([max(batch, 1.0)])
+    return step_seconds(latency, decode_requests=requests, decode_context=context).item()
 
 
 def pools_table(scores: pd.DataFrame) -> str:
     """Errors as Markdown: a line for all, each engine, and each kind of its decode servers."""
-    spread = np.where(scores["decode_attention_dp_size"] > 1, "DP", "TP")
-    whole = scores.assign(decode=spread)
+    by = ["engine", "model", "gpu", "decode"]
+    kinds = scores.assign(decode=np.where(scores["decode_attention_dp_size"] > 1, "DP", "TP"))
+    engines = kinds.assign(model="all", gpu="all", decode="all")
     grid = Grid.of("engine", "model", "GPU", "decode ranks", "rows", "TPOT", "TTFT", text=4)
-    grid.add("all", "all", "all", "all", *_cells(whole))
-    for engine, part in whole.groupby("engine"):
-        grid.add(str(engine), "all", "all", "all", *_cells(part))
-    for key, part in whole.groupby(["engine", "model", "gpu", "decode"]):
-        grid.add(*map(str, key), *_cells(part))
+    for table in (engines.assign(engine="all"), engines, kinds):
+        for key, part in table.groupby(by):
+            measured, predicted = (
+                part[[f"{name}tpot_s", f"{name}ttft_s"]].to_numpy().T for name in ("", "network_")
+            )
+            errors = map(error_summary, predicted, measured)
+            grid.add(*map(str, key), str(len(part)), *map(error_text, errors))
     return grid.markdown()
-
-
-def _cells(part: pd.DataFrame) -> list[str]:
-    cells = [str(len(part))]
-    for metric in ("tpot_s", "ttft_s"):
-        found = error_summary(part[f"network_{metric}"].to_numpy(), part[metric].to_numpy())
-        cells.append(error_text(found))
-    return cells
 
 
 def main(every: int = 1, checkpoint: Path | None = None, out: Path | None = None) -> None:

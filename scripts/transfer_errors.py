@@ -12,9 +12,8 @@ training did not draw, and prints absolute relative errors of whole steps:
 - both together: the checkpoint's betas, against the composed step with its overheads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -27,22 +26,12 @@ from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import compose_many
 from pinn.kernels.exclusion import Exclusion
 from pinn.physics.batch_sums import sample_batches
-from pinn.physics.costs import step_costs
 from pinn.physics.descriptors import embed
-from pinn.physics.step import step_features
-from pinn.specs.gpu import GpuSpec, load_gpu
-from pinn.specs.model import ModelSpec
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
-from pinn.training.synthetic import (
-    TAUGHT_RELEASE,
-    WEIGHTS_SHARE,
-    catalog_models,
-    started,
-    synthetic_deployments,
-    weight_bytes,
-)
-from pinn.training.teacher import projected_parts, saved_scalars
+from pinn.training.synthetic import TAUGHT_RELEASE, catalog_models, started, synthetic_deployments
+from pinn.training.teacher import features_of_batches, projected_parts, saved_scalars
 
 #: Deployments and batches of training are drawn with small seeds.
 SEED = 1_000_003
@@ -50,17 +39,14 @@ SEED = 1_000_003
 
 def catalogued(gpus: Sequence[str]) -> list[Deployment]:
     """Every model whose steps are composed, by itself on the fewest of each GPU, where any do."""
-    found = (_smallest(model, load_gpu(gpu)) for model in catalog_models() for gpu in gpus)
-    return [deployment for deployment in found if deployment is not None]
-
-
-def _smallest(model: ModelSpec, gpu: GpuSpec) -> Deployment | None:
-    for ranks in (1, 2, 4, 8):
-        flags = ServingSpec(tensor_parallel_size=ranks, engine_version=TAUGHT_RELEASE)
-        found = started(model, gpu, flags)
-        if found is not None and weight_bytes(found) <= WEIGHTS_SHARE * gpu.memory_bytes:
-            return found
-    return None
+    found = []
+    for model, gpu in product(catalog_models(), map(load_gpu, gpus)):
+        for ranks in (1, 2, 4, 8):
+            flags = ServingSpec(tensor_parallel_size=ranks, engine_version=TAUGHT_RELEASE)
+            if (placed := started(model, gpu, flags)) is not None:
+                found.append(placed)
+                break
+    return found
 
 
 def errors(
@@ -71,26 +57,18 @@ def errors(
     scalars = saved_scalars(checkpoint.metadata["scalars"])
     settings = KernelSettings(released=str(released), cache="cache", gpus=())
     kernels = fitted_surrogates(settings, Exclusion())
-    count = len(deployments)
-    batches = [sample_batches(SEED + i) for i in range(count)]
-    costs = step_costs(deployments)
-    features = np.stack(
-        [
-            step_features(costs.take(i), b.sums(d.model.window_tokens))
-            for i, (d, b) in enumerate(zip(deployments, batches, strict=True))
-        ]
-    )
+    batches = [sample_batches(SEED + i) for i in range(len(deployments))]
+    features = features_of_batches(deployments, batches)
     parts = compose_many(kernels, deployments, batches)
-    projected = projected_parts(kernels, deployments, SEED + count)
+    projected = projected_parts(kernels, deployments, SEED + len(deployments))
     betas, _ = checkpoint.network.coefficients(*embed(deployments))
     network = np.einsum("mnf,mf->mn", features, betas)
     teacher = np.einsum("mnf,mf->mn", features, scalars.betas(projected))
     basis = np.einsum("mnf,mof->mn", features, projected)
-    composed = scalars.step_seconds(parts, features)
     compared = {
         "basis against composed kernels": basis / parts.sum(axis=-1),
         "network against teacher": network / teacher,
-        "network against composed steps": network / composed,
+        "network against composed steps": network / scalars.step_seconds(parts, features),
     }
     sizes = {name: 100 * np.abs(ratio - 1).ravel() for name, ratio in compared.items()}
     table = [(n, s.size, np.median(s), s.mean(), np.quantile(s, 0.9)) for n, s in sizes.items()]
@@ -106,11 +84,9 @@ def main(
 ) -> None:
     """Print the table: of so many synthetic deployments, or of every known model instead."""
     torch.set_num_threads(1)
-    if catalog:
-        deployments = catalogued(gpus.split())
-    else:
-        chips = [load_gpu(name) for name in gpus.split()]
-        deployments = synthetic_deployments(synthetic, chips, SEED)
+    names = gpus.split()
+    drawn = () if catalog else synthetic_deployments(synthetic, list(map(load_gpu, names)), SEED)
+    deployments = catalogued(names) if catalog else drawn
     print(errors(checkpoint, released, deployments).round(2).to_string(index=False))
 
 

@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import lightning
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from pinn.coefficients.coefficient_network import CoefficientNetwork, log_huber
-from pinn.physics.costs import step_costs
 from pinn.physics.descriptors import embed
-from pinn.physics.step import step_features
 from pinn.training.composed import ComposedSteps
-from pinn.training.teacher import FEATURE_GROUPS, Scalars, group_seconds
+from pinn.training.teacher import FEATURE_GROUPS, Scalars, features_of_batches, group_seconds
 
 
 @dataclass(frozen=True)
@@ -70,15 +67,7 @@ class DistillationRows(NamedTuple):
 def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRows:
     """Features and times of composed steps, overheads included."""
     free, rates = embed(steps.deployments)
-    costs = step_costs(steps.deployments)
-    features = np.stack(
-        [
-            step_features(costs.take(i), batches.sums(deployment.model.window_tokens))
-            for i, (deployment, batches) in enumerate(
-                zip(steps.deployments, steps.batches, strict=True)
-            )
-        ]
-    )
+    features = features_of_batches(steps.deployments, steps.batches)
     seconds = group_seconds(scalars, steps.parts, features)
     return DistillationRows(
         torch.tensor(free),

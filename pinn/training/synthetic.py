@@ -115,21 +115,14 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
         moe_backend=as_in_tables(gpu),
         engine_version=TAUGHT_RELEASE,
     )
-    return _fitting(started(model, gpu, serving))
-
-
-def _fitting(deployment: Deployment | None) -> Deployment | None:
-    """The deployment where its weights fit; None where they do not, or it does not start."""
-    if deployment is None:
-        return None
-    room = WEIGHTS_SHARE * deployment.gpu.memory_bytes
-    return deployment if weight_bytes(deployment) <= room else None
+    return started(model, gpu, serving)
 
 
 def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment | None:
     """The deployment, with whole experts where its own cannot be cut; None where neither starts.
 
-    The newest release is asked: ``TAUGHT_RELEASE`` sets defaults, and a later model has them too.
+    None, too, where its weights do not fit. The newest release is asked: ``TAUGHT_RELEASE`` sets
+    defaults, and a later model has them too.
     """
     spread = [replace(serving, enable_expert_parallel=True)] if model.moe is not None else []
     for flags in (serving, *spread):
@@ -137,7 +130,8 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
             Deployment(model, gpu, replace(flags, engine_version=""))
         except PinnError:
             continue
-        return Deployment(model, gpu, flags, force=True)
+        found = Deployment(model, gpu, flags, force=True)
+        return found if weight_bytes(found) <= WEIGHTS_SHARE * gpu.memory_bytes else None
     return None
 
 
@@ -309,7 +303,7 @@ def catalog_deployments(
             )
         except PinnError:
             continue
-        deployment = _fitting(started(served, gpu, serving))
+        deployment = started(served, gpu, serving)
         if deployment is not None:
             found += by_all_kernels(deployment)
     return found

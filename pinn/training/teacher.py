@@ -12,7 +12,7 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.kernels.composition import COMPOSED_PARTS, compose_many
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.physics.batch_sums import sample_batches
+from pinn.physics.batch_sums import UniformBatches, sample_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.physics.step_values import Overhead
@@ -226,14 +226,18 @@ def projected_parts(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int = 0
 ) -> Float[np.ndarray, "n operators features"]:
     """Betas of each part of ``n`` deployments' steps, fitted to 96 composed batches each."""
-    costs = step_costs(deployments)
     batches = [sample_batches(seed + i) for i in range(len(deployments))]
     parts = compose_many(kernels, deployments, batches)
+    return np.array(list(map(project, features_of_batches(deployments, batches), parts)))
+
+
+def features_of_batches(
+    deployments: Sequence[Deployment], batches: Sequence[UniformBatches]
+) -> Float[np.ndarray, "m n features"]:
+    """Step features of ``n`` batches of each of ``m`` deployments."""
+    costs, each = step_costs(deployments), enumerate(zip(deployments, batches, strict=True))
     return np.array(
-        [
-            project(step_features(costs.take(i), b.sums(d.model.window_tokens)), parts[i])
-            for i, (d, b) in enumerate(zip(deployments, batches, strict=True))
-        ]
+        [step_features(costs.take(i), b.sums(d.model.window_tokens)) for i, (d, b) in each]
     )
 
 

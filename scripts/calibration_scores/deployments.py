@@ -10,6 +10,7 @@ intervals did best on the other models' groups. Batches are those of the network
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +19,8 @@ from jaxtyping import Bool, Float, Int
 
 from calibration_scores.left_out import LeftOut, read_left_out
 from pinn.coefficients.intervals import NORMAL_QUANTILE
+from pinn.server.calibration import posterior
 from pinn.server.calibration.calibrate import is_kept, judge, judge_likelihood
-from pinn.server.calibration.posterior import (
-    TIME_NOISE,
-    TTFT_NOISE,
-    Posterior,
-    fit_posterior,
-)
 from pinn.server.calibration.prior import SCALAR_SPREADS, SCALARS, Prior, assumed_prior
 
 _CONCURRENCIES = (4, 16, 64)
@@ -45,6 +41,8 @@ _START, _LEAST_GAIN, _SEARCH_ROUNDS = (*[0.5] * len(SCALARS), 0.03, 0.09), 1e-3,
 _BEYOND = 0.1
 
 _FIGURES = ("tpot", "ttft")
+
+Figures = Float[np.ndarray, "rows figures"]
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,9 @@ class Settings:
         return dict(zip(SCALARS, self.values, strict=False))
 
     @property
-    def noise(self) -> tuple[float, float]:
+    def noise(self) -> tuple[float, ...]:
         """Of TPOT and of TTFT."""
-        return self.values[-2], self.values[-1]
+        return self.values[-2:]
 
     def __str__(self) -> str:
         """Spreads and noise in words."""
@@ -79,13 +77,13 @@ class Settings:
 
 
 #: What is released.
-_IN_USE = Settings((*SCALAR_SPREADS.values(), TIME_NOISE, TTFT_NOISE))
+_IN_USE = Settings((*SCALAR_SPREADS.values(), posterior.TIME_NOISE, posterior.TTFT_NOISE))
 
 
 def score() -> tuple[pd.DataFrame, dict[str, float]]:
     """Median and mean errors (%) before and after, by model, and the coverage of intervals."""
     data = read_left_out()
-    draws = all_draws(data)
+    draws = list(all_draws(data))
     search = Search(data, draws)
     of_model = np.array([data.model[d.train[0]] for d in draws])
     print(f"{len({d.group for d in draws})} groups, {len(draws)} draws; in use: {_IN_USE}")
@@ -93,53 +91,46 @@ def score() -> tuple[pd.DataFrame, dict[str, float]]:
     for model in np.unique(of_model):
         chosen = search.best(of_model != model)
         print(f"  chosen without {model!s}: {chosen}")
-        parts += [scored(d, data, chosen) for d, m in zip(draws, of_model, strict=True)
-                  if m == model]  # fmt: skip
+        parts += [scored(draws[i], data, chosen) for i in np.flatnonzero(of_model == model)]
     print(f"  chosen on all: {search.best(np.ones(len(draws), bool))}")
     rows = pd.concat(parts, ignore_index=True)
     table = pd.DataFrame(
-        [
-            summary(part[part["figure"] == figure]) | {"model": name, "figure": figure}
-            for name, part in [("all", rows), *rows.groupby("model")]
-            for figure in _FIGURES
-        ]
+        {"model": name, "figure": figure} | summary(part[part["figure"] == figure])
+        for name, part in [("all", rows), *rows.groupby("model")]
+        for figure in _FIGURES
     )
-    table = table[["model", "figure", *[c for c in table if c not in ("model", "figure")]]]
     return table, summary(rows[rows["figure"] == "tpot"])
 
 
-def all_draws(data: LeftOut) -> list[Draw]:
+def all_draws(data: LeftOut) -> Iterator[Draw]:
     """Every group's draws."""
     table = data.observations
     group = table.groupby(_GROUP, sort=False).ngroup().to_numpy()
     rng = np.random.default_rng(_SEED)
-    found = []
     for number in np.flatnonzero(np.bincount(group) >= _LEAST_ROWS):
         rows = np.flatnonzero(group == number)
         choices = [np.array(c) for c in _choices(table.iloc[rows], rows)]
         if len(choices) > _DRAWS:
             choices = [choices[i] for i in rng.choice(len(choices), _DRAWS, replace=False)]
-        found += [Draw(int(number), c, np.setdiff1d(rows, c)) for c in choices]
-    return found
+        yield from (Draw(int(number), c, np.setdiff1d(rows, c)) for c in choices)
 
 
-def _choices(table: pd.DataFrame, rows: np.ndarray) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = []
+def _choices(table: pd.DataFrame, rows: np.ndarray) -> Iterator[tuple[int, ...]]:
     for _, part in table.assign(row=rows).groupby(["prompt_tokens", "output_tokens"]):
-        at: list[int] = []
-        left = sorted(part["concurrency"].unique())
+        left = dict(list(part.groupby("concurrency")["row"]))
         if len(left) < len(_CONCURRENCIES):
             continue
+        nearest = []
         for wanted in _CONCURRENCIES:
-            at.append(min(left, key=lambda c: abs(np.log(c / wanted))))
-            left.remove(at[-1])
-        found += itertools.product(*(part.loc[part["concurrency"] == c, "row"] for c in at))
-    return found
+            nearest.append(left.pop(min(left, key=lambda c: abs(np.log(c / wanted)))))
+        yield from itertools.product(*nearest)
 
 
-def calibrated(rows: Int[np.ndarray, " rows"], data: LeftOut, settings: Settings) -> Posterior:
+def calibrated(
+    rows: Int[np.ndarray, " rows"], data: LeftOut, settings: Settings
+) -> posterior.Posterior:
     """The posterior of some rows."""
-    return fit_posterior(
+    return posterior.fit_posterior(
         _prior(rows[0], data, settings),
         data.features[rows].reshape(2 * len(rows), -1),
         data.measured[rows].ravel(),
@@ -149,23 +140,16 @@ def calibrated(rows: Int[np.ndarray, " rows"], data: LeftOut, settings: Settings
 
 
 def _prior(row: int, data: LeftOut, settings: Settings) -> Prior:
-    own, known = data.doubt(row)
-    return assumed_prior(data.base[row], own, known, settings.spreads)
+    return assumed_prior(data.base[row], *data.doubts[row], settings.spreads)
 
 
 def _log_errors(
-    rows: np.ndarray, data: LeftOut, mean: np.ndarray
-) -> Float[np.ndarray, "rows figures"]:
-    predicted = data.features[rows] @ mean + data.offset[rows]
-    return np.log(predicted / data.measured[rows])
-
-
-def _spreads(
-    rows: np.ndarray, data: LeftOut, found: Posterior | Prior, settings: Settings
-) -> Float[np.ndarray, "rows figures"]:
-    flat = data.features[rows].reshape(2 * len(rows), -1)
-    spread = found.spread(flat).reshape(len(rows), 2)
-    return np.hypot(spread, settings.noise)
+    rows: np.ndarray, data: LeftOut, found: Prior, settings: Settings
+) -> tuple[Figures, Figures]:
+    """Log errors of some rows' figures, and how far they are said to be off."""
+    predicted = data.features[rows] @ found.mean + data.offset[rows]
+    spread = found.spread(data.features[rows].reshape(2 * len(rows), -1)).reshape(len(rows), 2)
+    return np.log(predicted / data.measured[rows]), np.hypot(spread, settings.noise)
 
 
 class Search:
@@ -187,14 +171,13 @@ class Search:
         value = self._value(at, use)
         for _ in range(_SEARCH_ROUNDS):
             start = value
-            for i, grid in enumerate(_GRIDS):
-                for way in (grid[::-1], grid):
-                    for tried in way[way.index(at.values[i]) + 1 :]:
-                        other = Settings((*at.values[:i], tried, *at.values[i + 1 :]))
-                        found = self._value(other, use)
-                        if found >= value:
-                            break
-                        at, value = other, found
+            for i, way in ((i, way) for i, grid in enumerate(_GRIDS) for way in (grid[::-1], grid)):
+                for tried in way[way.index(at.values[i]) + 1 :]:
+                    other = Settings((*at.values[:i], tried, *at.values[i + 1 :]))
+                    found = self._value(other, use)
+                    if found >= value:
+                        break
+                    at, value = other, found
             if start - value < _LEAST_GAIN:
                 break
         return at
@@ -208,60 +191,51 @@ class Search:
 
     def _score(self, draw: Draw, settings: Settings) -> Float[np.ndarray, " figures"]:
         found = calibrated(draw.train, self.data, settings)
-        half = NORMAL_QUANTILE * _spreads(draw.test, self.data, found, settings)
-        beyond = np.abs(_log_errors(draw.test, self.data, found.mean)) - half
-        return (2 * half + 2 / _BEYOND * np.maximum(beyond, 0.0)).mean(axis=0)
+        errors, spread = _log_errors(draw.test, self.data, found, settings)
+        half = NORMAL_QUANTILE * spread
+        beyond = np.maximum(np.abs(errors) - half, 0.0)
+        return (2 * half + 2 / _BEYOND * beyond).mean(axis=0)
 
 
 def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
     """Errors and intervals of a draw's other rows; what is not better left out is not kept."""
     prior = _prior(draw.train[0], data, settings)
     kept = _is_kept(draw, data, settings, prior)
-    found = calibrated(draw.train, data, settings)
-    used = found if kept else prior
-    after = _log_errors(draw.test, data, used.mean)
-    half = NORMAL_QUANTILE * _spreads(draw.test, data, used, settings)
-    start = _log_errors(draw.test, data, data.base[draw.train[0]])
-    tables = [
-        pd.DataFrame({
-            "group": draw.group, "draw": str(draw.train), "figure": figure, "kept": kept,
-            "model": data.model[draw.test], "before": np.abs(np.expm1(start[:, i])),
-            "after": np.abs(np.expm1(after[:, i])), "covered": np.abs(after[:, i]) <= half[:, i],
-            "width": 2 * np.sinh(half[:, i]),
-        })
-        for i, figure in enumerate(_FIGURES)
-    ]  # fmt: skip
-    return pd.concat(tables)
+    used = calibrated(draw.train, data, settings) if kept else prior
+    before, _ = _log_errors(draw.test, data, prior, settings)
+    after, spread = _log_errors(draw.test, data, used, settings)
+    half = NORMAL_QUANTILE * spread
+    return pd.DataFrame({
+        "group": draw.group, "draw": str(draw.train), "kept": kept,
+        "figure": np.repeat(_FIGURES, len(draw.test)), "model": np.tile(data.model[draw.test], 2),
+        "before": np.abs(np.expm1(before.T.ravel())), "after": np.abs(np.expm1(after.T.ravel())),
+        "covered": (np.abs(after) <= half).T.ravel(), "width": 2 * np.sinh(half.T.ravel()),
+    })  # fmt: skip
 
 
 def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> bool:
     """Whether what two of the rows teach is better for the third, as a calibration is judged."""
-    errors, spreads = [], []
+    alone = []
     for row in draw.train:
         found = calibrated(draw.train[draw.train != row], data, settings)
-        alone = np.array([row])
-        errors.append(_log_errors(alone, data, found.mean)[0])
-        spreads.append(_spreads(alone, data, found, settings)[0])
-    before = _log_errors(draw.train, data, prior.mean)
-    before_spread = _spreads(draw.train, data, prior, settings)
-    noise = np.array(settings.noise)
-    return is_kept([
-        judge("", (before / noise).ravel(), np.ravel(errors / noise)),
-        judge_likelihood("", before.ravel(), before_spread.ravel(), np.ravel(errors),
-                         np.ravel(spreads)),
-    ])  # fmt: skip
+        alone.append(_log_errors(np.array([row]), data, found, settings))
+    after, after_spread = np.concatenate(alone, axis=1)
+    before, before_spread = _log_errors(draw.train, data, prior, settings)
+    errors = [np.ravel(each / settings.noise) for each in (before, after)]
+    both = map(np.ravel, (before, before_spread, after, after_spread))
+    return is_kept([judge("", *errors), judge_likelihood("", *both)])
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
     """Percentages over all draws' rows; a draw is worse by its mean error."""
-    of_draw = rows.groupby(["group", "draw"])[["before", "after"]].mean()
-    return {
-        "before_median": 100 * rows["before"].median(),
-        "before_mean": 100 * rows["before"].mean(),
-        "after_median": 100 * rows["after"].median(),
-        "after_mean": 100 * rows["after"].mean(),
-        "worse_draws": 100 * float((of_draw["after"] - of_draw["before"] > 0.02).mean()),
-        "covered": 100 * float(rows["covered"].mean()),
-        "width": 100 * rows["width"].median(),
-        "kept": 100 * float(rows.groupby(["group", "draw"])["kept"].first().mean()),
+    of_draw = rows.groupby(["group", "draw"])[["before", "after", "kept"]].mean()
+    shares = {
+        f"{side}_{name}": rows[side].agg(name)
+        for side in ("before", "after")
+        for name in ("median", "mean")
     }
+    shares["worse_draws"] = (of_draw["after"] - of_draw["before"] > 0.02).mean()
+    shares["covered"] = rows["covered"].mean()
+    shares["width"] = rows["width"].median()
+    shares["kept"] = of_draw["kept"].mean()
+    return {name: 100 * float(share) for name, share in shares.items()}

@@ -25,10 +25,8 @@ from pinn.coefficients.step_interval import gpu_is_known, step_half_width
 from pinn.coefficients.surrogate import Surrogate
 from pinn.kernels.composition import compose_many
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.physics.costs import step_costs
-from pinn.physics.step import step_features
 from pinn.specs.gpu import list_gpus, load_gpu
-from pinn.training.teacher import saved_scalars
+from pinn.training.teacher import features_of_batches, saved_scalars
 
 #: No interval reaches less far, so none is computed for cells that differ less.
 SLOWER = 1.025
@@ -57,13 +55,7 @@ def allowed_ratio(cell: Cell) -> float:
 def features(keys) -> np.ndarray:
     """Step features, ``[keys, batches, features]``."""
     chosen = [deployments()[key] for key in keys]
-    costs, steps = step_costs(chosen), batches()
-    return np.stack(
-        [
-            step_features(costs.take(i), steps.sums(d.model.window_tokens))
-            for i, d in enumerate(chosen)
-        ]
-    )
+    return features_of_batches(chosen, [batches()] * len(chosen))
 
 
 def named(c: Cell) -> tuple:

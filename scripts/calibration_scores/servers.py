@@ -1,0 +1,222 @@
+"""Servers of public data, calibrated to some of it and scored on the rest.
+
+The step summaries of one server: later time, other loads, and a prompt nobody sent. Measured
+serving runs: one load of a server calibrates, its other loads are scored. All starts from the
+checkpoint in use, which learned from runs of the same models (of a model that has a network of its
+own left out, from that one).
+"""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from calibration_scores.left_out import left_out_network
+from pinn.coefficients.intervals import NORMAL_QUANTILE
+from pinn.coefficients.surrogate import Surrogate, batch_work
+from pinn.common.files import find_checkpoint
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.physics.step import step_features
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, SharedPrefix
+from pinn.server.calibration import calibrate
+from pinn.server.calibration.benchmarks import calibrate_to_benchmarks, simulated_rows
+from pinn.server.calibration.calibrate import BetaSettings, Intervals
+from pinn.server.calibration.posterior import Posterior
+from pinn.server.calibration.prior import Prior, all_features, checkpoint_prior
+from pinn.server.traces.ingestion import ingest_steps
+from pinn.server.traces.trace_tables import Target
+from pinn.specs.batch import parse_batch
+from pinn.specs.serving import ServingSpec
+from pinn.training.data.measured_runs import PROMPT_RANGE, MeasuredRun, read_measured_runs
+from pinn.training.data.serving_runs import workload
+
+
+def prior_of(deployment: Deployment, network: Path | None = None) -> Prior:
+    """The checkpoint's own prior of a deployment, around another network's coefficients if given.
+
+    Raises:
+        PinnError: If the checkpoint has no intervals.
+    """
+    checkpoint = find_checkpoint(None)
+    coefficients = Surrogate.load(network or checkpoint).coefficients([deployment])
+    prior, missing = checkpoint_prior(checkpoint, deployment, coefficients)
+    if missing:
+        raise PinnError(missing)
+    return prior
+
+
+# Public step summaries.
+
+#: Server of the public run.
+_TARGET = Target(
+    "codellama/CodeLlama-34b-Instruct-hf",
+    "H100",
+    ServingSpec(tensor_parallel_size=2, max_num_batched_tokens=2048, max_num_seqs=128),
+)
+
+_SEEDS, _PROMPT_SEEDS = 5, 10
+_PROMPT = "1 prefill 4000 @ 0"
+
+
+def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
+    """The public run's server, its intervals and the checkpoint's prior.
+
+    Raises:
+        PinnError: If PINN_STEPS_DIR names no folder with the file.
+    """
+    folder = os.environ.get("PINN_STEPS_DIR", "")
+    found = sorted(Path(folder).glob("*codellama*.parquet")) if folder else []
+    if not found:
+        raise PinnError("no step summaries: set PINN_STEPS_DIR to their folder")
+    with tempfile.TemporaryDirectory() as scratch:
+        traces = ingest_steps(found[0], Path(scratch) / "tables", _TARGET)
+        deployment = traces.deployment()
+        intervals = calibrate.read_intervals(traces, deployment)
+    return deployment, intervals, prior_of(deployment)
+
+
+def score_steps() -> tuple[pd.DataFrame, dict[str, float]]:
+    """Median errors (%) and how far an unseen prompt's time moves, over its stated half-width."""
+    deployment, intervals, prior = read_public_steps()
+    later = (("windows", 50), ("windows", 500), ("singles", None), ("both", 50), ("both", 500))
+    prompt = all_features(step_features(*batch_work(deployment, [parse_batch(_PROMPT)])))
+    moves = [
+        {
+            "fitted": f"{kind}, {budget}",
+            "tested": f"move of {_PROMPT} over its half-width, worst of {_PROMPT_SEEDS}",
+            "after": _move(prompt, prior, _fits(intervals, prior, kind, budget, _PROMPT_SEEDS)),
+        }
+        for kind, budget in product(("windows", "both"), (10, 50, 500))
+    ]
+    rows = [_later(intervals, prior, *fitted) for fitted in later]
+    table = pd.DataFrame([*rows, *_halves(intervals, prior), *moves])
+    return table, {"worst_move": max(move["after"] for move in moves)}
+
+
+def _fits(
+    pool: Intervals, prior: Prior, kind: str, budget: int | None, seeds: int = _SEEDS
+) -> list[Posterior]:
+    """Calibrated to so many of a kind of intervals, drawn with one seed after the other."""
+    settings = (BetaSettings(kind, budget, seed) for seed in range(seeds))
+    return [calibrate.calibrate_to(calibrate.chosen(pool, each), prior) for each in settings]
+
+
+def _errors(rows: Intervals, fits: Sequence[Prior]) -> list[float]:
+    """Median error of each fit, in percent."""
+    return [100 * np.median(np.abs(rows.features @ fit.beta / rows.seconds - 1)) for fit in fits]
+
+
+def _later(intervals: Intervals, prior: Prior, kind: str, budget: int | None) -> dict[str, object]:
+    last = intervals.of_part(calibrate.TEST)
+    name = "singles" if kind == "singles" else "windows"
+    singles = last.take(last.is_single)
+    test = singles if kind == "singles" else last.take(last.is_window)
+    fits = _fits(intervals, prior, kind, budget, _SEEDS if budget else 1)
+    return {
+        "fitted": f"{kind}, {budget or 'all'}",
+        "tested": f"last 20 %, {name}",
+        "before": _errors(test, [prior])[0],
+        "after": np.median(_errors(test, fits)),
+        "singles": np.median(_errors(singles, fits)),
+    }
+
+
+def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
+    """Fitted to the steps of few requests and tested on those of many, and the reverse."""
+    anytime = replace(intervals, part=np.zeros_like(intervals.part))
+    rows = []
+    for kind, mask in (("windows", intervals.is_window), ("singles", intervals.is_single)):
+        of_kind = anytime.take(mask)
+        upper = of_kind.sums.requests > np.median(of_kind.sums.requests)
+        for (name, train), budget in product((("lower", ~upper), ("upper", upper)), (50, 500)):
+            test = of_kind.take(~train)
+            rows.append({
+                "fitted": f"{kind}, {budget}, {name} half of the loads", "tested": "the other",
+                "before": _errors(test, [prior])[0],
+                "after": max(_errors(test, _fits(of_kind.take(train), prior, kind, budget))),
+            })  # fmt: skip
+    return rows
+
+
+def _move(features: np.ndarray, prior: Prior, fits: Sequence[Posterior]) -> float:
+    """Largest log change of a step's time over the half-width that is stated afterwards."""
+    before = features @ prior.mean
+    half = [NORMAL_QUANTILE * fit.spread(features) for fit in fits]
+    moves = [np.abs(np.log(features @ fit.mean / before)) for fit in fits]
+    return float(np.max(np.divide(moves, half)))
+
+
+# Serving runs.
+
+#: Seconds of a stage that are simulated, or so many times a request's latency, if that is longer:
+#: a steady state's means need no more.
+_SECONDS, _LATENCIES = 120.0, 10.0
+
+
+def score_runs() -> tuple[pd.DataFrame, dict[str, float]]:
+    """E2E errors (%) of every load of a server after each other one, and before."""
+    path = os.environ.get("PINN_SERVING_RUNS")
+    if not path:
+        raise PinnError("no serving runs: set PINN_SERVING_RUNS to their CSV")
+    configs = os.environ.get("PINN_MODEL_CONFIGS")
+    servers: dict[Deployment, list[BenchmarkRun]] = {}
+    for run in read_measured_runs(Path(path), Path(configs) if configs else None)[0]:
+        servers.setdefault(run.deployment, []).extend(_stages(run))
+    several = {server: loads for server, loads in servers.items() if len(loads) > 1}
+    table = pd.concat([_server(*each) for each in several.items()], ignore_index=True)
+    apart = table.groupby("model")["before"].agg(np.ptp).idxmax()
+    print(f"shown apart, since its loads contradict each other most: {apart}")
+    figures: dict[str, float] = {}
+    for name, is_part in (("others", table["model"] != apart), ("apart", table["model"] == apart)):
+        part = table[is_part]
+        before, after = part["before"].abs(), part["after"].abs()
+        figures |= {f"{name}_n": len(part), f"{name}_before_median": float(before.median())}
+        figures |= {f"{name}_median": float(after.median()), f"{name}_worst": float(after.max())}
+    return table, figures
+
+
+def _stages(run: MeasuredRun) -> list[BenchmarkRun]:
+    """Each stage of a run as a benchmark of its own."""
+    sent = workload(run.load_name)
+    low, high = (share * sent.prompt_tokens for share in PROMPT_RANGE)
+    prefix = SharedPrefix(sent.groups, sent.prompts_per_group, sent.shared_prefix_tokens)
+    found = []
+    for stage in run.stages:
+        rate, figures = run.rates_per_s[int(stage)], run.measured[stage]
+        count = max(int(rate * max(_SECONDS, _LATENCIES * figures["e2e_mean_s"])), 100)
+        lengths = Lengths((low + high) / 2, low, high), Lengths(sent.output_tokens)
+        load = Load(count, *lengths, rate_per_s=rate, prefix=prefix)
+        kept = {"ttft_mean_s": figures["ttft_mean_s"], "tpot_mean_s": figures["itl_mean_s"],
+                "e2e_mean_s": figures["e2e_mean_s"]}  # fmt: skip
+        found.append(BenchmarkRun(f"{run.name} {rate:g}/s", "serving run", load, kept, count))
+    return found
+
+
+def _server(deployment: Deployment, loads: Sequence[BenchmarkRun]) -> pd.DataFrame:
+    left_out = left_out_network(deployment.model)
+    prior = prior_of(deployment, left_out if left_out.is_file() else None)
+    before = pd.DataFrame({
+        "model": deployment.model.name, "calibrated on": "", "scored": [x.name for x in loads],
+        "before": _e2e_errors(loads, deployment, prior),
+    })  # fmt: skip
+    tables = []
+    for i, train in enumerate(loads):
+        found = calibrate_to_benchmarks([train], deployment, prior).posterior
+        after = _e2e_errors(loads, deployment, found)
+        tables.append(before.assign(**{"calibrated on": train.name, "after": after}).drop(index=i))
+    return pd.concat(tables)
+
+
+def _e2e_errors(loads: Sequence[BenchmarkRun], deployment: Deployment, found: Prior) -> np.ndarray:
+    """Signed errors of E2E, TTFT plus the gaps, in percent."""
+    # TTFT and TPOT of one load after the other.
+    first, between = simulated_rows(loads, deployment, found.mean).simulated.reshape(-1, 2).T
+    gaps = np.array([load.load.output.mean - 1 for load in loads])
+    measured = np.array([load.figures["e2e_mean_s"] for load in loads])
+    return 100 * ((first + gaps * between) / measured - 1)
