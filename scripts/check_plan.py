@@ -10,16 +10,17 @@ import argparse
 import itertools
 import json
 import math
-import tempfile
-from dataclasses import asdict, dataclass
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from pinn.coefficients.configurations import expand_grid
 from pinn.common.files import find_checkpoint
 from pinn.common.workers import Workers
 from pinn.errors import PinnError
-from pinn.planning.candidates import Brief, Candidate, Wanted, find_candidates, grid_configurations
+from pinn.planning.candidates import Brief, Candidate, Wanted, find_candidates
 from pinn.planning.make import make_plan
 from pinn.planning.plan import Ask, Plan, parse_limits
 from pinn.planning.scout import guessed_rates_per_s
@@ -51,16 +52,12 @@ def question(seed: int) -> tuple[Brief, list[Candidate]]:
     else:
         load = open_loop(stages, prompt, output, gaps=gaps, length_range=(0.5, 1.0), seed=seed)
     tight = float(rng.choice([1.5, 3.0]))
-    limits = str(
-        rng.choice(
-            [
-                f"ttft<={200 * tight:.0f}ms, tpot<={15 * tight:.0f}ms for 95 %",
-                f"p90 ttft<={200 * tight:.0f}ms; mean tpot<={15 * tight:.0f}ms".replace(";", ","),
-                f"p99 e2e<={output * 15 * tight + 500:.0f}ms",
-                f"p95 itl<={40 * tight:.0f}ms",
-            ]
-        )
-    )
+    limits = str(rng.choice([
+        f"ttft<={200 * tight:.0f}ms, tpot<={15 * tight:.0f}ms for 95 %",
+        f"p90 ttft<={200 * tight:.0f}ms, mean tpot<={15 * tight:.0f}ms",
+        f"p99 e2e<={output * 15 * tight + 500:.0f}ms",
+        f"p95 itl<={40 * tight:.0f}ms",
+    ]))  # fmt: skip
     gpus = list(rng.choice(GPUS, 2, replace=False))
     wanted = Wanted({"model": str(rng.choice(MODELS))}, gpus, [None], EngineSpec(), None)
     grid = {
@@ -68,16 +65,15 @@ def question(seed: int) -> tuple[Brief, list[Candidate]]:
         "max_num_batched_tokens": [2048, 8192],
         "max_num_seqs": [int(rng.choice([16, 256]))],
     }
+    rows = [row | base for base in wanted.bases for row in expand_grid(grid)]
     checkpoint = find_checkpoint()
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        json.dump({"gpus_per_machine": 8, "grid": grid}, file)
-        file.flush()
-        rows = grid_configurations(wanted, Path(file.name))
     candidates, _ = find_candidates(rows, wanted, load, checkpoint)
     prices = {c.deployment.gpu.name: float(rng.uniform(1, 4)) for c in candidates}
     rate = float(rng.choice([5.0, 20.0]))
-    limits, asked = parse_limits(limits), Load(Path("load"), LoadFlags())
-    return Brief([at_rate(load, rate)], rate, limits, checkpoint, prices, None, asked), candidates
+    return Brief(
+        [at_rate(load, rate)], rate, parse_limits(limits), checkpoint, prices, None,
+        Load(Path("load"), LoadFlags()),
+    ), candidates  # fmt: skip
 
 
 def planned(brief: Brief, candidates: list[Candidate]) -> Plan:
@@ -92,8 +88,7 @@ def planned(brief: Brief, candidates: list[Candidate]) -> Plan:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Highest:
+class Highest(NamedTuple):
     """The highest rates of a ladder.
 
     Attributes:
@@ -139,14 +134,12 @@ def highest(candidate: Candidate, brief: Brief) -> Highest | None:
     while rung <= last + FAR:
         last = max(last, rung) if holds(rung) else last
         rung += 1
-    rates = np.array([RUNG**rung for rung in sorted(held)])
-    held_in_order = np.array([held[rung] for rung in sorted(held)])
-    lead = np.cumsum(np.where(held_in_order, 1, -1))
-    before = rates[: int(np.argmin(held_in_order))]
+    rungs = sorted(held)
+    rates, is_held = np.array([RUNG**rung for rung in rungs]), np.array([held[r] for r in rungs])
+    lead = np.cumsum(np.where(is_held, 1, -1))
+    before = rates[: int(np.argmin(is_held))]
     return Highest(
-        float(rates[np.argmax(lead)]),
-        float(before.max(initial=0.0)),
-        float(rates[held_in_order].max()),
+        float(rates[np.argmax(lead)]), float(before.max(initial=0.0)), float(rates[is_held].max())
     )
 
 
@@ -164,19 +157,16 @@ def fleet(candidate: Candidate, brief: Brief, rate_per_s: float, least: float) -
             run = trials.fleet(brief.workload, replicas, routing)
             if run is None or trials.excess_of(run) > 1:
                 return False
-            is_burst = trials.point(run, brief.rate_per_s, 1).is_burst
-            if is_burst and replicas < divided:
+            if replicas < divided and trials.point(run, brief.rate_per_s, 1).is_burst:
                 return False
         return True
 
-    for replicas in itertools.count(1):
-        try:
+    with suppress(PinnError):
+        for replicas in itertools.count(1):
             if price(candidate, replicas, brief) > least:
-                return None
+                break
             if holds(replicas):
                 return replicas
-        except PinnError:
-            break
     return None
 
 
@@ -187,25 +177,23 @@ def price(candidate: Candidate, replicas: int, brief: Brief) -> float:
 def compared(seed: int) -> dict | None:
     """One case; None where no candidate or no fleet holds the limits."""
     brief, candidates = question(seed)
-    found = {c.label: rates for c in candidates if (rates := highest(c, brief)) is not None}
-    expense, used = {}, {}
+    found, expense, used = {}, {}, {}
     for candidate in sorted(candidates, key=lambda c: price(c, 1, brief)):
-        label = candidate.label
-        if label not in found:
+        label, rates = candidate.label, highest(candidate, brief)
+        if rates is None:
             continue
+        found[label] = rates
         least = min(expense.values(), default=math.inf)
-        replicas = fleet(candidate, brief, found[label].per_s, least)
+        replicas = fleet(candidate, brief, rates.per_s, least)
         if replicas is not None:
             expense[label] = price(candidate, replicas, brief)
-            used[label] = brief.rate_per_s / (replicas * found[label].per_s)
+            used[label] = brief.rate_per_s / (replicas * rates.per_s)
     if not expense:
         return None
-    plan = planned(brief, candidates)
     winner = min(expense, key=lambda label: (expense[label], used[label]))
-    first = plan.choices[0]
-    rate, rates = first.highest_rate.per_s, found[first.label]
-    if first.highest_rate.fails_per_s is None:
-        rate = math.inf
+    first = planned(brief, candidates).choices[0]
+    rates, is_open = found[first.label], first.highest_rate.fails_per_s is None
+    rate = math.inf if is_open else first.highest_rate.per_s
     return {
         "seed": seed, "limits": brief.limits.text, "winner": winner, "plan": first.label,
         "same_winner": winner == first.label,
@@ -214,7 +202,7 @@ def compared(seed: int) -> dict | None:
         and used[first.label] <= used[winner] * (1 + WIDTH),
         "replicas": first.replicas, "chance": first.chance,
         "expense_percent": 100 * (first.cost_per_hour / expense[winner] - 1),
-        "rate": rate, **asdict(rates),
+        "rate": rate, **rates._asdict(),
         "off_percent": 0.0 if rate == rates.per_s else 100 * abs(rate / rates.per_s - 1),
     }  # fmt: skip
 
@@ -225,25 +213,21 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="Seed of the first case.")
     asked = parser.parse_args()
     found: list[dict] = []
-    seed = asked.first
+    seeds = itertools.count(asked.first)
     while len(found) < asked.cases:
-        case = compared(seed)
-        seed += 1
+        case = compared(next(seeds))
         if case is not None:
             found.append(case)
             print(json.dumps(case), flush=True)
-    print(
-        json.dumps(
-            {
-                "cases": len(found),
-                "same_winner": sum(case["same_winner"] for case in found),
-                "same_winner_or_tied": sum(case["same_winner"] or case["tied"] for case in found),
-                "most_expense_percent": max(case["expense_percent"] for case in found),
-                "within_2_percent": sum(case["off_percent"] <= 2 for case in found),
-                "most_off_percent": max(case["off_percent"] for case in found),
-            }
-        )
-    )
+    summary = {
+        "cases": len(found),
+        "same_winner": sum(case["same_winner"] for case in found),
+        "same_winner_or_tied": sum(case["same_winner"] or case["tied"] for case in found),
+        "most_expense_percent": max(case["expense_percent"] for case in found),
+        "within_2_percent": sum(case["off_percent"] <= 2 for case in found),
+        "most_off_percent": max(case["off_percent"] for case in found),
+    }
+    print(json.dumps(summary))
 
 
 if __name__ == "__main__":

@@ -44,11 +44,12 @@ def before_and_after(found: StepCalibration) -> Figure:
 
 def narrowing() -> Figure:
     """Width of asked intervals over what it was, by simulated minutes; medians."""
-    rows: list[dict] = []
     with tempfile.TemporaryDirectory() as folder:
-        for seed, (label, one) in enumerate(deployments(_DEPLOYMENTS).items()):
-            rows += score(label, one, 0.01, seed, Path(folder), minutes=_MINUTES)
-    widths = pd.DataFrame(rows).groupby(["arm", "minutes"])["width"].median()
+        tables = [
+            score(*one, 0.01, seed, Path(folder), minutes=_MINUTES)
+            for seed, one in enumerate(deployments(_DEPLOYMENTS).items())
+        ]
+    widths = pd.concat(tables).groupby(["arm", "minutes"])["width"].median()
     figure, axes = new_figure(3.4)
     axis = axes[0, 0]
     for arm, (marker, colour) in zip(ARMS, MARKERS, strict=False):

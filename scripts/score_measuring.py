@@ -6,12 +6,12 @@ random, fitted after three, five and ten minutes, and the loads that were asked 
 last line is one JSON document.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +24,10 @@ from pinn.coefficients.intervals import NORMAL_QUANTILE
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.step import STEP_FEATURES
+from pinn.server import measuring
 from pinn.server.calibration.measured_steps import fit_steps, measured_features
 from pinn.server.calibration.prior import Prior, Start, all_features
-from pinn.server.measuring import (
-    AskedLoad,
-    all_batches,
-    deployment_limits,
-    design,
-    load_features,
-)
+from pinn.server.measuring import AskedLoad
 from pinn.server.program.batches import Limits, Wanted, own_order, short_list
 from pinn.server.program.session import Session, measure_all
 from pinn.server.program.table import Table
@@ -49,19 +44,15 @@ GPUS = ("A100", "H100", "H200", "B200", "L40S", "A10")
 def deployments(count: int) -> dict[str, Deployment]:
     """The first so many of models on GPUs, each on as few GPUs as it fits with room for a cache."""
     found: dict[str, Deployment] = {}
-    for gpu in GPUS:
-        for model in MODELS:
-            for size in (1, 2, 4, 8):
-                try:
-                    given = canonical({"model": model, "gpu": gpu, "tensor_parallel_size": size})
-                    deployment = make_deployment(given)
-                    if deployment_limits(deployment).cache < 60_000:
-                        continue
-                except PinnError:
-                    continue
-                found[f"{model} on {size} {gpu}"] = deployment
-                break
-    return dict(list(found.items())[:count])
+    for gpu, model in product(GPUS, MODELS):
+        for size in (1, 2, 4, 8):
+            with suppress(PinnError):
+                given = canonical({"model": model, "gpu": gpu, "tensor_parallel_size": size})
+                deployment = make_deployment(given)
+                if measuring.deployment_limits(deployment).cache >= 60_000:
+                    found[f"{model} on {size} {gpu}"] = deployment
+                    break
+    return dict(islice(found.items(), count))
 
 
 def drawn(prior: Prior, seed: int) -> np.ndarray:
@@ -77,11 +68,11 @@ def drawn(prior: Prior, seed: int) -> np.ndarray:
 def asked_loads(seed: int) -> list[AskedLoad]:
     """Four loads that somebody may ask for."""
     draw = random.Random(seed)
+    several = (1, draw.choice((4, 8, 16)), draw.choice((32, 64)), draw.choice((128, 192, 256)))
     return [
         AskedLoad(clients, round(200 * 40 ** draw.random()), round(50 * 20 ** draw.random()))
-        for clients in (1, draw.choice((4, 8, 16)), draw.choice((32, 64)),
-                        draw.choice((128, 192, 256)))
-    ]  # fmt: skip
+        for clients in several
+    ]
 
 
 def orders(arm: str, deployment: Deployment, prior: Prior, limits: Limits, seed: int
@@ -90,27 +81,23 @@ def orders(arm: str, deployment: Deployment, prior: Prior, limits: Limits, seed:
     if arm == "grid":
         return own_order(limits)
     if arm == "random":
-        batches = all_batches(limits)
+        batches = measuring.all_batches(limits)
         random.Random(seed).shuffle(batches)
         return batches
-    return [
-        *short_list(limits),
-        *(b for b, _ in design(deployment, prior, MINUTES[-1], asked_loads(seed))),
-    ]
+    designed = measuring.design(deployment, prior, MINUTES[-1], asked_loads(seed))
+    return [*short_list(limits), *(batch for batch, _ in designed)]
 
 
 def score(label: str, deployment: Deployment, noise: float, seed: int, folder: Path,
-          minutes: Iterable[float] = MINUTES,
-          arms: Iterable[str] = ARMS) -> list[dict]:  # fmt: skip
+          minutes: Iterable[float] = MINUTES) -> pd.DataFrame:  # fmt: skip
     """Errors and intervals of the asked figures by arm and minutes."""
     start = Start(None, None, None)
     prior = start.prior(deployment, start.coefficients(deployment))
-    truth, limits = drawn(prior, seed), deployment_limits(deployment)
-    asked = all_features(load_features(deployment, asked_loads(seed), limits))
-    true = asked @ truth
-    before = prior.spread(asked)
-    rows = []
-    for arm in arms:
+    truth, limits = drawn(prior, seed), measuring.deployment_limits(deployment)
+    asked = all_features(measuring.load_features(deployment, asked_loads(seed), limits))
+    true, before = asked @ truth, prior.spread(asked)
+    tables = []
+    for arm in ARMS:
         beta = truth[: len(STEP_FEATURES)]
         engine = SimulatedEngine(deployment, beta, limits, noise, np.random.default_rng(seed))
         at = folder / f"{arm}-{seed}-{noise}"
@@ -119,58 +106,50 @@ def score(label: str, deployment: Deployment, noise: float, seed: int, folder: P
         measure_all(Session(engine, 60.0 * max(minutes)), order, table, lambda _: None)
         table.close()
         frame = pd.read_csv(at / STEPS_FILE)
+        end_s = frame["start_s"] + frame["latency_ms"] / 1e3
         for limit in minutes:
             part = at / f"first-{limit}.csv"
-            frame[frame["start_s"] + frame["latency_ms"] / 1e3 <= 60 * limit].to_csv(
-                part, index=False
-            )
+            frame[end_s <= 60 * limit].to_csv(part, index=False)
             steps = read_measured_steps(part)
             features = measured_features(steps, deployment)
-            found, scale = fit_steps(prior, features, steps.seconds, steps.error)
-            off = asked @ found.mean / true - 1
-            spread = found.spread(asked)
-            rows += [
-                {"deployment": label, "noise": noise, "arm": arm, "minutes": limit,
-                 "figure": figure, "batches": len(steps), "scale": scale, "error": abs(float(e)),
-                 "error_before": abs(float(b)), "width": float(s / w),
-                 "covered": bool(abs(e) <= NORMAL_QUANTILE * s)}
-                for figure, (e, b, s, w) in enumerate(
-                    zip(off, asked @ prior.mean / true - 1, spread, before, strict=True))
-            ]  # fmt: skip
-    return rows
+            found, _ = fit_steps(prior, features, steps.seconds, steps.error)
+            error, spread = np.abs(asked @ found.mean / true - 1), found.spread(asked)
+            tables.append(pd.DataFrame({
+                "deployment": label, "noise": noise, "arm": arm, "minutes": limit,
+                "batches": len(steps), "error": error, "width": spread / before,
+                "before": np.abs(asked @ prior.mean / true - 1),
+                "covered": error <= NORMAL_QUANTILE * spread,
+            }))  # fmt: skip
+    return pd.concat(tables, ignore_index=True)
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Per noise, minutes and arm: errors, width and coverage, in % and shares."""
     each = rows.groupby(["noise", "minutes", "arm", "deployment"])
-    means = each.agg(error=("error", "mean"), width=("width", "median"), batches=("batches", "max"),
-                     covered=("covered", "mean"), before=("error_before", "mean"))  # fmt: skip
+    means = each[["error", "covered", "before"]].mean()
+    means = means.assign(width=each["width"].median(), batches=each["batches"].max())
     groups = means.groupby(["noise", "minutes", "arm"], sort=False)
     found = groups.agg(
         deployments=("error", "size"), batches=("batches", "median"), before=("before", "median"),
         error=("error", "median"), mean_error=("error", "mean"), width=("width", "median"),
         covered=("covered", "mean"),
     )  # fmt: skip
+    wide = means["error"].unstack("arm")
     for other in ARMS[1:]:
-        if other not in set(rows["arm"]):
-            continue
-        wide = means["error"].unstack("arm")
         share = (wide["design"] <= wide[other]).groupby(level=[0, 1]).mean()
         found[f"at least as good as {other}"] = [
             share[key[:2]] if key[2] == "design" else np.nan for key in found.index
         ]
-    percent = ["before", "error", "mean_error", "covered"]
-    return found.assign(**{name: 100 * found[name] for name in percent}).reset_index()
+    found[["before", "error", "mean_error", "covered"]] *= 100
+    return found.reset_index()
 
 
 def main(count: int = 40, noises: tuple[float, float] = (0.01, 0.05)) -> None:
     """Print the table of so many deployments, then its rows as JSON."""
-    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for seed, (label, deployment) in enumerate(deployments(count).items()):
-            for noise in noises:
-                rows += score(label, deployment, noise, seed, Path(folder))
-    found = summary(pd.DataFrame(rows))
+        each = product(enumerate(deployments(count).items()), noises)
+        tables = [score(*one, noise, seed, Path(folder)) for (seed, one), noise in each]
+    found = summary(pd.concat(tables))
     print(found.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
     print(json.dumps(found.to_dict("records")))
 

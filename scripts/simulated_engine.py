@@ -4,9 +4,8 @@ It schedules as vLLM does with chunked prefill: decodes first, then prompts whil
 last; a prompt that begins like an earlier one is computed from there on.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
+from operator import eq
 
 import numpy as np
 from jaxtyping import Float
@@ -77,10 +76,13 @@ class SimulatedEngine:
 
     def drop(self, names: list[str] | None = None) -> None:
         """Take requests out; without names all."""
-        gone = set(names or ())
-        self._prompts = [p for p in self._prompts if names is not None and p.name not in gone]
+        if names is None:
+            self._prompts, self._decodes = [], []
+            return
+        gone = set(names)
+        self._prompts = [prompt for prompt in self._prompts if prompt.name not in gone]
         for group in self._decodes:
-            group.names = [n for n in group.names if names is not None and n not in gone]
+            group.names = [name for name in group.names if name not in gone]
         self._decodes = [group for group in self._decodes if group.names]
 
     def step(self) -> list[Step]:
@@ -100,9 +102,7 @@ class SimulatedEngine:
         added, cached = sum(n for _, n in chunks), sum(p.done for p, _ in chunks)
         seconds = self._seconds(decodes, context, len(chunks), added, cached)
         seconds *= float(np.exp(self.noise * self.random.standard_normal()))
-        step = Step(
-            self._now, seconds, seconds, len(chunks), added, cached, 0.0, decodes, context, 0.0
-        )
+        step = Step(self._now, seconds, seconds, len(chunks), added, cached, 0, decodes, context, 0)
         self._now += seconds
         for group in self._decodes:
             group.context += 1
@@ -128,25 +128,18 @@ class SimulatedEngine:
         """Tokens of a prompt that are in the cache, in whole blocks, never all of it."""
         block = self.limits.block
         other = self._known.get(tuple(prompt[:block])) if self.limits.shares else None
-        if other is None:
-            return 0
-        low, high = 1, min(len(prompt) - 1, len(other)) // block
-        while low < high:
-            middle = (low + high + 1) // 2
-            same = prompt[: middle * block] == other[: middle * block]
-            low, high = (middle, high) if same else (low, middle - 1)
-        return high * block
+        alike = [*map(eq, prompt[:-1], other or ()), False]
+        return alike.index(False) // block * block
 
     def _seconds(self, decodes: int, context: int, prompts: int, tokens: int, cached: int) -> float:
         """Seconds of a batch, on a line between two contexts."""
-        each = context / decodes if decodes else 0.0
-        low = int(each // _GRID)
-        share = each / _GRID - low
-        ends = [
+        place = context / decodes / _GRID if decodes else 0.0
+        low = int(place)
+        near, far = (
             self._time(decodes, at * _GRID, prompts, tokens, cached)
-            for at in (low, low + 1 if share else low)
-        ]
-        return ends[0] + share * (ends[1] - ends[0])
+            for at in (low, low + 1 if place > low else low)
+        )
+        return near + (place - low) * (far - near)
 
     def _time(self, *batch: int) -> float:
         if batch not in self._times:
@@ -154,5 +147,5 @@ class SimulatedEngine:
             each = max(prompts, 1)
             wanted = Wanted(decodes, context, prompts, tokens / each, cached / each)  # type: ignore[arg-type]
             features = batch_features(self.deployment, [wanted])
-            self._times[batch] = float((features @ self.beta)[0])
+            self._times[batch] = (features @ self.beta).item()
         return self._times[batch]
