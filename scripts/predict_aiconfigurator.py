@@ -5,14 +5,10 @@
 It needs the extra ``peers``; what it wrote is read by ``pinn.training.data.released``.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import logging
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -81,16 +77,16 @@ def predict(observations: pd.DataFrame) -> pd.DataFrame:
             f"the peer estimator {PACKAGE}=={VERSION} is not installed: "
             f"run 'pip install {PACKAGE}=={VERSION}'"
         )
-    with _quiet():
-        answers = [_predict_row(row) for _, row in observations.iterrows()]
+    for name in (PACKAGE, f"{PACKAGE}_core"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    answers = [_predict_row(row) for _, row in observations.iterrows()]
     return pd.DataFrame(answers, columns=list(COLUMNS))
 
 
 def is_installed() -> bool:
     """Whether the package is there in the version that the predictions belong to."""
-    if importlib.util.find_spec(PACKAGE) is None:
-        return False
-    return importlib.metadata.version(PACKAGE) == VERSION
+    is_there = importlib.util.find_spec(PACKAGE) is not None
+    return is_there and importlib.metadata.version(PACKAGE) == VERSION
 
 
 def request(row: pd.Series, recipe: str) -> dict[str, Any] | None:
@@ -111,39 +107,33 @@ def request(row: pd.Series, recipe: str) -> dict[str, Any] | None:
     model, scheme = row["model"], row["precision"]
     if model not in _MODELS:
         raise PinnError(f"no peer model for {model!r}: known ones are {', '.join(_MODELS)}")
-    dense = model in _DENSE
+    tp, dp = int(row["tensor_parallel_size"]), int(row["data_parallel_size"])
     arguments: dict[str, Any] = {
         "model_path": _MODELS[model],
         "system_name": row["gpu"],
         "backend_name": row["engine"],
         "isl": int(row["prompt_tokens"]),
         "osl": int(row["output_tokens"]),
-        "batch_size": max(int(row["concurrency"]) // int(row["data_parallel_size"]), 1),
-        "tp_size": int(row["tensor_parallel_size"]),
+        "batch_size": max(int(row["concurrency"]) // dp, 1),
+        "tp_size": tp,
     }
-    if row["data_parallel_size"] > 1:
-        arguments["attention_dp_size"] = int(row["data_parallel_size"])
+    if dp > 1:
+        arguments["attention_dp_size"] = dp
     if row["kv_cache_dtype"] not in ("", "auto"):
         arguments["kvcache_quant_mode"] = row["kv_cache_dtype"].removesuffix("_e4m3")
-    if not dense:
-        ranks = int(row["tensor_parallel_size"] * row["data_parallel_size"])
-        whole = bool(row["enable_expert_parallel"])
-        arguments |= {"moe_tp_size": 1 if whole else ranks, "moe_ep_size": ranks if whole else 1}
-
-    checkpoint = _CHECKPOINTS.get((model, scheme))
+    if model not in _DENSE:
+        whole = tp * dp if row["enable_expert_parallel"] else 1
+        arguments |= {"moe_tp_size": tp * dp // whole, "moe_ep_size": whole}
     if recipe == "adapter":
         if scheme in _ADAPTER_FORMATS:
-            formats = _ADAPTER_FORMATS[scheme]
-            arguments["gemm_quant_mode"] = formats
-            if not dense:
-                arguments["moe_quant_mode"] = formats
+            parts = ("gemm",) if model in _DENSE else ("gemm", "moe")
+            arguments |= {f"{part}_quant_mode": _ADAPTER_FORMATS[scheme] for part in parts}
         return arguments
+    checkpoint = _CHECKPOINTS.get((model, scheme))
     if checkpoint is None or (recipe == "fp8_gemm" and scheme != "fp8_block"):
         return None
-    arguments["model_path"] = checkpoint
-    if recipe == "fp8_gemm":
-        arguments["gemm_quant_mode"] = "fp8"
-    return arguments
+    own = {"gemm_quant_mode": "fp8"} if recipe == "fp8_gemm" else {}
+    return arguments | own | {"model_path": checkpoint}
 
 
 def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
@@ -183,19 +173,6 @@ def _database_version(system: str, engine: str) -> str:
     if version is None:
         raise PinnError(f"{PACKAGE} {VERSION} has no {engine} tables of {system}")
     return str(version)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Mute the package's log below errors."""
-    levels = {name: logging.getLogger(name).level for name in (PACKAGE, f"{PACKAGE}_core")}
-    for name in levels:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
 
 
 def main(folder: Path) -> None:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,18 +93,13 @@ def operators(folder: Path | None) -> SimpleNamespace:
         _stand_in("vllm.v1.attention.backends.utils", PAD_SLOT_ID=-1)
         for name in ("model_executor", "model_executor/layers", "model_executor/layers/mamba"):
             _stand_in(f"vllm.{name.replace('/', '.')}", folder / "vllm" / name)
-    from vllm.model_executor.layers.mamba.ops.causal_conv1d import (
-        causal_conv1d_fn,
-        causal_conv1d_update,
-    )
-    from vllm.model_executor.layers.mamba.ops.mamba_ssm import selective_state_update
-    from vllm.model_executor.layers.mamba.ops.ssd_combined import mamba_chunk_scan_combined_varlen
+    from vllm.model_executor.layers.mamba.ops import causal_conv1d, mamba_ssm, ssd_combined
 
     return SimpleNamespace(
-        convolve=causal_conv1d_fn,
-        convolve_decode=causal_conv1d_update,
-        update=selective_state_update,
-        scan=mamba_chunk_scan_combined_varlen,
+        convolve=causal_conv1d.causal_conv1d_fn,
+        convolve_decode=causal_conv1d.causal_conv1d_update,
+        update=mamba_ssm.selective_state_update,
+        scan=ssd_combined.mamba_chunk_scan_combined_varlen,
     )
 
 
@@ -118,64 +112,49 @@ def _stand_in(name: str, folder: Path | None = None, **members: object) -> None:
     sys.modules[name] = module
 
 
-@dataclass
 class Layer:
     """Weights of one shape's mixer, and the operators over them."""
 
-    shape: Shape
-    ops: SimpleNamespace
-
-    def __post_init__(self) -> None:
-        s = self.shape
+    def __init__(self, shape: Shape, ops: SimpleNamespace) -> None:
+        self.shape, self.ops, s = shape, ops, shape
+        self.state = (s.nheads, s.head_dim, s.d_state)
+        # Values, and the keys and queries (B and C) of every group.
+        self.channels = s.nheads * s.head_dim + 2 * s.n_groups * s.d_state
         self.decay = -torch.rand(s.nheads, device=DEVICE) - 0.1
         self.skip, self.step_bias = (torch.rand(s.nheads, device=DEVICE) for _ in range(2))
         self.taps = torch.rand(self.channels, CONV_WIDTH, device=DEVICE, dtype=BF16)
         self.bias = torch.rand(self.channels, device=DEVICE, dtype=BF16)
-
-    @cached_property
-    def channels(self) -> int:
-        """Values, and the keys and queries (B and C) of every group."""
-        return (
-            self.shape.nheads * self.shape.head_dim + 2 * self.shape.n_groups * self.shape.d_state
-        )
 
     def decode(self, batch: int, state: torch.dtype) -> dict[str, list[Callable[[], object]]]:
         """Update and convolution of one token of ``batch`` requests, a call per layer's states."""
         s = self.shape
         per_layer = batch * s.nheads * s.head_dim * s.d_state * state.itemsize
         layers = min(max(int(STATE_POOL_BYTES / per_layer), 1), MOST_CALLS)
-        states = torch.zeros(
-            (layers * batch, s.nheads, s.head_dim, s.d_state), device=DEVICE, dtype=state
-        )
+        states = torch.zeros((layers * batch, *self.state), device=DEVICE, dtype=state)
         mixed, values, step, keys, queries = self._inputs(batch)
-        wide, out = (s.nheads, s.head_dim, s.d_state), torch.empty_like(values)
-        tails = self._tails()
-        updates = [
-            partial(
-                self.ops.update, states, values, step[:, :, None].expand(-1, -1, s.head_dim),
-                self.decay[:, None, None].expand(*wide), keys, queries,
-                self.skip[:, None].expand(-1, s.head_dim), z=None,
-                dt_bias=self.step_bias[:, None].expand(-1, s.head_dim), dt_softplus=True,
-                state_batch_indices=place, dst_state_batch_indices=place, out=out,
-            )
-            for place in _scattered(layers * batch, batch)
-        ]  # fmt: skip
-        convolutions = [
-            partial(
-                self.ops.convolve_decode, mixed, tails, self.taps, self.bias, "silu",
-                conv_state_indices=place,
-            )
-            for place in _scattered(TAIL_LINES, batch)[:MOST_CALLS]
-        ]  # fmt: skip
-        return {"update": updates, "convolution": convolutions}
+        out, tails = torch.empty_like(values), self._tails()
+        update = partial(
+            self.ops.update, states, values, step[:, :, None].expand(-1, -1, s.head_dim),
+            self.decay[:, None, None].expand(*self.state), keys, queries,
+            self.skip[:, None].expand(-1, s.head_dim), z=None,
+            dt_bias=self.step_bias[:, None].expand(-1, s.head_dim), dt_softplus=True, out=out,
+        )  # fmt: skip
+        convolve = partial(self.ops.convolve_decode, mixed, tails, self.taps, self.bias, "silu")
+        places = _scattered(layers * batch, batch)
+        of_tails = _scattered(TAIL_LINES, batch)[:MOST_CALLS]
+        return {
+            "update": [
+                partial(update, state_batch_indices=place, dst_state_batch_indices=place)
+                for place in places
+            ],
+            "convolution, decode": [partial(convolve, conv_state_indices=p) for p in of_tails],
+        }
 
     def prefill(self, sequences: int, tokens: int) -> dict[str, list[Callable[[], object]]]:
         """Scan and convolution of prompts of ``tokens`` tokens each, from their start."""
         s, total = self.shape, sequences * tokens
         mixed, values, step, keys, queries = self._inputs(total)
-        states = torch.zeros(
-            (sequences, s.nheads, s.head_dim, s.d_state), device=DEVICE, dtype=s.state
-        )
+        states = torch.zeros((sequences, *self.state), device=DEVICE, dtype=s.state)
         chunks, last, owner = chunked(sequences, tokens, s.chunk_size)
         starts = torch.arange(0, total + 1, tokens, device=DEVICE, dtype=torch.int32)
         place = torch.arange(sequences, device=DEVICE, dtype=torch.int32)
@@ -226,25 +205,26 @@ def _scattered(lines: int, batch: int) -> tuple[Tensor, ...]:
 
 def chunked(sequences: int, tokens: int, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
     """Starts of the chunks, each sequence's last, and each chunk's sequence (mamba2_attn.py)."""
-    each = -(-tokens // chunk)
-    starts = [q * tokens + i * chunk for q, i in product(range(sequences), range(each))]
-    lists = (
-        [*starts, sequences * tokens],
-        [(q + 1) * each - 1 for q in range(sequences)],
-        [q for q in range(sequences) for _ in range(each)],
-    )
-    return tuple(torch.tensor(x, device=DEVICE, dtype=torch.int32) for x in lists)
+    owner, number = _cut(sequences, tokens, chunk)
+    starts, each = owner * tokens + number * chunk, len(owner) // sequences
+    last = torch.arange(1, sequences + 1) * each - 1
+    ends = torch.tensor([sequences * tokens])
+    return tuple(x.to(DEVICE, torch.int32) for x in (torch.cat([starts, ends]), last, owner))
+
+
+def _cut(sequences: int, tokens: int, size: int) -> tuple[Tensor, Tensor]:
+    """Sequence of each part of so many tokens, and the part's number in it."""
+    each = -(-tokens // size)
+    numbers = torch.arange(each).repeat(sequences)
+    return torch.arange(sequences).repeat_interleave(each), numbers
 
 
 def _convolution_blocks(sequences: int, tokens: int) -> SimpleNamespace:
     """Which eight tokens each program takes (vllm/v1/attention/backends/utils.py)."""
-    each = -(-tokens // 8)
-    owner, offset = torch.arange(sequences).repeat_interleave(each), torch.arange(each)
+    owner, number = _cut(sequences, tokens, 8)
     blocks = {"tot": len(owner), "mlist": owner, "mlist_len": len(owner), "offsetlist": None}
-    pointers = {
-        "batch_ptr": owner.to(DEVICE, torch.int32),
-        "token_chunk_offset_ptr": offset.repeat(sequences).to(DEVICE, torch.int32),
-    }
+    names = ("batch_ptr", "token_chunk_offset_ptr")
+    pointers = {n: x.to(DEVICE, torch.int32) for n, x in zip(names, (owner, number), strict=True)}
     return SimpleNamespace(nums_dict={8: blocks | pointers}, **pointers)
 
 
@@ -283,10 +263,9 @@ def points(
         if warm and batch > WARM_DECODES:
             continue
         for name, calls in layer.decode(batch, state).items():
-            about = {"operator": f"{name}, decode" if name == "convolution" else name}
             if name == "update" or state == BF16:
-                sizes = {"batch_size": batch, "seq_len": 1, **shape, "state": state.itemsize}
-                yield about | sizes, calls
+                row = {"operator": name, "batch_size": batch, "seq_len": 1, **shape}
+                yield row | {"state": state.itemsize}, calls
 
 
 def main(file: Path, kernels: Path | None = None, part: str = "0/1", warm: bool = False) -> None:

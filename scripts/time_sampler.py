@@ -8,13 +8,12 @@ CUDA graph, so that the host's launches do not count; ``eager_seconds`` is the s
 a CUDA build of PyTorch with Triton.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import torch
@@ -51,36 +50,27 @@ def _repetition_kernel(logits, in_prompt, in_output, penalty, vocabulary, block:
     tl.store(logits + place, tl.where(value > 0, value / factor, value * factor), hit)
 
 
-@dataclass(frozen=True)
-class Requests:
-    """Settings and tokens of a step's requests, as vLLM hands them to its sampler."""
+def drawn(requests: int, vocabulary: int) -> SimpleNamespace:
+    """Settings and tokens of a step's requests, as vLLM hands them to its sampler.
 
-    prompts: Tensor
-    outputs: Tensor
-    penalty: Tensor
-    nothing: Tensor
-    temperature: Tensor
-    top_k: Tensor
-    top_p: Tensor
-    min_p: Tensor
+    Tokens are random; the values of the settings decide nothing.
+    """
 
-    @classmethod
-    def draw(cls, requests: int, vocabulary: int) -> Requests:
-        """Random tokens; the values of the settings decide nothing."""
+    def every(value: float, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.full((requests,), value, device="cuda", dtype=dtype)
 
-        def tokens(length: int) -> Tensor:
-            return torch.randint(0, vocabulary, (requests, length), device="cuda")
-
-        def every(value: float, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.full((requests,), value, device="cuda", dtype=dtype)
-
-        return cls(
-            tokens(PROMPT_TOKENS), tokens(OUTPUT_TOKENS), every(1.05), every(0.0), every(0.7),
-            every(TOP_K, torch.int32), every(0.8), every(0.05),
-        )  # fmt: skip
+    prompts, outputs = (
+        torch.randint(0, vocabulary, (requests, length), device="cuda")
+        for length in (PROMPT_TOKENS, OUTPUT_TOKENS)
+    )
+    return SimpleNamespace(
+        prompts=prompts, outputs=outputs, penalty=every(1.05), nothing=every(0.0),
+        temperature=every(0.7), top_k=every(TOP_K, torch.int32), top_p=every(0.8),
+        min_p=every(0.05),
+    )  # fmt: skip
 
 
-def sample(logits: Tensor, requests: Requests, settings: Sequence[str]) -> Tensor:
+def sample(logits: Tensor, requests: SimpleNamespace, settings: Sequence[str]) -> Tensor:
     """One step's sampling of bf16 logits ``[requests, vocabulary]``."""
     values = logits.to(torch.float32)
     if "penalties" in settings:
@@ -103,7 +93,7 @@ def sample(logits: Tensor, requests: Requests, settings: Sequence[str]) -> Tenso
     return shares.div_(noise).argmax(dim=-1)
 
 
-def _penalized(values: Tensor, requests: Requests) -> Tensor:
+def _penalized(values: Tensor, requests: SimpleNamespace) -> Tensor:
     rows, vocabulary = values.shape
     _, in_prompt = _counts(requests.prompts, vocabulary)
     counts, in_output = _counts(requests.outputs, vocabulary)
@@ -152,19 +142,18 @@ def seconds(run: Callable[[], object]) -> float:
 
 def rows() -> Iterator[dict[str, object]]:
     """Every setting, vocabulary and number of requests."""
-    for vocabulary in VOCABULARIES:
-        for count in REQUESTS:
-            logits = torch.randn(count, vocabulary, device="cuda", dtype=torch.bfloat16) * 3
-            requests = Requests.draw(count, vocabulary)
-            for settings in SETTINGS:
-                run = partial(sample, logits, requests, settings)
-                found = {"seconds": seconds(_captured(run)), "eager_seconds": seconds(run)}
-                yield {
-                    "settings": " ".join(settings) or "greedy",
-                    "vocabulary": vocabulary,
-                    "requests": count,
-                    **{name: f"{value:.4g}" for name, value in found.items()},
-                }
+    for vocabulary, count in product(VOCABULARIES, REQUESTS):
+        logits = torch.randn(count, vocabulary, device="cuda", dtype=torch.bfloat16) * 3
+        requests = drawn(count, vocabulary)
+        for settings in SETTINGS:
+            run = partial(sample, logits, requests, settings)
+            yield {
+                "settings": " ".join(settings) or "greedy",
+                "vocabulary": vocabulary,
+                "requests": count,
+                "seconds": f"{seconds(_captured(run)):.4g}",
+                "eager_seconds": f"{seconds(run):.4g}",
+            }
 
 
 def _captured(run: Callable[[], object]) -> Callable[[], None]:
