@@ -20,11 +20,10 @@ from pinn.coefficients.configurations import expand_grid
 from pinn.common.files import find_checkpoint
 from pinn.common.workers import Workers
 from pinn.errors import PinnError
+from pinn.planning import scout, sizing
 from pinn.planning.candidates import Brief, Candidate, Wanted, find_candidates
 from pinn.planning.make import make_plan
-from pinn.planning.plan import Ask, Plan, parse_limits
-from pinn.planning.scout import guessed_rates_per_s
-from pinn.planning.sizing import WIDTH
+from pinn.planning.plan import Ask, Choice, parse_limits
 from pinn.planning.trial import Trials
 from pinn.simulator.engine_spec import ROUTINGS, EngineSpec
 from pinn.simulator.workloads.arrivals import Gaps, Stage
@@ -76,16 +75,14 @@ def question(seed: int) -> tuple[Brief, list[Candidate]]:
     ), candidates  # fmt: skip
 
 
-def planned(brief: Brief, candidates: list[Candidate]) -> Plan:
-    load = brief.workload
-    ask = Ask(
-        candidates[0].deployment.model.name, "load", len(load), 0.0, 0.0, 0, brief.rate_per_s,
-        brief.limits.text, (), (), None, brief.prices_per_gpu_hour,
-    )  # fmt: skip
-    return make_plan(
+def choice(brief: Brief, candidates: list[Candidate]) -> Choice:
+    """What 'pinn plan' chooses; what was asked is for its record alone."""
+    ask = Ask("", "load", len(brief.workload), 0.0, 0.0, 0, brief.rate_per_s, "", (), (), None)
+    plan = make_plan(
         ask, brief, candidates, [], top=4, each_alone=False, workers=Workers(torch=False),
         progress=lambda _: None,
     )  # fmt: skip
+    return plan.choices[0]
 
 
 class Highest(NamedTuple):
@@ -108,7 +105,7 @@ class Highest(NamedTuple):
 def highest(candidate: Candidate, brief: Brief) -> Highest | None:
     """The highest rates of a ladder; None where no rate holds."""
     trials = Trials(candidate, brief.replica_load(), brief.limits)
-    most, _ = guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
+    most, _ = scout.guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
     bottom, top = (math.floor(math.log(share * most) / math.log(RUNG)) for share in (0.05, 10))
     held: dict[int, bool] = {}
 
@@ -191,7 +188,7 @@ def compared(seed: int) -> dict | None:
     if not expense:
         return None
     winner = min(expense, key=lambda label: (expense[label], used[label]))
-    first = planned(brief, candidates).choices[0]
+    first = choice(brief, candidates)
     rates, is_open = found[first.label], first.highest_rate.fails_per_s is None
     rate = math.inf if is_open else first.highest_rate.per_s
     return {
@@ -199,7 +196,7 @@ def compared(seed: int) -> dict | None:
         "same_winner": winner == first.label,
         # Candidates within the width of the search of each other are a tie.
         "tied": expense.get(first.label) == expense[winner]
-        and used[first.label] <= used[winner] * (1 + WIDTH),
+        and used[first.label] <= used[winner] * (1 + sizing.WIDTH),
         "replicas": first.replicas, "chance": first.chance,
         "expense_percent": 100 * (first.cost_per_hour / expense[winner] - 1),
         "rate": rate, **rates._asdict(),

@@ -28,9 +28,7 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.laboratory import panel
-from pinn.laboratory.methods import read_measured
-from pinn.laboratory.serving_runs import score_runs
+from pinn.laboratory import methods, panel, serving_runs
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.model import ModelSpec
 from pinn.training.data.measured_runs import MeasuredRun
@@ -74,7 +72,7 @@ def main(
     """Print every second model's score, and that of all, under settings as train.py takes them."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = compose("train", overrides=overrides or [])
-    measured = read_measured(config)
+    measured = methods.read_measured(config)
     path = os.environ.get("PINN_WHOLE_STEPS")
     steps = panel.read_panel_steps(Path(path)) if path else []
     judges = Judges(measured.rows, measured.runs, steps)
@@ -132,7 +130,7 @@ def _scored(teacher: Teacher, fit: RunFit, judges: Judges) -> pd.DataFrame:
         latencies = [
             LinearLatency(*each, fit.alpha) for each in zip(deployments, betas, strict=True)
         ]
-        scores = score_runs(judges.runs, latencies, "composed steps")
+        scores = serving_runs.score_runs(judges.runs, latencies, "composed steps")
         tables.append(panel.of_scores(scores.assign(gpu=panel.RUNS_GPU), panel.RUNS))
     if judges.steps:
         betas = teacher.betas([one.deployment for one in judges.steps])

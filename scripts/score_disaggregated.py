@@ -29,9 +29,7 @@ from pinn.server.benchmarks.inferencex import LENGTH_RANGE, PROMPTS_PER_CONCURRE
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.catalog import load_model
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM
-from pinn.training.data import silicon
-from pinn.training.data.deployments import observed_deployment
-from pinn.training.data.engine_deployments import copy_of_a_row
+from pinn.training.data import deployments, engine_deployments, silicon
 
 # Reads the measured deployments of ``silicon_sample.csv`` with prefill and decode apart.
 #
@@ -78,7 +76,7 @@ def without_workers(rows: pd.DataFrame) -> pd.Series:
 #: The rules in the order in which they are applied.
 DISAGGREGATED_FILTERS = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
-    "copy of a measurement in another dump": copy_of_a_row,
+    "copy of a measurement in another dump": engine_deployments.copy_of_a_row,
     "number of servers not named": without_workers,
 }
 
@@ -167,7 +165,7 @@ def _server(row: pd.Series, pool: str) -> Deployment:
         elif "DeepSeek" not in row["model"]:
             room = max(_TRTLLM_TOKENS, room)
         flags |= {"max_num_batched_tokens": room, "max_cudagraph_capture_size": clients}
-    deployment = observed_deployment(flags)
+    deployment = deployments.observed_deployment(flags)
     if row["engine"] == SGLANG and dp > _MACHINE_RANKS:
         serving = replace(deployment.serving, moe_a2a_backend=DEEPEP)
         deployment = replace(deployment, serving=serving)

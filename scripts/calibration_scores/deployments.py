@@ -43,6 +43,8 @@ _BEYOND = 0.1
 _FIGURES = ("tpot", "ttft")
 
 Figures = Float[np.ndarray, "rows figures"]
+#: What a calibration assumes: one value of each of ``_GRIDS``.
+Settings = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -54,30 +56,8 @@ class Draw:
     test: Int[np.ndarray, " others"]
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a calibration assumes: one value of each of ``_GRIDS``."""
-
-    values: tuple[float, ...]
-
-    @property
-    def spreads(self) -> dict[str, float]:
-        """Prior spreads of the scalars."""
-        return dict(zip(SCALARS, self.values, strict=False))
-
-    @property
-    def noise(self) -> tuple[float, ...]:
-        """Of TPOT and of TTFT."""
-        return self.values[-2:]
-
-    def __str__(self) -> str:
-        """Spreads and noise in words."""
-        spreads = ", ".join(f"{name} {spread:g}" for name, spread in self.spreads.items())
-        return f"{spreads}; noise {self.noise[0]:g} and {self.noise[1]:g}"
-
-
 #: What is released.
-_IN_USE = Settings((*SCALAR_SPREADS.values(), posterior.TIME_NOISE, posterior.TTFT_NOISE))
+_IN_USE = (*SCALAR_SPREADS.values(), posterior.TIME_NOISE, posterior.TTFT_NOISE)
 
 
 def score() -> tuple[pd.DataFrame, dict[str, float]]:
@@ -86,13 +66,13 @@ def score() -> tuple[pd.DataFrame, dict[str, float]]:
     draws = list(all_draws(data))
     search = Search(data, draws)
     of_model = np.array([data.model[d.train[0]] for d in draws])
-    print(f"{len({d.group for d in draws})} groups, {len(draws)} draws; in use: {_IN_USE}")
+    print(f"{len({d.group for d in draws})} groups, {len(draws)} draws; in use: {words(_IN_USE)}")
     parts = []
     for model in np.unique(of_model):
         chosen = search.best(of_model != model)
-        print(f"  chosen without {model!s}: {chosen}")
+        print(f"  chosen without {model!s}: {words(chosen)}")
         parts += [scored(draws[i], data, chosen) for i in np.flatnonzero(of_model == model)]
-    print(f"  chosen on all: {search.best(np.ones(len(draws), bool))}")
+    print(f"  chosen on all: {words(search.best(np.ones(len(draws), bool)))}")
     rows = pd.concat(parts, ignore_index=True)
     table = pd.DataFrame(
         {"model": name, "figure": figure} | summary(part[part["figure"] == figure])
@@ -100,6 +80,16 @@ def score() -> tuple[pd.DataFrame, dict[str, float]]:
         for figure in _FIGURES
     )
     return table, summary(rows[rows["figure"] == "tpot"])
+
+
+def words(settings: Settings) -> str:
+    """Spreads and noise in words."""
+    spreads = ", ".join(f"{name} {spread:g}" for name, spread in _spreads(settings).items())
+    return f"{spreads}; noise {settings[-2]:g} and {settings[-1]:g}"
+
+
+def _spreads(settings: Settings) -> dict[str, float]:
+    return dict(zip(SCALARS, settings, strict=False))
 
 
 def all_draws(data: LeftOut) -> Iterator[Draw]:
@@ -134,13 +124,13 @@ def calibrated(
         _prior(rows[0], data, settings),
         data.features[rows].reshape(2 * len(rows), -1),
         data.measured[rows].ravel(),
-        np.tile(settings.noise, len(rows)),
+        np.tile(settings[-2:], len(rows)),
         data.offset[rows].ravel(),
     )
 
 
 def _prior(row: int, data: LeftOut, settings: Settings) -> Prior:
-    return assumed_prior(data.base[row], *data.doubts[row], settings.spreads)
+    return assumed_prior(data.base[row], *data.doubts[row], _spreads(settings))
 
 
 def _log_errors(
@@ -149,7 +139,7 @@ def _log_errors(
     """Log errors of some rows' figures, and how far they are said to be off."""
     predicted = data.features[rows] @ found.mean + data.offset[rows]
     spread = found.spread(data.features[rows].reshape(2 * len(rows), -1)).reshape(len(rows), 2)
-    return np.log(predicted / data.measured[rows]), np.hypot(spread, settings.noise)
+    return np.log(predicted / data.measured[rows]), np.hypot(spread, settings[-2:])
 
 
 class Search:
@@ -167,13 +157,12 @@ class Search:
 
     def best(self, use: Bool[np.ndarray, " draws"]) -> Settings:
         """The best by the draws to ``use``: one setting after the other, up and down its grid."""
-        at = Settings(_START)
-        value = self._value(at, use)
+        at, value = _START, self._value(_START, use)
         for _ in range(_SEARCH_ROUNDS):
             start = value
             for i, way in ((i, way) for i, grid in enumerate(_GRIDS) for way in (grid[::-1], grid)):
-                for tried in way[way.index(at.values[i]) + 1 :]:
-                    other = Settings((*at.values[:i], tried, *at.values[i + 1 :]))
+                for tried in way[way.index(at[i]) + 1 :]:
+                    other = (*at[:i], tried, *at[i + 1 :])
                     found = self._value(other, use)
                     if found >= value:
                         break
@@ -221,7 +210,7 @@ def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> boo
         alone.append(_log_errors(np.array([row]), data, found, settings))
     after, after_spread = np.concatenate(alone, axis=1)
     before, before_spread = _log_errors(draw.train, data, prior, settings)
-    errors = [np.ravel(each / settings.noise) for each in (before, after)]
+    errors = [np.ravel(each / settings[-2:]) for each in (before, after)]
     both = map(np.ravel, (before, before_spread, after, after_spread))
     return is_kept([judge("", *errors), judge_likelihood("", *both)])
 

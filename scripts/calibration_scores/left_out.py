@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Shaped
 
+from pinn.coefficients import interval_fit, kernel_distance
 from pinn.coefficients.coefficients import NAMES
-from pinn.coefficients.interval_fit import coefficient_half_widths, fit_half_widths
 from pinn.coefficients.intervals import NORMAL_QUANTILE
-from pinn.coefficients.kernel_distance import FoldNetwork, coefficient_changes
 from pinn.coefficients.surrogate import Surrogate, batch_work
 from pinn.common.files import find_checkpoint
 from pinn.common.store import remembered_table
@@ -119,17 +118,16 @@ def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment,
     of_model = {
         name: tuple(d for d in rows.deployments if d.model.name == name) for name in networks
     }
+    folds = [
+        kernel_distance.FoldNetwork(KEPT, of_model[name], path) for name, path in networks.items()
+    ]
+    changes = kernel_distance.coefficient_changes(checkpoint, folds)
     for name, mine in of_model.items():
         own_rows = [m.row_id for m in rows.measured if m.deployment.model.name == name]
-        others = fit_half_widths(errors[~errors["row_id"].isin(own_rows)])
+        others = interval_fit.fit_half_widths(errors[~errors["row_id"].isin(own_rows)])
         wide = [others["tpot"].known, max(half.known for half in others.values())]
-        folds = [
-            FoldNetwork(KEPT, of_model[other], path)
-            for other, path in networks.items()
-            if other != name
-        ]
-        half = coefficient_half_widths(coefficient_changes(checkpoint, folds))
-        own = np.array([half[each] for each in NAMES]) / NORMAL_QUANTILE
+        half = interval_fit.coefficient_half_widths(changes[changes["model"] != name])
+        own = np.array(list(half.values())) / NORMAL_QUANTILE
         for deployment in mine:
             features = step_features(*batch_work(deployment, list(map(parse_batch, STEPS))))
             found[deployment] = (own, KnownSteps(features, np.array(wide) / NORMAL_QUANTILE))

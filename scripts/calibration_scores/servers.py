@@ -24,13 +24,11 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.step import step_features
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, SharedPrefix
-from pinn.server.calibration import calibrate
-from pinn.server.calibration.benchmarks import calibrate_to_benchmarks, simulated_rows
+from pinn.server.calibration import benchmarks, calibrate
 from pinn.server.calibration.calibrate import BetaSettings, Intervals
 from pinn.server.calibration.posterior import Posterior
 from pinn.server.calibration.prior import Prior, all_features, checkpoint_prior
-from pinn.server.traces.ingestion import ingest_steps
-from pinn.server.traces.trace_tables import Target
+from pinn.server.traces import ingestion, trace_tables
 from pinn.specs.batch import parse_batch
 from pinn.specs.serving import ServingSpec
 from pinn.training.data.measured_runs import PROMPT_RANGE, MeasuredRun, read_measured_runs
@@ -54,7 +52,7 @@ def prior_of(deployment: Deployment, network: Path | None = None) -> Prior:
 # Public step summaries.
 
 #: Server of the public run.
-_TARGET = Target(
+_TARGET = trace_tables.Target(
     "codellama/CodeLlama-34b-Instruct-hf",
     "H100",
     ServingSpec(tensor_parallel_size=2, max_num_batched_tokens=2048, max_num_seqs=128),
@@ -75,7 +73,7 @@ def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
     if not found:
         raise PinnError("no step summaries: set PINN_STEPS_DIR to their folder")
     with tempfile.TemporaryDirectory() as scratch:
-        traces = ingest_steps(found[0], Path(scratch) / "tables", _TARGET)
+        traces = ingestion.ingest_steps(found[0], Path(scratch) / "tables", _TARGET)
         deployment = traces.deployment()
         intervals = calibrate.read_intervals(traces, deployment)
     return deployment, intervals, prior_of(deployment)
@@ -207,7 +205,7 @@ def _server(deployment: Deployment, loads: Sequence[BenchmarkRun]) -> pd.DataFra
     })  # fmt: skip
     tables = []
     for i, train in enumerate(loads):
-        found = calibrate_to_benchmarks([train], deployment, prior).posterior
+        found = benchmarks.calibrate_to_benchmarks([train], deployment, prior).posterior
         after = _e2e_errors(loads, deployment, found)
         tables.append(before.assign(**{"calibrated on": train.name, "after": after}).drop(index=i))
     return pd.concat(tables)
@@ -216,7 +214,8 @@ def _server(deployment: Deployment, loads: Sequence[BenchmarkRun]) -> pd.DataFra
 def _e2e_errors(loads: Sequence[BenchmarkRun], deployment: Deployment, found: Prior) -> np.ndarray:
     """Signed errors of E2E, TTFT plus the gaps, in percent."""
     # TTFT and TPOT of one load after the other.
-    first, between = simulated_rows(loads, deployment, found.mean).simulated.reshape(-1, 2).T
+    figures = benchmarks.simulated_rows(loads, deployment, found.mean).simulated
+    first, between = figures.reshape(-1, 2).T
     gaps = np.array([load.load.output.mean - 1 for load in loads])
     measured = np.array([load.figures["e2e_mean_s"] for load in loads])
     return 100 * ((first + gaps * between) / measured - 1)
