@@ -38,7 +38,8 @@ from pinn.training.run_scalars import RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows, simulate_rows
 from pinn.training.teacher import Teacher
 
-ROOT = Path(__file__).parents[1]
+CONF = Path(__file__).parents[1] / "conf"
+KERNELS = Path(__file__).parents[1] / "checkpoints" / "kernels"
 #: Columns of what is printed.
 SHOWN = ["group", "configurations", "rows", "tpot", "ttft", "score"]
 
@@ -70,7 +71,7 @@ def main(
     first: str, overrides: Annotated[list[str] | None, typer.Argument()] = None, second: str = ""
 ) -> None:
     """Print every second model's score, and that of all, under settings as train.py takes them."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("train", overrides=overrides or [])
     measured = methods.read_measured(config)
     path = os.environ.get("PINN_WHOLE_STEPS")
@@ -96,9 +97,7 @@ def inner_folds(
         first: Left out of everything.
         second: Part of the names of those left out of the fit; all others by default.
     """
-    kernels = KernelSurrogates.load(
-        ROOT / "checkpoints" / "kernels" / Exclusion(models=(first,)).slug()
-    )
+    kernels = KernelSurrogates.load(KERNELS / Exclusion(models=(first,)).slug())
     rows = without_model(judges.rows, first)
     judges = Judges(rows, judges.runs, judges.steps)
     for model in _seconds(judges, first, second):

@@ -11,13 +11,13 @@ import logging
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import typer
 
 from pinn.common.tables import write_frame
 from pinn.errors import PinnError
+from pinn.specs.catalog import load_model
 from pinn.training.data.engine_deployments import read_engines, read_other_campaign
 from pinn.training.data.released import AICONFIGURATOR_FILE as FILE
 from pinn.training.data.silicon import read_silicon
@@ -61,9 +61,6 @@ _CHECKPOINTS = {
 _ADAPTER_FORMATS = {
     "fp8": "fp8", "fp8_static": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4": "int4_wo",
 }  # fmt: skip
-_DENSE = {
-    "meta-llama/Llama-3.3-70B-Instruct", "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B",
-}  # fmt: skip
 
 
 def predict(observations: pd.DataFrame) -> pd.DataFrame:
@@ -89,7 +86,7 @@ def is_installed() -> bool:
     return is_there and importlib.metadata.version(PACKAGE) == VERSION
 
 
-def request(row: pd.Series, recipe: str) -> dict[str, Any] | None:
+def request(row: pd.Series, recipe: str) -> dict[str, object] | None:
     """Arguments of the package's ``cli_estimate`` for an observation.
 
     Args:
@@ -107,8 +104,9 @@ def request(row: pd.Series, recipe: str) -> dict[str, Any] | None:
     model, scheme = row["model"], row["precision"]
     if model not in _MODELS:
         raise PinnError(f"no peer model for {model!r}: known ones are {', '.join(_MODELS)}")
+    is_dense = load_model(model).moe is None
     tp, dp = int(row["tensor_parallel_size"]), int(row["data_parallel_size"])
-    arguments: dict[str, Any] = {
+    arguments: dict[str, object] = {
         "model_path": _MODELS[model],
         "system_name": row["gpu"],
         "backend_name": row["engine"],
@@ -121,12 +119,12 @@ def request(row: pd.Series, recipe: str) -> dict[str, Any] | None:
         arguments["attention_dp_size"] = dp
     if row["kv_cache_dtype"] not in ("", "auto"):
         arguments["kvcache_quant_mode"] = row["kv_cache_dtype"].removesuffix("_e4m3")
-    if model not in _DENSE:
+    if not is_dense:
         whole = tp * dp if row["enable_expert_parallel"] else 1
         arguments |= {"moe_tp_size": tp * dp // whole, "moe_ep_size": whole}
     if recipe == "adapter":
         if scheme in _ADAPTER_FORMATS:
-            parts = ("gemm",) if model in _DENSE else ("gemm", "moe")
+            parts = ("gemm",) if is_dense else ("gemm", "moe")
             arguments |= {f"{part}_quant_mode": _ADAPTER_FORMATS[scheme] for part in parts}
         return arguments
     checkpoint = _CHECKPOINTS.get((model, scheme))

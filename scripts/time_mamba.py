@@ -12,12 +12,11 @@ turn comes. A row is the median of the graph's replays.
 from __future__ import annotations
 
 import sys
-import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 import pandas as pd
@@ -87,12 +86,12 @@ def shapes() -> list[Shape]:
 def operators(folder: Path | None) -> SimpleNamespace:
     """The operators, of an installed vLLM or of a folder that holds its Python files."""
     if folder is not None:
-        _stand_in("vllm", folder / "vllm")
         _stand_in("vllm.triton_utils", triton=triton, tl=tl, HAS_TRITON=True)
         _stand_in("vllm._custom_ops")
         _stand_in("vllm.v1.attention.backends.utils", PAD_SLOT_ID=-1)
-        for name in ("model_executor", "model_executor/layers", "model_executor/layers/mamba"):
-            _stand_in(f"vllm.{name.replace('/', '.')}", folder / "vllm" / name)
+        layers = "vllm/model_executor/layers"
+        for name in ("vllm", "vllm/model_executor", layers, f"{layers}/mamba"):
+            _stand_in(name.replace("/", "."), __path__=[str(folder / name)])
     from vllm.model_executor.layers.mamba.ops import causal_conv1d, mamba_ssm, ssd_combined
 
     return SimpleNamespace(
@@ -103,13 +102,10 @@ def operators(folder: Path | None) -> SimpleNamespace:
     )
 
 
-def _stand_in(name: str, folder: Path | None = None, **members: object) -> None:
+def _stand_in(name: str, **members: object) -> None:
     """A package whose ``__init__`` does not run: it would import all of vLLM."""
-    module = types.ModuleType(name)
-    module.__dict__.update(members)
-    if folder is not None:
-        module.__path__ = [str(folder)]
-    sys.modules[name] = module
+    sys.modules[name] = ModuleType(name)
+    vars(sys.modules[name]).update(members)
 
 
 class Layer:
