@@ -6,8 +6,6 @@ Every group of kernels takes ``launch_s + vocabulary x logit_s + slowdown x requ
 logit_bytes / bandwidth``; groups add up, and no term is negative. Relative errors count.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -20,17 +18,10 @@ from pinn.specs.gpu import load_gpu
 TIMED = Path(__file__).parents[1] / "data/kernels/sampler_h100_sxm.csv"
 GPU = "H100-SXM"
 GROUPS = ("TAKEN", "DRAWN", "MASS", "COUNT_BESIDE_MASS", "COUNT", "RATIO", "PENALIZED")
-#: What a request asks for -> groups of kernels beside those that take the likeliest token.
+#: What a request asks for -> group of kernels beside those that take the likeliest token.
 ASKED = {
-    "greedy": (),
-    "draw": ("DRAWN",),
-    "top-p": ("MASS",),
-    "top-k": ("COUNT",),
-    "top-k top-p": ("COUNT_BESIDE_MASS", "MASS"),
-    "min-p": ("RATIO",),
-    "penalties": ("PENALIZED",),
-}
-
+    "draw": "DRAWN", "top-p": "MASS", "top-k": "COUNT", "min-p": "RATIO", "penalties": "PENALIZED",
+}  # fmt: skip
 
 #: Of launch_s, logit_s and slowdown, so that the least squares are well scaled.
 _UNITS = np.array([1e-5, 1e-10, 1.0])
@@ -38,18 +29,19 @@ _UNITS = np.array([1e-5, 1e-10, 1.0])
 
 def groups(settings: str) -> set[str]:
     """Groups of kernels of a row's settings."""
-    both = settings.replace("top-k top-p", "top-k_top-p").split()
-    return {"TAKEN"}.union(*(ASKED[name.replace("_", " ")] for name in both))
+    found = {"TAKEN", *(ASKED[name] for name in settings.split() if name != "greedy")}
+    both = {"COUNT", "MASS"} <= found
+    return found - {"COUNT"} | {"COUNT_BESIDE_MASS"} if both else found
 
 
 def fit(timed: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
     """Launch, logit seconds and slowdown of each group, and the relative error of each row."""
     bandwidth = load_gpu(GPU).memory_bandwidth_bytes_per_s
-    seconds, terms = timed["seconds"].to_numpy(), np.zeros((len(timed), len(GROUPS), 3))
+    seconds, logits, requests = timed[["seconds", "vocabulary", "requests"]].to_numpy().T
+    terms = np.zeros((len(timed), len(GROUPS), 3))
     for column, group in enumerate(GROUPS):
-        asked = timed["settings"].map(lambda settings, g=group: g in groups(settings)).to_numpy()
-        logits = timed["vocabulary"].to_numpy()
-        moved = logits * timed["requests"].to_numpy() * getattr(sampling, group).logit_bytes
+        asked = np.array([group in groups(settings) for settings in timed["settings"]])
+        moved = logits * requests * getattr(sampling, group).logit_bytes
         terms[asked, column] = np.stack([np.ones(len(timed)), logits, moved / bandwidth], 1)[asked]
     relative = (terms * _UNITS).reshape(len(timed), -1) / seconds[:, None]
     found = nnls(relative, np.ones(len(timed)))[0]

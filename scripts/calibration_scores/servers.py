@@ -112,16 +112,15 @@ def _errors(rows: Intervals, fits: Sequence[Prior]) -> list[float]:
 
 def _later(intervals: Intervals, prior: Prior, kind: str, budget: int | None) -> dict[str, object]:
     last = intervals.of_part(calibrate.TEST)
-    name = "singles" if kind == "singles" else "windows"
-    singles = last.take(last.is_single)
-    test = singles if kind == "singles" else last.take(last.is_window)
+    tests = {"windows": last.take(last.is_window), "singles": last.take(last.is_single)}
+    name = kind if kind in tests else "windows"
     fits = _fits(intervals, prior, kind, budget, _SEEDS if budget else 1)
     return {
         "fitted": f"{kind}, {budget or 'all'}",
         "tested": f"last 20 %, {name}",
-        "before": _errors(test, [prior])[0],
-        "after": np.median(_errors(test, fits)),
-        "singles": np.median(_errors(singles, fits)),
+        "before": _errors(tests[name], [prior])[0],
+        "after": np.median(_errors(tests[name], fits)),
+        "singles": np.median(_errors(tests["singles"], fits)),
     }
 
 
