@@ -7,8 +7,6 @@ other models, and the settings of the calibration (spreads of the scalars, noise
 intervals did best on the other models' groups. Batches are those of the network's own simulation.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
