@@ -158,8 +158,9 @@ class Search:
         at, value = _START, self._value(_START, use)
         for _ in range(_SEARCH_ROUNDS):
             start = value
-            for i, way in ((i, way) for i, grid in enumerate(_GRIDS) for way in (grid[::-1], grid)):
-                for tried in way[way.index(at[i]) + 1 :]:
+            for i, way in itertools.product(range(len(_GRIDS)), (-1, 1)):
+                grid = _GRIDS[i][::way]
+                for tried in grid[grid.index(at[i]) + 1 :]:
                     other = (*at[:i], tried, *at[i + 1 :])
                     found = self._value(other, use)
                     if found >= value:
