@@ -46,6 +46,8 @@ PROMPTS = (
 TENSOR_PARALLEL = (1, 2, 4, 8)
 BF16, FP32 = torch.bfloat16, torch.float32
 
+Calls = list[Callable[[], object]]
+
 
 class Shape(NamedTuple):
     """Mamba-2's heads on one GPU; ``state`` is the format that scans write states in."""
@@ -121,7 +123,7 @@ class Layer:
         self.taps = torch.rand(self.channels, CONV_WIDTH, device=DEVICE, dtype=BF16)
         self.bias = torch.rand(self.channels, device=DEVICE, dtype=BF16)
 
-    def decode(self, batch: int, state: torch.dtype) -> dict[str, list[Callable[[], object]]]:
+    def decode(self, batch: int, state: torch.dtype) -> dict[str, Calls]:
         """Update and convolution of one token of ``batch`` requests, a call per layer's states."""
         s = self.shape
         per_layer = batch * s.nheads * s.head_dim * s.d_state * state.itemsize
@@ -146,7 +148,7 @@ class Layer:
             "convolution, decode": [partial(convolve, conv_state_indices=p) for p in of_tails],
         }
 
-    def prefill(self, sequences: int, tokens: int) -> dict[str, list[Callable[[], object]]]:
+    def prefill(self, sequences: int, tokens: int) -> dict[str, Calls]:
         """Scan and convolution of prompts of ``tokens`` tokens each, from their start."""
         s, total = self.shape, sequences * tokens
         mixed, values, step, keys, queries = self._inputs(total)
@@ -224,7 +226,7 @@ def _convolution_blocks(sequences: int, tokens: int) -> SimpleNamespace:
     return SimpleNamespace(nums_dict={8: blocks | pointers}, **pointers)
 
 
-def seconds(calls: list[Callable[[], object]]) -> float:
+def seconds(calls: Calls) -> float:
     """Median time of a call, from a graph of all of them."""
     for call in calls[:2]:
         call()
@@ -244,9 +246,7 @@ def seconds(calls: list[Callable[[], object]]) -> float:
     return times[REPLAYS // 2] / len(calls) / 1000
 
 
-def points(
-    layer: Layer, warm: bool = False
-) -> Iterator[tuple[dict[str, object], list[Callable[[], object]]]]:
+def points(layer: Layer, warm: bool = False) -> Iterator[tuple[dict[str, object], Calls]]:
     """What is timed of a shape: the columns of a row, and the calls."""
     shape = {**layer.shape._asdict(), "state": layer.shape.state.itemsize}
     # The first prompt is the one that Triton tunes the kernels with.
