@@ -174,31 +174,32 @@ def price(candidate: Candidate, replicas: int, brief: Brief) -> float:
 def compared(seed: int) -> dict | None:
     """One case; None where no candidate or no fleet holds the limits."""
     brief, candidates = question(seed)
-    found, expense, used = {}, {}, {}
+    found, costs = {}, {}
     for candidate in sorted(candidates, key=lambda c: price(c, 1, brief)):
-        label, rates = candidate.label, highest(candidate, brief)
+        rates = highest(candidate, brief)
         if rates is None:
             continue
-        found[label] = rates
-        least = min(expense.values(), default=math.inf)
+        found[candidate.label] = rates
+        least, _ = min(costs.values(), default=(math.inf, 0.0))
         replicas = fleet(candidate, brief, rates.per_s, least)
         if replicas is not None:
-            expense[label] = price(candidate, replicas, brief)
-            used[label] = brief.rate_per_s / (replicas * rates.per_s)
-    if not expense:
+            used = brief.rate_per_s / (replicas * rates.per_s)
+            costs[candidate.label] = (price(candidate, replicas, brief), used)
+    if not costs:
         return None
-    winner = min(expense, key=lambda label: (expense[label], used[label]))
+    winner = min(costs, key=lambda label: costs[label])
+    expense, used = costs[winner]
     first = choice(brief, candidates)
+    own_expense, own_used = costs.get(first.label, (math.inf, math.inf))
     rates, is_open = found[first.label], first.highest_rate.fails_per_s is None
     rate = math.inf if is_open else first.highest_rate.per_s
     return {
         "seed": seed, "limits": brief.limits.text, "winner": winner, "plan": first.label,
         "same_winner": winner == first.label,
         # Candidates within the width of the search of each other are a tie.
-        "tied": expense.get(first.label) == expense[winner]
-        and used[first.label] <= used[winner] * (1 + sizing.WIDTH),
+        "tied": own_expense == expense and own_used <= used * (1 + sizing.WIDTH),
         "replicas": first.replicas, "chance": first.chance,
-        "expense_percent": 100 * (first.cost_per_hour / expense[winner] - 1),
+        "expense_percent": 100 * (first.cost_per_hour / expense - 1),
         "rate": rate, **rates._asdict(),
         "off_percent": 0.0 if rate == rates.per_s else 100 * abs(rate / rates.per_s - 1),
     }  # fmt: skip

@@ -24,7 +24,6 @@ import typer
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
-from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
@@ -51,11 +50,6 @@ class Judges:
     rows: ServingRows
     runs: Sequence[MeasuredRun] = ()
     steps: Sequence[MeasuredSteps] = ()
-
-    def deployments(self) -> list[Deployment]:
-        """Of everything."""
-        others = [one.deployment for one in (*self.runs, *self.steps)]
-        return [*self.rows.deployments, *others]
 
     def of(self, model: ModelSpec) -> "Judges":
         """What was measured of a model and its near copies."""
@@ -109,7 +103,8 @@ def inner_folds(
 
 def _seconds(judges: Judges, first: ModelSpec, second: str) -> list[ModelSpec]:
     """Models to leave out, of near copies one; never a near copy of the first."""
-    models = {d.model.name: d.model for d in judges.deployments()}
+    others = (one.deployment for one in (*judges.runs, *judges.steps))
+    models = {d.model.name: d.model for d in (*judges.rows.deployments, *others)}
     found: list[ModelSpec] = []
     for name, model in models.items():
         if second in name and not any(is_near_copy(model, m) for m in (first, *found)):

@@ -114,9 +114,7 @@ def _choices(table: pd.DataFrame, rows: np.ndarray) -> Iterator[tuple[int, ...]]
         yield from itertools.product(*nearest)
 
 
-def calibrated(
-    rows: Int[np.ndarray, " rows"], data: LeftOut, settings: Settings
-) -> posterior.Posterior:
+def calibrated(rows: np.ndarray, data: LeftOut, settings: Settings) -> posterior.Posterior:
     """The posterior of some rows."""
     return posterior.fit_posterior(
         _prior(rows[0], data, settings),

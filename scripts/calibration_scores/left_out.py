@@ -115,12 +115,8 @@ def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment,
     """How far each deployment's coefficients and steps may be off, learned on other models."""
     checkpoint, found = find_checkpoint(None), {}
     errors = remembered_table(_errors, checkpoint)
-    of_model = {
-        name: tuple(d for d in rows.deployments if d.model.name == name) for name in networks
-    }
-    folds = [
-        kernel_distance.FoldNetwork(KEPT, of_model[name], path) for name, path in networks.items()
-    ]
+    of_model = {n: tuple(d for d in rows.deployments if d.model.name == n) for n in networks}
+    folds = [kernel_distance.FoldNetwork(KEPT, of_model[n], path) for n, path in networks.items()]
     changes = kernel_distance.coefficient_changes(checkpoint, folds)
     for name, mine in of_model.items():
         own_rows = [m.row_id for m in rows.measured if m.deployment.model.name == name]
