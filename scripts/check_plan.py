@@ -187,8 +187,7 @@ def compared(seed: int) -> dict | None:
             costs[candidate.label] = (price(candidate, replicas, brief), used)
     if not costs:
         return None
-    winner = min(costs, key=lambda label: costs[label])
-    expense, used = costs[winner]
+    winner, (expense, used) = min(costs.items(), key=lambda one: one[1])
     first = choice(brief, candidates)
     own_expense, own_used = costs.get(first.label, (math.inf, math.inf))
     rates, is_open = found[first.label], first.highest_rate.fails_per_s is None
