@@ -2,29 +2,27 @@
 
 A formula is a small function of records and numbers: arithmetic, one comparison at a time,
 ``np.maximum``, ``np.minimum``, ``np.where``, names for parts of it, and calls of further functions
-of that kind. A record's fields are its variables; its properties are formulas too.
+of that kind. A record's fields are its variables; its properties are formulas too. To be read, it
+is called with a symbol for each variable.
 """
 
 from __future__ import annotations
 
-import ast
-import builtins
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
-from pathlib import Path
-from types import FunctionType
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from pinn.errors import PinnError
 
-_BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
-_COMPARED = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!="}
-_RELATIONS = frozenset(_COMPARED.values())
-_CALLED: dict[Any, str] = {np.maximum: "max", np.minimum: "min", np.where: "where"}
+_KINDS: dict[Callable, str] = {
+    np.add: "+", np.subtract: "-", np.multiply: "*", np.divide: "/", np.power: "**",
+    np.greater: ">", np.greater_equal: ">=", np.less: "<", np.less_equal: "<=",
+    np.equal: "==", np.not_equal: "!=", np.maximum: "max", np.minimum: "min",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,28 +42,81 @@ class Expression:
         """The expressions that it is made of."""
         return () if self.kind in ("number", "field") else self.parts
 
-    @property
-    def records(self) -> frozenset[str]:
-        """Names of the records that it depends on."""
+    def fields(self, given: Collection[Expression] = ()) -> frozenset[tuple[str, str]]:
+        """Record and name of each field that it depends on, outside of parts that are given."""
+        if self in given:
+            return frozenset()
         if self.kind == "field":
-            return frozenset([self.parts[0]])
-        return frozenset().union(*(operand.records for operand in self.operands))
+            return frozenset([self.parts])
+        return frozenset().union(*(operand.fields(given) for operand in self.operands))
+
+    def is_of(self, record: str, given: Collection[Expression] = ()) -> bool:
+        """Whether nothing but the fields of a record decides it, and what is given."""
+        return all(name == record for name, _ in self.fields(given))
 
 
-@dataclass(frozen=True)
-class Record:
-    """What a parameter of a formula stands for: a dataclass of numbers.
-
-    Attributes:
-        name: What it is called in expressions.
-        type: The dataclass.
-    """
-
-    name: str
-    type: type
+ZERO, ONE = (Expression("number", (value,)) for value in (0.0, 1.0))
 
 
-Value = Expression | Record
+class Symbol(np.ndarray):
+    """A number that nobody knows yet: what is made of it are symbols of expressions."""
+
+    expression: Expression
+
+    def __new__(cls, kind: str, *parts: Any) -> Symbol:
+        """The symbol of an expression of that kind and those parts."""
+        made = super().__new__(cls, ())
+        made.expression = Expression(kind, parts)
+        return made
+
+    def __array_ufunc__(self, ufunc: Any, _: str, *operands: Any) -> Symbol:
+        if ufunc not in _KINDS:
+            raise _unknown(f"np.{ufunc.__name__}")
+        parts = [number(operand) for operand in operands]
+        if ufunc is np.multiply and ONE in parts:
+            parts.remove(ONE)
+            return Symbol(parts[0].kind, *parts[0].parts)
+        return Symbol(_KINDS[ufunc], *parts)
+
+    def __array_function__(self, function: Any, _: Any, arguments: Any, __: Any) -> Symbol:
+        if function is not np.where:
+            raise _unknown(f"np.{function.__name__}")
+        condition, *values = arguments
+        return Symbol("where", condition.expression, *map(number, values))
+
+    # An array's own take squares and roots for operations of their own.
+
+    def __pow__(self, exponent: Any) -> Any:
+        return np.power(self, exponent)
+
+    def __rpow__(self, base: Any) -> Any:
+        return np.power(base, self)
+
+    def __bool__(self) -> bool:
+        raise _unknown("if, and, or, max(), min()")
+
+    def __float__(self) -> float:
+        raise _unknown("functions of plain numbers")
+
+
+def number(value: Any) -> Expression:
+    """The expression of a symbol or a number; of a comparison, 1 where it holds."""
+    if not isinstance(value, Symbol):
+        return Expression("number", (float(value),))
+    found = value.expression
+    return Expression("where", (found, ONE, ZERO)) if found.kind[0] in "<>=!" else found
+
+
+def _unknown(what: str) -> PinnError:
+    return PinnError(
+        f"a formula cannot hold {what}; use arithmetic, comparisons, np.maximum, np.minimum, "
+        "np.where and functions of the same kind"
+    )
+
+
+def record(name: str, kind: type) -> Any:
+    """A dataclass of numbers, each a symbol; what it is called in expressions."""
+    return kind(**{f.name: Symbol("field", name, f.name) for f in fields(kind)})
 
 
 class Formulas:
@@ -74,142 +125,23 @@ class Formulas:
     def __init__(self) -> None:
         self.names: dict[Expression, str] = {}
 
-    def read(self, function: Callable, *arguments: Value) -> Expression:
-        """The expression that a function returns.
-
-        Args:
-            function: A formula, as the module's docstring says.
-            arguments: One for each parameter that has no default.
+    def read(self, function: Callable, *records: Any) -> Expression:
+        """The expression that a formula returns; functions that it calls name its parts.
 
         Raises:
-            PinnError: If it holds anything else.
+            PinnError: If it holds anything but what the module's docstring says.
         """
-        function = inspect.unwrap(function)
-        assert isinstance(function, FunctionType)
-        node = _definition(function)
-        names, defaults = [a.arg for a in node.args.args], function.__defaults__ or ()
-        given = (*arguments, *defaults[len(arguments) - len(names) :]) if defaults else arguments
-        scope = dict(inspect.getclosurevars(function).nonlocals)
-        scope |= dict(zip(names, given[: len(names)], strict=True))
-        found = _Reader(self, function, scope).body(node)
-        if not isinstance(node, ast.Lambda) and found.operands:
-            self.names.setdefault(found, function.__name__.strip("_"))
-        return found
+        before = sys.getprofile()
+        sys.setprofile(self._name)
+        try:
+            return number(function(*records))
+        finally:
+            sys.setprofile(before)
 
-
-class _Reader:
-    """Reads one function's body."""
-
-    def __init__(self, formulas: Formulas, function: FunctionType, scope: dict[str, Any]) -> None:
-        self.formulas, self.function, self.scope = formulas, function, scope
-
-    def body(self, node: ast.Lambda | ast.FunctionDef) -> Expression:
-        if isinstance(node, ast.Lambda):
-            return self.expression(node.body)
-        for statement in node.body:
-            if isinstance(statement, ast.Return) and statement.value is not None:
-                return self.expression(statement.value)
-            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-                self.scope[statement.targets[0].id] = self.value(statement.value)
-            elif not isinstance(statement, ast.Expr):  # a docstring
-                raise self._unknown(statement)
-        raise self._unknown(node)
-
-    def expression(self, node: ast.expr) -> Expression:
-        """An expression for a number; of a comparison, 1 where it holds."""
-        found = self.value(node)
-        if not isinstance(found, Expression | int | float):
-            raise self._unknown(node)
-        found = _number(found)
-        return _where(found, _number(1), _number(0)) if found.kind in _RELATIONS else found
-
-    def value(self, node: ast.expr) -> Any:
-        """An expression, or what Python knows already: a number, a record, a function."""
-        match node:
-            case ast.Constant(value=constant):
-                return constant
-            case ast.Name(id=name):
-                return self._named(name, node)
-            case ast.Attribute(value=owner, attr=name):
-                return self._attribute(self.value(owner), name)
-            case ast.BinOp(left=a, op=op, right=b) if type(op) in _BINARY:
-                return self._combined(_BINARY[type(op)], a, b)
-            case ast.Compare(left=a, ops=[op], comparators=[b]) if type(op) in _COMPARED:
-                return self._combined(_COMPARED[type(op)], a, b)
-            case ast.Call(func=called, keywords=[]):
-                return self._call(self.value(called), node)
-        raise self._unknown(node)
-
-    def _named(self, name: str, node: ast.expr) -> Any:
-        for known in (self.scope, self.function.__globals__, vars(builtins)):
-            if name in known:
-                return known[name]
-        raise self._unknown(node)
-
-    def _attribute(self, owner: Any, name: str) -> Any:
-        if not isinstance(owner, Record):
-            return getattr(owner, name)
-        if is_dataclass(owner.type) and name in {f.name for f in fields(owner.type)}:
-            return Expression("field", (owner.name, name))
-        return self.formulas.read(getattr(owner.type, name).func, owner)
-
-    def _combined(self, kind: str, *operands: ast.expr) -> Expression:
-        parts = tuple(self.expression(operand) for operand in operands)
-        if kind == "*" and _number(1) in parts:
-            return parts[0] if parts[1] == _number(1) else parts[1]
-        return Expression(kind, parts)
-
-    def _call(self, called: Any, node: ast.Call) -> Expression:
-        kind, arguments = _CALLED.get(called), node.args
-        if kind == "where":
-            condition = self.value(arguments[0])
-            return _where(condition, *(self.expression(value) for value in arguments[1:]))
-        if kind is not None:
-            return self._combined(kind, *arguments)
-        values = [self.value(argument) for argument in arguments]
-        if not isinstance(called, FunctionType):
-            raise self._unknown(node)
-        return self.formulas.read(
-            called, *(v if isinstance(v, Record) else _number(v) for v in values)
-        )
-
-    def _unknown(self, node: ast.AST) -> PinnError:
-        return PinnError(
-            f"{self.function.__module__}.{self.function.__qualname__}: a formula cannot hold "
-            f"'{ast.unparse(node)}'; use arithmetic, comparisons, np.maximum, np.minimum, np.where "
-            "and functions of the same kind"
-        )
-
-
-def _where(condition: Expression, yes: Expression, no: Expression) -> Expression:
-    return Expression("where", (condition, yes, no))
-
-
-def _number(value: Any) -> Expression:
-    return value if isinstance(value, Expression) else Expression("number", (float(value),))
-
-
-def _definition(function: FunctionType) -> ast.Lambda | ast.FunctionDef:
-    """The syntax tree of a function, found by its first line."""
-    code = function.__code__
-    found = []
-    for node in ast.walk(_module(code.co_filename)):
-        if isinstance(node, ast.Lambda) and code.co_name == "<lambda>":
-            lines = {node.lineno}
-        elif isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            lines = {node.lineno, *(decorator.lineno for decorator in node.decorator_list)}
-        else:
-            continue
-        if code.co_firstlineno in lines:
-            found.append(node)
-    if len(found) != 1:
-        raise PinnError(
-            f"{code.co_filename}, line {code.co_firstlineno}: expected one function to read, got "
-            f"{len(found)}; give each formula a line of its own"
-        )
-    return found[0]
-
-
-@cache
-def _module(path: str) -> ast.Module:
-    return ast.parse(Path(path).read_text())
+    def _name(self, frame: FrameType, event: str, returned: Any) -> None:
+        """What a profiler does when a function was left: its name is its result's."""
+        function = frame.f_code.co_name
+        if event != "return" or frame.f_globals is globals() or function == "<lambda>":
+            return
+        if isinstance(returned, Symbol) and (found := number(returned)).operands:
+            self.names.setdefault(found, function.strip("_"))

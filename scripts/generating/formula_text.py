@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 
-from generating.expressions import Expression
+from generating.expressions import ZERO, Expression
 
 #: How tightly each kind binds its operands; a call or a name needs no brackets.
 _BINDS = {
@@ -14,13 +13,6 @@ _BINDS = {
     "+": 2, "-": 2, "*": 3, "/": 3, "**": 4,
 }  # fmt: skip
 _LOOSEST = min(_BINDS.values())
-_INITIALS = {"kv": "KV", "cpu": "CPU"}
-#: Go's functions of the package: its own of floating-point numbers mind signs of 0 and no numbers,
-#: which takes them several times as long.
-_COMPARING = {"max": "larger", "min": "smaller"}
-
-#: The text of an expression that has a name, or None.
-Named = Callable[[Expression], str | None]
 
 
 def used_parts(
@@ -55,98 +47,122 @@ def used_parts(
     return found
 
 
-@dataclass(frozen=True)
-class Language:
-    """What languages write differently in an expression.
+class Text:
+    """Statements and expressions of plain numbers; of a choice, only one side is computed.
 
     Attributes:
-        library: Before ``max`` and ``min``.
-        choice: Of ``yes``, ``no`` and ``condition``; only the chosen side is computed.
-    """
-
-    library: str
-    choice: str
-
-
-PYTHON = Language("", "{yes} if {condition} else {no}")
-JAVASCRIPT = Language("Math.", "{condition} ? {yes} : {no}")
-
-
-def expression_text(
-    expression: Expression, named: Named, language: Language, outside: int = _LOOSEST
-) -> str:
-    """An expression of plain numbers.
-
-    Args:
-        expression: What to write.
-        named: Texts of fields, and of parts that are at hand.
-        language: To write it in.
-        outside: How tightly what stands around it binds.
-    """
-
-    def inner(operand: Expression, binds: int = _LOOSEST) -> str:
-        return expression_text(operand, named, language, binds)
-
-    name = named(expression)
-    if name is not None:
-        return name
-    kind, operands = expression.kind, expression.operands
-    if kind == "number":
-        return repr(expression.parts[0])
-    if kind in ("max", "min"):
-        return f"{language.library}{kind}({', '.join(inner(o) for o in operands)})"
-    if kind == "where":
-        texts = (inner(o, _LOOSEST + 1) for o in operands)
-        text = language.choice.format(**dict(zip(("condition", "yes", "no"), texts, strict=True)))
-    else:
-        text = _binary(kind, [inner(o, b) for o, b in _bound(expression)])
-    return f"({text})" if _BINDS[kind] < outside else text
-
-
-def _bound(expression: Expression) -> list[tuple[Expression, int]]:
-    """Operands of a binary operator and how tightly each binds; it goes from left to right."""
-    binds = _BINDS[expression.kind]
-    left, right = expression.operands
-    return [(left, binds + (expression.kind == "**")), (right, binds + 1)]
-
-
-def _binary(kind: str, operands: list[str]) -> str:
-    return f" {kind} ".join(operands)
-
-
-class GoText:
-    """Statements of Go that work out expressions.
-
-    Attributes:
+        known: Texts of fields, and of parts that are at hand.
         lines: The statements so far.
+    """
+
+    #: What languages write differently.
+    functions: Mapping[str, str]
+    choice: str
+    statement: str
+
+    def __init__(self, known: Mapping[Expression, str]) -> None:
+        self.known, self.lines = dict(known), list[str]()
+
+    def declare_shared(
+        self, roots: Collection[Expression], names: Mapping[Expression, str]
+    ) -> None:
+        """A variable for each part that several expressions have."""
+        for part, name in used_parts(roots, names, 2).items():
+            if part not in self.known:
+                self.known[part] = self.declare(name, part)
+
+    def declare(self, name: str, expression: Expression) -> str:
+        """A new variable; its name as the language spells it."""
+        self.lines.append(self.statement.format(name, self.text(expression)))
+        return name
+
+    def text(self, expression: Expression, outside: int = _LOOSEST) -> str:
+        """An expression.
+
+        Args:
+            expression: What to write.
+            outside: How tightly what stands around it binds.
+        """
+        if expression in self.known:
+            return self.known[expression]
+        kind, operands = expression.kind, expression.operands
+        if kind == "number":
+            return self.number(*expression.parts)
+        if kind in self.functions:
+            return f"{self.functions[kind]}({', '.join(map(self.text, operands))})"
+        binds = _BINDS[kind]
+        if kind == "where":
+            condition, yes, no = (self.text(operand, binds + 1) for operand in operands)
+            text = self.choice.format(condition=condition, yes=yes, no=no)
+        else:  # from left to right, but powers
+            left = self.text(operands[0], binds + (kind == "**"))
+            text = f"{left} {kind} {self.text(operands[1], binds + 1)}"
+        return f"({text})" if binds < outside else text
+
+    def number(self, value: float) -> str:
+        """A constant."""
+        return repr(value)
+
+
+class PythonText(Text):
+    """For numba."""
+
+    functions: Mapping[str, str] = {"max": "max", "min": "min"}
+    choice = "{yes} if {condition} else {no}"
+    statement = "    {} = {}"
+
+
+class JavaScriptText(Text):
+    """For a page."""
+
+    functions: Mapping[str, str] = {"max": "Math.max", "min": "Math.min"}
+    choice = "{condition} ? {yes} : {no}"
+    statement = "  const {} = {};"
+
+
+class GoText(Text):
+    """Go, which has no expressions of choices: statements come before them.
+
+    Attributes:
         powers: Bases, known before a step, of powers: each has its logarithm ``logN``.
     """
 
-    def __init__(self, named: Named, before_a_step: str) -> None:
+    #: The package's own: Go's functions of floating-point numbers mind signs of 0 and no numbers,
+    #: which takes them several times as long.
+    functions: Mapping[str, str] = {"max": "larger", "min": "smaller"}
+    statement = "{} := {}"
+
+    def __init__(
+        self,
+        known: Mapping[Expression, str],
+        before: str = "",
+        powers: list[Expression] | None = None,
+    ) -> None:
         """Start without statements.
 
         Args:
-            named: Texts of fields, and of parts that are at hand.
-            before_a_step: The record whose values do not change from step to step.
+            known: Texts of fields, and of parts that are at hand.
+            before: The record whose values do not change from step to step.
+            powers: Those that other statements have, to which more are added.
         """
-        self.named, self.known = named, frozenset([before_a_step])
-        self.lines: list[str] = []
-        self.powers: list[Expression] = []
+        super().__init__(known)
+        self.before, self.powers = before, [] if powers is None else powers
         self._variables = 0
 
-    def declare(self, name: str, expression: Expression) -> None:
-        """A new variable."""
-        if expression.kind == "where":
-            self.lines.append(f"var {name} float64")
-            self.assign(name, expression)
-        else:
-            self.lines.append(f"{name} := {self.text(expression)}")
+    def declare(self, name: str, expression: Expression) -> str:
+        """A new variable, in statements if it is a choice."""
+        name = go_name(name, exported=False)
+        if expression.kind != "where":
+            return super().declare(name, expression)
+        self.lines.append(f"var {name} float64")
+        self.assign(name, expression)
+        return name
 
     def assign(self, target: str, expression: Expression) -> None:
         """Something that is 0 so far."""
-        if expression == Expression("number", (0.0,)):
+        if expression == ZERO:
             return
-        if expression.kind != "where" or self.named(expression) is not None:
+        if expression.kind != "where" or expression in self.known:
             self.lines.append(f"{target} = {self.text(expression)}")
             return
         condition, yes, no = expression.operands
@@ -160,36 +176,23 @@ class GoText:
 
     def text(self, expression: Expression, outside: int = _LOOSEST) -> str:
         """An expression; what needs statements comes before it."""
-        name = self.named(expression)
-        if name is not None:
-            return name
-        kind, operands = expression.kind, expression.operands
-        if kind == "number":
-            return (
-                f"{expression.parts[0]:.17g}" if _is_whole(expression) else repr(*expression.parts)
-            )
-        if kind in _COMPARING:
-            return f"{_COMPARING[kind]}({', '.join(self.text(o) for o in operands)})"
-        if kind == "**":
-            return self._power(*operands)
-        if kind == "where":
+        if expression.kind == "**" and expression not in self.known:
+            return self._power(*expression.operands)
+        if expression.kind == "where" and expression not in self.known:
             self._variables += 1
-            variable = f"chosen{self._variables}"
-            self.declare(variable, expression)
-            return variable
-        text = _binary(kind, [self.text(o, b) for o, b in _bound(expression)])
-        return f"({text})" if _BINDS[kind] < outside else text
+            return self.declare(f"chosen{self._variables}", expression)
+        return super().text(expression, outside)
+
+    def number(self, value: float) -> str:
+        """A constant; whole ones have no point."""
+        return f"{value:.17g}" if value.is_integer() and abs(value) < 2**53 else repr(value)
 
     def _power(self, base: Expression, exponent: Expression) -> str:
-        if not base.records <= self.known:
+        if not base.is_of(self.before):
             return f"math.Pow({self.text(base)}, {self.text(exponent)})"
         if base not in self.powers:
             self.powers.append(base)
         return f"power(c.log{self.powers.index(base) + 1}, {self.text(exponent)})"
-
-
-def _is_whole(number: Expression) -> bool:
-    return number.parts[0].is_integer() and abs(number.parts[0]) < 2**53
 
 
 def go_name(name: str, exported: bool = True) -> str:
@@ -200,5 +203,9 @@ def go_name(name: str, exported: bool = True) -> str:
     """
     second = "_s" if not name.endswith("_per_s") else ""
     first, *rest = name.removesuffix(second).split("_")
-    capitals = [_INITIALS.get(word, word.capitalize()) for word in (first, *rest)]
-    return "".join(capitals if exported else [first, *capitals[1:]])
+    return (camel(first) if exported else first) + camel(*rest)
+
+
+def camel(*words: str, capitals: Collection[str] = ("cpu", "kv")) -> str:
+    """Words as one, some in capitals."""
+    return "".join(word.upper() if word in capitals else word.capitalize() for word in words)
