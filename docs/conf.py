@@ -34,10 +34,8 @@ suppress_warnings = ["myst.xref_missing"]
 # The page of commands is what their --help prints; that of the notebook is the notebook; the page
 # to play with is that of the checkpoint.
 sys.path.insert(0, str(ROOT / "scripts"))
-import make_explore  # noqa: E402
 import make_notebook  # noqa: E402
-import make_reference  # noqa: E402
+import make_pages  # noqa: E402
 
-make_explore.main()
-make_reference.main()
+make_pages.main()
 make_notebook.write_page()

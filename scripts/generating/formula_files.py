@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 from textwrap import wrap
 
 from generating.expressions import ONE, ZERO, Expression, Formulas, number, record
-from generating.formula_text import GoText, JavaScriptText, PythonText, go_name, used_parts
+from generating.formula_text import JavaScriptText, PythonText, used_parts
+from generating.go_text import GoText, go_name, go_variable
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.cost_facts import CostFacts
 from pinn.physics.costs import StepCosts
@@ -75,6 +76,9 @@ def formula_files() -> dict[str, str]:
     }
 
 
+Spelling = Callable[[str], str]
+
+
 @dataclass(frozen=True)
 class StepFormulas:
     """What every step feature is made of.
@@ -92,15 +96,12 @@ class StepFormulas:
     names: dict[Expression, str]
     sums = tuple(f.name for f in fields(BatchSums))
 
-    def known(
-        self, cost: Callable[[str], str] = "c.{}".format, own: Callable[[str], str] = str
-    ) -> dict[Expression, str]:
+    def known(self, cost: Spelling = "c.{}".format, own: Spelling = str) -> dict[Expression, str]:
         """What fields are called where ``c`` has the costs, and sums are variables."""
-        named = _fields("costs", self.costs, cost)
-        return named | _fields("sums", BatchSums, own)
+        return _fields("costs", self.costs, cost) | _fields("sums", BatchSums, own)
 
 
-def _fields(owner: str, kind: type, text: Callable[[str], str]) -> dict[Expression, str]:
+def _fields(owner: str, kind: type, text: Spelling) -> dict[Expression, str]:
     return {Expression("field", (owner, f.name)): text(f.name) for f in fields(kind)}
 
 
@@ -168,13 +169,9 @@ def _choices(expression: Expression, known: Collection[Expression]) -> list[Expr
 def go_step_formulas(formulas: StepFormulas) -> str:
     """``export/go/pinn/step_formulas.go``, before a formatter."""
     features = formulas.features
-    known = formulas.known(lambda name: f"c.{go_name(name)}", _variable)
-    before = GoText(known)
-    constants = {
-        part: _variable(name)
-        for part, name in used_parts(features.values(), formulas.names, 1).items()
-        if part.is_of("costs")
-    }
+    known = formulas.known(lambda name: f"c.{go_name(name)}", go_variable)
+    before, used = GoText(known), used_parts(features.values(), formulas.names, 1)
+    constants = {part: go_variable(n) for part, n in used.items() if part.is_of("costs")}
     for part, name in constants.items():
         before.assign(f"k.{name}", part)
     known |= {part: f"c.{name}" for part, name in constants.items()}
@@ -183,9 +180,17 @@ def go_step_formulas(formulas: StepFormulas) -> str:
         step.assign(f"f[f{go_name(name)}]", expression)
     seconds = _go_seconds(formulas, known, step.powers)
     logs = {f"log{i}": base for i, base in enumerate(step.powers, 1)}
+    places = {f"f{go_name(name)}": feature for name, feature in formulas.registry.items()}
+    first, *others = places
     return _go_file(
         "features",
-        *_go_registry(formulas.registry),
+        "// Places of the step features.",
+        f"const (\n{first} = iota",
+        *others,
+        "numStepFeatures\n)\n",
+        "var stepFeatures = [numStepFeatures]Feature{",
+        *(f'{place}: {{"{f.name}", "{f.unit}"}},' for place, f in places.items()),
+        "}\n",
         "// costConstants are costs with what else does not change from step to step.",
         "type costConstants struct {\nCosts",
         *(f"{name} float64" for name in (*constants.values(), *logs)),
@@ -213,7 +218,7 @@ def _go_step(
     """The sums of a batch but those given, and what several of some expressions are made of."""
     used = frozenset().union(*(root.fields(given) for root in roots))
     for name in sorted(field for owner, field in used if owner == "sums"):
-        text.lines.append(f"{_variable(name)} := float64(s.{go_name(name)})")
+        text.lines.append(f"{go_variable(name)} := float64(s.{go_name(name)})")
     text.declare_shared(roots, formulas.names)
     return text
 
@@ -229,11 +234,13 @@ def _go_seconds(
     of_tokens = {term: place for term, place in places.items() if term.is_of("costs", {tokens})}
     rest = {term: place for term, place in places.items() if term not in of_tokens}
     of_tokens_alone = GoText(known | {tokens: "tokens"}, "costs", powers)
+    weighed = [f"{place} = {before.text(weights[term])}" for term, place in places.items()]
     return [
         "// stepWeights are what coefficients and costs come to for each term of a step.",
         f"type stepWeights [{len(weights)}]float64\n",
         "func (c *costConstants) weights(beta *[numStepFeatures]float64) (w stepWeights) {",
-        *(f"{place} = {before.text(weights[term])}" for term, place in places.items()),
+        *before.lines,
+        *weighed,
         "return w\n}\n",
         "// tokenSeconds is what a step's number of tokens alone decides.",
         "func tokenSeconds(c *costConstants, w *stepWeights, tokens float64) float64 {",
@@ -337,22 +344,3 @@ def go_costs(costs: type = StepCosts) -> str:
 def _go_file(source: str, *lines: str) -> str:
     body = "\n".join(lines)
     return _GO_HEAD.format(source=source) + ('\nimport "math"\n' if "math." in body else "") + body
-
-
-def _go_registry(registry: Mapping[str, StepFeature]) -> list[str]:
-    """Places, names and units."""
-    names = {f"f{go_name(name)}": feature for name, feature in registry.items()}
-    first, *others = names
-    return [
-        "// Places of the step features.",
-        f"const (\n{first} = iota",
-        *others,
-        "numStepFeatures\n)\n",
-        "var stepFeatures = [numStepFeatures]Feature{",
-        *(f'{name}: {{"{f.name}", "{f.unit}"}},' for name, f in names.items()),
-        "}\n",
-    ]
-
-
-def _variable(name: str) -> str:
-    return go_name(name, exported=False)

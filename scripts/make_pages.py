@@ -1,4 +1,4 @@
-"""Write the page of commands from their ``--help``; building the docs runs it."""
+"""Write the page of commands and the page to play with; building the docs runs it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from pinn.interface.commands.explore import write_explore_page
 from pinn.interface.commands.main import COMMANDS, app
 
-ROOT = Path(__file__).resolve().parents[1]
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 WIDTH = "96"
 
 
@@ -19,10 +20,8 @@ def commands() -> str:
     parts = ["# Commands\n\nWhat `pinn COMMAND --help` prints."]
     for command in COMMANDS:
         parts.append(f"## pinn {command.name}\n\n{_help(command.name)}")
-        inner = getattr(command.load(), "commands", {})
-        parts += [
-            f"### pinn {command.name} {name}\n\n{_help(command.name, name)}" for name in inner
-        ]
+        for name in getattr(command.load(), "commands", {}):
+            parts.append(f"### pinn {command.name} {name}\n\n{_help(command.name, name)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -32,7 +31,10 @@ def _help(*words: str) -> str:
 
 
 def main() -> None:
-    (ROOT / "docs/reference/commands.md").write_text(commands())
+    flags = {"tensor_parallel_size": [1, 2, 4]}
+    gpus = ["H100", "H200", "B200"]
+    write_explore_page(DOCS / "made/play.html", "Qwen/Qwen3-30B-A3B", gpus, None, flags)
+    (DOCS / "reference/commands.md").write_text(commands())
 
 
 if __name__ == "__main__":
