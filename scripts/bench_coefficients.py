@@ -6,8 +6,6 @@ Prints one line per table format (the best of three runs) and, last, one JSON do
 compares with a loop that asks for one configuration at a time, timed on a part of the list.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile
@@ -19,14 +17,9 @@ import pandas as pd
 import typer
 from timing import timed
 
-from pinn.coefficients.configurations import (
-    make_deployment,
-    make_deployments,
-    read_configurations,
-)
+from pinn.coefficients.configurations import make_deployments, read_configurations
 from pinn.coefficients.surrogate import Surrogate
 from pinn.common.files import find_checkpoint
-from pinn.errors import PinnError
 from pinn.interface.commands.coefficient_table import coefficient_table, write_table
 from pinn.specs.gpu import list_gpus
 
@@ -51,16 +44,13 @@ BATCHES = ("32 decode @ 700", "1 prefill 512 @ 0 + 16 decode @ 600")
 
 def write_list(path: Path, count: int) -> None:
     """Distinct valid configurations over models of every kind and all GPUs, as CSV."""
-    rows = []
-    for values in product(*FLAGS.values()):
-        row = dict(zip(FLAGS, values, strict=True))
-        try:
-            make_deployment({k: v for k, v in row.items() if v != ""})
-        except PinnError:
-            continue
-        rows.append(row)
+    given = (
+        {name: value for name, value in zip(FLAGS, values, strict=True) if value != ""}
+        for values in product(*FLAGS.values())
+    )
+    rows, _, _ = make_deployments(given, skip_invalid=True)
     kept = np.arange(count) * len(rows) // count
-    pd.DataFrame(rows).iloc[kept].to_csv(path, index=False)
+    pd.DataFrame(rows, columns=[*FLAGS]).iloc[kept].to_csv(path, index=False)
 
 
 def forget() -> None:

@@ -9,8 +9,6 @@ it takes, so the benchmark is linked several times with its functions in random 
 line is one JSON document.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -8,8 +8,6 @@ value. Every job runs in a process of its own; imports are not timed, starting w
 line of the output is one JSON document.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -6,8 +6,6 @@ Prints wall clock, processor seconds of all processes, and the most memory that 
 run after a change compiles and remembers; take the second.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

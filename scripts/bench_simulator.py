@@ -8,8 +8,6 @@ prompts of 547 tokens, 248 output tokens) on Llama-2-7B and one H100. Processor 
 less by a busy machine than wall times. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

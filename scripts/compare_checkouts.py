@@ -4,8 +4,6 @@ Runs the same commands in both with the same checkpoint and compares every numbe
 write, to 1e-12, and every text.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
@@ -49,29 +47,23 @@ def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
     (out / "closed.yaml").write_text(CLOSED)
     found: dict[str, Any] = {}
     env = {**os.environ, "PYTHONPATH": str(checkout), "PINN_CHECKPOINT": str(checkpoint)}
-    main = _main_module(checkout)
+    # The module behind the command, wherever that checkout has it.
+    project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
+    main = project["scripts"]["pinn"].partition(":")[0]
     for command in COMMANDS:
         line = f"{sys.executable} -m {main} {command.replace('OUT/', '')}"
         done = subprocess.run(line, shell=True, cwd=out, env=env, text=True, capture_output=True)
         if done.returncode:
             raise SystemExit(f"{checkout}: pinn {command} failed: {done.stderr}")
         found[f"printed by {command.split()[0]} {command.split()[-1]}"] = done.stdout.split()
-    for path in sorted(out.iterdir()):
-        if path.suffix == ".json":
-            found[path.name] = json.loads(path.read_text())
-        elif path.suffix == ".csv":
-            found[path.name] = list(csv.reader(path.read_text().splitlines()))
+    found |= {path.name: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}
+    for path in out.glob("*.csv"):
+        found[path.name] = list(csv.reader(path.read_text().splitlines()))
     for path in sorted((checkout / "export/go/pinn/testdata").glob("*.json*")):
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
         found[f"golden {path.name}"] = _documents(text)
     return found
-
-
-def _main_module(checkout: Path) -> str:
-    """The module behind the command, wherever that checkout has it."""
-    project = tomllib.loads((checkout / "pyproject.toml").read_text())
-    return str(project["project"]["scripts"]["pinn"]).partition(":")[0]
 
 
 def _documents(text: str) -> list[Any]:
@@ -95,32 +87,18 @@ def leaves(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 def differences(before: Any, after: Any) -> list[str]:
     """Every place where two nested values differ."""
     known, now = dict(leaves(before)), dict(leaves(after))
-    return [
-        *(f"{_path(where)} on one side only" for where in known.keys() ^ now.keys()),
-        *(
-            f"{_path(where)}: {value!r} and {now[where]!r}"
-            for where, value in known.items()
-            if where in now and not _same(value, now[where])
-        ),
-    ]
-
-
-def _path(where: tuple[Any, ...]) -> str:
-    return ".".join(map(str, where))
+    found = dict.fromkeys(known.keys() ^ now.keys(), " on one side only")
+    for where, value in known.items():
+        if where in now and not _same(value, now[where]):
+            found[where] = f": {value!r} and {now[where]!r}"
+    return [f"{'.'.join(map(str, where))}{what}" for where, what in found.items()]
 
 
 def _same(before: Any, after: Any) -> bool:
-    numbers = _number(before), _number(after)
-    if None in numbers:
-        return bool(before == after)
-    return math.isclose(*numbers, rel_tol=TOLERANCE)  # type: ignore[arg-type]
-
-
-def _number(value: Any) -> float | None:
     try:
-        return None if isinstance(value, bool) or value is None else float(value)
-    except (TypeError, ValueError):
-        return None
+        return math.isclose(float(before), float(after), rel_tol=TOLERANCE)
+    except (TypeError, ValueError):  # not both are numbers
+        return bool(before == after)
 
 
 def main(before: Path, after: Path) -> None:
@@ -130,9 +108,8 @@ def main(before: Path, after: Path) -> None:
             outputs(checkout.resolve(), checkpoint, Path(folder) / name)
             for name, checkout in (("before", before), ("after", after))
         ]
-    different = differences(*found)
+    different, numbers = differences(*found), len([*leaves(found[0])])
     print("\n".join(different[:50]))
-    numbers = sum(1 for _ in leaves(found[0]))
     print(f"{len(different)} differences among about {numbers:,} values of {len(found[0])} outputs")
     sys.exit(bool(different))
 

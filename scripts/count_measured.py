@@ -3,10 +3,7 @@
 python scripts/count_measured.py data/engines
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import typer
@@ -32,9 +29,8 @@ def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
     keys = deployment_keys(rows)
     at = rows[["prompt_tokens", "output_tokens", "concurrency"]].astype(str).agg("|".join, axis=1)
     known = rows.assign(configuration=keys, point=keys + "|" + at)
-    parts = [*known.assign(engine_version=ALL).groupby(["engine", "engine_version"])]
-    parts += [*known.groupby(["engine", "engine_version"])]
-    lines: list[dict[str, Any]] = [
+    both = pd.concat([known.assign(engine_version=ALL), known])
+    lines = [
         {
             "engine": engine,
             "release": version,
@@ -46,10 +42,10 @@ def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
             "since": part["date"].min(),
             "until": part["date"].max(),
         }
-        for (engine, version), part in parts
+        for (engine, version), part in both.groupby(["engine", "engine_version"])
     ]
-    lines.sort(key=lambda line: (line["engine"], release_order(line["release"])))
-    return pd.DataFrame(lines)
+    order = sorted(lines, key=lambda line: (line["engine"], release_order(line["release"])))
+    return pd.DataFrame(order)
 
 
 def main(folder: Path) -> None:

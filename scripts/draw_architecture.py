@@ -4,8 +4,6 @@ Packages stand in the order of ``pinn.__doc__``; an arc on the left is what one 
 the wider the more imports.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

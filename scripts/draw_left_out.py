@@ -5,8 +5,6 @@ by a network that saw neither its model nor its kernels. Another path than
 docs/images/left-out.png may follow.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

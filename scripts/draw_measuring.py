@@ -6,8 +6,6 @@
 ``scripts/score_measuring.py``, with noise of 1 % a step.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -7,8 +7,6 @@ that the measured deployments hold; with their fits at hand a leave-one-model-ou
 Surrogates of other exclusions are fitted when a run needs them and kept in its cache.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

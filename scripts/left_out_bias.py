@@ -6,8 +6,6 @@ Reads the predictions that were published beside the checkpoint and the public m
 is a model, GPU, format and release with at least ten rows. Median errors in %, plus is too slow.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Write Go's structs of flags and specs and its tables anew: ``make flags``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from generating.go_structs import GO_FLAGS, GO_SPECS, go_flags, go_specs

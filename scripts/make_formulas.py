@@ -3,8 +3,6 @@
 To be run after every change of a step feature or of a cost. It needs ruff and Go.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -4,8 +4,6 @@ They come from the checkpoint in the repository, so this has to run after every 
 feature registry, of the embedding or of the datasheet costs.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Building the docs writes the notebook as a page of the site.
 """
 
-from __future__ import annotations
-
 import ast
 import base64
 import io
@@ -29,7 +27,8 @@ def run_cells(notebook: dict[str, Any]) -> None:
 
     matplotlib.use("Agg")
     names: dict[str, Any] = {}
-    for count, cell in enumerate(_code(notebook), 1):
+    code = (cell for cell in notebook["cells"] if cell["cell_type"] == "code")
+    for count, cell in enumerate(code, 1):
         cell["outputs"] = _outputs("".join(cell["source"]), names)
         cell["execution_count"] = count
 
@@ -57,10 +56,6 @@ def _outputs(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
         found.append({"output_type": "display_data", "metadata": {}, "data": data})
     pyplot.close("all")
     return found
-
-
-def _code(notebook: dict[str, Any]) -> list[dict[str, Any]]:
-    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
 def write_page() -> None:

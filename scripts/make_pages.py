@@ -1,7 +1,5 @@
 """Write the page of commands and the page to play with; building the docs runs it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Parts of pages that scripts write, between ``<!-- begin NAME -->`` and ``<!-- end -->``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -7,8 +7,6 @@ of what they left out are calibrated once more, beside the experiment's checkpoi
 is the published one, beside this, too.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -7,8 +7,6 @@ Simulates every row with the network of ``checkpoints/left_out`` that never saw 
 %. No network learns.
 """
 
-from __future__ import annotations
-
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import Grid
 from pinn.common.tables import write_frame

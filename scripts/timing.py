@@ -1,7 +1,5 @@
 """Wall and processor seconds, and memory, of what the benchmarks run."""
 
-from __future__ import annotations
-
 import re
 import resource
 import subprocess

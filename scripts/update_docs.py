@@ -8,18 +8,16 @@ apart, on speculation and on decisions, in three minutes more; ``--plans`` types
 docs/plan.md again, in as many. The picture of the site's first page is drawn anew too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import re
 import shlex
 import tempfile
-import textwrap
-from collections.abc import Callable
-from itertools import chain, product, takewhile
+from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
+from textwrap import wrap
 
 import draw_left_out
 import pandas as pd
@@ -35,8 +33,9 @@ from pinn.laboratory.commands.evaluate_measured import panel_table
 from pinn.laboratory.engines import networks
 from pinn.laboratory.panel import group_scores
 from pinn.laboratory.serving_runs import LEFT_OUT, NETWORK
-from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.request import REQUEST_FEATURES, RequestFeature
 from pinn.physics.step import STEP_FEATURES
+from pinn.physics.step_values import StepFeature
 from pinn.server.calibration.calibrate import TEST
 from pinn.simulator.metric_features import WHOLE_RUN
 
@@ -74,21 +73,27 @@ def run(command: str, columns: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in result.stdout.strip().splitlines())
 
 
+def table(text: int, rows: Iterable[Iterable[str]], *headings: str) -> str:
+    """Rows in Markdown; so many columns have text."""
+    grid = Grid.of(*headings, text=text)
+    for row in rows:
+        grid.add(*row)
+    return grid.markdown()
+
+
 def left_out() -> str:
     """A row per kind of what was left out: this project, and the rivals where they can predict."""
-    results = pd.read_csv(CHECKPOINTS / "pinn.results.csv")
-    found = (
-        results[results["held_out"] == "all"].set_index(["split", "metric", "method"]).sort_index()
-    )
-    grid = Grid.of("left out", "predicted", "n", "pinn", "AIConfigurator", "roofline", text=2)
+    results = pd.read_csv(CHECKPOINTS / "pinn.results.csv").query("held_out == 'all'")
+    found = results.set_index(["split", "metric", "method"]).sort_index()
+    shown = []
     for split, metric, what, figure in _SHOWN:
         rows = found.loc[(split, metric)]
         cells = (
             f"{rows.loc[m, 'median']:.1f} / {rows.loc[m, 'mean']:.1f}" if m in rows.index else ""
             for m in (NETWORK, "aiconfigurator", "roofline")
         )
-        grid.add(what, figure, str(rows.loc[NETWORK, "n"]), *cells)
-    return grid.markdown()
+        shown.append((what, figure, str(rows.loc[NETWORK, "n"]), *cells))
+    return table(2, shown, "left out", "predicted", "n", "pinn", "AIConfigurator", "roofline")
 
 
 _RUNS = "serving runs, leave-one-model-out"
@@ -101,11 +106,6 @@ _SHOWN = (
 )
 
 
-def report(more: str = "") -> str:
-    """What the first command prints with a further flag."""
-    return f"```\n$ {REPORT}{more}\n{run(REPORT + more)}\n```"
-
-
 def folded(command: str) -> str:
     """A command, continued before an option where its line is full."""
     lines = [command]
@@ -115,17 +115,22 @@ def folded(command: str) -> str:
     return " \\\n    ".join(lines)
 
 
-def breakdown() -> str:
-    return f"```\n$ {folded(ACCOUNT)}\n{run(ACCOUNT)}\n```"
+def shown(command: str) -> str:
+    """A command and what it prints."""
+    return f"```\n$ {folded(command)}\n{run(command)}\n```"
+
+
+def run_on(load: str, command: str, columns: int = WIDTH) -> str:
+    """What a command prints in a folder with a load."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("load.yaml").write_text(load)
+        return run(command, columns)
 
 
 def simulation() -> str:
     """A workload, the command that serves it and what that prints, coefficients cut to a few."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        Path("load.yaml").write_text(LOAD)
-        printed = run(SIMULATE)
-    wrapped = [textwrap.wrap(line, WIDTH, break_on_hyphens=False) for line in printed.splitlines()]
-    lines = list(chain.from_iterable(wrapped))
+    printed = run_on(LOAD, SIMULATE).splitlines()
+    lines = [part for line in printed for part in wrap(line, WIDTH, break_on_hyphens=False)]
     table = next(i for i, line in enumerate(lines) if "coefficient" in line)
     shown = "\n".join([*lines[: table + 1 + COEFFICIENTS_SHOWN], "..."])
     return f"```\n$ cat load.yaml\n{LOAD}$ {folded(SIMULATE)}\n{shown}\n```"
@@ -138,67 +143,60 @@ def intervals() -> str:
     for row in found.coverage:
         shares = f"{100 * row['coverage']:.0f} / {100 * row['median_width']:.0f}"
         cells.setdefault((row["split"], row["name"], str(row["n"])), []).append(shares)
-    grid = Grid.of("left out", "name", "rows", "TPOT", "TTFT", "E2E", text=2)
-    for key, values in cells.items():
-        grid.add(*key, *values)
-    return grid.markdown()
+    rows = ((*key, *shares) for key, shares in cells.items())
+    return table(2, rows, "left out", "name", "rows", "TPOT", "TTFT", "E2E")
 
 
 def serving_runs() -> str:
     """Every stage of the serving runs: measured, and errors without and with its model."""
-    table = pd.read_csv(CHECKPOINTS / "pinn.serving_runs.csv", dtype={"stage": str})
-    table = table[table["stage"] != WHOLE_RUN]
-    errors = table.pivot_table(
-        index=["run", "stage"], columns=["method", "figure"], values="error_percent", sort=False
-    )
-    measured = table.drop_duplicates(["run", "stage", "figure"]).pivot_table(
-        index=["run", "stage"], columns="figure", values="measured_s", sort=False
-    )
-    about = table.drop_duplicates(["run", "stage"]).set_index(["run", "stage"])
+    runs = pd.read_csv(CHECKPOINTS / "pinn.serving_runs.csv", dtype={"stage": str})
     means = ["e2e_mean_s", "ttft_mean_s", "itl_mean_s"]
     tails = ["e2e_p90_s", "e2e_p99_s"]
-    grid = Grid.of(
-        "model", "load", "req/s", "E2E, TTFT, ITL ms", "left out: E2E, TTFT, ITL", "E2E p90, p99",
-        "trained on: E2E, TTFT, ITL", "E2E p90, p99", text=2,
-    )  # fmt: skip
-    for key, row in about.iterrows():
-        cells = [" ".join(f"{1e3 * measured.loc[key, figure]:.4g}" for figure in means)]
+    shown = []
+    for _, rows in runs[runs["stage"] != WHOLE_RUN].groupby(["run", "stage"], sort=False):
+        about = rows.iloc[0]
+        measured = rows.drop_duplicates("figure").set_index("figure")["measured_s"]
+        errors = rows.set_index(["method", "figure"])["error_percent"]
+        cells = [" ".join(f"{1e3 * measured[figure]:.4g}" for figure in means)]
         for method, figures in product((NETWORK + LEFT_OUT, NETWORK), (means, tails)):
-            cells.append(" ".join(f"{errors.loc[key, (method, f)]:+.1f}" for f in figures))
-        grid.add(row["model"], row["load"], f"{row['rate_per_s']:g}", *cells)
-    return grid.markdown()
+            cells.append(" ".join(f"{errors[method, figure]:+.1f}" for figure in figures))
+        shown.append((about["model"], about["load"], f"{about['rate_per_s']:g}", *cells))
+    return table(
+        2, shown, "model", "load", "req/s", "E2E, TTFT, ITL ms", "left out: E2E, TTFT, ITL",
+        "E2E p90, p99", "trained on: E2E, TTFT, ITL", "E2E p90, p99",
+    )  # fmt: skip
 
 
 def beta() -> str:
-    grid = Grid.of("feature", "unit of beta", "what it measures", text=3)
-    for feature in STEP_FEATURES.values():
-        unit = "x datasheet time" if feature.unit == "1" else feature.unit
-        grid.add(f"`{feature.name}`", unit, feature.meaning)
-    return grid.markdown()
+    features = STEP_FEATURES.values()
+    rows = ((f"`{f.name}`", _unit(f, "x datasheet time"), f.meaning) for f in features)
+    return table(3, rows, "feature", "unit of beta", "what it measures")
 
 
 def alpha() -> str:
-    grid = Grid.of("feature", "unit of alpha", "prior", "in the Go simulator", text=4)
-    for feature in REQUEST_FEATURES.values():
-        unit = "x step time" if feature.unit == "1" else feature.unit
-        seen = "yes" if feature.in_simulator else "no"
-        grid.add(f"`{feature.name}`", unit, f"{feature.prior:g}", seen)
-    return grid.markdown()
+    rows = (
+        (f"`{f.name}`", _unit(f, "x step time"), f"{f.prior:g}", "yes" if f.in_simulator else "no")
+        for f in REQUEST_FEATURES.values()
+    )
+    return table(4, rows, "feature", "unit of alpha", "prior", "in the Go simulator")
+
+
+def _unit(feature: StepFeature | RequestFeature, multiplier: str) -> str:
+    return multiplier if feature.unit == "1" else feature.unit
 
 
 def calibration(steps: Path) -> str:
     """Errors after calibrations to the public steps: to windows, then to single steps."""
     path = next(steps.glob("*codellama*.parquet"))
+    rows = ["| fitted to | judged on | median error (%) before | after |", "|---|---|---:|---:|"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(f"pinn ingest steps {path} -o {folder}/run {SERVED}")
-        fit = f"pinn calibrate --observations {folder}/run"
-        run(f"{fit} --intervals windows -o {folder}/windows.json")
-        run(f"{fit} --intervals singles --budget 0 -o {folder}/singles.json")
-        windows = _last_errors(folder / "windows.json", "windows")
-        singles = _last_errors(folder / "singles.json", "singles")
-    head = ["| fitted to | judged on | median error (%) before | after |", "|---|---|---:|---:|"]
-    return "\n".join([*head, f"| {windows}", f"| {singles}"])
+        for kind, more in (("windows", ""), ("singles", "--budget 0 ")):
+            out = folder / f"{kind}.json"
+            run(f"pinn calibrate --observations {folder}/run --intervals {kind} {more}-o {out}")
+            rows.append(f"| {_last_errors(out, kind)}")
+    return "\n".join(rows)
 
 
 def _last_errors(path: Path, kind: str) -> str:
@@ -210,11 +208,10 @@ def _last_errors(path: Path, kind: str) -> str:
     return f"{about} | {median['before']} | {median['calibrated']} |"
 
 
-def table_lines(command: str) -> str:
-    """The Markdown tables of what a command prints, and the lines between them."""
-    lines = run(command).splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("|"))
-    return "\n".join(lines[first:])
+def printed_from(start: str, command: str) -> str:
+    """What a command prints from a text on."""
+    printed = run(command)
+    return printed[printed.index(start) :].strip()
 
 
 def disaggregated() -> str:
@@ -223,34 +220,26 @@ def disaggregated() -> str:
     return score_disaggregated.pools_table(score_disaggregated.score_pools(rows, *networks()))
 
 
-def engines() -> str:
-    """Every table of ``pinn evaluate engines`` with the line over it."""
-    printed = run("pinn evaluate engines")
-    return printed[printed.index("measured deployments, model left out") :]
-
-
 def decisions() -> str:
     """The table of left-out models, without what it says below."""
-    printed = run("pinn evaluate decisions").splitlines()
-    table = takewhile(lambda line: not line.startswith("picks of"), printed)
+    table, _, _ = run("pinn evaluate decisions").partition("\npicks of")
     small = "<!-- in small: evaluate decisions -> evaluate decisions few.csv -->"
-    plain = [line.rstrip() for line in table]
-    return "\n".join([small, "```", "$ pinn evaluate decisions", *plain, "```"])
+    return f"{small}\n```\n$ pinn evaluate decisions\n{table}\n```"
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "first-answer": report,
-    "site-answer": report,
+    "first-answer": lambda: shown(REPORT),
+    "site-answer": lambda: shown(REPORT),
     "left-out": left_out,
     "tpot": lambda: run("pinn results --markdown"),
     "ttft": lambda: run("pinn results --metric ttft --models-only --markdown"),
     "measured": lambda: run("pinn results --measured"),
-    "report": report,
-    "recipe": lambda: report(" --recipe"),
-    "betas": lambda: report(" --betas"),
+    "report": lambda: shown(REPORT),
+    "recipe": lambda: shown(f"{REPORT} --recipe"),
+    "betas": lambda: shown(f"{REPORT} --betas"),
     "intervals": intervals,
     "simulate": simulation,
-    "breakdown": breakdown,
+    "breakdown": lambda: shown(ACCOUNT),
     "serving-runs": serving_runs,
     "panel": lambda: panel_table(group_scores(pd.read_csv(CHECKPOINTS / "pinn.panel.csv"))),
     "kernels": lambda: run("pinn kernels errors"),
@@ -263,9 +252,11 @@ if "PINN_STEPS_DIR" in os.environ:
 
 #: What takes minutes; counts that stand above the tables do not hang on the checkpoint.
 SCORES: dict[str, Callable[[], str]] = {
-    "engines": engines,
+    "engines": lambda: printed_from(
+        "measured deployments, model left out", "pinn evaluate engines"
+    ),
     "disaggregated": disaggregated,
-    "speculation": lambda: table_lines("pinn evaluate speculation"),
+    "speculation": lambda: printed_from("\n|", "pinn evaluate speculation"),
     "decisions": decisions,
 }
 
@@ -276,9 +267,7 @@ _PLAN = re.compile(r"\$ cat load\.yaml\n(.*?)\n\n(\$ pinn plan .*?[^\\]\n).*?```
 def typed_plan(block: re.Match[str]) -> str:
     """A plan typed again, with the load that it shows."""
     load, typed = block.groups()
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        Path("load.yaml").write_text(load)
-        printed = run(typed.replace("\\\n", "").removeprefix("$ "), columns=200)
+    printed = run_on(load, typed.replace("\\\n", "").removeprefix("$ "), columns=200)
     return f"$ cat load.yaml\n{load}\n\n{typed}{printed}\n```"
 
 

@@ -3,8 +3,6 @@
 ``python scripts/make_formulas.py`` writes them; a test fails where one is out of date.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from textwrap import wrap

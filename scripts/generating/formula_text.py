@@ -1,7 +1,5 @@
 """Expressions as text: in Python and JavaScript; of Go what is the same."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 

@@ -1,7 +1,5 @@
 """Go's structs: the engine's flags as ``Serving``, and what is read of models and GPUs."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """What Python and Go look up: defaults, names, constants and registries as Go source."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple

@@ -1,7 +1,5 @@
 """Expressions as Go: statements, and names as Go spells them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 from generating.expressions import ZERO, Expression
