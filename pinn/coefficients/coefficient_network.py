@@ -100,26 +100,20 @@ class CoefficientNetwork(nn.Module):
             # A copy: buffers that share memory would be overwritten by each other on loading.
             self.register_buffer(name, torch.tensor(getattr(scale, name), dtype=torch.float64))
         floor = torch.tensor([f.lower_bound for f in STEP_FEATURES.values()], dtype=torch.float64)
-        prior = torch.tensor([f.prior for f in STEP_FEATURES.values()], dtype=torch.float64)
-        self.register_buffer("beta_floor", floor)
-        self.register_buffer("beta_excess", prior - floor)
-        self.register_buffer(
-            "alpha_prior",
-            torch.tensor([f.prior for f in REQUEST_FEATURES.values()], dtype=torch.float64),
+        beta, alpha = (
+            torch.tensor([feature.prior for feature in features.values()], dtype=torch.float64)
+            for features in (STEP_FEATURES, REQUEST_FEATURES)
         )
         lower, upper = elasticity_bounds()
-        self.register_buffer("elasticity_lower", lower)
-        self.register_buffer("elasticity_upper", upper)
+        known = {"beta_floor": floor, "beta_excess": beta - floor, "alpha_prior": alpha}
+        known |= {"elasticity_lower": lower, "elasticity_upper": upper}
+        for name, values in known.items():
+            self.register_buffer(name, values)
         self.beta_base = nn.Parameter(torch.zeros(n_beta))
         self.alpha_base = nn.Parameter(torch.zeros(n_alpha))
         widths = [len(DESCRIPTORS)] + [settings.hidden] * settings.depth
-        self.trunk = nn.Sequential(
-            *(
-                layer
-                for a, b in itertools.pairwise(widths)
-                for layer in (nn.Linear(a, b), nn.SiLU())
-            )
-        )
+        layers = [(nn.Linear(a, b), nn.SiLU()) for a, b in itertools.pairwise(widths)]
+        self.trunk = nn.Sequential(*itertools.chain.from_iterable(layers))
         self.beta_head = _zero(nn.Linear(settings.hidden, n_beta))
         self.alpha_head = _zero(nn.Linear(settings.hidden, n_alpha))
         self.elasticity_head = _zero(nn.Linear(settings.hidden, n_beta * len(RATES)))

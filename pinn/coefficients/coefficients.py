@@ -87,10 +87,8 @@ class Coefficients:
     alpha: Float[np.ndarray, "n request_features"]
 
     def __post_init__(self) -> None:
-        for name, values, registry in (
-            ("beta", self.beta, STEP_FEATURES),
-            ("alpha", self.alpha, REQUEST_FEATURES),
-        ):
+        for name, registry in _REGISTRIES.items():
+            values = getattr(self, name)
             if values.ndim != 2 or values.shape[1] != len(registry):
                 raise PinnError(
                     f"{name} needs shape [deployments, {len(registry)}], got {list(values.shape)}"
@@ -170,8 +168,7 @@ class CoefficientSet:
         Model, GPU and format go by what ``named`` says they were called, if it is there: a path
         of a config.json may have been given in place of the model's name.
         """
-        named: dict[str, Any] = {}
-        named |= {k: self.deployment[k] for k in ("model", "gpu") if k in self.deployment}
+        named = {k: self.deployment[k] for k in ("model", "gpu") if k in self.deployment}
         named |= self.deployment.get("named") or {}
         return named | dict(self.deployment.get("serving") or {})
 
@@ -205,7 +202,7 @@ def _of(facts: dict[str, Any], name: str) -> Any:
     serving = facts.get("serving") or {}
     if name == "engine_version" and serving.get(name) == "":
         return reference_version(serving.get("engine", VLLM)).value
-    return (facts.get("serving") or {}).get(name) if name in _COST_FLAGS else facts.get(name)
+    return (serving if name in _COST_FLAGS else facts).get(name)
 
 
 def deployment_facts(deployment: Deployment) -> dict[str, Any]:
@@ -221,11 +218,9 @@ def deployment_facts(deployment: Deployment) -> dict[str, Any]:
 
 def set_to_json(found: CoefficientSet) -> dict[str, Any]:
     """A coefficient set as JSON-ready values; seconds and multipliers, never microseconds."""
-    beta = _entries("beta", found)
-    alpha = _entries("alpha", found)
-    for entry, feature, taught in zip(
-        alpha.values(), REQUEST_FEATURES.values(), found.taught, strict=True
-    ):
+    beta, alpha = _entries("beta", found), _entries("alpha", found)
+    alphas = zip(alpha.values(), REQUEST_FEATURES.values(), found.taught, strict=True)
+    for entry, feature, taught in alphas:
         entry |= {"taught": bool(taught), "in_simulator": feature.in_simulator}
     tree = {"schema": SCHEMA, **found.deployment, "beta": beta, "alpha": alpha}
     if found.covariance is not None:

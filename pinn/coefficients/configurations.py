@@ -172,10 +172,8 @@ def expand_grid(axes: Configuration, where: str = "") -> list[dict[str, Any]]:
     if empty:
         raise PinnError(f"{where}no values under {', '.join(empty)}: give at least one each")
     check_configurations(math.prod(map(len, listed.values())), where)
-    return [
-        canonical(dict(zip(listed, values, strict=True)), where)
-        for values in itertools.product(*listed.values())
-    ]
+    combined = (zip(listed, each, strict=True) for each in itertools.product(*listed.values()))
+    return [canonical(dict(named), where) for named in combined]
 
 
 def check_configurations(count: int, where: str = "") -> None:
@@ -282,9 +280,8 @@ def _from_csv(path: Path) -> list[dict[str, Any]]:
 
 def _from_tree(path: Path) -> list[dict[str, Any]]:
     where = f"{path}: "
-    tree = (
-        documents.read_json(path) if path.suffix.lower() == ".json" else documents.read_yaml(path)
-    )
+    read = documents.read_json if path.suffix.lower() == ".json" else documents.read_yaml
+    tree = read(path)
     if isinstance(tree, dict):
         return expand_grid(_named(tree, where), where)
     if tree is not None and not isinstance(tree, list):

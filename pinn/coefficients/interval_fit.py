@@ -96,11 +96,7 @@ def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str,
     moved = {metric: step * rows[f"{metric}_gain"].to_numpy() for metric in METRICS}
     ttft = np.maximum(ttft, moved["ttft"])
     beyond = rows["ttft_share"].to_numpy() * (np.exp(ttft) - np.exp(moved["ttft"]))
-    return {
-        "tpot": moved["tpot"],
-        "ttft": ttft,
-        "e2e": np.log(np.exp(moved["e2e"]) + beyond),
-    }
+    return {"tpot": moved["tpot"], "ttft": ttft, "e2e": np.log(np.exp(moved["e2e"]) + beyond)}
 
 
 # Do the intervals hold? Each left-out part is judged by intervals calibrated on the others.

@@ -10,14 +10,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from pinn.coefficients import intervals
 from pinn.coefficients.coefficients import NAMES
-from pinn.coefficients.intervals import (
-    REFERENCE_BATCH,
-    KernelDistance,
-    Situation,
-    kind_of,
-    place_of,
-)
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork, load_checkpoint
 from pinn.engines.deployment import Deployment
@@ -39,8 +33,8 @@ UNMEASURED = float(np.log(4.0))
 
 
 def kernel_distance(
-    kernels: KernelSurrogates, deployment: Deployment, batch: str = REFERENCE_BATCH
-) -> KernelDistance:
+    kernels: KernelSurrogates, deployment: Deployment, batch: str = intervals.REFERENCE_BATCH
+) -> intervals.KernelDistance:
     """Locate one step.
 
     Left out: how well the operator is interpolated, and everything that is no kernel.
@@ -69,7 +63,7 @@ def kernel_distance(
         shares[use.operator] = shares.get(use.operator, 0.0) + share
         elsewhere += share * (other > 0)
         gap += share * other
-    return KernelDistance(sum(by_operator.values()), by_operator, elsewhere, gap, shares)
+    return intervals.KernelDistance(sum(by_operator.values()), by_operator, elsewhere, gap, shares)
 
 
 def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
@@ -102,13 +96,13 @@ Step = tuple[Deployment, str, bool]
 
 def situation(
     kernels: KernelSurrogates, deployment: Deployment, batch: str, gpu_known: bool = True
-) -> Situation:
+) -> intervals.Situation:
     """Where a step lies for those who know these kernels.
 
     Raises:
         PinnError: If the batch cannot be read or runs no kernel.
     """
-    return Situation(deployment, kernel_distance(kernels, deployment, batch), gpu_known)
+    return intervals.Situation(deployment, kernel_distance(kernels, deployment, batch), gpu_known)
 
 
 def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.DataFrame:
@@ -119,7 +113,7 @@ def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.Data
     """
     found = [situation(kernels, *step) for step in steps]
     rows = [
-        {"kind": kind_of(s.deployment.model), "place": place_of(s), "distance": s.distance.total}
+        (intervals.kind_of(s.deployment.model), intervals.place_of(s), s.distance.total)
         for s in found
     ]
     return pd.DataFrame(rows, columns=list(DESCRIPTION))
@@ -191,15 +185,9 @@ def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.Da
         before, after = (_coefficients(each, fold.left_out) for each in (without, network))
         both = (before > 0) & (after > 0)
         changes = np.log(np.where(both, after, 1.0) / np.where(both, before, 1.0))
-        about = pd.DataFrame(
-            {
-                "split": fold.split,
-                "model": [d.model.name for d in fold.left_out],
-                "shape": [shape_of(d.model) for d in fold.left_out],
-                "gpu": [d.gpu.name for d in fold.left_out],
-            }
-        )
-        parts.append(pd.concat([about, pd.DataFrame(changes, columns=list(NAMES))], axis=1))
+        about = [(fold.split, d.model.name, shape_of(d.model), d.gpu.name) for d in fold.left_out]
+        of_fold = pd.DataFrame(about, columns=["split", "model", "shape", "gpu"])
+        parts.append(pd.concat([of_fold, pd.DataFrame(changes, columns=list(NAMES))], axis=1))
     return pd.concat(parts, ignore_index=True)
 
 

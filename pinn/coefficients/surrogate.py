@@ -94,9 +94,8 @@ def batch_floor_seconds(
     deployment: Deployment, batches: Sequence[Batch]
 ) -> Float[np.ndarray, " batches"]:
     """Physical floor of each batch on one deployment."""
-    return deployment_floor_seconds(
-        deployment, sum_batches(batches, deployment.model.window_tokens)
-    )
+    sums = sum_batches(batches, deployment.model.window_tokens)
+    return deployment_floor_seconds(deployment, sums)
 
 
 # How far deployments lie from those a checkpoint was measured on.
@@ -178,15 +177,11 @@ def training_space(checkpoint: Checkpoint) -> TrainingSpace:
     rates = raw[:, d:] if len(raw) else np.zeros((1, len(RATES)))
     rate_scale = np.maximum(rates.std(0), MIN_SCALE)
     centre = np.concatenate([of.mean, rates.mean(0)])
-    whole = np.concatenate([of.scale, rate_scale])
-    return TrainingSpace(
-        (raw - centre) / whole,
-        checkpoint.anchor_names,
-        centre,
-        whole,
-        np.concatenate([of.low, (of.rate_low - rates.mean(0)) / rate_scale]),
-        np.concatenate([of.high, (of.rate_high - rates.mean(0)) / rate_scale]),
-    )
+    scale = np.concatenate([of.scale, rate_scale])
+    low = np.concatenate([of.low, (of.rate_low - rates.mean(0)) / rate_scale])
+    high = np.concatenate([of.high, (of.rate_high - rates.mean(0)) / rate_scale])
+    anchors = (raw - centre) / scale
+    return TrainingSpace(anchors, checkpoint.anchor_names, centre, scale, low, high)
 
 
 def _pairwise(

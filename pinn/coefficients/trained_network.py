@@ -12,15 +12,7 @@ from jaxtyping import Float, Shaped
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from pinn.common.documents import (
-    MOST_CHECKPOINT_BYTES,
-    MOST_DEPTH,
-    MOST_HIDDEN,
-    check_size,
-    is_finite,
-    parse_json,
-    written,
-)
+from pinn.common import documents
 from pinn.common.files import json_text, write_whole
 from pinn.errors import PinnError, printable
 from pinn.physics.descriptors import DESCRIPTORS, RATES
@@ -97,15 +89,18 @@ class NetworkSettings:
         for name in ("hidden", "depth"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise PinnError(f"network {name} must be a whole number, got {written(value)}")
+                given = documents.written(value)
+                raise PinnError(f"network {name} must be a whole number, got {given}")
         for name in ("beta_bound", "alpha_bound"):
             value = getattr(self, name)
-            if not is_finite(value) or not 0 <= value <= _MOST_BOUND:
-                raise PinnError(
-                    f"network {name} must lie between 0 and {_MOST_BOUND}, got {written(value)}"
-                )
-        check_size(self.hidden, MOST_HIDDEN, "units of a hidden layer", "train a smaller network")
-        check_size(self.depth, MOST_DEPTH, "hidden layers", "train a smaller network")
+            if not documents.is_finite(value) or not 0 <= value <= _MOST_BOUND:
+                given = documents.written(value)
+                raise PinnError(f"network {name} must lie between 0 and {_MOST_BOUND}, got {given}")
+        for value, most, what in (
+            (self.hidden, documents.MOST_HIDDEN, "units of a hidden layer"),
+            (self.depth, documents.MOST_DEPTH, "hidden layers"),
+        ):
+            documents.check_size(value, most, what, "train a smaller network")
 
 
 @dataclass(frozen=True)
@@ -202,9 +197,8 @@ class TrainedNetwork:
             free: Descriptors.
             rates: Log datasheet rates.
         """
-        beta_log, alpha_log = (
-            np.tile(base, (len(free), 1)) for base in (self.beta_base, self.alpha_base)
-        )
+        bases = self.beta_base, self.alpha_base
+        beta_log, alpha_log = (np.tile(base, (len(free), 1)) for base in bases)
         if self.settings.corrected:
             beta_correction, alpha_correction = self._corrections(free, rates)
             beta_log, alpha_log = beta_log + beta_correction, alpha_log + alpha_correction
@@ -219,7 +213,8 @@ class TrainedNetwork:
         for layer in self.trunk:
             raw = layer(hidden)
             hidden = raw * _sigmoid(raw)
-        bend = (self._elasticity(hidden) * self._clamped(rates)[:, None, :]).sum(-1)
+        clamped = np.clip(rates, scale.rate_low, scale.rate_high)
+        bend = (self._elasticity(hidden) * clamped[:, None, :]).sum(-1)
         beta = settings.beta_bound * np.tanh(self.beta_head(hidden)) + bend
         alpha = settings.alpha_bound * np.tanh(self.alpha_head(hidden))
         return beta, alpha
@@ -230,9 +225,6 @@ class TrainedNetwork:
         zero = _logit(-lower / span)
         raw = self.elasticity_head(hidden).reshape(-1, *span.shape) + zero
         return lower + span * _sigmoid(raw)
-
-    def _clamped(self, rates: Array) -> Array:
-        return np.clip(rates, self.embedding.rate_low, self.embedding.rate_high)
 
 
 _EMBEDDING = tuple(field.name for field in fields(EmbeddingScale))
@@ -251,17 +243,14 @@ def _trunk_names(settings: NetworkSettings) -> list[str]:
 def _shapes(settings: NetworkSettings) -> dict[str, tuple[int, ...]]:
     """Shape of every array of a network of this size."""
     beta, alpha, d, r = len(STEP_FEATURES), len(REQUEST_FEATURES), len(DESCRIPTORS), len(RATES)
-    shapes: dict[str, tuple[int, ...]] = {
-        name: (r,) if name.startswith("rate_") else (d,) for name in _EMBEDDING
-    }
+    shapes: dict[str, tuple[int, ...]] = {}
+    shapes |= {name: (r,) if name.startswith("rate_") else (d,) for name in _EMBEDDING}
     for name in _ARRAYS:
         width = alpha if name.startswith("alpha") else beta
         shapes[name] = (width, r) if name.startswith("elasticity") else (width,)
     inputs = [d, *[settings.hidden] * settings.depth]
-    layers = {
-        name: (settings.hidden, width)
-        for name, width in zip(_trunk_names(settings), inputs, strict=False)
-    }
+    trunk = zip(_trunk_names(settings), inputs, strict=False)
+    layers = {name: (settings.hidden, width) for name, width in trunk}
     for name, width in zip(_HEADS, (beta, alpha, beta * r), strict=True):
         layers[name] = (width, settings.hidden)
     for name, shape in layers.items():
@@ -354,10 +343,11 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         raise PinnError(
             f"no checkpoint at {path}: train one with 'python train.py', or give another path"
         )
-    check_size(path.stat().st_size, MOST_CHECKPOINT_BYTES, f"{path}: bytes", "give a checkpoint")
+    size, most = path.stat().st_size, documents.MOST_CHECKPOINT_BYTES
+    documents.check_size(size, most, f"{path}: bytes", "give a checkpoint")
     try:
         with safe_open(path, framework="numpy") as file:
-            header = parse_json((file.metadata() or {})["pinn"], str(path))
+            header = documents.parse_json((file.metadata() or {})["pinn"], str(path))
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, PinnError, OSError) as error:
         raise PinnError(

@@ -1,25 +1,73 @@
 """The time of a whole step, kernel by kernel."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from pinn.engines.deployment import Deployment
 from pinn.engines.kernel_choice import AUTO, CUTLASS, MARLIN, TRITON
-from pinn.kernels.gemm_attention import DecodeAttention, Gemm, PrefillAttention
+from pinn.kernels.gemm_attention_moe import DecodeAttention, Gemm, Moe, PrefillAttention
 from pinn.kernels.hardware import Coded
-from pinn.kernels.mixer_calls import DECODES, PROMPTS, Call, Kernels, call_by_call, mixer_kernels
-from pinn.kernels.moe import Moe
+from pinn.kernels.mixer_operators import INDEXED_SIZES, RECURRENT, RECURRENT_SIZES, SPARSE
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.physics.batch_sums import UniformBatches
-from pinn.physics.costs import step_costs
+from pinn.physics.batch_sums import BatchSums, UniformBatches
+from pinn.physics.costs import StepCosts, model_costs, step_costs
 from pinn.physics.layer_work import dense_matmuls
-from pinn.physics.step_values import hit_expert_read_s
+from pinn.physics.step_values import decode_attention, hit_expert_read_s, prefill_attention
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.model import AttentionSpec, LatentAttentionSpec
+from pinn.specs.mixers import GATED_DELTA, KDA, MAMBA2, LinearMixerSpec
+from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
 from pinn.specs.precision import ACTIVATION_BYTES, precision
-from pinn.specs.serving import VLLM
+from pinn.specs.serving import VLLM, ServingSpec
+
+# What a composed step is made of: kernels, and the calls of them.
+
+Seconds = Float[np.ndarray, " n"]
+#: Of each call in each step.
+Times = Float[np.ndarray, "calls n"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel in the steps of a deployment.
+
+    Attributes:
+        form: Number format; of recurrent and sparse mixers the operator.
+        count: How often a step runs it, a number or one per batch.
+        sizes: Arguments of the surrogate, each a number or one per batch.
+    """
+
+    form: str
+    count: float | Seconds
+    sizes: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels of one kind in a part of a step.
+
+    Attributes:
+        calls: Those of a deployment's steps, from itself and its batches.
+        seconds: What they take, from surrogates, chips, formats and a call's sizes.
+        sizes: What the first sizes of a call are called; none where nothing timed is behind them.
+        operator: The operator that was fitted to measured ones; empty where there is none.
+    """
+
+    calls: Callable[[Deployment, UniformBatches], Iterator[Call]]
+    seconds: Callable[..., Float[np.ndarray, "..."]]
+    sizes: tuple[str, ...] = ()
+    operator: str = ""
+
+
+def call_by_call(seconds: Callable[..., Seconds], gpu: Coded, form: Coded, *sizes) -> Times:
+    """What ``seconds`` gives of one chip, format and call's sizes at a time."""
+    calls = zip(gpu.ids[:, 0], form.ids[:, 0], *sizes, strict=True)
+    return np.stack([seconds(gpu.options[g], form.options[f], *call) for g, f, *call in calls])
+
 
 # Scaling the inputs of an fp8 multiplication in each step, which its tables' times include.
 
@@ -91,37 +139,34 @@ def compose_many(
         batches: The steps' batches of each deployment; equally many.
     """
     seconds = np.zeros((len(deployments), len(batches[0]), len(COMPOSED_PARTS)))
+    steps = list(zip(deployments, batches, strict=True))
     for column, kinds in enumerate(COMPOSED_PARTS.values()):
         for kind in kinds:
-            asked = [list(kind.calls(*each)) for each in zip(deployments, batches, strict=True)]
-            _add(seconds[:, :, column], kernels, kind, deployments, asked)
+            asked = [(i, call) for i, each in enumerate(steps) for call in kind.calls(*each)]
+            if asked:
+                gpus, calls = [deployments[i].gpu for i, _ in asked], [call for _, call in asked]
+                times = _times(kernels, kind, gpus, calls, len(batches[0]))
+                np.add.at(seconds[:, :, column], [i for i, _ in asked], times)
     return seconds
 
 
-def _add(
-    seconds: Float[np.ndarray, "m n"],
-    kernels: KernelSurrogates,
-    kind: Kernels,
-    deployments: Sequence[Deployment],
-    asked: Sequence[Sequence[Call]],
-) -> None:
-    """Look the calls of each deployment up and add their times to its steps."""
-    places = [i for i, of_deployment in enumerate(asked) for _ in of_deployment]
-    calls = [call for of_deployment in asked for call in of_deployment]
-    if not calls:
-        return
-    gpus = tuple(dict.fromkeys(deployments[i].gpu for i in places))
-    forms = tuple(dict.fromkeys(c.form for c in calls))
-    gpu_ids = np.array([[gpus.index(deployments[i].gpu)] for i in places])
-    form_ids = np.array([[forms.index(c.form)] for c in calls])
-    width = seconds.shape[1]
-    sizes = [
-        np.stack([np.broadcast_to(np.asarray(c.sizes[i], dtype=np.float64), width) for c in calls])
-        for i in range(len(calls[0].sizes))
-    ]
-    times = kind.seconds(kernels, Coded(gpus, gpu_ids), Coded(forms, form_ids), *sizes)
-    counts = np.stack([np.broadcast_to(np.float64(c.count), width) for c in calls])
-    np.add.at(seconds, places, counts * times)
+def _times(
+    kernels: KernelSurrogates, kind: Kernels, gpus: list[GpuSpec], calls: list[Call], width: int
+) -> Times:
+    """Seconds of calls, each as often as it runs."""
+
+    def rows(values: Iterable[Any]) -> Times:
+        return np.stack([np.broadcast_to(np.asarray(v, np.float64), width) for v in values])
+
+    sizes = [rows(values) for values in zip(*(call.sizes for call in calls), strict=True)]
+    times = kind.seconds(kernels, _coded(gpus), _coded([call.form for call in calls]), *sizes)
+    return rows(call.count for call in calls) * times
+
+
+def _coded(values: Sequence[Any]) -> Coded:
+    """A row of each value."""
+    options = tuple(dict.fromkeys(values))
+    return Coded(options, np.array([[options.index(value)] for value in values]))
 
 
 def _gemm(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
@@ -134,7 +179,7 @@ def _gemm(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
         yield Call(matmul.weights.name, matmul.count, (rows, matmul.n, matmul.k))
 
 
-def _products(kernels: KernelSurrogates, gpu: Coded, form: Coded, m, n, k) -> np.ndarray:
+def _products(kernels: KernelSurrogates, gpu: Coded, form: Coded, m, n, k) -> Times:
     """Static scales of activations are applied by the kernel before: vLLM's compiler fuses them."""
     seconds = kernels.gemm.seconds(gpu, form, m, n, k)
     for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True)):
@@ -169,13 +214,11 @@ def _expert_call(deployment: Deployment, batches: UniformBatches, *more: float) 
         recipe.expert_parallel_size,
         3.0 if model.moe.gated else 2.0,
     )
-    form, count = deployment.expert_kernel_format.name, model.moe_layers
-    return Call(form, count * _expert_time(deployment, batches), (*sizes, *more))
+    count = model.moe_layers * _expert_time(deployment, batches)
+    return Call(deployment.expert_kernel_format.name, count, (*sizes, *more))
 
 
-def _expert_time(
-    deployment: Deployment, batches: UniformBatches
-) -> float | Float[np.ndarray, " n"]:
+def _expert_time(deployment: Deployment, batches: UniformBatches) -> float | Seconds:
     """Time of the engine's experts relative to vLLM's, by what takes longer on the datasheet."""
     times = deployment.expert_times(deployment.model)
     if times == (1.0, 1.0):
@@ -186,13 +229,12 @@ def _expert_time(
     return np.where(read_s >= compute_s, *times)
 
 
-def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:
+def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> Times:
     monolithic = np.array([name in MONOLITHIC for name in form.options])[form.ids]
     return kernels.moe.seconds(gpu, form, *sizes) + np.where(monolithic, 0.0, ROUTING_SECONDS)
 
 
-def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:
-
+def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> Times:
     def seconds(chip: GpuSpec, name: str, triton, *shape) -> np.ndarray:
         chosen = TRITON if triton[0] else CUTLASS
         return kernels.other_experts_seconds(chip, name, chosen, *shape)
@@ -265,9 +307,7 @@ def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Iterator[Cal
             yield Call("fp32", group.count, (tp, batches.tokens * 8.0, 1, faster))
 
 
-def _reduce(
-    kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size, norm, faster
-) -> np.ndarray:
+def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size, norm, faster) -> Times:
     """As vLLM's own kernel takes, less what another engine's saves on a message's first bytes."""
     saved = faster * kernels.all_reduce.seconds(gpu, ranks, np.minimum(size, OWN_KERNEL_BYTES))
     return kernels.all_reduce.seconds(gpu, ranks, size) - saved + norm * NORM_SECONDS
@@ -289,9 +329,7 @@ def _exchange(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]
     yield Call("bf16", model.moe_layers, (ranks, size, by_nccl))
 
 
-def _gather_and_scatter(
-    kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size, by_nccl
-) -> np.ndarray:
+def _exchanged(kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size, by_nccl) -> Times:
     gathered = kernels.exchange.seconds(gpu, ranks, size)
     return np.where(by_nccl > 0, gathered, kernels.all_reduce.seconds(gpu, ranks, size))
 
@@ -301,6 +339,133 @@ def _sampling(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]
     costs = step_costs([deployment])
     seconds = costs.sampled_step_s + batches.requests * costs.sampled_request_s
     yield Call("fp32", 1, (seconds,))
+
+
+# Recurrent states and indexers in a composed step.
+#
+# Kernels that were timed take what their fits say. Lightning Attention and Mamba-1 were timed
+# nowhere, nor what an exclusion takes away: these take the datasheet's rates (a mixer's bytes
+# and arithmetic are known), and what kernels miss of those the betas of the attention features
+# say.
+
+#: Flags that ask for no drafted tokens.
+_NO_DRAFTS: dict[str, Any] = {
+    f.name: f.default for f in fields(ServingSpec) if f.name.startswith("speculative_")
+}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Decodes or prompts.
+
+    Attributes:
+        rows: Of batches: requests, new tokens of each, and tokens before these.
+        operators: Of a mixer's kind.
+        datasheet: What mixers take at the datasheet's rates.
+    """
+
+    rows: Callable[[UniformBatches], tuple[Any, Any, Any]]
+    operators: Mapping[str, tuple[str, ...]]
+    datasheet: Callable[[StepCosts, BatchSums], Seconds]
+
+
+def _prompting(costs: StepCosts, sums: BatchSums) -> Seconds:
+    return prefill_attention(costs, sums) + costs.prefill_token_s * sums.prefill_tokens
+
+
+#: KDA's decode convolves by itself; its prompts run the gated delta net's kernel three times, and
+#: were timed with 0.4 ms of the host's work in between.
+DECODES = Phase(
+    lambda batches: (batches.decode_requests, 1.0, batches.decode_context),
+    {
+        GATED_DELTA: ("gated delta decode", "gated delta convolution"),
+        KDA: ("KDA decode",),
+        MAMBA2: ("Mamba-2 update", "Mamba-2 convolution, decode"),
+    },
+    decode_attention,
+)
+PROMPTS = Phase(
+    lambda batches: (batches.prefill_requests, batches.prefill_tokens, batches.prefill_cached),
+    {
+        GATED_DELTA: ("gated delta scan", "gated delta convolution"),
+        KDA: ("KDA scan", "gated delta convolution"),
+        MAMBA2: ("Mamba-2 scan", "Mamba-2 convolution"),
+    },
+    _prompting,
+)
+#: Of an indexer and what it picks. Real scores are neither all equal nor in order; a selection of
+#: scores that rise takes longer.
+_CHOOSING = ("indexer scores", "indexer choice, best last")
+_CHOSEN = "sparse attention"
+#: Its kernel pads fewer heads (vLLM's flashmla_sparse.py: prefill_padding).
+_LEAST_HEADS = 64
+
+
+def _state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    """States read and written by decodes, or scans of prompts."""
+    requests, tokens, _ = phase.rows(batches)
+    for group in deployment.model.layer_groups:
+        mixer = group.attention
+        if isinstance(mixer, LinearMixerSpec):
+            widths = mixer.local_widths(deployment.recipe.tensor_parallel_size)
+            kept = (mixer.chunk_tokens, mixer.state_bytes_per_element)
+            names = phase.operators.get(mixer.kind, (mixer.kind,))
+            seconds = _datasheet_seconds(phase, deployment, group, batches)
+            yield from _calls(group, names, (requests, tokens, *widths, *kept), seconds)
+
+
+def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    """Scores of all keys, the choice of the best and attention to these."""
+    for group in deployment.model.layer_groups:
+        mixer = group.attention
+        if isinstance(mixer, LatentAttentionSpec) and mixer.indexer is not None:
+            heads = max(mixer.heads // deployment.recipe.tensor_parallel_size, _LEAST_HEADS)
+            sizes = (*phase.rows(batches), mixer.indexer.heads, heads, mixer.indexer.top_k)
+            names = (*_CHOOSING, _CHOSEN) if mixer.indexer.heads else (_CHOSEN,)
+            seconds = _datasheet_seconds(phase, deployment, group, batches)
+            yield from _calls(group, names, sizes, seconds)
+
+
+def _calls(
+    group: LayerGroup, operators: Sequence[str], sizes: tuple[Any, ...], seconds: Seconds
+) -> Iterator[Call]:
+    """One per operator; the first brings the mixer's time at datasheet rates along."""
+    for operator in operators:
+        yield Call(operator, group.count, (*sizes, seconds))
+        seconds = 0.0 * seconds
+
+
+def _datasheet_seconds(
+    phase: Phase, deployment: Deployment, group: LayerGroup, batches: UniformBatches
+) -> Seconds:
+    """Of one mixer of a group, in plain steps: without the other mixers none can draft."""
+    model = deployment.model
+    groups = tuple(g if g is group else replace(g, attention=None) for g in model.layer_groups)
+    serving = replace(deployment.serving, **_NO_DRAFTS)
+    alone = replace(deployment, model=replace(model, layer_groups=groups), serving=serving)
+    return phase.datasheet(model_costs([alone]), batches.sums(model.window_tokens)) / group.count
+
+
+def mixer_kernels(phase: Phase) -> tuple[Kernels, ...]:
+    """Those of recurrent mixers, and of indexers with what they pick."""
+    kinds = ((_state_calls, RECURRENT_SIZES, RECURRENT), (_indexed_calls, INDEXED_SIZES, SPARSE))
+    return tuple(
+        Kernels(partial(calls, phase), partial(_fitted_seconds, sizes), sizes, operator)
+        for calls, sizes, operator in kinds
+    )
+
+
+def _fitted_seconds(
+    names: Sequence[str], kernels: KernelSurrogates, gpu: Coded, operator: Coded, *sizes
+) -> Times:
+    """Seconds of mixers' calls: ``sizes`` are those of ``names``, then seconds if not fitted."""
+
+    def seconds(chip: GpuSpec, name: str, *call) -> Seconds:
+        *known, datasheet = call
+        found = kernels.mixers.seconds(name, chip, dict(zip(names, known, strict=True)))
+        return datasheet if found is None else found
+
+    return call_by_call(seconds, gpu, operator, *sizes)
 
 
 _MESSAGE = ("gpus", "bytes")
@@ -331,6 +496,6 @@ COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
         *mixer_kernels(PROMPTS),
     ),
     "all_reduce": (Kernels(_all_reduce, _reduce, _MESSAGE),),
-    "exchange": (Kernels(_exchange, _gather_and_scatter, _MESSAGE),),
+    "exchange": (Kernels(_exchange, _exchanged, _MESSAGE),),
     "sampling": (Kernels(_sampling, lambda _, __, ___, seconds: seconds),),
 }  # fmt: skip

@@ -7,16 +7,18 @@ import numpy as np
 
 from pinn.engines.deployment import Deployment
 from pinn.kernels.all_reduce import SIZES_BYTES, AllReduce
-from pinn.kernels.composition import COMPOSED_PARTS
+from pinn.kernels.composition import COMPOSED_PARTS, Kernels
 from pinn.kernels.hardware import Coded
-from pinn.kernels.mixer_calls import Call, Kernels
-from pinn.kernels.mixer_fits import RECURRENT, SPARSE
+from pinn.kernels.mixer_operators import RECURRENT, SPARSE
 from pinn.kernels.stored import MeasuredShapes, Nearest
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.kernels.tables.attention import SHAPE
 from pinn.physics.batch_sums import UniformBatches
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
+
+#: By name.
+Sizes = Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class KernelUse:
 
     operator: str
     precision: str
-    sizes: Mapping[str, float]
+    sizes: Sizes
     count: float
     seconds: float
     nearest: Nearest | None
@@ -73,27 +75,16 @@ def _uses(
             for call in kind.calls(deployment, batches) if kind.sizes else ():
                 arguments = [np.full((1, 1), size, dtype=np.float64) for size in call.sizes]
                 seconds = kind.seconds(kernels, gpu, Coded((call.form,), one), *arguments).item()
-                sizes = _named(kind.sizes, call)
+                # What messages carry beside their sizes, a norm or none, has no name.
+                named = zip(kind.sizes, arguments, strict=False)
+                sizes = {name: size.item() for name, size in named}
                 nearest = _nearest(kernels, part, kind, deployment.gpu, call.form, sizes)
                 count = np.asarray(call.count, dtype=np.float64).item()
                 yield KernelUse(part, call.form, sizes, count, seconds, nearest)
 
 
-def _named(names: tuple[str, ...], call: Call) -> dict[str, float]:
-    """Sizes by name; what messages carry beside theirs, a norm or none, is no size."""
-    return {
-        name: np.asarray(size, dtype=np.float64).item()
-        for name, size in zip(names, call.sizes[: len(names)], strict=True)
-    }
-
-
 def _nearest(
-    kernels: KernelSurrogates,
-    part: str,
-    kind: Kernels,
-    gpu: GpuSpec,
-    form: str,
-    sizes: Mapping[str, float],
+    kernels: KernelSurrogates, part: str, kind: Kernels, gpu: GpuSpec, form: str, sizes: Sizes
 ) -> Nearest | None:
     if kind.operator in (RECURRENT, SPARSE):
         shapes = kernels.measured.get(kind.operator)
@@ -121,9 +112,7 @@ def _timed_format(measured: MeasuredShapes, form: str) -> str:
     return next((timed for timed in formats if precision(timed).math == math), form)
 
 
-def _nearest_message(
-    timed: AllReduce, gpu: GpuSpec, form: str, sizes: Mapping[str, float]
-) -> Nearest | None:
+def _nearest_message(timed: AllReduce, gpu: GpuSpec, form: str, sizes: Sizes) -> Nearest | None:
     """Nearest message of the chip's own curves, else of its kind of link."""
     own = [n for name, n in timed.curves if name == gpu.name]
     link = "nvlink" if gpu.has_nvlink else "pcie"
@@ -148,9 +137,7 @@ _LATENT_SHAPE = {
 }  # fmt: skip
 
 
-def _nearest_latent(
-    chips: Sequence[str], gpu: GpuSpec, form: str, sizes: Mapping[str, float]
-) -> Nearest | None:
+def _nearest_latent(chips: Sequence[str], gpu: GpuSpec, form: str, sizes: Sizes) -> Nearest | None:
     """MLA was timed in one shape, on some chips; how many and how long is not kept."""
     shape = {name: size for name, size in _LATENT_SHAPE.items() if name in sizes}
     if not chips or not shape:

@@ -26,9 +26,8 @@ def is_near_copy(model: ModelSpec, other: ModelSpec) -> bool:
     Dense models are near copies where hidden size and feed-forward width agree within 5 %. Models
     with experts are where also the experts and the top-k are the same.
     """
-    if (model.moe is None) != (other.moe is None):
-        return False
-    if not _close_sizes(model.hidden_size, other.hidden_size):
+    same_kind = (model.moe is None) == (other.moe is None)
+    if not (same_kind and _close_sizes(model.hidden_size, other.hidden_size)):
         return False
     if model.moe is None or other.moe is None:
         return _close_sizes(_dense_width(model), _dense_width(other))
@@ -122,13 +121,8 @@ class Exclusion:
         """Every MLA row, where a held-out model has the one latent shape that was timed."""
         if len(rows) == 0:
             return np.zeros(0, dtype=bool)
-        latent = [
-            g.attention
-            for model in self.models
-            for g in model.layer_groups
-            if isinstance(g.attention, LatentAttentionSpec)
-        ]
-        if any((a.kv_lora_rank, a.qk_rope_head_dim) == _LATENT_SHAPE for a in latent):
+        latent = (m for m in self._mixers() if isinstance(m, LatentAttentionSpec))
+        if any((m.kv_lora_rank, m.qk_rope_head_dim) == _LATENT_SHAPE for m in latent):
             return np.ones(len(rows), dtype=bool)
         return self.gpu_rows(rows)
 
@@ -137,8 +131,7 @@ class Exclusion:
 
         Indexers were timed in GLM-5's shape alone: with any model that has one, all their rows go.
         """
-        mixers = [g.attention for model in self.models for g in model.layer_groups]
-        excluded = self.gpu_rows(rows)
+        mixers, excluded = self._mixers(), self.gpu_rows(rows)
         if not set(STATE_WIDTHS) <= set(rows):
             indexed = (m.indexer for m in mixers if isinstance(m, LatentAttentionSpec))
             return excluded | any(indexer is not None for indexer in indexed)
@@ -147,6 +140,10 @@ class Exclusion:
             if isinstance(mixer, LinearMixerSpec):
                 excluded |= (table == np.array(mixer.local_widths(tp), dtype=float)).all(axis=1)
         return excluded
+
+    def _mixers(self) -> list[object]:
+        """What every layer group of the held-out models mixes tokens by."""
+        return [g.attention for model in self.models for g in model.layer_groups]
 
     def slug(self) -> str:
         """A file name: ``all``, or ``without-`` and what is held out."""
@@ -197,10 +194,11 @@ def attention_shapes(model: ModelSpec) -> set[tuple[int, int, int, int]]:
     for tp in _parallel_sizes(model):
         for group in model.layer_groups:
             attention = group.attention
-            if not isinstance(attention, Attention):
-                continue
-            heads = attention.heads // tp
-            latent = isinstance(attention, LatentAttentionSpec)
-            kv_heads = heads if latent else max(attention.kv_heads // tp, 1)
-            found.add((heads, kv_heads, attention.head_dim, attention.window_tokens or 0))
+            if isinstance(attention, Attention):
+                heads, latent = (
+                    attention.heads // tp,
+                    isinstance(attention, LatentAttentionSpec),
+                )
+                kv_heads = heads if latent else max(attention.kv_heads // tp, 1)
+                found.add((heads, kv_heads, attention.head_dim, attention.window_tokens or 0))
     return found

@@ -10,6 +10,9 @@ from jaxtyping import Bool, Float, Int
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import Precision, precision
 
+#: Index of each row.
+Ids = Int[np.ndarray, " rows"]
+
 
 @dataclass(frozen=True)
 class Coded:
@@ -88,10 +91,7 @@ def math_index(gpu: GpuSpec, form: Precision) -> int:
 
 
 def hardware(
-    gpus: Sequence[GpuSpec],
-    gpu_ids: Int[np.ndarray, " rows"],
-    formats: Sequence[str],
-    format_ids: Int[np.ndarray, " rows"],
+    gpus: Sequence[GpuSpec], gpu_ids: Ids, formats: Sequence[str], format_ids: Ids
 ) -> Hardware:
     """Look the rows' chips and formats up.
 
@@ -122,14 +122,9 @@ def hardware(
 
 def chip_tags(gpus: Sequence[GpuSpec]) -> Float[np.ndarray, "gpus 5"]:
     """What makes two datasheets one chip to the surrogates, whatever their names."""
-    columns = (
-        [g.memory_bandwidth_bytes_per_s for g in gpus],
-        [g.peak_flop_per_s["bf16"] for g in gpus],
-        [g.sm_count for g in gpus],
-        [g.l2_bytes for g in gpus],
-        [g.compute_capability for g in gpus],
-    )
-    return np.array(columns, dtype=np.float64).T
+    rates = ((g.memory_bandwidth_bytes_per_s, g.peak_flop_per_s["bf16"]) for g in gpus)
+    cores = ((g.sm_count, g.l2_bytes, g.compute_capability) for g in gpus)
+    return np.array([(*r, *c) for r, c in zip(rates, cores, strict=True)], dtype=np.float64)
 
 
 def is_known(

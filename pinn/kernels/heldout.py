@@ -129,13 +129,11 @@ def held_out_table(
     for left_out in (SHAPES, *gpus):
         for operator in operators:
             progress(f"without {left_out}: {operator.name}")
-            folds = (fits or FITS)[operator.name]
-            parts = [
-                _predict(operator, train, held, tables, (plans or {}).get(operator.name))
-                for train, held in _left_out(
-                    operator, getattr(tables, operator.name), left_out, folds
-                )
-            ]
+            folds, plan = (fits or FITS)[operator.name], (plans or {}).get(operator.name)
+            parts = []
+            for train, held in _left_out(operator, getattr(tables, operator.name), left_out, folds):
+                fitted = OperatorSurrogate.fit(operator, train, tables.gpus, plan=plan)
+                parts.append(_errors_of(fitted, held, tables.gpus))
             of_parts = errors(operator.name, pd.concat(parts, ignore_index=True))
             found.append(of_parts.assign(left_out=left_out))
     return pd.concat(found, ignore_index=True)[list(TABLE_COLUMNS)]
@@ -154,28 +152,18 @@ def _left_out(
         yield rows[~held], rows[held]
 
 
-def _predict(
-    operator: Operator,
-    train: pd.DataFrame,
-    held: pd.DataFrame,
-    tables: KernelTables,
-    plan: TrainingPlan | None,
+def _errors_of(
+    surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Mapping[str, GpuSpec]
 ) -> pd.DataFrame:
     """Errors of the rows held out, at most ``_ROWS_COMPARED`` of them."""
-    surrogate = OperatorSurrogate.fit(operator, train, tables.gpus, plan=plan)
-    held = served(held, operator)
+    held = served(held, surrogate.operator)
     if len(held) > _ROWS_COMPARED:
         held = held.sample(_ROWS_COMPARED, random_state=0)
     if len(held) == 0:
         return pd.DataFrame({"gpu": [], "precision": [], "error": []})
-    ratio = surrogate.seconds_as_measured(held, tables.gpus) / held["seconds"].to_numpy()
-    return pd.DataFrame(
-        {
-            "gpu": held["gpu"].to_numpy(),
-            "precision": held[operator.format_column].to_numpy(),
-            "error": ratio - 1.0,
-        }
-    )
+    ratio = surrogate.seconds_as_measured(held, gpus) / held["seconds"].to_numpy()
+    precision = held[surrogate.operator.format_column]
+    return held[["gpu"]].assign(precision=precision, error=ratio - 1.0)
 
 
 # Errors of the fits of recurrent and sparse mixers on shapes and GPUs that were left out.
@@ -211,9 +199,8 @@ def _of_operator(
     operator: mixer_operators.MixerOperator, systems: Mapping[str, GpuSpec]
 ) -> Iterator[dict[str, object]]:
     rows, _ = mixer_operators.read_mixer_kernels(operator, systems)
-    terms = mixer_operators.operator_terms(
-        operator, rows, {gpu.name: gpu for gpu in systems.values()}
-    )
+    gpus = {gpu.name: gpu for gpu in systems.values()}
+    terms = mixer_operators.operator_terms(operator, rows, gpus)
     seconds, gpu = rows["seconds"].to_numpy(), rows["gpu"].to_numpy()
     fold = fold_of_rows(rows, operator.group)
     predicted = np.zeros(len(rows))

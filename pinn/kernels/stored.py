@@ -71,18 +71,16 @@ class MeasuredShapes:
         """Collect the shapes of measured rows."""
         grouped = rows.groupby(list(names), sort=True)
         shape_of_row = grouped.ngroup().to_numpy()
-        ends = grouped[list(axes)].agg(["min", "max"])
-        shapes = np.array([np.atleast_1d(k) for k in ends.index], dtype=np.float64)
+        low, high = grouped[list(axes)].min(), grouped[list(axes)].max()
+        shapes = np.array([np.atleast_1d(k) for k in low.index], dtype=np.float64)
         pair = rows["gpu"].astype(str) + "|" + rows[format_column].astype(str)
         codes, labels = pd.factorize(pair, sort=True)
         timed = np.zeros((len(shapes), len(labels)), dtype=bool)
         timed[shape_of_row, codes] = True
         tables = tuple((str(p).split("|")[0], str(p).split("|")[1]) for p in labels)
         shapes = shapes.reshape(len(shapes), len(names))
-        low, high = (
-            ends.xs(end, axis=1, level=1)[list(axes)].to_numpy(np.float64) for end in ("min", "max")
-        )
-        return MeasuredShapes(tuple(names), tuple(axes), shapes, low, high, tables, timed)
+        ends = low.to_numpy(np.float64), high.to_numpy(np.float64)
+        return MeasuredShapes(tuple(names), tuple(axes), shapes, *ends, tables, timed)
 
     def nearest(self, gpu: str, precision: str, sizes: Mapping[str, float]) -> Nearest:
         """The nearest measured kernel.
@@ -101,24 +99,14 @@ class MeasuredShapes:
         best = int(np.argmin(np.maximum(apart, beyond)))
         row = usable[best]
         table = next(c for c in columns if self.timed[row, c])
-        return Nearest(
-            shape=dict(zip(self.names, self.shapes[row].tolist(), strict=True))
-            | dict(zip(self.axes, inside[best].tolist(), strict=True)),
-            gpu=self.tables[table][0],
-            precision=self.tables[table][1],
-            stretch=float(max(apart[best], beyond[best])),
-        )
+        sizes_there = [*self.shapes[row].tolist(), *inside[best].tolist()]
+        shape = dict(zip((*self.names, *self.axes), sizes_there, strict=True))
+        return Nearest(shape, *self.tables[table], float(max(apart[best], beyond[best])))
 
     def _preferred(self, gpu: str, precision: str) -> list[int]:
-        pairs = list(enumerate(self.tables))
-        for matches in (
-            [i for i, pair in pairs if pair == (gpu, precision)],
-            [i for i, pair in pairs if pair[1] == precision],
-            [i for i, pair in pairs if pair[0] == gpu],
-        ):
-            if matches:
-                return matches
-        return [i for i, _ in pairs]
+        """Tables of the same chip and format, else format, else chip, else all."""
+        alike = [2 * (form == precision) + (chip == gpu) for chip, form in self.tables]
+        return [i for i, each in enumerate(alike) if each == max(alike)]
 
 
 # Kernel surrogates on disk: one safetensors file of numbers, one JSON file of everything else.

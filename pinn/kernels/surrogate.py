@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.optimize import nnls
 
 from pinn.errors import PinnError
 from pinn.kernels import operator as operators
-from pinn.kernels.hardware import Coded, Hardware, chip_tags, coded, hardware, is_known
-from pinn.kernels.moe import FAMILIES, Moe
+from pinn.kernels.gemm_attention_moe import FAMILIES, Moe
+from pinn.kernels.hardware import Coded, Hardware, Ids, chip_tags, coded, hardware, is_known
 from pinn.kernels.operator import CorrectionNetwork, Operator, Rows, Sizes, TrainingPlan
 from pinn.specs.gpu import GpuSpec
 
@@ -24,7 +24,7 @@ from pinn.specs.gpu import GpuSpec
 # linear in times that grow with work, so it is monotone in tokens.
 
 #: A unit that makes the fitted weight of order one, as the 10 us of a launch; it decides nothing.
-_EXPERT_SECONDS = 1e-6
+_EXPERT_SECONDS, _LAUNCH_SECONDS = 1e-6, 1e-5
 
 
 def terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
@@ -36,18 +36,9 @@ def terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
     """
     read, activations, compute = Moe().times(hw, sizes)
     late = np.maximum(1.0 - 256.0 / np.maximum(sizes["tokens"], 1.0), 0.0)
-    return np.stack(
-        [
-            np.full(len(read), 10e-6),
-            read,
-            compute,
-            np.maximum(read, compute),
-            activations,
-            sizes["hit"] / hw.sms * _EXPERT_SECONDS,
-            compute * late,
-        ],
-        axis=1,
-    )
+    launch, hit = np.full(len(read), _LAUNCH_SECONDS), sizes["hit"] / hw.sms * _EXPERT_SECONDS
+    slower = np.maximum(read, compute)
+    return np.stack([launch, read, compute, slower, activations, hit, compute * late], axis=1)
 
 
 def fit_terms(
@@ -83,11 +74,7 @@ class RooflineFit:
 
     @staticmethod
     def fit(
-        gpu_names: Sequence[str],
-        gpu_ids: Int[np.ndarray, " rows"],
-        hw: Hardware,
-        sizes: Sizes,
-        seconds: Rows,
+        gpu_names: Sequence[str], gpu_ids: Ids, hw: Hardware, sizes: Sizes, seconds: Rows
     ) -> RooflineFit:
         """Fit every (chip, family) that has rows, and the pools."""
         values = terms(hw, sizes)
@@ -104,16 +91,10 @@ class RooflineFit:
         keys = ((chip, name), ("*", name), ("*", "*"))
         return next(self.weights[key] for key in keys if key in self.weights)
 
-    def seconds(
-        self,
-        gpu_names: Sequence[str],
-        gpu_ids: Int[np.ndarray, " rows"],
-        hw: Hardware,
-        sizes: Sizes,
-    ) -> Rows:
+    def seconds(self, gpu_names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes) -> Rows:
         """Predicted time per row."""
         table = np.array([[self.lookup(g, f) for f in FAMILIES] for g in gpu_names])
-        weights = table[gpu_ids, sizes["family"].astype(np.int64)]
+        weights = table[ids, sizes["family"].astype(np.int64)]
         return (terms(hw, sizes) * weights).sum(axis=1)
 
 
@@ -128,7 +109,7 @@ UNNAMED_SHARE = 0.3
 
 def table_hardware(
     rows: pd.DataFrame, gpus: Mapping[str, GpuSpec], format_column: str
-) -> tuple[list[str], Int[np.ndarray, " rows"], Hardware]:
+) -> tuple[list[str], Ids, Hardware]:
     """Chips and formats of measured rows: names of the chips, the rows' index, and the look-up."""
     names = sorted(rows["gpu"].unique())
     formats = sorted(rows[format_column].unique())
@@ -137,28 +118,22 @@ def table_hardware(
     return names, ids, hardware([gpus[n] for n in names], ids, formats, format_ids)
 
 
+@dataclass(eq=False)
 class OperatorSurrogate:
     """Predicts the time of one kind of kernel for any chip, format and size.
 
-    Args:
+    Attributes:
         operator: The physics.
         network: The correction.
         linear: A roofline fit to average with, geometrically; None for the network alone.
         chips: Tags of the chips that were trained on, as of ``chip_tags``.
     """
 
-    def __init__(
-        self,
-        operator: Operator,
-        network: CorrectionNetwork,
-        linear: RooflineFit | None,
-        chips: Float[np.ndarray, "trained 5"],
-    ) -> None:
-        self.operator = operator
-        self.network = network
-        self.linear = linear
-        self.chips = chips
-        self._lattices: dict[tuple[Any, ...], np.ndarray] = {}
+    operator: Operator
+    network: CorrectionNetwork
+    linear: RooflineFit | None
+    chips: Float[np.ndarray, "trained 5"]
+    _lattices: dict[tuple[Any, ...], np.ndarray] = field(default_factory=dict, init=False)
 
     @staticmethod
     def fit(
@@ -189,12 +164,7 @@ class OperatorSurrogate:
         return OperatorSurrogate(operator, network, fit, chip_tags([gpus[n] for n in names]))
 
     def direct_log_seconds(
-        self,
-        names: Sequence[str],
-        ids: Int[np.ndarray, " rows"],
-        hw: Hardware,
-        sizes: Sizes,
-        rows_at_once: int = 1 << 16,
+        self, names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes, at_once: int = 1 << 16
     ) -> Rows:
         """Log of the network's time for complete sizes, before it is made monotone.
 
@@ -202,7 +172,7 @@ class OperatorSurrogate:
         gives the same bits whichever others are asked for.
         """
         log_time = np.log(self.operator.roofline(hw, sizes))
-        log_time = log_time + self.network.predict(self.operator.inputs(hw, sizes), rows_at_once)
+        log_time = log_time + self.network.predict(self.operator.inputs(hw, sizes), at_once)
         if self.linear is not None:
             log_time = 0.5 * (log_time + np.log(self.linear.seconds(names, ids, hw, sizes)))
         return log_time
@@ -249,11 +219,9 @@ class OperatorSurrogate:
         inside = [np.maximum(p, nodes[0]) for p, nodes in zip(points, operator.nodes, strict=True)]
         times = np.exp(operators.interpolate(log_times, operator.nodes, lattice, inside))
         hw, complete = self._rows(chips.options, forms.options, unique[lattice], inside)
-        beyond = np.any(
-            [p > nodes[-1] for p, nodes in zip(inside, operator.nodes, strict=True)], axis=0
-        )
+        edge = [np.minimum(p, n[-1]) for p, n in zip(inside, operator.nodes, strict=True)]
+        beyond = np.any([p > at for p, at in zip(inside, edge, strict=True)], axis=0)
         if beyond.any():
-            edge = [np.minimum(p, n[-1]) for p, n in zip(inside, operator.nodes, strict=True)]
             _, at_edge = self._rows(chips.options, forms.options, unique[lattice], edge)
             more = operator.work_seconds(hw, complete) - operator.work_seconds(hw, at_edge)
             times = times + np.where(beyond, more / EXTRAPOLATION_EFFICIENCY, 0.0)
@@ -308,7 +276,7 @@ class OperatorSurrogate:
         )
         ids = np.repeat(keys[:, 0].astype(np.int64), size)
         names = [g.name for g in chips]
-        values = self.direct_log_seconds(names, ids, hw, sizes, rows_at_once=size)
+        values = self.direct_log_seconds(names, ids, hw, sizes, at_once=size)
         values = np.maximum(values, np.log(self.operator.floor(hw, sizes)))
         grid = tuple(len(n) for n in self.operator.nodes)
         return operators.monotone(values.reshape(-1, *grid))
@@ -316,14 +284,14 @@ class OperatorSurrogate:
 
 # Routed experts by kernels that the engine would not pick by itself.
 #
-# They take what the engine's own kernel takes (:mod:`pinn.kernels.moe`) and more: weights of
+# They take what the engine's own kernel takes (:class:`Moe`) and more: weights of
 # times that grow with the work, fitted per chip and kernel to tables of the same shapes, and
 # never below 0.
 
 #: Rows beyond are not served by one node in one step, and bend the fit where it counts.
 _MOST_RANKS, _MOST_TOKENS = 16, 16_384
-#: A unit that makes the fitted weight of order one, as the 10 us of a launch; it decides nothing.
-_UNTIMED_EXPERT_SECONDS, _LAUNCH_SECONDS = 1e-7, 1e-5
+#: As ``_EXPERT_SECONDS`` above.
+_UNTIMED_EXPERT_SECONDS = 1e-7
 
 
 def _terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:

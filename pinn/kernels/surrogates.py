@@ -15,10 +15,9 @@ from pinn.common import files, screen, store
 from pinn.kernels import stored
 from pinn.kernels.all_reduce import AllReduce
 from pinn.kernels.exclusion import Exclusion
-from pinn.kernels.gemm_attention import DecodeAttention, Gemm, PrefillAttention
+from pinn.kernels.gemm_attention_moe import DecodeAttention, Gemm, Moe, PrefillAttention
 from pinn.kernels.latent import LatentCore, LatentPrefill
-from pinn.kernels.mixer_fits import MixerFits, mixer_shapes
-from pinn.kernels.moe import Moe
+from pinn.kernels.mixer_operators import MixerFits, mixer_shapes
 from pinn.kernels.operator import Operator, TrainingPlan
 from pinn.kernels.stored import MeasuredShapes
 from pinn.kernels.surrogate import OperatorSurrogate, OtherExperts
@@ -113,24 +112,23 @@ class KernelSurrogates:
             rows = getattr(kept, operator.name)
             counts[operator.name] = len(rows)
             plan = (plans or {}).get(operator.name, operator.plan)
-            fitted[operator.name] = stored.shared_operator(
-                shared, operator, rows, kept.gpus, seed, plan
-            )
+            how = rows, kept.gpus, seed, plan
+            fitted[operator.name] = stored.shared_operator(shared, operator, *how)
             series = operator.axes[:1] if operator.name == "gemm" else operator.axes
             names = [c for c in (*operator.axes, *operator.shape) if c not in series]
             measured[operator.name] = MeasuredShapes.of(rows, names, series, operator.format_column)
         screen.doing(f"fitting kernel surrogates: {exclude.slug()}, communication and mixers")
+
+        def projections(gpu: GpuSpec, *sizes: Any) -> Seconds:
+            return fitted["gemm"].seconds(gpu, "bf16", *sizes)
+
         return KernelSurrogates(
             **fitted,
             other_experts=OtherExperts.fit(kept.other_experts, kept.gpus, fitted["moe"]),
             all_reduce=AllReduce.fit(kept.all_reduce, kept.gpus),
             exchange=AllReduce.fit(kept.exchange, kept.gpus),
             latent=LatentCore.fit(kept.latent_decode, kept.gpus),
-            latent_prefill=LatentPrefill.fit(
-                kept.latent_prefill,
-                kept.gpus,
-                lambda gpu, m, n, k: fitted["gemm"].seconds(gpu, "bf16", m, n, k),
-            ),
+            latent_prefill=LatentPrefill.fit(kept.latent_prefill, kept.gpus, projections),
             measured=measured | mixer_shapes(kept.mixers),
             mixers=MixerFits.fit(kept.mixers, kept.gpus),
             metadata={
@@ -199,23 +197,13 @@ class KernelSurrogates:
             PinnError: If a file is missing, of another layout, or does not match its hash.
         """
         tensors, structure = stored.read(Path(folder))
-        fitted: dict[str, Any] = {
-            operator.name: stored.read_operator(operator, tensors, structure)
-            for operator in OPERATORS
-        }
-        measured = {
-            name: stored.read_measured(name, tensors, structure) for name in structure["measured"]
-        }
-        found = {
-            part: {name: stored.read_keyed(key, tensors, structure) for name, key in keys.items()}
-            for part, keys in _KEYS.items()
-        }
-        return KernelSurrogates(
-            **fitted,
-            **{part: kind(**found[part]) for part, kind in _FITS.items()},
-            measured=measured,
-            metadata=structure["metadata"],
-        )
+        found = tensors, structure
+        parts: dict[str, Any] = {o.name: stored.read_operator(o, *found) for o in OPERATORS}
+        for part, keys in _KEYS.items():
+            arrays = {name: stored.read_keyed(key, *found) for name, key in keys.items()}
+            parts[part] = _FITS[part](**arrays)
+        measured = {name: stored.read_measured(name, *found) for name in structure["measured"]}
+        return KernelSurrogates(**parts, measured=measured, metadata=structure["metadata"])
 
     def _parts(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Arrays by name, and everything else, JSON-ready."""

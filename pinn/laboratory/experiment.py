@@ -25,7 +25,6 @@ from pinn.physics.descriptors import embed
 from pinn.training.data.released import released_predictions
 from pinn.training.data.splits import named_splits
 from pinn.training.kernel_learner import Fold, learn_all, learn_fold
-from pinn.training.provenance import code_sha256, json_sha256
 
 
 def run_experiment(config: DictConfig) -> dict[str, Any]:
@@ -89,7 +88,7 @@ def _evaluate(
         if runs_out:
             scores = serving_runs.score_left_out(fits.learner, runs_out, fits.root)
     compared.append(methods.peer("aiconfigurator", released_predictions()))
-    mark = json_sha256(methods.recipe_sha256(config), measured.data_sha256, code_sha256())
+    mark = methods.mark(config, measured)
     predictions = crossvalidation.cross_validate(measured.rows, splits, compared, folder, mark)
     write_frame(predictions, folder / "predictions.csv")
     groups = metrics.group_masks(config.evaluation.groups, measured.rows, predictions)
@@ -161,7 +160,7 @@ def _metadata(
         "date": datetime.now(UTC).date().isoformat(),
         "recipe_sha256": methods.recipe_sha256(config),
         "data_sha256": measured.data_sha256,
-        "code_sha256": code_sha256(),
+        "code_sha256": methods.code_sha256(),
         "parameters": network.parameter_count,
         "sources": sources,
     }

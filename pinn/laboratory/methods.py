@@ -1,5 +1,6 @@
 """Methods that are scored, and those that a configuration makes."""
 
+import hashlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,13 +15,13 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from pinn.common.files import ReadReport
+from pinn.common.files import ReadReport, sorted_json
+from pinn.common.store import code_digest
 from pinn.kernels.exclusion import Exclusion
 from pinn.training.data.measured_runs import MeasuredRun, read_measured_runs
 from pinn.training.data.table import Manifest, read_manifest, read_observations
 from pinn.training.kernel_learner import KernelLearner, KernelSettings, Learned, fold_of, learn_fold
 from pinn.training.learner import ServingLearner, predict
-from pinn.training.provenance import json_sha256
 from pinn.training.serving_rows import ServingRows, SimulatedRows, serving_rows, simulate_rows
 
 # Methods that predict TPOT and TTFT of deployments they have not seen.
@@ -204,6 +205,21 @@ def recipe_sha256(config: DictConfig) -> str:
     """Digest of the settings that decide what is learned."""
     settings: Any = OmegaConf.to_container(config, resolve=True)
     return json_sha256({part: settings[part] for part in LEARNED_FROM})
+
+
+def json_sha256(*parts: Any) -> str:
+    """SHA-256 of JSON-ready values."""
+    return hashlib.sha256(sorted_json(parts).encode()).hexdigest()
+
+
+def code_sha256() -> str:
+    """SHA-256 of the code that learns and predicts."""
+    return code_digest("pinn.training.kernel_learner", "pinn.training.learner")
+
+
+def mark(config: DictConfig, measured: Measured) -> str:
+    """Digest of all that decides a prediction: settings, data and code."""
+    return json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
 
 
 def serving_learner(config: DictConfig) -> ServingLearner:

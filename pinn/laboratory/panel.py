@@ -23,8 +23,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from pinn.coefficients.intervals import read_calibration
-from pinn.coefficients.step_interval import served_gpus
+from pinn.coefficients.intervals import read_calibration, served_gpus
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork, load_checkpoint
 from pinn.common.files import file_sha256
@@ -32,6 +31,7 @@ from pinn.common.tables import write_frame
 from pinn.errors import PinnError
 from pinn.laboratory.engines import networks, score_engines
 from pinn.laboratory.folds import CHECKPOINT_COLUMN
+from pinn.laboratory.methods import json_sha256
 from pinn.laboratory.serving_runs import OVERLOADED, network_latencies, score_runs
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
@@ -46,7 +46,6 @@ from pinn.training.data.engine_deployments import (
 from pinn.training.data.measured_runs import read_measured_runs
 from pinn.training.data.silicon import read_silicon
 from pinn.training.data.whole_steps import MeasuredSteps, read_whole_steps
-from pinn.training.provenance import json_sha256
 
 #: Metric -> what it counts in a configuration's score.
 WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from pinn.coefficients import step_interval, surrogate
+from pinn.coefficients import surrogate
 from pinn.coefficients.coefficient_network import CoefficientNetwork
-from pinn.coefficients.intervals import Ends, read_calibration
+from pinn.coefficients.intervals import Ends, gpu_is_known, read_calibration
 from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.common.screen import WIDEST, Column, Grid, page
 from pinn.kernels.exclusion import Exclusion, is_near_copy
@@ -293,7 +293,7 @@ def with_intervals(
         PinnError: If the checkpoint has no intervals.
     """
     calibration = read_calibration(checkpoint)
-    known = [step_interval.gpu_is_known(checkpoint, latency.deployment) for latency in latencies]
+    known = [gpu_is_known(checkpoint, latency.deployment) for latency in latencies]
     step, ttft = ([calibration.half_width(m, k) for k in known] for m in ("tpot", "ttft"))
     fast, slow = (
         score_runs(

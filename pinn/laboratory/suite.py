@@ -32,7 +32,6 @@ from pinn.training.data.released import released_predictions
 from pinn.training.data.splits import deployment_keys, named_splits
 from pinn.training.data.table import read_observations
 from pinn.training.kernel_learner import fitted_surrogates
-from pinn.training.provenance import code_sha256, json_sha256
 from pinn.units import MICROSECOND
 
 #: What every table rests on.
@@ -57,7 +56,7 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     folder = Path(config.output_dir)
     measured = methods.read_measured(config)
     observations, rows = measured.observations, measured.rows
-    mark = json_sha256(methods.recipe_sha256(config), measured.data_sha256, code_sha256())
+    mark = methods.mark(config, measured)
     splits = named_splits(config.evaluation.splits, observations, folder / "splits")
     wanted = crossvalidation.cells(splits, published_methods(observations), folder, mark)
     slow = crossvalidation.cells(splits, _learned(config, measured), folder, mark)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pinn.coefficients.intervals import ErrorLaw, read_calibration
-from pinn.coefficients.step_interval import gpu_is_known
+from pinn.coefficients.intervals import ErrorLaw, gpu_is_known, read_calibration
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.planning.candidates import Brief, Candidate

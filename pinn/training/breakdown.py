@@ -14,12 +14,8 @@ from jaxtyping import Float
 from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import COMPOSED_PARTS, compose
 from pinn.kernels.evidence import KernelUse, kernels_used
+from pinn.physics import speculation
 from pinn.physics.batch_sums import UniformBatches, alike, sum_batches
-from pinn.physics.speculation import (
-    deployment_features,
-    deployment_floor_seconds,
-    drafting_features,
-)
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.batch import parse_batch
 from pinn.training.teacher import Teacher
@@ -100,15 +96,17 @@ def breakdown(
     parsed = parse_batch(batch)
     window = deployment.model.window_tokens
     sums, alone = sum_batches([parsed], window), _ONE_TOKEN.sums(window)
-    whole, drafting = (of(deployment, sums)[0] for of in (deployment_features, drafting_features))
+    of_steps = speculation.deployment_features, speculation.drafting_features
+    whole, drafting = (of(deployment, sums)[0] for of in of_steps)
     features = whole - drafting
-    one_token = (deployment_features(deployment, alone) - drafting_features(deployment, alone))[0]
+    single_whole, single_drafting = (of(deployment, alone)[0] for of in of_steps)
+    one_token = single_whole - single_drafting
     parts = _by_part(PART_OF_FEATURE, beta * features, beta * one_token)
     if deployment.draft is not None:
         parts |= dict.fromkeys(DRAFTING, float(beta @ drafting))
     found = Breakdown(
         batch=batch,
-        floor=float(deployment_floor_seconds(deployment, sums)[0]),
+        floor=float(speculation.deployment_floor_seconds(deployment, sums)[0]),
         network=parts,
         features=dict(zip(STEP_FEATURES, (beta * whole).tolist(), strict=True)),
     )
@@ -118,9 +116,8 @@ def breakdown(
     seconds = compose(teacher.kernels, deployment, equal)[0] * scalars.multipliers
     single = compose(teacher.kernels, deployment, _ONE_TOKEN)[0] * scalars.multipliers
     kernels = _by_part(PART_OF_OPERATOR, seconds, single)
-    overheads = _by_part(
-        PART_OF_FEATURE, scalars.overheads * features, scalars.overheads * one_token
-    )
+    beside, beside_single = scalars.overheads * features, scalars.overheads * one_token
+    overheads = _by_part(PART_OF_FEATURE, beside, beside_single)
     composed = {part: kernels[part] + overheads[part] for part in PARTS}
     used = tuple(kernels_used(teacher.kernels, deployment, equal))
     return replace(found, composed=composed, kernels=used)
@@ -133,9 +130,8 @@ def _by_part(
 ) -> dict[str, float]:
     """Sums by part; multiplications are cut at what one token takes, which is never more."""
     found = dict.fromkeys(PARTS, 0.0)
-    for part, whole, single in zip(
-        part_of.values(), seconds.tolist(), one_token.tolist(), strict=True
-    ):
+    entries = zip(part_of.values(), seconds.tolist(), one_token.tolist(), strict=True)
+    for part, whole, single in entries:
         if part == _GEMM:
             found["weights"] += single
             found["matmul_arithmetic"] += whole - single

@@ -94,17 +94,13 @@ def compose_shards(
 
 def read_composed(folder: Path, deployments: Sequence[Deployment]) -> ComposedSteps:
     """Read the shards of the same deployments back."""
-    tables = [
-        pd.read_parquet(_shard_path(folder, i))
-        for i in range(0, len(deployments), SHARD_DEPLOYMENTS)
-    ]
-    table = pd.concat(tables, ignore_index=True)
+    starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
+    shards = (pd.read_parquet(_shard_path(folder, start)) for start in starts)
+    table = pd.concat(shards, ignore_index=True)
     per_deployment = len(table) // len(deployments)
     values = {name: table[name].to_numpy().reshape(-1, per_deployment) for name in table.columns}
-    batches = tuple(
-        UniformBatches(*(values[name][i] for name in BATCH_COLUMNS))
-        for i in range(len(deployments))
-    )
+    columns = zip(*(values[name] for name in BATCH_COLUMNS), strict=True)
+    batches = tuple(UniformBatches(*of_deployment) for of_deployment in columns)
     parts = np.stack([values[f"{name}_s"] for name in COMPOSED_PARTS], axis=-1)
     return ComposedSteps(tuple(deployments), batches, parts)
 
@@ -126,11 +122,7 @@ def _work(job: tuple[Sequence[Deployment], int, int, Path]) -> None:
 
 
 def _compose_shard(
-    kernels: KernelSurrogates,
-    deployments: Sequence[Deployment],
-    start: int,
-    seed: int,
-    folder: Path,
+    kernels: KernelSurrogates, deployments: Sequence[Deployment], start: int, seed: int, place: Path
 ) -> None:
     batches = [sample_batches(seed + start + i) for i in range(len(deployments))]
     parts = compose_many(kernels, deployments, batches)
@@ -141,7 +133,7 @@ def _compose_shard(
         columns |= {f"{name}_s": parts[i, :, column] for column, name in enumerate(COMPOSED_PARTS)}
         tables.append(pd.DataFrame(columns))
     table = pd.concat(tables, ignore_index=True)
-    path = _shard_path(folder, start)
+    path = _shard_path(place, start)
     replace_atomically(path, lambda target: table.to_parquet(target, index=False))
 
 

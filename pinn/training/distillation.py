@@ -59,9 +59,7 @@ class DistillationRows(NamedTuple):
 
     def take(self, index: Int[Tensor, " index"] | slice) -> DistillationRows:
         """The deployments at ``index``."""
-        return DistillationRows(
-            self.free[index], self.rates[index], self.features[index], self.seconds[index]
-        )
+        return DistillationRows(*(each[index] for each in self))
 
 
 def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRows:
@@ -69,12 +67,8 @@ def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRow
     free, rates = embed(steps.deployments)
     features = features_of_batches(steps.deployments, steps.batches)
     seconds = group_seconds(scalars, steps.parts, features)
-    return DistillationRows(
-        torch.tensor(free),
-        torch.tensor(rates),
-        torch.tensor(features, dtype=torch.float32),
-        torch.tensor(seconds, dtype=torch.float32),
-    )
+    taught = (torch.tensor(each, dtype=torch.float32) for each in (features, seconds))
+    return DistillationRows(torch.tensor(free), torch.tensor(rates), *taught)
 
 
 class _Shuffled(IterableDataset):
@@ -98,10 +92,7 @@ class _Shuffled(IterableDataset):
 
 
 def distillation_loader(
-    rows: DistillationRows,
-    settings: DistillationSettings,
-    seed: int,
-    steps_done: Callable[[], int],
+    rows: DistillationRows, settings: DistillationSettings, seed: int, steps_done: Callable[[], int]
 ) -> DataLoader:
     """Minibatches of deployments; ``steps_done`` counts the optimizer's steps so far."""
     return DataLoader(_Shuffled(rows, settings.batch, seed, steps_done), batch_size=None)
@@ -138,8 +129,7 @@ class Distillation(lightning.LightningModule):
     def _error(
         self, predicted: Float[Tensor, "m n k"], seconds: Float[Tensor, "m n 1"]
     ) -> Float[Tensor, ""]:
-        delta = self.settings.delta
-        measured = seconds.expand_as(predicted)
+        measured, delta = seconds.expand_as(predicted), self.settings.delta
         return log_huber(predicted, measured, torch.ones(()), delta) / seconds.numel()
 
     def configure_optimizers(self):
@@ -149,7 +139,4 @@ class Distillation(lightning.LightningModule):
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer, self.settings.learning_rate, total_steps=self.steps, pct_start=0.1
         )
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-        }
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

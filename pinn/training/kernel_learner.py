@@ -13,13 +13,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from pinn.coefficients import trained_network
 from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings
-from pinn.coefficients.trained_network import (
-    Checkpoint,
-    fit_scale,
-    load_checkpoint,
-    save_checkpoint,
-)
 from pinn.common.files import write_json_file
 from pinn.common.screen import doing, shown, still
 from pinn.common.store import remembered_folder
@@ -33,16 +28,10 @@ from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
-from pinn.training import run_scalars
+from pinn.training import distillation, run_scalars
 from pinn.training.composed import ComposedSteps, remembered_steps
 from pinn.training.data.measured_runs import MeasuredRun
-from pinn.training.distillation import (
-    Distillation,
-    DistillationRows,
-    DistillationSettings,
-    distillation_loader,
-    distillation_rows,
-)
+from pinn.training.distillation import Distillation, DistillationRows, DistillationSettings
 from pinn.training.learner import TrainerFactory
 from pinn.training.run_scalars import Evidence, RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows
@@ -114,12 +103,15 @@ def alternate(
 ) -> RunFit:
     """The rounds themselves, given the projected betas of every deployment's operators."""
     models = [run.deployment.model.name for run in runs]
+
+    def fitted(rows: run_scalars.RunRows, start: RunFit) -> RunFit:
+        evidence = Evidence(rows, models, parts, serving, serving_parts)
+        return run_scalars.fit_to_runs(evidence, start, settings)
+
     fit, before = RunFit(), None
     trusted, least = fit, np.inf
     if not runs:
-        return run_scalars.fit_to_runs(
-            Evidence(run_scalars.NO_RUNS, models, parts, serving, serving_parts), fit, settings
-        )
+        return fitted(run_scalars.NO_RUNS, fit)
     for number in range(1, settings.rounds + 1):
         rows = run_scalars.run_rows(runs, run_latencies(fit, runs, parts), settings.workers)
         error = float(np.median(np.abs(rows.simulated_s / rows.measured_s - 1)))
@@ -133,9 +125,7 @@ def alternate(
             np.sqrt(np.mean(np.log(rows.simulated_s / before) ** 2)) < settings.tolerance
         ):
             break
-        found = run_scalars.fit_to_runs(
-            Evidence(rows, models, parts, serving, serving_parts), fit, settings
-        )
+        found = fitted(rows, fit)
         fit = found if number <= _WHOLE_ROUNDS else run_scalars.between(fit, found)
         before = rows.simulated_s
     return fit
@@ -218,17 +208,20 @@ class KernelLearner:
         surrogates = fitted_surrogates(self.kernels, exclude)
         fit = learn_from_runs(surrogates, runs, rows, self.run_fit)
         steps = composed_steps(self.kernels, surrogates, exclude)
-        network = self.distil(distillation_rows(steps, fit.scalars), folder)
+        network = self.distil(distillation.distillation_rows(steps, fit.scalars), folder)
         network.set_alpha(torch.tensor(fit.alpha))
         return Learned(Teacher(surrogates, fit.scalars), fit, network)
 
     def distil(self, rows: DistillationRows, folder: Path) -> CoefficientNetwork:
         """A network that has learned composed steps; its alpha is still the prior."""
         torch.manual_seed(self.seed)
-        network = CoefficientNetwork(self.network, fit_scale(rows.free.numpy(), rows.rates.numpy()))
+        network = CoefficientNetwork(
+            self.network, trained_network.fit_scale(rows.free.numpy(), rows.rates.numpy())
+        )
         trainer = self.trainer(max_epochs=self.distillation.epochs, folder=folder)
         module = Distillation(network, self.distillation, rows.deployments)
-        loader = distillation_loader(rows, self.distillation, self.seed, lambda: module.global_step)
+        how = self.distillation, self.seed
+        loader = distillation.distillation_loader(rows, *how, lambda: module.global_step)
         last = folder / LAST
         trainer.fit(module, loader, ckpt_path=last if last.is_file() else None, weights_only=True)
         return network.double().requires_grad_(False).eval()
@@ -352,7 +345,8 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
         aside={"kernels": learner.kernels},
     )
     fit = run_scalars.run_fit_from_json(json.loads((place / "fit.json").read_text()))
-    network = CoefficientNetwork.from_trained(load_checkpoint(place / CHECKPOINT).network)
+    checkpoint = trained_network.load_checkpoint(place / CHECKPOINT)
+    network = CoefficientNetwork.from_trained(checkpoint.network)
     return Learned(Teacher(surrogates, fit.scalars), fit, network)
 
 
@@ -365,8 +359,9 @@ def _learn(folder: Path, learner: KernelLearner, fold: Fold, _: str, *, kernels:
     whole = replace(learner, kernels=kernels)
     learned = whole.learn(fold.rows, fold.runs, fold.exclude, folder / "logs")
     write_json_file(folder / "fit.json", learned.fit.to_json(), indent=1)
-    checkpoint = Checkpoint(learned.network.trained(), {"excluded": fold.exclude.describe()})
-    save_checkpoint(checkpoint, folder / CHECKPOINT)
+    without = {"excluded": fold.exclude.describe()}
+    checkpoint = trained_network.Checkpoint(learned.network.trained(), without)
+    trained_network.save_checkpoint(checkpoint, folder / CHECKPOINT)
 
 
 def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers: Any) -> None:

@@ -1,5 +1,6 @@
 """Scalars and alpha fitted to serving runs and deployments."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -112,12 +113,8 @@ def _columns(
 ) -> tuple[np.ndarray, ...]:
     """Columns of ``RunRows`` after the index; weights are those of the figures alone."""
     less, base, more = simulated
-    figures = [
-        (stage, figure)
-        for stage in run.stages
-        for figure in FIGURE_WEIGHTS
-        if figure in run.measured[stage]
-    ]
+    places = itertools.product(run.stages, FIGURE_WEIGHTS)
+    figures = [(stage, figure) for stage, figure in places if figure in run.measured[stage]]
     seconds, low, high = (
         np.array([figure_seconds(r, *figure) for figure in figures]) for r in (base, less, more)
     )
@@ -207,9 +204,8 @@ class RunFit:
         if model not in self.departures:
             return self.scalars
         factors = np.exp(self.departures[model])
-        return teacher.Scalars(
-            self.scalars.multipliers * factors[:-1], self.scalars.overheads * factors[-1]
-        )
+        shared = self.scalars
+        return teacher.Scalars(shared.multipliers * factors[:-1], shared.overheads * factors[-1])
 
     def to_json(self) -> dict[str, object]:
         """By name."""
@@ -314,11 +310,8 @@ class _Objective:
         self.tpot, self.ttft, self.serving_weight = (
             torch.tensor(v) for v in (serving.tpot_s, serving.ttft_s, serving.weight)
         )
-        own = [
-            settings.overhead_spread if name == "sampling" else settings.operator_spread
-            for name in COMPOSED_PARTS
-        ]
-        own.append(settings.overhead_spread)
+        own = [settings.operator_spread] * len(COMPOSED_PARTS) + [settings.overhead_spread]
+        own[list(COMPOSED_PARTS).index("sampling")] = settings.overhead_spread
         self.spread = torch.tensor(
             [*teacher.MULTIPLIER_SPREADS]
             + [o.spread for o in teacher.OVERHEADS.values()]
@@ -332,13 +325,9 @@ class _Objective:
         shared, own, alpha = logs.split(self.sizes)
         operators = len(COMPOSED_PARTS)
         departures = own.reshape(self.models, operators + 1)[self.place]
-        factors = torch.cat(
-            [
-                shared[:operators] + departures[:, :operators],
-                shared[operators:] + departures[:, operators:],
-            ],
-            dim=1,
-        ).exp()
+        multipliers = shared[:operators] + departures[:, :operators]
+        overheads = shared[operators:] + departures[:, operators:]
+        factors = torch.cat([multipliers, overheads], dim=1).exp()
         return (self.run_terms * factors).sum(1), self.request_terms @ alpha.exp()
 
     def loss(self, logs: Tensor, base: tuple[Tensor, Tensor]) -> Tensor:
@@ -365,12 +354,9 @@ class _Objective:
 
 def _terms(parts: np.ndarray, features: np.ndarray) -> Tensor:
     """Seconds of operators and overheads at their priors, ``[n, operators + overheads]``."""
-    overheads = (
-        features[:, _OVERHEAD_COLUMNS] * teacher.prior_scalars().overheads[_OVERHEAD_COLUMNS]
-    )
-    return torch.tensor(
-        np.concatenate([np.einsum("nof,nf->no", parts, features), overheads], axis=1)
-    )
+    priors = teacher.prior_scalars().overheads[_OVERHEAD_COLUMNS]
+    operators = np.einsum("nof,nf->no", parts, features)
+    return torch.tensor(np.concatenate([operators, features[:, _OVERHEAD_COLUMNS] * priors], 1))
 
 
 def _request_terms(features: np.ndarray) -> Tensor:

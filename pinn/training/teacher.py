@@ -191,24 +191,19 @@ def project(
     if len(features) != len(parts):
         raise PinnError(f"{len(features)} steps of features, {len(parts)} steps of parts")
     scale = 1 / parts.sum(-1)
-    columns = {
-        row: _columns(operator, features)
-        for row, operator in enumerate(COMPOSED_PARTS)
-        if parts[:, row].any()
-    }
+    occur = [(row, name) for row, name in enumerate(COMPOSED_PARTS) if parts[:, row].any()]
+    columns = {row: _columns(operator, features) for row, operator in occur}
     bases = {row: features[:, mine] * scale[:, None] for row, mine in columns.items()}
     above_least = {row: parts[:, row] * scale - bases[row] @ _BOUNDS[columns[row]] for row in bases}
-    matrix = np.concatenate(
-        [block_diag(*bases.values()), WHOLE_WEIGHT * np.concatenate([*bases.values()], axis=1)]
-    )
+    whole = WHOLE_WEIGHT * np.concatenate([*bases.values()], axis=1)
+    matrix = np.concatenate([block_diag(*bases.values()), whole])
     target = np.concatenate([*above_least.values(), WHOLE_WEIGHT * sum(above_least.values())])
     size = np.maximum(matrix.max(0), 1e-30)
     solution, _ = nnls(matrix / size, target)
     ends = np.cumsum([len(mine) for mine in columns.values()])
     betas = np.zeros((len(COMPOSED_PARTS), len(_NAMES)))
-    for (row, mine), found in zip(
-        columns.items(), np.split(solution / size, ends[:-1]), strict=True
-    ):
+    above = np.split(solution / size, ends[:-1])
+    for (row, mine), found in zip(columns.items(), above, strict=True):
         betas[row, mine] = _BOUNDS[mine] + found
     return betas
 

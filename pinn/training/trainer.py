@@ -22,11 +22,7 @@ class KeepLast(lightning.Callback):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def on_train_epoch_end(
-        self,
-        trainer: lightning.Trainer,
-        pl_module: lightning.LightningModule,  # noqa: ARG002
-    ) -> None:
+    def on_train_epoch_end(self, trainer: lightning.Trainer, _module: object) -> None:
         """Write beside the old state, then take its place."""
         partial = self.path.with_suffix(".partial")
         trainer.save_checkpoint(partial)
@@ -37,11 +33,7 @@ class KeepLast(lightning.Callback):
 class TellEpoch(lightning.Callback):
     """Says which epoch is being learned: lines of a log, no bar."""
 
-    def on_train_epoch_start(
-        self,
-        trainer: lightning.Trainer,
-        pl_module: lightning.LightningModule,  # noqa: ARG002
-    ) -> None:
+    def on_train_epoch_start(self, trainer: lightning.Trainer, _module: object) -> None:
         """Tell it."""
         doing(f"learning, epoch {trainer.current_epoch + 1:,} of {trainer.max_epochs:,}")
 

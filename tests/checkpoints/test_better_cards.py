@@ -20,8 +20,7 @@ from better_cards import (
     is_better,
 )
 
-from pinn.coefficients.intervals import read_calibration
-from pinn.coefficients.step_interval import gpu_is_known, step_half_width
+from pinn.coefficients.intervals import gpu_is_known, read_calibration, step_half_width
 from pinn.coefficients.surrogate import Surrogate
 from pinn.kernels.composition import compose_many
 from pinn.kernels.surrogates import KernelSurrogates

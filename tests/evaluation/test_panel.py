@@ -7,6 +7,7 @@ import pytest
 from pinn.coefficients.trained_network import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.errors import PinnError
+from pinn.laboratory.methods import json_sha256
 from pinn.laboratory.panel import (
     BETTER,
     NOISE_FILE,
@@ -18,7 +19,6 @@ from pinn.laboratory.panel import (
     sum_up,
     training_noise,
 )
-from pinn.training.provenance import json_sha256
 
 
 def rows(group="deployments: a", configurations=6, tpot=0.1, ttft=0.2, seed=0):

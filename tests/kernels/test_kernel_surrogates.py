@@ -12,7 +12,7 @@ from quick_plans import QUICK
 
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
-from pinn.kernels.gemm_attention import Gemm
+from pinn.kernels.gemm_attention_moe import Gemm, Moe
 from pinn.kernels.hardware import is_known
 from pinn.kernels.heldout import (
     FOLDS,
@@ -21,7 +21,6 @@ from pinn.kernels.heldout import (
     held_out_table,
 )
 from pinn.kernels.latent import LatentCore, LatentPrefill
-from pinn.kernels.moe import Moe
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.kernels.tables.attention import LATENT_DECODE_LAYOUT
 from pinn.kernels.tables.table import LATENT

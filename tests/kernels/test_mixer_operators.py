@@ -8,15 +8,13 @@ from hypothesis import strategies as st
 
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.heldout import error_grid, mixer_errors
-from pinn.kernels.mixer_fits import (
+from pinn.kernels.mixer_operators import (
+    MIXER_OPERATORS,
     RECURRENT,
     RECURRENT_SIZES,
     SPARSE,
     MixerFits,
     mixer_shapes,
-)
-from pinn.kernels.mixer_operators import (
-    MIXER_OPERATORS,
     operator_terms,
     read_all_mixers,
     read_mixer_kernels,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pinn.kernels.all_reduce import AllReduce, ring_seconds
-from pinn.kernels.tables.communication import read_all_reduces
+from pinn.kernels.tables.tables import read_all_reduces
 from pinn.specs.gpu import load_gpu
 
 L4 = load_gpu("L4")

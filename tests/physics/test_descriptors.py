@@ -9,8 +9,8 @@ from hypothesis import given
 from strategies import deployments
 
 from pinn.engines.deployment import Deployment
+from pinn.kernels.gemm_attention_moe import family
 from pinn.kernels.hardware import hardware
-from pinn.kernels.moe import family
 from pinn.physics.descriptors import DESCRIPTORS, RATES, embed
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 import pinn
 from pinn.coefficients.configurations import canonical, make_deployment
-from pinn.coefficients.intervals import read_calibration
-from pinn.coefficients.step_interval import gpu_is_known
+from pinn.coefficients.intervals import gpu_is_known, read_calibration
 from pinn.coefficients.surrogate import Surrogate
 from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pinn.coefficients import step_interval as located
+from pinn.coefficients import intervals as located
+from pinn.coefficients.intervals import gpu_is_known, locate, outside_inputs
 from pinn.coefficients.kernel_distance import kernel_distance
-from pinn.coefficients.step_interval import gpu_is_known, locate, outside_inputs
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
@@ -74,7 +74,7 @@ def test_a_distance_is_looked_up_once(checkpoint, h100_kernels, monkeypatch):
 
 def test_what_was_remembered_badly_is_found_anew(checkpoint, tmp_path):
     before = locate(checkpoint, deployment())
-    (remembered,) = (tmp_path / "cache/pinn/coefficients.step_interval._distances").iterdir()
+    (remembered,) = (tmp_path / "cache/pinn/coefficients.intervals._distances").iterdir()
     remembered.write_text("[")
     assert locate(checkpoint, deployment()) == before
 

@@ -3,8 +3,7 @@
 import pytest
 from calibrations import small_calibration
 
-from pinn.coefficients.intervals import KernelDistance, Situation
-from pinn.coefficients.step_interval import describe_trust
+from pinn.coefficients.intervals import KernelDistance, Situation, describe_trust
 from pinn.engines.deployment import Deployment
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu

@@ -43,7 +43,7 @@ def gpus(
 
 def _measured() -> dict[str, str]:
     """What was measured on a GPU, by its name; none for one that nothing was measured on."""
-    from pinn.coefficients.step_interval import served_gpus
+    from pinn.coefficients.intervals import served_gpus
     from pinn.kernels.tables.table import SYSTEMS
 
     kernels = {load_gpu(system).name: "kernels" for system in SYSTEMS}

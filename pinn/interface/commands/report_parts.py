@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pinn.coefficients import coefficients, step_interval
+from pinn.coefficients import coefficients
 from pinn.coefficients import intervals as stated
 from pinn.common.screen import Column, Grid
 from pinn.engines.deployment import Deployment
@@ -193,16 +193,16 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
     try:
         calibration = stated.read_calibration(checkpoint)
         texts = [entry["batch"] for entry in report["batches"]]
-        distance, *far = step_interval.locate_each(
+        distance, *far = stated.locate_each(
             checkpoint, deployment, [stated.REFERENCE_BATCH, *texts]
         )
-        known = step_interval.gpu_is_known(checkpoint, deployment)
+        known = stated.gpu_is_known(checkpoint, deployment)
         situation = stated.Situation(deployment, distance, known)
-        halves = [step_interval.step_half_width(calibration, known, text) for text in texts]
+        halves = [stated.step_half_width(calibration, known, text) for text in texts]
     except PinnError as error:
         return report | {"intervals": {"missing": str(error)}}
     outside = report["distance"]["outside_training_range"]
-    described = step_interval.describe_trust(situation, outside, calibration)
+    described = stated.describe_trust(situation, outside, calibration)
     sentence = described.pop("sentence")
     nearest = report["distance"]["nearest_measured"]
     if nearest is not None:

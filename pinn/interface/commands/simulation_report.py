@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pinn
-from pinn.coefficients import configurations, intervals, step_interval
+from pinn.coefficients import configurations, intervals
 from pinn.coefficients.coefficients import CoefficientSet, deployment_facts, read_coefficient_set
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.common.screen import Grid, doing, page, say
@@ -183,15 +183,15 @@ def simulation_trust(run: Run, job: many.Job, checkpoint: Path) -> dict[str, Any
         return {"missing": "no request was served"}
     try:
         calibration = intervals.read_calibration(checkpoint)
-        situation = step_interval.situation_of(checkpoint, job.deployment, many.standing_step(run))
-        outside = step_interval.outside_inputs(checkpoint, job.deployment)
+        situation = intervals.situation_of(checkpoint, job.deployment, many.standing_step(run))
+        outside = intervals.outside_inputs(checkpoint, job.deployment)
     except PinnError as error:
         return {"missing": str(error)}
     step, ttft = (calibration.half_width(metric, situation.gpu_known) for metric in METRICS)
     return {
         "level": calibration.level,
         **_simulated_ends(run, job, step, ttft),
-        "distance": step_interval.describe_trust(situation, outside, calibration),
+        "distance": intervals.describe_trust(situation, outside, calibration),
     }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 import pinn
-from pinn.coefficients import intervals, step_interval
+from pinn.coefficients import intervals
 from pinn.coefficients.coefficients import NAMES, Coefficients, CoefficientSet, read_coefficient_set
 from pinn.coefficients.surrogate import Distances, Surrogate, training_space
 from pinn.common.files import file_sha256
@@ -156,7 +156,7 @@ def find_intervals(
     ends = np.full((2, *values.shape), np.nan)
     for row, deployment in enumerate(configured.deployments):
         if configured.sources[row] == "network":
-            known = step_interval.gpu_is_known(checkpoint, deployment)
+            known = intervals.gpu_is_known(checkpoint, deployment)
             for i in np.flatnonzero(taught):
                 value = float(values[row, i])
                 ends[:, row, i] = calibration.coefficient_interval(NAMES[i], value, known)

@@ -144,24 +144,18 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     }
 
 
+_EXPERT_COLUMNS = {
+    "precision": "moe_dtype", "tokens": "num_tokens", "hidden": "hidden_size",
+    "width": "inter_size", "experts": "num_experts", "top_k": "topk",
+    "tensor_parallel": "moe_tp_size", "expert_parallel": "moe_ep_size", "seconds": "latency",
+    "kernel": "kernel_source", "distribution": "distribution",
+}  # fmt: skip
 #: Rows whose routing is like a server's. With expert parallelism the tokens are all of the group's;
 #: a rank holds ``experts / expert_parallel`` whole experts and drops the pairs that go elsewhere.
 MOE_LAYOUT = table.Layout(
     "moe",
     "moe_perf",
-    {
-        "precision": "moe_dtype",
-        "tokens": "num_tokens",
-        "hidden": "hidden_size",
-        "width": "inter_size",
-        "experts": "num_experts",
-        "top_k": "topk",
-        "tensor_parallel": "moe_tp_size",
-        "expert_parallel": "moe_ep_size",
-        "seconds": "latency",
-        "kernel": "kernel_source",
-        "distribution": "distribution",
-    },
+    _EXPERT_COLUMNS,
     _moe_rules,
     added=lambda rows: rows.assign(matrices=matrices(rows["hidden"], rows["width"])),
     helpers=("distribution",),

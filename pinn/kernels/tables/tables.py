@@ -1,17 +1,115 @@
-"""All measured kernels, read at once."""
+"""All measured kernels, read at once, those of communication among ranks too."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pandas as pd
 
 from pinn.common.files import ReadReport
 from pinn.kernels.mixer_operators import read_all_mixers
-from pinn.kernels.tables import attention
-from pinn.kernels.tables.communication import EXCHANGE_LAYOUT, read_all_reduces
+from pinn.kernels.tables import attention, table
 from pinn.kernels.tables.gemm import GEMM_LAYOUT, MOE_LAYOUT, read_other_experts
-from pinn.kernels.tables.table import DECODE_ATTENTION, EXCHANGE, LATENT, MOE, PRIMARY, SYSTEMS
 from pinn.specs.gpu import GpuSpec, load_gpu
+
+# Measured communication: all-reduce among tensor-parallel ranks, exchange among experts' ranks.
+
+_COLUMNS = {"gpus": "num_gpus", "bytes": "message_size", "seconds": "latency"}
+#: Where every GPU has a link of its own, a ring loads each link alike for any number of ranks
+#: (Patarasuk and Yuan 2009), and switches that reduce in flight only help more ranks. Two flows on
+#: one path halve what each of them gets.
+SHARED_PATH_SHARE = 0.5
+EXCHANGE_OPERATIONS = ("all_gather", "reduce_scatter")
+
+
+def _all_reduce_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
+    return {
+        "elements are not 16 bits wide": lambda r: r["dtype"] != "bfloat16",
+        "launched one by one, not from a graph": lambda r: ~r["backend"].str.endswith("_graph"),
+        **table.NO_TIME,
+        "below the floor": lambda r: r["seconds"] < _floor(r, gpu),
+        f"a spike: over {table.SPIKE} x as long as with fewer and with more bytes": lambda r: (
+            table.spikes(r, ("gpus",), "bytes")
+        ),
+        "ranks share a path: under half of the bandwidth that another number of them has; "
+        "true of that machine, not of the GPU": _shared_path,
+    }
+
+
+def _shared_path(r: pd.DataFrame) -> np.ndarray:
+    """Rows of numbers of ranks whose largest message moves far more slowly than with others.
+
+    Bandwidth is that of each link under a ring, 2 (n - 1) / n of the message over the time.
+    """
+    largest = r.loc[r.groupby("gpus")["bytes"].idxmax()].set_index("gpus")
+    ranks = largest.index.to_numpy(dtype=np.float64)
+    ring = 2 * (ranks - 1) / ranks * largest["bytes"] / largest["seconds"]
+    slow = ring.index[ring < SHARED_PATH_SHARE * ring.max()]
+    return r["gpus"].isin(slow).to_numpy()
+
+
+def _floor(r: pd.DataFrame, gpu: GpuSpec) -> pd.Series:
+    """Each rank must receive at least its share once: (n - 1) / n of the message over its link."""
+    return r["bytes"] * (r["gpus"] - 1) / r["gpus"] / gpu.link_bandwidth_bytes_per_s
+
+
+def _alone(r: pd.DataFrame) -> np.ndarray:
+    return (r.groupby(["gpus", "bytes"])["operation"].transform("nunique") < 2).to_numpy()
+
+
+def _exchange_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
+    return {
+        "neither gathers nor scatters": lambda r: ~r["operation"].isin(EXCHANGE_OPERATIONS),
+        "elements are not 16 bits wide": lambda r: r["dtype"] != "half",
+        **table.NO_TIME,
+        "below the floor": lambda r: r["seconds"] < _floor(r, gpu),
+        "one without the other": _alone,
+    }
+
+
+#: All-reduces launched from a CUDA graph, as a serving step does.
+ALL_REDUCE_LAYOUT = table.Layout(
+    "comm",
+    "custom_allreduce_perf",
+    {**_COLUMNS, "backend": "backend", "dtype": "allreduce_dtype"},
+    _all_reduce_rules,
+    helpers=("backend", "dtype"),
+)
+#: NCCL's all-gather and reduce-scatter inside one node, the seconds of both for the ``bytes`` of
+#: everyone's tokens; the report counts a pair once for each of the two. vLLM's default back end
+#: sends tokens to the experts by the one and their results back by the other
+#: (vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager).
+EXCHANGE_LAYOUT = table.Layout(
+    "comm",
+    "nccl_perf",
+    {**_COLUMNS, "operation": "op_name", "dtype": "nccl_dtype"},
+    _exchange_rules,
+    finished=lambda rows: (
+        rows.groupby(["gpu", "gpus", "bytes", "source"])["seconds"].sum().reset_index()
+    ),
+    helpers=("operation", "dtype"),
+)
+
+
+def read_all_reduces(gpus: Mapping[str, GpuSpec]) -> tuple[pd.DataFrame, list[ReadReport]]:
+    """All-reduce rows; each (GPU, number of ranks) comes from the first table that has it."""
+    taken: dict[str, set[int]] = {}
+    sources = (source for source in table.ALL_REDUCE if source.system in gpus)
+    return table.together(_with_new_ranks(gpus[source.system], source, taken) for source in sources)
+
+
+def _with_new_ranks(
+    gpu: GpuSpec, source: table.TableSource, taken: dict[str, set[int]]
+) -> tuple[pd.DataFrame, ReadReport]:
+    """Rows of the numbers of ranks that are not taken yet, which are then."""
+    known = taken.setdefault(gpu.name, set())
+    rules: table.Rules = {"as many ranks as an earlier table has": lambda r: r["gpus"].isin(known)}
+    rows, report = table.refuse(*ALL_REDUCE_LAYOUT.read(gpu, source), rules)
+    known.update(rows["gpus"].unique())
+    return rows, report
+
+
+# Every table of the systems that were timed.
 
 
 @dataclass(frozen=True)
@@ -49,18 +147,18 @@ def read_kernel_tables(systems_gpus: Mapping[str, GpuSpec] | None = None) -> Ker
         PinnError: If a file or a column is missing.
     """
     if systems_gpus is None:
-        systems_gpus = {name: load_gpu(name) for name in SYSTEMS}
-    gpus = {name: systems_gpus[name] for name in SYSTEMS if name in systems_gpus}
+        systems_gpus = {name: load_gpu(name) for name in table.SYSTEMS}
+    gpus = {name: systems_gpus[name] for name in table.SYSTEMS if name in systems_gpus}
     read: dict[str, tuple[pd.DataFrame, list[ReadReport]]] = {
-        "gemm": GEMM_LAYOUT.read_all(PRIMARY, gpus),
-        "decode_attention": attention.DECODE_LAYOUT.read_all(DECODE_ATTENTION, gpus),
-        "prefill_attention": attention.PREFILL_LAYOUT.read_all(PRIMARY, gpus),
-        "moe": MOE_LAYOUT.read_all(MOE, gpus),
+        "gemm": GEMM_LAYOUT.read_all(table.PRIMARY, gpus),
+        "decode_attention": attention.DECODE_LAYOUT.read_all(table.DECODE_ATTENTION, gpus),
+        "prefill_attention": attention.PREFILL_LAYOUT.read_all(table.PRIMARY, gpus),
+        "moe": MOE_LAYOUT.read_all(table.MOE, gpus),
         "other_experts": read_other_experts(gpus),
         "all_reduce": read_all_reduces(gpus),
-        "exchange": EXCHANGE_LAYOUT.read_all(EXCHANGE, gpus),
-        "latent_decode": attention.LATENT_DECODE_LAYOUT.read_all(LATENT, gpus),
-        "latent_prefill": attention.LATENT_PREFILL_LAYOUT.read_all(LATENT, gpus),
+        "exchange": EXCHANGE_LAYOUT.read_all(table.EXCHANGE, gpus),
+        "latent_decode": attention.LATENT_DECODE_LAYOUT.read_all(table.LATENT, gpus),
+        "latent_prefill": attention.LATENT_PREFILL_LAYOUT.read_all(table.LATENT, gpus),
     }
     mixers, mixer_reports = read_all_mixers(gpus)
     return KernelTables(

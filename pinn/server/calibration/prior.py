@@ -14,8 +14,12 @@ from pinn.coefficients.coefficients import (
     deployment_facts,
     read_coefficient_set,
 )
-from pinn.coefficients.intervals import NORMAL_QUANTILE, read_calibration
-from pinn.coefficients.step_interval import gpu_is_known, step_half_width
+from pinn.coefficients.intervals import (
+    NORMAL_QUANTILE,
+    gpu_is_known,
+    read_calibration,
+    step_half_width,
+)
 from pinn.coefficients.surrogate import Surrogate
 from pinn.common.files import find_checkpoint
 from pinn.engines.deployment import Deployment

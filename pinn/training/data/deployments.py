@@ -23,6 +23,8 @@ from pinn.training.data.launch_facts import LOAD_FLAGS, SERVING_FLAGS, UNKNOWN
 # From a row of observations or serving runs to the deployment that was measured.
 
 Row = Mapping[Hashable, Any] | pd.Series
+#: Names and values, as a cache holds them.
+Flags = tuple[tuple[str, Any], ...]
 
 #: Builds that are no release, such as gpt-oss-dev, get the defaults of the table's own release.
 RELEASE = re.compile(r"\d+\.\d+")
@@ -84,13 +86,7 @@ def run_deployment(row: Row) -> Deployment:
 
 
 @cache
-def _observed(
-    model: str,
-    gpu: str,
-    precision: str,
-    flags: tuple[tuple[str, Any], ...],
-    passed: tuple[tuple[str, str], ...],
-) -> Deployment:
+def _observed(model: str, gpu: str, precision: str, flags: Flags, passed: Flags) -> Deployment:
     return Deployment(
         model=with_precision(load_model(model), precision),
         gpu=load_gpu(gpu),
@@ -103,7 +99,7 @@ def _observed(
 
 
 @cache
-def _run(config: str, name: str, gpu: str, flags: tuple[tuple[str, Any], ...]) -> Deployment:
+def _run(config: str, name: str, gpu: str, flags: Flags) -> Deployment:
     model = load_model(config, published_as=name)
     return Deployment(model, load_gpu(gpu), ServingSpec(**dict(flags)))
 
@@ -161,22 +157,12 @@ def measured_deployment(row: Row) -> MeasuredDeployment:
         served = replace(served, serving=_roomy(served.serving, row))
     nothing: dict[str, Any] = dict.fromkeys(LOAD_FLAGS)
     shared = replace(served.serving, **nothing)
-    concurrency = int(row["concurrency"])
-    return MeasuredDeployment(
-        str(row["row_id"]),
-        replace(served, serving=shared),
-        served,
-        closed_loop(
-            concurrency,
-            int(row["prompts_per_client"]) * concurrency,
-            int(row["prompt_tokens"]),
-            int(row["output_tokens"]),
-            length_range=LENGTH_RANGE,
-            name=str(row["row_id"]),
-        ),
-        float(row["tpot_s"]),
-        float(row["ttft_s"]),
-    )
+    name, clients = str(row["row_id"]), int(row["concurrency"])
+    lengths = int(row["prompt_tokens"]), int(row["output_tokens"])
+    prompts = int(row["prompts_per_client"]) * clients
+    load = closed_loop(clients, prompts, *lengths, length_range=LENGTH_RANGE, name=name)
+    times_s = float(row["tpot_s"]), float(row["ttft_s"])
+    return MeasuredDeployment(name, replace(served, serving=shared), served, load, *times_s)
 
 
 def _roomy(serving: ServingSpec, row: Row) -> ServingSpec:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
@@ -135,21 +136,11 @@ def sent_workload(load: serving_runs.Workload, seed: int = 0) -> Workload:
 
     A stage opens when every request of the one before has ended.
     """
-    prompts = PromptGroups(
-        load.groups,
-        load.prompts_per_group,
-        load.shared_prefix_tokens,
-        load.prompt_tokens - load.shared_prefix_tokens,
-        PROMPT_RANGE,
-    )
-    return shared_prefix(
-        [Stage(stage.rate_per_s, stage.duration_s) for stage in load.stages],
-        prompts,
-        load.output_tokens,
-        stage_gap_s=STAGE_GAP_S,
-        seed=seed,
-        name=load.name,
-    )
+    shared, own = load.shared_prefix_tokens, load.prompt_tokens - load.shared_prefix_tokens
+    prompts = PromptGroups(load.groups, load.prompts_per_group, shared, own, PROMPT_RANGE)
+    stages = [Stage(stage.rate_per_s, stage.duration_s) for stage in load.stages]
+    how: dict[str, Any] = {"stage_gap_s": STAGE_GAP_S, "seed": seed, "name": load.name}
+    return shared_prefix(stages, prompts, load.output_tokens, **how)
 
 
 # Runs as inference-perf leaves them: a folder with its config and one report per load stage.
@@ -210,18 +201,17 @@ def read_load_report(
     named = read_mapping(path / _SERVER)
     server = check(_Server, named, path / _SERVER, _REMEDY)
     flags = given_flags(ServingSpec, named, str(path / _SERVER))
-    config = read_mapping(path / _CONFIG)
-    workload = read_inference_perf(config, path / _CONFIG, seed, PROMPT_RANGE)
-    stages = config["load"]["stages"]
+    sent = read_mapping(path / _CONFIG)
+    workload = read_inference_perf(sent, path / _CONFIG, seed, PROMPT_RANGE)
+    stages = sent["load"]["stages"]
     reports = {str(i): _stage(path, i) for i in range(len(stages))}
     if len(reports) == 1:
         reports[WHOLE_RUN] = reports["0"]
     output = int(workload.output_tokens[0])
     flags.setdefault("tensor_parallel_size", server.tensor_parallelism)
     flags.setdefault("engine_version", serving_runs.ASSUMED_RELEASE)
-    model = load_model(
-        serving_runs.model_config(server.model, model_configs), published_as=server.model
-    )
+    config = serving_runs.model_config(server.model, model_configs)
+    model = load_model(config, published_as=server.model)
     deployment = Deployment(model, load_gpu(gpu), ServingSpec(**flags), force=True)  # it ran
     return MeasuredRun(
         path.name,

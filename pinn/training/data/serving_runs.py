@@ -124,9 +124,7 @@ def workload_names(path: Path) -> list[str]:
 
 
 def read_serving_runs(
-    path: Path,
-    model_configs: Path | None = None,
-    workloads: Mapping[str, Workload] = WORKLOADS,
+    path: Path, model_configs: Path | None = None, workloads: Mapping[str, Workload] = WORKLOADS
 ) -> tuple[pd.DataFrame, ReadReport]:
     """Read a CSV of serving runs.
 
@@ -200,12 +198,12 @@ def _usable(
     latencies = raw[list(_LATENCIES_MS)]
     usable = ((latencies > 0) & np.isfinite(latencies)).all(axis=1)
     itl_ms = (raw["e2e_mean_ms"] - raw["ttft_mean_ms"]) / (raw["output_tokens"] - 1)
+    off = (itl_ms / raw["itl_mean_ms"] - 1).abs()
     sent = [workload(str(name), workloads) for name in raw["workload"]]
     as_sent = [_is_workload(raw.loc[i], load) for i, load in zip(raw.index, sent, strict=True)]
     rules = {
         "a latency is missing or not positive": ~usable,
-        "TTFT, ITL and E2E disagree by more than 1 %": (itl_ms / raw["itl_mean_ms"] - 1).abs()
-        > 0.01,
+        "TTFT, ITL and E2E disagree by more than 1 %": off > 0.01,
         "load is not that of the named workload": ~pd.Series(as_sent, raw.index, dtype=bool),
         "run and stage occur twice": raw.duplicated(["run", "stage"]),
     }

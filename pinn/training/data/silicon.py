@@ -54,11 +54,8 @@ def from_other_campaign(rows: pd.DataFrame) -> pd.Series:
 
 def saturated_gpt_oss_on_h100(rows: pd.DataFrame) -> pd.Series:
     """gpt-oss on H100 at concurrency 512: not a steady state at that load."""
-    return (
-        rows["model"].str.contains("gpt-oss")
-        & (rows["gpu"] == "h100_sxm")
-        & (rows["concurrency"] == 512)
-    )
+    on_h100 = rows["model"].str.contains("gpt-oss") & (rows["gpu"] == "h100_sxm")
+    return on_h100 & (rows["concurrency"] == 512)
 
 
 def copy_across_dumps(rows: pd.DataFrame, key: Sequence[str] = _POINT) -> pd.Series:
@@ -101,13 +98,10 @@ def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
     columns = [*same, "concurrency", "tpot_s", "date", "engine_version"]
     left = rows[columns].assign(row=rows.index)
     pairs = left.merge(rows[columns], on=same, suffixes=("", "_busier"))
-    busier = (pairs["concurrency_busier"] > pairs["concurrency"]) & (
-        pairs["concurrency_busier"] <= 4 * pairs["concurrency"]
-    )
-    known = pairs["engine_version"] != UNKNOWN_VERSION
-    same_build = (pairs["date"] == pairs["date_busier"]) | (
-        known & (pairs["engine_version"] == pairs["engine_version_busier"])
-    )
+    load, version = pairs["concurrency"], pairs["engine_version"]
+    busier = (pairs["concurrency_busier"] > load) & (pairs["concurrency_busier"] <= 4 * load)
+    same_version = (version != UNKNOWN_VERSION) & (version == pairs["engine_version_busier"])
+    same_build = (pairs["date"] == pairs["date_busier"]) | same_version
     slower = pairs["tpot_s"] > 1.15 * pairs["tpot_s_busier"]
     disturbed = pairs.loc[busier & same_build & slower, "row"]
     return pd.Series(rows.index.isin(disturbed), index=rows.index)

@@ -15,14 +15,14 @@ from pinn.kernels.tables.attention import (
     LATENT_PREFILL_LAYOUT,
     PREFILL_LAYOUT,
 )
-from pinn.kernels.tables.communication import (
+from pinn.kernels.tables.gemm import GEMM_LAYOUT, MOE_LAYOUT
+from pinn.kernels.tables.table import EXCHANGE, MOE, newest
+from pinn.kernels.tables.tables import (
     ALL_REDUCE_LAYOUT,
     EXCHANGE_LAYOUT,
     read_all_reduces,
+    read_kernel_tables,
 )
-from pinn.kernels.tables.gemm import GEMM_LAYOUT, MOE_LAYOUT
-from pinn.kernels.tables.table import EXCHANGE, MOE, newest
-from pinn.kernels.tables.tables import read_kernel_tables
 from pinn.specs.gpu import load_gpu
 
 H100 = newest("h100_sxm")

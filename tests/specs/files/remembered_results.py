@@ -37,7 +37,7 @@ def coefficients():
 
 
 def distance():
-    from pinn.coefficients.step_interval import locate
+    from pinn.coefficients.intervals import locate
 
     apart = deployment("L40S", tensor_parallel_size=2)
     return locate(cache().parent / "pinn.safetensors", apart, "64 decode @ 900").total
@@ -55,7 +55,7 @@ def steps():
 
 
 def operator():
-    from pinn.kernels.gemm_attention import Gemm
+    from pinn.kernels.gemm_attention_moe import Gemm
     from pinn.kernels.operator import TrainingPlan
     from pinn.kernels.stored import shared_operator
     from pinn.specs.gpu import load_gpu

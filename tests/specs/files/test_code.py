@@ -26,7 +26,7 @@ def test_imports_are_followed_also_inside_functions():
     } <= covered
     assert {"pinn.physics.costs", "pinn.units", "pinn"} <= covered
     assert not any(name.startswith(("pinn.training.learner", "pinn.simulator")) for name in covered)
-    inside = code_modules("pinn.coefficients.step_interval")
+    inside = code_modules("pinn.coefficients.intervals")
     assert {"pinn.kernels.composition", "pinn.coefficients.trained_network"} <= inside
 
 
@@ -61,7 +61,7 @@ def test_data_folders_and_packages_named_to_importlib_count():
 
 
 def test_a_package_is_all_its_modules():
-    assert code_digest("pinn.coefficients") != code_digest("pinn.coefficients.step_interval")
+    assert code_digest("pinn.coefficients") != code_digest("pinn.coefficients.intervals")
     assert code_modules("pinn.coefficients.interval_fit") < code_modules("pinn.coefficients")
 
 
@@ -77,7 +77,7 @@ def test_what_has_no_source_is_refused():
 def test_a_digest_needs_no_heavy_library_and_is_the_same_again():
     program = (
         "import sys\nfrom pinn.common.store import code_digest\n"
-        "print(code_digest('pinn.coefficients.step_interval'))\n"
+        "print(code_digest('pinn.coefficients.intervals'))\n"
         "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)\n"
     )
     command = [sys.executable, "-c", program]

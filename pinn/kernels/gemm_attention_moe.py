@@ -1,0 +1,367 @@
+"""Matrix multiplications, attention and routed experts as operators."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from pinn.kernels import operator
+from pinn.kernels.hardware import Hardware
+from pinn.kernels.operator import Operator, Rows, Sizes, TrainingPlan, octaves
+from pinn.kernels.tables import work
+
+# Matrix multiplications.
+
+# Narrower matrices are launches; the tables' kernels for them do not order by size. Quarters of an
+# octave hold the usual widths (1280, 1792, 3584, 14336, ...).
+_WIDTHS = np.unique(
+    np.concatenate([octaves(64, 1024, 2), octaves(1024, 32768, 4), octaves(32768, 262144, 2)])
+)
+_DEPTHS = _WIDTHS[(_WIDTHS >= 128) & (_WIDTHS <= 65536)]
+_TOKENS = np.concatenate([[1.0], octaves(2, 65536, 2)])
+
+
+class Gemm(Operator):
+    """``[m, k] x [k, n]``, the second operand in the format of the weights."""
+
+    name = "gemm"
+    axes = ("m", "n", "k")
+    nodes = (_TOKENS, _WIDTHS, _DEPTHS)
+    shape = ()
+    format_column = "precision"
+    group = ("n", "k")
+    plan = TrainingPlan(batch=8192, learning_rate=5e-3, width=96, bound=4.0)
+
+    #: The shortest product of the A100's and H100's tables (2.45 us); on Blackwell 1.5 to 1.8. The
+    #: correction is learned on top.
+    launch_seconds = 2.5e-6
+
+    def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
+        """The weights, and the operands in 16 bits."""
+        return work.gemm_work(sizes["m"], sizes["n"], sizes["k"], hw.element_bytes)
+
+    def rate(self, hw: Hardware, _sizes: Sizes) -> Rows:
+        """That of the format of the weights."""
+        return hw.floor_rate
+
+    def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
+        """The slower of reading the weights and multiplying."""
+        read, _, compute = self.times(hw, sizes)
+        return np.maximum(read, compute)
+
+    def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
+        """Columns in this order.
+
+        Log roofline; log weight, activation, compute and tile-padded compute time; log of their
+        sum; log m, n, k, waves; per tile height 64, 128, 256: log waves, wave rounding, row
+        rounding; weights over cache; narrowness in n and k; single row; few rows; compute over
+        memory; 8-bit and 4-bit flags; rate over the bf16 rate; the chip.
+        """
+        m, n, k = sizes["m"], sizes["n"], sizes["k"]
+        read, activations, compute = self.times(hw, sizes)
+        padded = compute * (np.ceil(m / 128) * 128 / m) * (np.ceil(n / 128) * 128 / n)
+        columns = [
+            np.log(self.roofline(hw, sizes) * 1e6),
+            operator.logarithm(read, 0.3e-6),
+            operator.logarithm(read, 2.5e-6),
+            operator.logarithm(activations, 0.1e-6),
+            operator.logarithm(compute, 0.3e-6),
+            operator.logarithm(compute, 2.5e-6),
+            operator.logarithm(padded, 0.3e-6),
+            operator.logarithm(read + activations + compute, 1e-6),
+            operator.logarithm(np.maximum(read, compute), 10e-6),
+            np.log(m),
+            np.log(n),
+            np.log(k),
+            np.log(m * k),
+            np.log(m * n),
+            np.log(np.ceil(np.ceil(m / 64) * np.ceil(n / 64) / hw.sms)),
+            np.log(np.ceil(np.ceil(m / 128) * np.ceil(n / 128) / hw.sms)),
+        ]
+        for height in (64, 128, 256):
+            waves = np.ceil(m / height) * np.ceil(n / 128) / hw.sms
+            columns += [np.log(waves), *map(operator.ceiling_share, (waves, m / height))]
+        columns += [
+            np.log(n * k * hw.element_bytes / hw.cache_bytes),
+            np.minimum(n / 128, 1.0),
+            np.minimum(k / 256, 1.0),
+            (m == 1).astype(np.float64),
+            np.minimum(m, 16.0) / 16.0,
+            np.clip(np.log(compute / read), -6.0, 6.0),
+            (hw.math == 1).astype(np.float64),
+            (hw.math == 2).astype(np.float64),
+            np.log2(hw.floor_rate / hw.bf16_rate),
+        ]
+        return np.concatenate([np.stack(columns, axis=1), hw.descriptors()], axis=1)
+
+
+# Attention over cached keys and values (decode) and over fresh prompts (prefill).
+
+_SEQUENCES = octaves(1, 2048, 1)
+_CONTEXT = np.concatenate([[1.0, 16.0], octaves(64, 262144, 1)])
+_PROMPT = np.concatenate([[1.0], octaves(16, 512, 1), octaves(512, 32768, 2)[1:]])
+
+
+def _head_columns(hw: Hardware, sizes: Sizes) -> list[Rows]:
+    """Log heads, KV heads, heads per KV head and head width; the cache's format; windowed."""
+    return [
+        np.log(sizes["heads"]),
+        np.log(sizes["kv_heads"]),
+        np.log(sizes["heads"] / sizes["kv_heads"]),
+        np.log(sizes["head_dim"]),
+        (sizes["head_dim"] > 128).astype(np.float64),
+        (hw.element_bytes < 1.5).astype(np.float64),
+        (sizes["window"] > 0).astype(np.float64),
+    ]
+
+
+_PLAN = TrainingPlan(rows=200_000, batch=8192, learning_rate=5e-3, width=96)
+
+
+class _Attention(Operator):
+    format_column = "kv_precision"
+    shape = ("heads", "kv_heads", "head_dim", "window")
+    group = ("heads", "kv_heads", "head_dim", "window")
+    blanks_unknown_chips = True
+    # Launches below are an assumption, about half of the shortest kernels of H100's tables (9 to
+    # 10 us), which read something too; the correction is learned on top.
+
+    def rate(self, hw: Hardware, _sizes: Sizes) -> Rows:
+        return hw.bf16_rate
+
+    def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
+        """Compute at twice the bf16 rate: some kernels multiply in 8 bits."""
+        read, _, compute = self.times(hw, sizes)
+        return np.maximum(read, compute / 2.0)
+
+
+class DecodeAttention(_Attention):
+    """One new token per sequence; ``context_tokens`` counts it."""
+
+    name = "decode_attention"
+    axes = ("sequences", "context_tokens")
+    nodes = (_SEQUENCES, _CONTEXT)
+    plan = _PLAN
+    launch_seconds = 4e-6
+
+    def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
+        """Cached keys and values in the cache's format."""
+        own = {name: sizes[name] for name in self.sizes()}
+        return work.decode_work(**own, kv_bytes=hw.element_bytes)
+
+    def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
+        """Columns in this order.
+
+        Log roofline; log read and compute time with a short and a long launch; log sequences and
+        visible context; blocks per SM: heads alone and with the context split in 256; compute over
+        memory; read bytes over cache; how far the context exceeds the window; heads; the chip.
+        """
+        read, _, compute = self.times(hw, sizes)
+        keys = work.window_keys(sizes["context_tokens"], sizes["window"])
+        blocks = sizes["sequences"] * sizes["kv_heads"] / hw.sms
+        columns = [
+            np.log(self.roofline(hw, sizes) * 1e6),
+            operator.logarithm(read, 0.3e-6),
+            operator.logarithm(read, 5e-6),
+            operator.logarithm(read, 20e-6),
+            operator.logarithm(compute, 0.3e-6),
+            operator.logarithm(compute, 5e-6),
+            np.log(sizes["sequences"]),
+            np.log(keys),
+            np.log(blocks),
+            operator.ceiling_share(blocks),
+            np.log(sizes["sequences"] * sizes["heads"] / hw.sms),
+            np.log(np.ceil(blocks * np.ceil(keys / 256))),
+            np.clip(np.log(compute / read), -6.0, 6.0),
+            np.clip(np.log(read * hw.bandwidth / hw.cache_bytes), -6.0, 6.0),
+            np.log(sizes["context_tokens"] / keys),
+            *_head_columns(hw, sizes),
+        ]
+        return np.concatenate([np.stack(columns, axis=1), hw.descriptors()], axis=1)
+
+
+class PrefillAttention(_Attention):
+    """Causal attention of ``sequences`` fresh prompts of ``tokens`` each."""
+
+    name = "prefill_attention"
+    axes = ("sequences", "tokens")
+    nodes = (_SEQUENCES, _PROMPT)
+    plan = replace(_PLAN, bound=4.0)
+    launch_seconds = 5e-6
+
+    def work(self, _hw: Hardware, sizes: Sizes) -> work.Work:
+        """Fresh keys and values, 16 bits wide whatever the cache's format."""
+        return work.prefill_work(*(sizes[name] for name in self.sizes()))
+
+    def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
+        """Columns in this order.
+
+        Log roofline; log compute time with a short and a long launch; log memory time; log
+        sequences, tokens and their product; tiles of 128 queries per SM, wave and row rounding;
+        how far the prompt exceeds the window, the window in tiles; heads; the chip.
+        """
+        read, activations, compute = self.times(hw, sizes)
+        tokens = sizes["tokens"]
+        keys = work.window_keys(tokens, sizes["window"])
+        waves = sizes["sequences"] * sizes["heads"] * np.ceil(tokens / 128) / hw.sms
+        columns = [
+            np.log(self.roofline(hw, sizes) * 1e6),
+            operator.logarithm(compute, 0.3e-6),
+            operator.logarithm(compute, 5e-6),
+            operator.logarithm(compute, 50e-6),
+            operator.logarithm(read + activations, 0.3e-6),
+            operator.logarithm(read + activations, 5e-6),
+            np.log(sizes["sequences"]),
+            np.log(tokens),
+            np.log(sizes["sequences"] * tokens),
+            np.log(waves),
+            np.log(np.ceil(waves)),
+            operator.ceiling_share(waves),
+            operator.ceiling_share(tokens / 128),
+            np.log(tokens / keys),
+            np.log(np.ceil(keys / 128)),
+            *_head_columns(hw, sizes),
+        ]
+        return np.concatenate([np.stack(columns, axis=1), hw.descriptors()], axis=1)
+
+
+# Routed experts of a mixture-of-experts layer, on one rank.
+
+#: Kernel families that differ in kind; 16-bit math runs the first, fourth and fifth.
+FAMILIES = ("bf16", "fp8", "fp8_block", "weight_only", "mxfp4", "nvfp4", "mxfp4_mxfp8")
+_EXPERT_TOKENS = np.concatenate([[1.0], octaves(2, 32768, 2)])
+
+
+def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
+    """Which kernel family vLLM picks for a format on a chip.
+
+    Formats without units of their own are expanded by Marlin (weight-only). mxfp4 has a kernel of
+    its own on Hopper and on data-centre Blackwell, with 8-bit activations only on the latter.
+    Marlin multiplies with Ampere's instructions, far below the bf16 rate of newer chips: with 8,192
+    tokens and more, vLLM 0.24.0's runs at 258 TFLOP/s on B200 and 240 on H100, where 16-bit experts
+    reach 745 and 398 (medians of the tables). So many tokens take longer with int4 experts than
+    with 16-bit ones there.
+    """
+    own_mxfp4 = (hw.capability >= 9.0) & (hw.capability < 11.0)
+    blackwell = (hw.capability >= 10.0) & (hw.capability < 11.0)
+    mxfp4 = np.where(own_mxfp4, 4, 3)
+    native = np.where(hw.math > 0, 1, 3)
+    by_format: dict[str, int | np.ndarray] = {
+        **dict.fromkeys(("fp32", "bf16", "fp16"), 0),
+        **dict.fromkeys(("fp8", "fp8_static", "int8"), native),
+        "fp8_block": np.where(hw.math > 0, 2, 3),
+        **dict.fromkeys(("int8_wo", "int4_wo"), 3),
+        "mxfp4": mxfp4,
+        "mxfp4_mxfp8": np.where(blackwell, 6, mxfp4),
+        "nvfp4": np.where(hw.math == 2, 5, 3),
+    }
+    result = np.zeros(len(hw.bandwidth), dtype=np.int64)
+    for index, name in enumerate(hw.format_names):
+        mine = hw.format_ids == index
+        result[mine] = np.broadcast_to(by_format[name], result.shape)[mine]
+    return result
+
+
+class Moe(Operator):
+    """Gather, gate, up, down and scatter of the experts that a rank holds.
+
+    ``tokens`` are those of the whole expert-parallel group; every expert, ``width`` inside, is
+    sliced over ``tensor_parallel`` GPUs, whole ones are spread over ``expert_parallel``; an expert
+    with a gate has three ``matrices``, else two.
+
+    Few tokens are timed dealt out evenly; predictions are for tokens that draw experts at random,
+    some more often than others, which hit fewer of them, and wait for the rank that is hit most
+    (``experts_hit_busiest``). Many tokens are timed with popular experts.
+    """
+
+    name = "moe"
+    axes = ("tokens",)
+    nodes = (_EXPERT_TOKENS,)
+    shape = (
+        "hidden", "width", "experts", "top_k", "tensor_parallel", "expert_parallel", "matrices",
+    )  # fmt: skip
+    format_column = "precision"
+    group = shape[:4]
+    measured_unlike_served = True
+    launch_seconds = 8e-6
+    plan = TrainingPlan(rows=150_000, width=48, depth=2, bound=1.2, clamp=1.8, weight_decay=1e-3)
+
+    def measured(self, rows: pd.DataFrame, hw: Hardware) -> dict[str, Rows]:
+        """Sizes of rows that hit experts evenly, by the kernel that was timed."""
+        sizes = super().measured(rows, hw)
+        marlin = rows["kernel"].str.contains("marlin").to_numpy()
+        sizes["hit"] = work.experts_hit_balanced(*_routed(sizes))
+        sizes["family"] = np.where(marlin, 3, family(hw)).astype(np.float64)
+        return sizes
+
+    def queried(self, sizes: Sizes, hw: Hardware) -> dict[str, Rows]:
+        """Sizes with random routing, by the kernel that vLLM would pick."""
+        hit = work.experts_hit_busiest(*_routed(sizes))
+        return {**sizes, "hit": hit, "family": family(hw).astype(np.float64)}
+
+    def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
+        """The hit experts, and what is gathered and scattered."""
+        return work.moe_work(sizes, sizes["hit"], hw.element_bytes)
+
+    def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
+        """16-bit math in the first, fourth and fifth family."""
+        narrow = np.isin(sizes["family"], (0, 3, 4))
+        return np.where(narrow, hw.bf16_rate, hw.floor_rate)
+
+    def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
+        """A launch of 8 us, and the slower of reading the hit experts and multiplying."""
+        read, _, compute = self.times(hw, sizes)
+        return np.maximum(read, compute) + self.launch_seconds
+
+    def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
+        """Any routing: at least the experts of one token, at the format's own rate."""
+        one = np.minimum(
+            np.maximum(sizes["top_k"] / sizes["expert_parallel"], 0.0),
+            sizes["experts"] / sizes["expert_parallel"],
+        )
+        least = self.work(hw, {**sizes, "hit": one})
+        return np.maximum(least.read_bytes / hw.bandwidth, least.flop / hw.floor_rate)
+
+    def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
+        """Ratios only, so that unseen sizes stay inside the range. Columns in this order.
+
+        Weight, compute, tile-padded compute and activation time over the launch; compute over
+        memory; log pairs per hit expert and rounding to tiles of 16, 64, 128; share of experts
+        hit; waves of tiles per SM in both matrices, and rounding; activations over the roofline;
+        sharding; family flags; the chip.
+        """
+        read, activations, compute = self.times(hw, sizes)
+        base = self.roofline(hw, sizes)
+        pairs = sizes["tokens"] * sizes["top_k"] / sizes["expert_parallel"]
+        each = np.maximum(pairs / np.maximum(sizes["hit"], 1e-9), 1.0)
+        shard = sizes["width"] / sizes["tensor_parallel"]
+        up = sizes["hit"] * np.ceil(each / 64) * np.ceil(2 * shard / 128) / hw.sms
+        down = sizes["hit"] * np.ceil(each / 64) * np.ceil(sizes["hidden"] / 128) / hw.sms
+        columns = [
+            operator.logarithm(read, self.launch_seconds),
+            operator.logarithm(compute, self.launch_seconds),
+            operator.logarithm(compute * np.ceil(each / 64) * 64 / each, self.launch_seconds),
+            operator.logarithm(activations, self.launch_seconds),
+            np.clip(np.log(compute / read), -6.0, 6.0),
+            np.log(each),
+            operator.ceiling_share(each / 16),
+            operator.ceiling_share(each / 64),
+            operator.ceiling_share(each / 128),
+            np.log(sizes["hit"] * sizes["expert_parallel"] / sizes["experts"]),
+            np.log(up),
+            np.log(down),
+            np.clip(np.log(activations / base), -6.0, 6.0),
+            np.log(shard / 1024.0),
+            np.log(sizes["hidden"] / 4096.0),
+            np.log(sizes["expert_parallel"]),
+            np.log(sizes["experts"] / sizes["expert_parallel"]),
+            (sizes["matrices"] < 3).astype(np.float64),
+            *((sizes["family"] == i).astype(np.float64) for i in range(len(FAMILIES))),
+        ]
+        return np.concatenate([np.stack(columns, axis=1), hw.descriptors()], axis=1)
+
+
+def _routed(sizes: Sizes) -> tuple[Rows, Rows, Rows, Rows]:
+    """What decides how many experts are hit."""
+    return sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]
