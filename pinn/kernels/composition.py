@@ -204,18 +204,12 @@ def _other_experts(deployment: Deployment, batches: UniformBatches) -> Iterator[
 def _expert_call(deployment: Deployment, batches: UniformBatches, *more: float) -> Call:
     model, recipe = deployment.model, deployment.recipe
     assert model.moe is not None
-    sizes = (
-        batches.tokens * recipe.data_parallel_size,
-        model.moe.stream_width(model.hidden_size),
-        model.moe.width,
-        model.moe.experts,
-        model.moe.top_k,
-        recipe.expert_tensor_parallel_size,
-        recipe.expert_parallel_size,
-        3.0 if model.moe.gated else 2.0,
-    )
+    tokens, moe = batches.tokens * recipe.data_parallel_size, model.moe
+    widths, matrices = (moe.stream_width(model.hidden_size), moe.width), 3.0 if moe.gated else 2.0
+    ranks = recipe.expert_tensor_parallel_size, recipe.expert_parallel_size
+    sizes = (tokens, *widths, moe.experts, moe.top_k, *ranks, matrices, *more)
     count = model.moe_layers * _expert_time(deployment, batches)
-    return Call(deployment.expert_kernel_format.name, count, (*sizes, *more))
+    return Call(deployment.expert_kernel_format.name, count, sizes)
 
 
 def _expert_time(deployment: Deployment, batches: UniformBatches) -> float | Seconds:

@@ -122,12 +122,9 @@ def _nearest_message(timed: AllReduce, gpu: GpuSpec, form: str, sizes: Sizes) ->
     ranks = min(own or pooled, key=lambda n: abs(np.log(n / sizes["gpus"])))
     size = max(sizes["bytes"], 1.0)
     inside = float(np.clip(size, SIZES_BYTES[0], SIZES_BYTES[-1]))
-    return Nearest(
-        shape={"gpus": float(ranks), "bytes": inside},
-        gpu=gpu.name if own else f"all with {link}",
-        precision=form,
-        stretch=float(max(abs(np.log(ranks / sizes["gpus"])), abs(np.log(size / inside)))),
-    )
+    stretch = float(max(abs(np.log(ranks / sizes["gpus"])), abs(np.log(size / inside))))
+    place = gpu.name if own else f"all with {link}"
+    return Nearest({"gpus": float(ranks), "bytes": inside}, place, form, stretch)
 
 
 #: The one shape of latent attention that was timed.
@@ -142,9 +139,6 @@ def _nearest_latent(chips: Sequence[str], gpu: GpuSpec, form: str, sizes: Sizes)
     shape = {name: size for name, size in _LATENT_SHAPE.items() if name in sizes}
     if not chips or not shape:
         return None
-    return Nearest(
-        shape={name: float(size) for name, size in shape.items()},
-        gpu=gpu.name if gpu.name in chips else "all chips",
-        precision=form,
-        stretch=max(abs(float(np.log(sizes[name] / size))) for name, size in shape.items()),
-    )
+    stretch = max(abs(float(np.log(sizes[name] / size))) for name, size in shape.items())
+    place = gpu.name if gpu.name in chips else "all chips"
+    return Nearest({name: float(size) for name, size in shape.items()}, place, form, stretch)

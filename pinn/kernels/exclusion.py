@@ -195,10 +195,8 @@ def attention_shapes(model: ModelSpec) -> set[tuple[int, int, int, int]]:
         for group in model.layer_groups:
             attention = group.attention
             if isinstance(attention, Attention):
-                heads, latent = (
-                    attention.heads // tp,
-                    isinstance(attention, LatentAttentionSpec),
-                )
-                kv_heads = heads if latent else max(attention.kv_heads // tp, 1)
+                heads, kv_heads = attention.heads // tp, attention.heads // tp
+                if not isinstance(attention, LatentAttentionSpec):
+                    kv_heads = max(attention.kv_heads // tp, 1)
                 found.add((heads, kv_heads, attention.head_dim, attention.window_tokens or 0))
     return found

@@ -71,11 +71,7 @@ class Gemm(Operator):
             operator.logarithm(padded, 0.3e-6),
             operator.logarithm(read + activations + compute, 1e-6),
             operator.logarithm(np.maximum(read, compute), 10e-6),
-            np.log(m),
-            np.log(n),
-            np.log(k),
-            np.log(m * k),
-            np.log(m * n),
+            *map(np.log, (m, n, k, m * k, m * n)),
             np.log(np.ceil(np.ceil(m / 64) * np.ceil(n / 64) / hw.sms)),
             np.log(np.ceil(np.ceil(m / 128) * np.ceil(n / 128) / hw.sms)),
         ]
@@ -105,15 +101,10 @@ _PROMPT = np.concatenate([[1.0], octaves(16, 512, 1), octaves(512, 32768, 2)[1:]
 
 def _head_columns(hw: Hardware, sizes: Sizes) -> list[Rows]:
     """Log heads, KV heads, heads per KV head and head width; the cache's format; windowed."""
-    return [
-        np.log(sizes["heads"]),
-        np.log(sizes["kv_heads"]),
-        np.log(sizes["heads"] / sizes["kv_heads"]),
-        np.log(sizes["head_dim"]),
-        (sizes["head_dim"] > 128).astype(np.float64),
-        (hw.element_bytes < 1.5).astype(np.float64),
-        (sizes["window"] > 0).astype(np.float64),
-    ]
+    heads, kv_heads, width = sizes["heads"], sizes["kv_heads"], sizes["head_dim"]
+    flags = width > 128, hw.element_bytes < 1.5, sizes["window"] > 0
+    logs = map(np.log, (heads, kv_heads, heads / kv_heads, width))
+    return [*logs, *(flag.astype(np.float64) for flag in flags)]
 
 
 _PLAN = TrainingPlan(rows=200_000, batch=8192, learning_rate=5e-3, width=96)
@@ -162,14 +153,9 @@ class DecodeAttention(_Attention):
         blocks = sizes["sequences"] * sizes["kv_heads"] / hw.sms
         columns = [
             np.log(self.roofline(hw, sizes) * 1e6),
-            operator.logarithm(read, 0.3e-6),
-            operator.logarithm(read, 5e-6),
-            operator.logarithm(read, 20e-6),
-            operator.logarithm(compute, 0.3e-6),
-            operator.logarithm(compute, 5e-6),
-            np.log(sizes["sequences"]),
-            np.log(keys),
-            np.log(blocks),
+            *(operator.logarithm(read, launch) for launch in (0.3e-6, 5e-6, 20e-6)),
+            *(operator.logarithm(compute, launch) for launch in (0.3e-6, 5e-6)),
+            *map(np.log, (sizes["sequences"], keys, blocks)),
             operator.ceiling_share(blocks),
             np.log(sizes["sequences"] * sizes["heads"] / hw.sms),
             np.log(np.ceil(blocks * np.ceil(keys / 256))),
@@ -207,16 +193,10 @@ class PrefillAttention(_Attention):
         waves = sizes["sequences"] * sizes["heads"] * np.ceil(tokens / 128) / hw.sms
         columns = [
             np.log(self.roofline(hw, sizes) * 1e6),
-            operator.logarithm(compute, 0.3e-6),
-            operator.logarithm(compute, 5e-6),
-            operator.logarithm(compute, 50e-6),
-            operator.logarithm(read + activations, 0.3e-6),
-            operator.logarithm(read + activations, 5e-6),
-            np.log(sizes["sequences"]),
-            np.log(tokens),
-            np.log(sizes["sequences"] * tokens),
-            np.log(waves),
-            np.log(np.ceil(waves)),
+            *(operator.logarithm(compute, launch) for launch in (0.3e-6, 5e-6, 50e-6)),
+            *(operator.logarithm(read + activations, launch) for launch in (0.3e-6, 5e-6)),
+            *map(np.log, (sizes["sequences"], tokens, sizes["sequences"] * tokens)),
+            *map(np.log, (waves, np.ceil(waves))),
             operator.ceiling_share(waves),
             operator.ceiling_share(tokens / 128),
             np.log(tokens / keys),
@@ -316,10 +296,8 @@ class Moe(Operator):
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
         """Any routing: at least the experts of one token, at the format's own rate."""
-        one = np.minimum(
-            np.maximum(sizes["top_k"] / sizes["expert_parallel"], 0.0),
-            sizes["experts"] / sizes["expert_parallel"],
-        )
+        asked, held = (sizes[n] / sizes["expert_parallel"] for n in ("top_k", "experts"))
+        one = np.minimum(np.maximum(asked, 0.0), held)
         least = self.work(hw, {**sizes, "hit": one})
         return np.maximum(least.read_bytes / hw.bandwidth, least.flop / hw.floor_rate)
 
@@ -345,12 +323,9 @@ class Moe(Operator):
             operator.logarithm(activations, self.launch_seconds),
             np.clip(np.log(compute / read), -6.0, 6.0),
             np.log(each),
-            operator.ceiling_share(each / 16),
-            operator.ceiling_share(each / 64),
-            operator.ceiling_share(each / 128),
+            *(operator.ceiling_share(each / tile) for tile in (16, 64, 128)),
             np.log(sizes["hit"] * sizes["expert_parallel"] / sizes["experts"]),
-            np.log(up),
-            np.log(down),
+            *map(np.log, (up, down)),
             np.clip(np.log(activations / base), -6.0, 6.0),
             np.log(shard / 1024.0),
             np.log(sizes["hidden"] / 4096.0),

@@ -336,14 +336,8 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
     surrogates = fitted_surrogates(learner.kernels, fold.exclude)
     # Where surrogates lie and how many processes compose decide nothing; their content does.
     plain = replace(learner.kernels, released=None, cache="", workers=1)
-    place = remembered_folder(
-        _learn,
-        replace(learner, kernels=plain),
-        fold,
-        surrogates.digest(),
-        root=root,
-        aside={"kernels": learner.kernels},
-    )
+    recipe, aside = replace(learner, kernels=plain), {"kernels": learner.kernels}
+    place = remembered_folder(_learn, recipe, fold, surrogates.digest(), root=root, aside=aside)
     fit = run_scalars.run_fit_from_json(json.loads((place / "fit.json").read_text()))
     checkpoint = trained_network.load_checkpoint(place / CHECKPOINT)
     network = CoefficientNetwork.from_trained(checkpoint.network)

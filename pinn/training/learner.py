@@ -175,12 +175,9 @@ class ServingLearner:
         epochs = -(-self.fit.steps // STEPS_PER_EPOCH)
         trainer = self.trainer(max_epochs=epochs, folder=folder)
         last = folder / "last.ckpt"
-        trainer.fit(
-            ServingFit(network, self.fit),
-            serving_loader(rows),
-            ckpt_path=str(last) if last.is_file() else None,
-            weights_only=True,
-        )
+        module, loader = ServingFit(network, self.fit), serving_loader(rows)
+        resumed = str(last) if last.is_file() else None
+        trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
         return network.requires_grad_(False).eval()
 
 

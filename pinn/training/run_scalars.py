@@ -312,13 +312,9 @@ class _Objective:
         )
         own = [settings.operator_spread] * len(COMPOSED_PARTS) + [settings.overhead_spread]
         own[list(COMPOSED_PARTS).index("sampling")] = settings.overhead_spread
-        self.spread = torch.tensor(
-            [*teacher.MULTIPLIER_SPREADS]
-            + [o.spread for o in teacher.OVERHEADS.values()]
-            + own * models
-            + [settings.alpha_spread] * sizes[2],
-            dtype=torch.float64,
-        )
+        spreads = [*teacher.MULTIPLIER_SPREADS, *(o.spread for o in teacher.OVERHEADS.values())]
+        spreads += own * models + [settings.alpha_spread] * sizes[2]
+        self.spread = torch.tensor(spreads, dtype=torch.float64)
 
     def terms(self, logs: Tensor) -> tuple[Tensor, Tensor]:
         """Seconds of each figure in steps and beside them."""
@@ -367,14 +363,10 @@ def _request_terms(features: np.ndarray) -> Tensor:
 def _pack(fit: RunFit, models: Sequence[str]) -> np.ndarray:
     priors = teacher.prior_scalars().overheads[_OVERHEAD_COLUMNS]
     none = np.zeros(len(COMPOSED_PARTS) + 1)
-    return np.concatenate(
-        [
-            np.log(fit.scalars.multipliers),
-            np.log(fit.scalars.overheads[_OVERHEAD_COLUMNS] / priors),
-            *(fit.departures.get(model, none) for model in models),
-            np.log(fit.alpha[LEARNED_ALPHAS] / PRIOR_ALPHA[LEARNED_ALPHAS]),
-        ]
-    )
+    factors = fit.scalars.multipliers, fit.scalars.overheads[_OVERHEAD_COLUMNS] / priors
+    own = (fit.departures.get(model, none) for model in models)
+    alpha = fit.alpha[LEARNED_ALPHAS] / PRIOR_ALPHA[LEARNED_ALPHAS]
+    return np.concatenate([*map(np.log, factors), *own, np.log(alpha)])
 
 
 def _unpack(logs: np.ndarray, models: Sequence[str]) -> RunFit:
@@ -385,8 +377,5 @@ def _unpack(logs: np.ndarray, models: Sequence[str]) -> RunFit:
     own = logs[shared : shared + len(models) * width].reshape(len(models), width)
     alpha = PRIOR_ALPHA.copy()
     alpha[LEARNED_ALPHAS] *= np.exp(logs[shared + own.size :])
-    return RunFit(
-        teacher.Scalars(np.exp(logs[:operators]), overheads),
-        dict(zip(models, own.copy(), strict=True)),
-        alpha,
-    )
+    scalars = teacher.Scalars(np.exp(logs[:operators]), overheads)
+    return RunFit(scalars, dict(zip(models, own.copy(), strict=True)), alpha)

@@ -87,15 +87,9 @@ def run_deployment(row: Row) -> Deployment:
 
 @cache
 def _observed(model: str, gpu: str, precision: str, flags: Flags, passed: Flags) -> Deployment:
-    return Deployment(
-        model=with_precision(load_model(model), precision),
-        gpu=load_gpu(gpu),
-        serving=ServingSpec(
-            override_generation_config=GREEDY,
-            **dict(flags),
-            **given_flags(ServingSpec, dict(passed), f"a row of {model} on {gpu}"),
-        ),
-    )
+    ran = with_precision(load_model(model), precision), load_gpu(gpu)
+    given = given_flags(ServingSpec, dict(passed), f"a row of {model} on {gpu}")
+    return Deployment(*ran, ServingSpec(override_generation_config=GREEDY, **dict(flags), **given))
 
 
 @cache
