@@ -168,7 +168,8 @@ class CoefficientSet:
         Model, GPU and format go by what ``named`` says they were called, if it is there: a path
         of a config.json may have been given in place of the model's name.
         """
-        named = {k: self.deployment[k] for k in ("model", "gpu") if k in self.deployment}
+        named: dict[str, Any] = {}
+        named |= {k: self.deployment[k] for k in ("model", "gpu") if k in self.deployment}
         named |= self.deployment.get("named") or {}
         return named | dict(self.deployment.get("serving") or {})
 
