@@ -129,7 +129,7 @@ def serving_rows(observations: pd.DataFrame) -> ServingRows:
     columns = ([c for c in _COLUMNS if c.startswith(f"{part}:")] for part in _PARTS)
     features = [sums[each].to_numpy() for each in (*columns, *_SECONDS)]
     weight = model_weights([deployments[i].model.name for i in index])
-    return ServingRows(tuple(measured), deployments, index, *features, weight=weight)
+    return ServingRows(tuple(measured), deployments, index, *features, weight)
 
 
 _PARTS = ("tpot", "ttft", "request")
