@@ -23,9 +23,9 @@ from pinn.engines.deployment import Deployment
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, simulate_many
+from pinn.simulator.simulate import Job, simulate_many
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.synthetic import PromptGroups, shared_prefix
+from pinn.simulator.workloads.workload import PromptGroups, shared_prefix
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec

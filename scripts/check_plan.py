@@ -20,16 +20,14 @@ from pinn.coefficients.configurations import expand_grid
 from pinn.common.files import find_checkpoint
 from pinn.common.workers import Workers
 from pinn.errors import PinnError
-from pinn.planning import scout, sizing
+from pinn.planning import make, sizing
 from pinn.planning.candidates import Brief, Candidate, Wanted, find_candidates
-from pinn.planning.make import make_plan
 from pinn.planning.plan import Ask, Choice, parse_limits
-from pinn.planning.trial import Trials
+from pinn.planning.sizing import Trials
 from pinn.simulator.engine_spec import ROUTINGS, EngineSpec
 from pinn.simulator.workloads.arrivals import Gaps, Stage
-from pinn.simulator.workloads.load import at_rate
-from pinn.simulator.workloads.load_flags import Load, LoadFlags
-from pinn.simulator.workloads.synthetic import PromptGroups, open_loop, shared_prefix
+from pinn.simulator.workloads.load import Load, LoadFlags
+from pinn.simulator.workloads.workload import PromptGroups, at_rate, open_loop, shared_prefix
 
 #: Rates of the ladder are whole powers of this; far from the crossing, every so many-th of them.
 RUNG, FAR = 1.002, 48
@@ -78,7 +76,7 @@ def question(seed: int) -> tuple[Brief, list[Candidate]]:
 def choice(brief: Brief, candidates: list[Candidate]) -> Choice:
     """What 'pinn plan' chooses; what was asked is for its record alone."""
     ask = Ask("", "load", len(brief.workload), 0.0, 0.0, 0, brief.rate_per_s, "", (), (), None)
-    plan = make_plan(
+    plan = make.make_plan(
         ask, brief, candidates, [], top=4, each_alone=False, workers=Workers(torch=False),
         progress=lambda _: None,
     )  # fmt: skip
@@ -105,7 +103,7 @@ class Highest(NamedTuple):
 def highest(candidate: Candidate, brief: Brief) -> Highest | None:
     """The highest rates of a ladder; None where no rate holds."""
     trials = Trials(candidate, brief.replica_load(), brief.limits)
-    most, _ = scout.guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
+    most, _ = make.guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
     bottom, top = (math.floor(math.log(share * most) / math.log(RUNG)) for share in (0.05, 10))
     held: dict[int, bool] = {}
 

@@ -24,7 +24,7 @@ from pinn.common.tables import write_frame
 from pinn.engines.deployment import Deployment
 from pinn.laboratory.engines import networks
 from pinn.laboratory.metrics import error_summary, error_text
-from pinn.planning.scout import step_seconds
+from pinn.planning.make import step_seconds
 from pinn.server.benchmarks.inferencex import LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.catalog import load_model

@@ -20,7 +20,7 @@ from pinn.laboratory.metrics import error_summary, error_text
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.speculation import deployment_features
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job
+from pinn.simulator.simulate import Job
 from pinn.specs.serving import SGLANG
 from pinn.training.data import engine_deployments, released
 from pinn.training.data.deployments import MeasuredDeployment, measured_deployment

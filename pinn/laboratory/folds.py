@@ -20,9 +20,9 @@ from pinn.laboratory.crossvalidation import held_out_errors, held_out_kernels, m
 from pinn.laboratory.methods import Measured, kernel_fits, kernel_settings
 from pinn.laboratory.serving_runs import LEFT_OUT, RUNS_LEFT_OUT, network_latencies, run_folds
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Figures, Job, gains
 from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
 from pinn.simulator.run import Run
+from pinn.simulator.simulate import Figures, Job, gains
 from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.data.splits import Split, named_splits
 from pinn.training.kernel_learner import Fold, fitted_surrogates, fold_of, learn_fold

@@ -18,8 +18,8 @@ from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step_values import floor_seconds
-from pinn.simulator.many import map_runs
 from pinn.simulator.metric_features import MeanSteps, mean_steps
+from pinn.simulator.simulate import map_runs
 from pinn.training.data.deployments import measured_deployments
 from pinn.training.serving_rows import ServingRows, prior_jobs
 

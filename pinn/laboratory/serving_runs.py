@@ -16,8 +16,8 @@ from pinn.common.screen import WIDEST, Column, Grid, page
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.laboratory.metrics import RESULT_COLUMNS, error_summary, inversions
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, figure_ends, scaled, simulate_many
 from pinn.simulator.metric_features import WHOLE_RUN, failed_share, figure_seconds
+from pinn.simulator.simulate import Job, figure_ends, scaled, simulate_many
 from pinn.specs.model import ModelSpec
 from pinn.training import kernel_learner
 from pinn.training.data.measured_runs import FIGURES, MeasuredRun

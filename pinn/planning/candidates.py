@@ -1,13 +1,10 @@
 """Candidates: everything the engine would start, with room for the longest request of the load."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -22,15 +19,11 @@ from pinn.planning.plan import LeftOut, Limits
 from pinn.simulator import memory, setup
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.workloads.load import at_rate, mean_rate_per_s, repeated, thinned
-from pinn.simulator.workloads.load_flags import Load
-from pinn.simulator.workloads.workload import Workload
+from pinn.simulator.run import Run
+from pinn.simulator.simulate import Hopeless, simulate
+from pinn.simulator.workloads.load import Load
+from pinn.simulator.workloads.workload import Workload, at_rate, mean_rate_per_s, repeated, thinned
 from pinn.specs.serving import VLLM
-
-if TYPE_CHECKING:
-    from pinn.simulator.run import Run
-    from pinn.simulator.simulate import Hopeless
-
 
 # What a server is sent at any rate: the load's own requests, fewer or more of them.
 
@@ -67,14 +60,10 @@ class ReplicaLoad:
     def at(self, rate_per_s: float) -> Workload:
         """What a server is sent at a mean rate, for as long as the load lasts."""
         count = round(len(self.workload) * rate_per_s / self.rate_per_s)
-        return at_rate(self._some(min(max(count, self.least), self.most)), rate_per_s)
-
-    def _some(self, count: int) -> Workload:
-        if count == len(self.workload):
-            return self.workload
+        count = min(max(count, self.least), self.most)
         if count > len(self.workload):
-            return repeated(self.workload, count)
-        return thinned(self.workload, self.order < count)
+            return at_rate(repeated(self.workload, count), rate_per_s)
+        return at_rate(thinned(self.workload, self.order < count), rate_per_s)
 
 
 def replica_load(
@@ -199,8 +188,6 @@ class Candidate:
             misjudge: How far its coefficients are off.
             hopeless: When to give up, with a ``HopelessError``.
         """
-        from pinn.simulator.simulate import simulate  # labels need no compiler
-
         latency = misjudge(self.latency)
         return simulate(self.deployment, workload, latency, engine, hopeless=hopeless)
 
@@ -288,12 +275,8 @@ def grid_configurations(wanted: Wanted, path: Path | None = None) -> list[dict[s
     """Every combination of the grid that makes sense; flags that were given stay as they are."""
     axes, per_machine = read_grid(path)
     axes = {name: values for name, values in axes.items() if name not in wanted.shared}
-    rows = [
-        row | base
-        for base in wanted.bases
-        for engine in wanted.engines
-        for row in map(partial(_spoken, engine), expand_grid(axes))
-    ]
+    every = itertools.product(wanted.bases, wanted.engines, expand_grid(axes))
+    rows = [_spoken(engine, row) | base for base, engine, row in every]
     return [row for row in rows if _makes_sense(row, per_machine, wanted.most_gpus)]
 
 
@@ -420,14 +403,12 @@ def _context(longest: int, most: int) -> int:
 
 def nearest_fit(wanted: Wanted, workload: Workload) -> str | None:
     """The fewest GPUs on which the model would start where it fits nowhere: more stages of them."""
-    found: list[tuple[int, str]] = []
     _, per_machine = read_grid(None)
-    for base, stages in itertools.product(wanted.bases, range(1, 17)):
-        ranks = {"tensor_parallel_size": per_machine, "pipeline_parallel_size": stages}
-        row = {**base, "engine": wanted.engines[0], **ranks}
-        for _, deployment, reason in deployments_of([row], wanted.engine, workload):
-            if reason is None:
-                found.append((gpu_count(deployment), hardware_label(deployment)))
+    shared = {"engine": wanted.engines[0], "tensor_parallel_size": per_machine}
+    every = itertools.product(wanted.bases, range(1, 17))
+    rows = [{**base, **shared, "pipeline_parallel_size": stages} for base, stages in every]
+    started = deployments_of(rows, wanted.engine, workload)
+    found = [(gpu_count(d), hardware_label(d)) for _, d, reason in started if reason is None]
     if not found:
         return None
     gpus, label = min(found)

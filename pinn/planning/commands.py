@@ -171,9 +171,9 @@ def serve_command(candidate: Candidate) -> str:
 
 def _vllm_command(row: dict[str, Any], more: Sequence[str] = ()) -> str:
     """``vllm serve ...``."""
-    form = row.get("precision")
-    note = f"  # with a checkpoint in {form}" if form and form not in ON_THE_FLY else ""
-    return shlex.join(["vllm", "serve", str(row["model"]), *vllm_words(row), *more]) + note
+    form = str(row.get("precision") or "")
+    line = shlex.join(["vllm", "serve", str(row["model"]), *vllm_words(row), *more])
+    return line + _note("" if form in ON_THE_FLY else form, [])
 
 
 def vllm_words(given: Mapping[str, Any]) -> list[str]:

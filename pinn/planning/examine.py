@@ -13,7 +13,7 @@ from pinn.physics.step import STEP_FEATURES
 from pinn.planning import commands, pools, sizing
 from pinn.planning.candidates import NETWORK, Brief, Candidate, gpu_count
 from pinn.planning.plan import Choice, HighestRate, Latencies, LeftOut, Point
-from pinn.planning.trial import Trials, latencies_s
+from pinn.planning.sizing import Trials, latencies_s
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 

@@ -7,8 +7,6 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pinn.coefficients.configurations import parse_pool, pool_text
 from pinn.common import documents, files
 from pinn.engines.deployment import Deployment
@@ -17,7 +15,7 @@ from pinn.planning import candidates
 from pinn.planning.plan import LeftOut
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.pools import Link, Pool, default_link, simulate_pools
+from pinn.simulator.pools import Link, Pool, default_link, halves, simulate_pools
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Hopeless
 from pinn.simulator.workloads.workload import Workload
@@ -160,34 +158,19 @@ def find_pools(
         left_out += [replace(each, label=f"{each.label} prefill") for each in ill]
         behind, ill = _servers(decodes, base, workload, workload, wanted, checkpoint)
         left_out += [replace(each, label=f"{each.label} decode") for each in ill]
-        for prefill, decode in product(ahead, behind):
+        for (prefills_n, own, prefill), (decodes_n, own_too, decode) in product(ahead, behind):
             pair = PoolsCandidate(
-                **vars(decode.each),
-                prefill=prefill.each,
-                prefill_servers=prefill.count,
-                decode_servers=decode.count,
-                own=tuple({**prefill.flags, **decode.flags}),
+                **vars(decode),
+                prefill=prefill,
+                prefill_servers=prefills_n,
+                decode_servers=decodes_n,
+                own=tuple({**own, **own_too}),
             )
             # A multiple of a smaller pair is its replicas.
-            is_new = gcd(prefill.count, decode.count) == 1
+            is_new = gcd(prefills_n, decodes_n) == 1
             if is_new and (wanted.most_gpus is None or pair.gpus <= wanted.most_gpus):
                 found.append(pair)
     return found, left_out
-
-
-@dataclass(frozen=True)
-class _Servers:
-    """A pool that a candidate may have."""
-
-    count: int
-    flags: Mapping[str, Any]
-    each: candidates.Candidate
-
-
-def halves(workload: Workload) -> tuple[Workload, Workload]:
-    """What the prefill servers compute, and what the decode servers do, whose prompts are there."""
-    first = replace(workload, output_tokens=np.ones(len(workload), np.int64))
-    return first, replace(workload, transferred_tokens=workload.prompt_tokens)
 
 
 def read_pools(path: Path | None) -> tuple[Sequence[str], Sequence[str]]:
@@ -214,8 +197,8 @@ def _servers(
     workload: Workload,
     wanted: candidates.Wanted,
     checkpoint: Path,
-) -> tuple[list[_Servers], list[LeftOut]]:
-    """Pools whose servers start and hold what they are to serve."""
+) -> tuple[list[tuple[int, dict[str, Any], candidates.Candidate]], list[LeftOut]]:
+    """Pools whose servers start and hold what they serve: how many, their own flags, and each."""
     fitting: dict[Deployment, dict[str, Any]] = {}
     pools: list[tuple[int, dict[str, Any], Deployment]] = []
     left_out = []
@@ -233,7 +216,7 @@ def _servers(
                 left_out.append(LeftOut(f"{gpu} {text}", gpu, reason, False))
     started = candidates.predicted(fitting, {}, checkpoint, wanted.engine)
     known = {each.deployment: each for each in started}
-    return [_Servers(count, flags, known[d]) for count, flags, d in pools], left_out
+    return [(count, flags, known[d]) for count, flags, d in pools], left_out
 
 
 def _pool(text: str) -> tuple[int, dict[str, Any]]:

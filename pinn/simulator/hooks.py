@@ -13,10 +13,9 @@ from pinn.physics.costs import COST_NAMES, StepCosts
 from pinn.physics.request import PHASES, REQUEST_FEATURES, RequestState
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator import arrays
+from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_as, inner
-from pinn.simulator.engine import PlainEngine
 from pinn.simulator.prefill_first import schedule_apart
-from pinn.simulator.servers import group_of
 from pinn.simulator.state import REREAD
 from pinn.simulator.step_formulas import StepValues, step_formulas
 from pinn.specs.batch import Batch
@@ -204,7 +203,7 @@ def note_situation(engine, r, noted):
     noted[0], noted[1], noted[2] = now.step_time_s, now.queue_share, now.kv_usage
 
 
-def step_seconds(latency: LatencyModel, engine: PlainEngine, replica: int) -> float:
+def step_seconds(latency: LatencyModel, engine: arrays.PlainEngine, replica: int) -> float:
     """StepTime of the batch that a replica has just scheduled."""
     group = arrays.groups(engine, group_of(engine, replica))
     column = (group.oldest + group.in_flight) % engine.depth
@@ -222,7 +221,7 @@ def step_seconds(latency: LatencyModel, engine: PlainEngine, replica: int) -> fl
 
 def schedule_apart_if(
     latency: LatencyModel,  # noqa: ARG001  compiled code goes by its type
-    engine: PlainEngine,
+    engine: arrays.PlainEngine,
     replica: int,
 ) -> None:
     """Fill a batch with prompts alone or decodes alone, where an engine does so.
@@ -240,7 +239,7 @@ _METHODS = {
 }
 
 
-def request_seconds(latency: LatencyModel, engine: PlainEngine, r: int, phase: int) -> float:
+def request_seconds(latency: LatencyModel, engine: arrays.PlainEngine, r: int, phase: int) -> float:
     """What a request takes that was just sent, scheduled for the first time, or preempted."""
     state = RequestState(*(np.asarray(value, np.float64) for value in situation(engine, r)))
     return float(getattr(latency, _METHODS[phase])(state))

@@ -8,9 +8,9 @@ event that it follows from, so the order of events is that of one clock.
 import numpy as np
 
 from pinn.simulator import arrays, blocks, client, hooks
+from pinn.simulator.client import first_of, first_server, group_of, prompts_wait, replicas_of
 from pinn.simulator.compiler import compiled, compiled_inside
 from pinn.simulator.scheduler import schedule
-from pinn.simulator.servers import first_of, first_server, group_of, prompts_wait, replicas_of
 from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
 
 # The clock: requests are sent, batches are launched, batches end.

@@ -12,7 +12,7 @@ from pinn.common.screen import Grid, page
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.simulator import engine_spec, linear_latency, loop, memory, setup, simulate, statistics
-from pinn.simulator.engine import Engine
+from pinn.simulator.arrays import Engine
 from pinn.simulator.run import RequestRecords, Run
 from pinn.simulator.state import DECODES, PREFILLS, REJECTED, TIMED_OUT, UNSENT
 from pinn.simulator.workloads.workload import Workload
@@ -217,11 +217,10 @@ def simulate_pools(
             f"workload {workload.name} has a column transferred_tokens, which stands for prefill "
             "servers beside it: leave it out, or --prefill and --decode"
         )
-    first = replace(workload, output_tokens=np.ones(len(workload), np.int64))
+    first, brought = halves(workload)
     layouts = [memory.kv_layout(pool.deployment, pool.engine) for pool in (prefill, decode)]
     refused = setup.check_run(prefill.deployment, first, prefill.engine, layouts[0])
     refused |= setup.check_run(decode.deployment, workload, decode.engine, layouts[1])
-    brought = replace(workload, transferred_tokens=workload.prompt_tokens)
     ahead = setup.set_up(prefill.deployment, first, prefill.engine, layouts[0], refused)
     sources = int(ahead.record["n_replicas"][0])
     behind = setup.set_up(decode.deployment, brought, decode.engine, layouts[1], refused, sources)
@@ -237,6 +236,12 @@ def simulate_pools(
         for pool, state, recorded in zip((prefill, decode), engines, records, strict=True)
     ]
     return PoolsRun(runs[0], runs[1], read_transfers(behind, token_bytes * decode.ranks), link)
+
+
+def halves(workload: Workload) -> tuple[Workload, Workload]:
+    """What the prefill servers compute, and what the decode servers do, whose prompts are there."""
+    first = replace(workload, output_tokens=np.ones(len(workload), np.int64))
+    return first, replace(workload, transferred_tokens=workload.prompt_tokens)
 
 
 def _check_alike(prefill: Deployment, decode: Deployment) -> None:

@@ -9,8 +9,8 @@ LoRA, hierarchical cache, sliding-window pools. Outputs always have their full l
 """
 
 from pinn.simulator import arrays, blocks
+from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_inside
-from pinn.simulator.servers import group_of
 from pinn.simulator.state import RUNNING
 
 # Steps of decodes where prompts have steps of their own, and whom SGLang retracts for memory.

@@ -10,7 +10,6 @@ from pinn.errors import PinnError
 from pinn.physics.costs import model_costs
 from pinn.simulator import arrays, state
 from pinn.simulator.compiler import compiled
-from pinn.simulator.engine import Engine, new_engine
 from pinn.simulator.engine_spec import EngineSpec, api_servers
 from pinn.simulator.memory import KvLayout, gpu_cache_tokens, max_model_len, tokens_beyond
 from pinn.simulator.workloads.workload import Workload
@@ -156,7 +155,7 @@ def set_up(
     layout: KvLayout,
     too_long: Bool[np.ndarray, " n"],
     sources: int = 1,
-) -> Engine:
+) -> arrays.Engine:
     """An idle engine with the workload's requests unsent.
 
     ``sources`` is the number of prefill workers whose keys and values it takes.
@@ -192,7 +191,7 @@ def set_up(
         "graph_size": _graph_sizes(recipe, int(settings["max_seqs"])),
         "chances": np.array(drafts.chances if drafts else (), np.float64),
     }
-    return new_engine(settings, given, n_keys)
+    return arrays.new_engine(settings, given, n_keys)
 
 
 def _graph_sizes(recipe: recipes.EffectiveRecipe, seqs: int) -> np.ndarray:

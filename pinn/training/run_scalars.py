@@ -17,9 +17,9 @@ from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, simulate_many
 from pinn.simulator.metric_features import figure_features, figure_seconds
 from pinn.simulator.run import Run
+from pinn.simulator.simulate import Job, simulate_many
 from pinn.training import teacher
 from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.learner import LEAST_STEPS_SHARE

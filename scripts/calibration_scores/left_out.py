@@ -22,9 +22,9 @@ from pinn.laboratory.folds import KEPT, LEFT_OUT_FOLDER
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.server.calibration.prior import STEPS, KnownSteps
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, map_runs
 from pinn.simulator.metric_features import WHOLE_RUN, figure_features, figure_seconds
 from pinn.simulator.run import Run
+from pinn.simulator.simulate import Job, map_runs
 from pinn.specs.batch import parse_batch
 from pinn.specs.model import ModelSpec
 from pinn.training.data.silicon import read_silicon

@@ -17,7 +17,7 @@ from score_disaggregated import (
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import Link, Pool, simulate_pools
-from pinn.simulator.workloads.synthetic import closed_loop
+from pinn.simulator.workloads.workload import closed_loop
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from pinn.interface.exports.configured import from_checkpoint
 from pinn.interface.exports.table import export_table, write_table_file
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.load import load_workload
-from pinn.simulator.workloads.synthetic import closed_loop
+from pinn.simulator.workloads.workload import closed_loop
 
 pytestmark = needs_go
 

@@ -20,7 +20,7 @@ from pinn.interface.exports.blis_model import BlisModel, blis_model, hardware_en
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
-from pinn.simulator.workloads.synthetic import closed_loop
+from pinn.simulator.workloads.workload import closed_loop
 from pinn.specs.gpu import load_gpu
 
 #: Two layers of width 8, 4 heads of 2, 2 KV heads; 1 TFLOP/s = 1e6 FLOP/us, 1 TB/s likewise.

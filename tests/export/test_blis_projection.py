@@ -43,7 +43,7 @@ from pinn.physics.request import REQUEST_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.synthetic import PromptGroups, shared_prefix
+from pinn.simulator.workloads.workload import PromptGroups, shared_prefix
 from pinn.units import MICROSECOND
 
 

@@ -17,7 +17,7 @@ from pinn.common.documents import MOST_REQUESTS
 from pinn.engines.launch_line import known_flags
 from pinn.interface.python.arguments import given_flags
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.workloads.load_flags import LoadFlags, asked_load
+from pinn.simulator.workloads.load import LoadFlags, asked_load
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ENGINES, ServingSpec
 

@@ -11,9 +11,9 @@ import pytest
 from pages import command_on, missing
 
 from pinn.planning.plan import parse_limits
-from pinn.planning.trial import Trials
+from pinn.planning.sizing import Trials
 from pinn.simulator.engine_spec import ROUTINGS
-from pinn.simulator.workloads.load import at_rate
+from pinn.simulator.workloads.workload import at_rate
 
 _PATH = Path(__file__).parents[2] / "scripts" / "check_plan.py"
 

@@ -19,8 +19,7 @@ from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import latency_from_checkpoint
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Gaps, Stage
-from pinn.simulator.workloads.load import at_rate, mean_rate_per_s
-from pinn.simulator.workloads.synthetic import open_loop
+from pinn.simulator.workloads.workload import at_rate, mean_rate_per_s, open_loop
 
 app = alone(plan_command)
 

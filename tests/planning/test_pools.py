@@ -23,11 +23,12 @@ from pinn.interface.commands import simulate as simulate_command
 from pinn.interface.commands.command_group import alone
 from pinn.planning import sizing
 from pinn.planning.candidates import Wanted
+from pinn.planning.make import floor_latencies_s
 from pinn.planning.pools import find_pools, read_pools
-from pinn.planning.scout import floor_latencies_s
-from pinn.planning.trial import Misjudged, latencies_s
+from pinn.planning.sizing import Misjudged, latencies_s
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.workloads.load import at_rate, load_workload
+from pinn.simulator.workloads.load import load_workload
+from pinn.simulator.workloads.workload import at_rate
 
 app = alone(plan_command)
 simulate_app = alone(simulate_command)

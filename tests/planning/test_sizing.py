@@ -15,14 +15,14 @@ from pinn.planning.plan import HighestRate, Point
 from pinn.planning.sizing import (
     BAR_WIDTH,
     Interval,
+    Misjudged,
     Sized,
     chance_to_hold,
     fewest_replicas,
     fleet_rate,
 )
-from pinn.planning.trial import Misjudged
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.synthetic import open_loop
+from pinn.simulator.workloads.workload import open_loop
 
 LAW = normal_law()
 INTERVAL = Interval(Misjudged(step=1.0), 0.9, LAW)

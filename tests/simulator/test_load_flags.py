@@ -15,9 +15,8 @@ from pinn.interface.commands import simulate as simulate_command
 from pinn.interface.commands.command_group import alone
 from pinn.interface.python.arguments import given_flags
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.load import load_workload, mean_rate_per_s, repeated
-from pinn.simulator.workloads.load_flags import LoadFlags, asked_load
-from pinn.simulator.workloads.synthetic import open_loop
+from pinn.simulator.workloads.load import LoadFlags, asked_load, load_workload
+from pinn.simulator.workloads.workload import mean_rate_per_s, open_loop, repeated
 from pinn.specs.serving import ServingSpec
 
 app = alone(simulate_command)

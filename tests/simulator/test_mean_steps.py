@@ -17,7 +17,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import mean_steps
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.synthetic import PromptGroups, closed_loop, open_loop, shared_prefix
+from pinn.simulator.workloads.workload import PromptGroups, closed_loop, open_loop, shared_prefix
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec

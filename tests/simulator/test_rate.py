@@ -9,9 +9,14 @@ from hypothesis import strategies as st
 
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.load import at_rate, mean_rate_per_s, thinned
-from pinn.simulator.workloads.synthetic import closed_loop, open_loop
-from pinn.simulator.workloads.workload import Workload
+from pinn.simulator.workloads.workload import (
+    Workload,
+    at_rate,
+    closed_loop,
+    mean_rate_per_s,
+    open_loop,
+    thinned,
+)
 
 
 def two_stages():

@@ -20,13 +20,12 @@ from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency, latency_from_checkpoint, latency_from_json
-from pinn.simulator.many import Job, coefficient_sensitivities, simulate_many
 from pinn.simulator.metric_features import request_delay_features, request_feature_sums
 from pinn.simulator.run import plot_timeline, write_requests
-from pinn.simulator.simulate import simulate
+from pinn.simulator.simulate import Job, coefficient_sensitivities, simulate, simulate_many
 from pinn.simulator.statistics import print_report, run_statistics, weighted_percentiles
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.synthetic import open_loop
+from pinn.simulator.workloads.workload import open_loop
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 5)), min_size=1, max_size=20))

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from random_cases import cases, latency_of
 from simulator_helpers import DENSE, deployment, load, play
 
+from pinn.simulator.client import uniform_number
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.loop import DONE, advance
 from pinn.simulator.memory import gpu_weight_bytes, kv_layout
 from pinn.simulator.metric_features import request_feature_sums
-from pinn.simulator.servers import uniform_number
 from pinn.simulator.setup import check_run, set_up
 from pinn.simulator.simulate import simulate
 from pinn.simulator.statistics import run_statistics

@@ -16,8 +16,13 @@ from pinn.simulator.workloads.arrivals import (
     draw_range,
     weibull_shape,
 )
-from pinn.simulator.workloads.synthetic import PromptGroups, closed_loop, open_loop, shared_prefix
-from pinn.simulator.workloads.workload import Workload
+from pinn.simulator.workloads.workload import (
+    PromptGroups,
+    Workload,
+    closed_loop,
+    open_loop,
+    shared_prefix,
+)
 
 
 @pytest.mark.parametrize("process", PROCESSES)

@@ -10,8 +10,8 @@ from pinn.coefficients.surrogate import Surrogate
 from pinn.laboratory.crossvalidation import COLUMNS
 from pinn.laboratory.folds import FIGURES, run_error_rows
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job
 from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
+from pinn.simulator.simulate import Job
 from pinn.simulator.workloads.workload import Workload
 from pinn.training.data.measured_runs import MeasuredRun
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pinn.coefficients.surrogate import Surrogate
 from pinn.laboratory.folds import mean_figures
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, end_figures, figure_ends, gains, scaled
+from pinn.simulator.simulate import Job, end_figures, figure_ends, gains, scaled
 from pinn.simulator.workloads.workload import Workload
 
 STEP, TTFT = 0.1, 0.3

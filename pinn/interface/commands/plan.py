@@ -15,8 +15,8 @@ from pinn.errors import PinnError
 from pinn.interface.commands.options import engine_flags, output
 from pinn.interface.commands.requests import PlanRequest
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.workloads.load import mean_rate_per_s
-from pinn.simulator.workloads.load_flags import Load, LoadFlags, asked_load
+from pinn.simulator.workloads.load import Load, LoadFlags, asked_load
+from pinn.simulator.workloads.workload import mean_rate_per_s
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import flags_apart
 from pinn.specs.gpu import load_gpu

@@ -10,7 +10,7 @@ from pinn.interface.commands.options import JsonPath, engine_flags, output
 from pinn.interface.commands.outputs import write_json
 from pinn.interface.commands.requests import SimulationRequest
 from pinn.simulator import engine_spec, run
-from pinn.simulator.workloads.load_flags import LoadFlags, asked_load
+from pinn.simulator.workloads.load import LoadFlags, asked_load
 from pinn.specs.serving import ServingSpec
 
 

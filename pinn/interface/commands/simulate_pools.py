@@ -12,8 +12,8 @@ from pinn.interface.commands.simulation_report import finite
 from pinn.planning.candidates import hardware_label
 from pinn.simulator import pools
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.many import Job
 from pinn.simulator.run import write_requests
+from pinn.simulator.simulate import Job
 from pinn.simulator.statistics import overload
 from pinn.specs.serving import VLLM
 from pinn.units import GIGA

@@ -18,18 +18,19 @@ from pinn.interface.commands.report_parts import METRICS, notices
 from pinn.interface.commands.requests import SimulationRequest
 from pinn.planning.candidates import hardware_label
 from pinn.server.calibration.posterior import posterior_step_half_widths
-from pinn.simulator import engine_spec, many
+from pinn.simulator import engine_spec, simulate
 from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json
 from pinn.simulator.run import Run
+from pinn.simulator.simulate import Job, ends, standing_step
 from pinn.simulator.statistics import overload, print_report, run_statistics
-from pinn.simulator.workloads.load_flags import Load
+from pinn.simulator.workloads.load import Load
 from pinn.specs.flags import flags_apart
 
 #: A run, its intervals and what they rest on, and how far each coefficient moves a figure.
 Served = tuple[Run, dict[str, Any] | None, dict[str, Any] | None]
 
 
-def simulation_job(asked: SimulationRequest, load: Load, flags: dict[str, Any]) -> many.Job:
+def simulation_job(asked: SimulationRequest, load: Load, flags: dict[str, Any]) -> Job:
     """What is simulated; flags go before the request."""
     of_engine, others = flags_apart(engine_spec.EngineSpec, flags)
     engine = engine_spec.EngineSpec(**of_engine)
@@ -42,10 +43,10 @@ def simulation_job(asked: SimulationRequest, load: Load, flags: dict[str, Any]) 
         latency = latency_from_checkpoint(deployment, find_checkpoint(asked.checkpoint))
     else:
         latency = latency_from_json(deployment, file)
-    return many.Job(deployment, workload, latency, engine)
+    return Job(deployment, workload, latency, engine)
 
 
-def serve(job: many.Job, asked: SimulationRequest) -> Served:
+def serve(job: Job, asked: SimulationRequest) -> Served:
     """The run, its intervals where anything tells, and sensitivities where they are asked for."""
     doing(f"serving {len(job.workload):,} requests")
     run, file, figure = job.run(), asked.coefficients, asked.sensitivity
@@ -58,7 +59,7 @@ def serve(job: many.Job, asked: SimulationRequest) -> Served:
     return run, trust, moved
 
 
-def about(job: many.Job, load: Load, asked: SimulationRequest) -> dict[str, Any]:
+def about(job: Job, load: Load, asked: SimulationRequest) -> dict[str, Any]:
     """What was simulated and with what, so that the figures can be had again."""
     facts = deployment_facts(job.deployment)
     facts["serving"] |= asdict(job.engine or engine_spec.EngineSpec())
@@ -116,7 +117,7 @@ def print_simulation(deployment: Deployment, served: Served) -> None:
 _PRINTED, _MOST = 0.001, 10
 
 
-def simulated_sensitivity(job: many.Job, run: Run, figure: str) -> dict[str, Any]:
+def simulated_sensitivity(job: Job, run: Run, figure: str) -> dict[str, Any]:
     """Derivatives of a figure with respect to every coefficient, ready for JSON.
 
     Returns:
@@ -130,7 +131,7 @@ def simulated_sensitivity(job: many.Job, run: Run, figure: str) -> dict[str, Any
     if figure not in known:
         raise PinnError(f"--sensitivity {figure}: no such figure; known are {', '.join(known)}")
     try:
-        coefficients = many.coefficient_sensitivities(
+        coefficients = simulate.coefficient_sensitivities(
             job, lambda run: float(run_statistics(run)[figure])
         )
     except PinnError as error:
@@ -162,7 +163,7 @@ _TAILS = {"mean": tuple(_FIGURES), "p99": ("e2e", "ttft", "itl")}
 _RATES = {"responses_per_sec": "requests/s", "tokens_per_sec": "tokens/s"}
 
 
-def simulation_trust(run: Run, job: many.Job, checkpoint: Path) -> dict[str, Any]:
+def simulation_trust(run: Run, job: Job, checkpoint: Path) -> dict[str, Any]:
     """Intervals of a run's figures and what left-out data showed, ready for JSON.
 
     The run is simulated twice more, with all times at either end of their intervals.
@@ -183,7 +184,7 @@ def simulation_trust(run: Run, job: many.Job, checkpoint: Path) -> dict[str, Any
         return {"missing": "no request was served"}
     try:
         calibration = intervals.read_calibration(checkpoint)
-        situation = intervals.situation_of(checkpoint, job.deployment, many.standing_step(run))
+        situation = intervals.situation_of(checkpoint, job.deployment, standing_step(run))
         outside = intervals.outside_inputs(checkpoint, job.deployment)
     except PinnError as error:
         return {"missing": str(error)}
@@ -198,7 +199,7 @@ def simulation_trust(run: Run, job: many.Job, checkpoint: Path) -> dict[str, Any
 _UNSERVED = "unserved"
 
 
-def _figures(run: Run) -> many.Figures:
+def _figures(run: Run) -> simulate.Figures:
     """Means, percentiles, rates, and the share of requests that were not served to the end."""
     statistics = run_statistics(run)
     times = [f"{name}_{tail}_ms" for tail, names in _TAILS.items() for name in names]
@@ -206,7 +207,7 @@ def _figures(run: Run) -> many.Figures:
     return found | {_UNSERVED: 1 - float(run.requests.finished.mean())}
 
 
-def posterior_trust(run: Run, job: many.Job, found: CoefficientSet) -> dict[str, Any] | None:
+def posterior_trust(run: Run, job: Job, found: CoefficientSet) -> dict[str, Any] | None:
     """Intervals of the means by a calibrated file's posterior; None where it has none.
 
     The run is simulated twice more, with all times at either end of the mean step's interval.
@@ -214,7 +215,7 @@ def posterior_trust(run: Run, job: many.Job, found: CoefficientSet) -> dict[str,
     if found.covariance is None or not run.requests.finished.any():
         return None
     prompt = "1 prefill 2048 @ 0"
-    halves = posterior_step_half_widths(found, job.deployment, [many.standing_step(run), prompt])
+    halves = posterior_step_half_widths(found, job.deployment, [standing_step(run), prompt])
     step, ttft = (float(half) for half in halves)
     names = ", ".join(Path(source["path"]).name for source in found.calibration.get("sources", ()))
     return {
@@ -224,16 +225,16 @@ def posterior_trust(run: Run, job: many.Job, found: CoefficientSet) -> dict[str,
     }
 
 
-def _simulated_ends(run: Run, job: many.Job, step: float, ttft: float) -> dict[str, Any]:
+def _simulated_ends(run: Run, job: Job, step: float, ttft: float) -> dict[str, Any]:
     """Ends of the ``figures``, and the share of requests that the slow end does not serve."""
-    fast, slow = many.end_figures(job, step, ttft, _figures)
+    fast, slow = simulate.end_figures(job, step, ttft, _figures)
     value = _figures(run)
-    found: dict[str, intervals.Ends] = {n: many.ends(value[n], fast[n], slow[n]) for n in _RATES}
+    found: dict[str, intervals.Ends] = {n: ends(value[n], fast[n], slow[n]) for n in _RATES}
     for tail, names in _TAILS.items():
         # No gaps where outputs are one token.
         keys = {n: k for n in names if not math.isnan(value[k := f"{n}_{tail}_ms"])}
         one, quick, late = ({n: of[k] for n, k in keys.items()} for of in (value, fast, slow))
-        of_tail = many.figure_ends(one, quick, late, ttft)
+        of_tail = simulate.figure_ends(one, quick, late, ttft)
         found |= {keys[name]: pair for name, pair in of_tail.items()}
     known = {n: (low, high if math.isfinite(high) else None) for n, (low, high) in found.items()}
     return {"figures": known, "slow_end_unserved": slow[_UNSERVED]}

@@ -17,8 +17,7 @@ from pinn.simulator.memory import kv_layout
 from pinn.simulator.run import RequestRecords, Run, StepRecords
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.synthetic import open_loop
-from pinn.simulator.workloads.workload import Workload
+from pinn.simulator.workloads.workload import Workload, open_loop
 from pinn.units import MICROSECOND
 
 # The loads that projections are made for, simulated: their batches and their waiting times.

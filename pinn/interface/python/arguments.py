@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pinn.errors import PinnError
 from pinn.interface.commands.options import launched, request_parameters
-from pinn.simulator.workloads.load_flags import LoadFlags
+from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FORCE, Flag, flags_of
 from pinn.specs.serving import ServingSpec
 

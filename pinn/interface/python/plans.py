@@ -13,7 +13,7 @@ from pinn.interface.commands.plan import planned, write_files
 from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.planning.plan import Plan
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.workloads.load_flags import LoadFlags
+from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 

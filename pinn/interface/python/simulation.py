@@ -19,7 +19,7 @@ from pinn.interface.commands.requests import SimulationRequest
 from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.run import Run, plot_timeline, request_table
-from pinn.simulator.workloads.load_flags import LoadFlags, asked_load
+from pinn.simulator.workloads.load import LoadFlags, asked_load
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:

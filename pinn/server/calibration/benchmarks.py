@@ -22,9 +22,9 @@ from pinn.server.calibration.prior import Prior
 from pinn.server.calibration.run import ServerCalibration
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, simulate_many
 from pinn.simulator.metric_features import WHOLE_RUN, figure_features
 from pinn.simulator.run import Run
+from pinn.simulator.simulate import Job, simulate_many
 from pinn.simulator.workloads.workload import Workload
 
 # Figures of benchmarks as rows that are linear in the coefficients, by simulating their loads.

@@ -25,7 +25,7 @@ from pinn.server.traces.measured_steps import MeasuredSteps
 from pinn.server.traces.trace_tables import TraceTables
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, map_runs
+from pinn.simulator.simulate import Job, map_runs
 
 # Any coefficients on any ingested run: steps of traces, or loads of benchmarks simulated.
 

@@ -1,144 +1,196 @@
-"""A load from its file, whatever wrote it, and at another rate."""
+"""A load as it is asked for: a file, whatever wrote it, or a few flags.
+
+Columns of a CSV, a simple one or BLIS's TraceV2 (header YAML and CSV); others are read over:
+
+| column | meaning |
+|---|---|
+| arrival_s, arrival_ms or arrival_time_us | when it was sent; the earliest one counts as 0 |
+| prompt_tokens, server_input_tokens or input_tokens | prompt length; the server's count wins |
+| output_tokens | tokens generated |
+| prefix_group, prefix_tokens (or prefix_length) | prompts of a group share their first tokens |
+| prompt_id | equal ids are equal prompts |
+| session_id, round_index | a later round repeats the prompt and output of the one before |
+| timeout_s, or deadline_us on the clock of arrival | when the client hangs up; empty or 0: never |
+| transferred_tokens | first prompt tokens whose keys and values come over the network |
+
+Lengths of flags are drawn as vLLM's random data set draws them (``vllm 0.15.1
+vllm/benchmarks/datasets.py: RandomDataset.get_sampling_params``): uniform whole numbers from
+floor(length x (1 - range ratio)) to ceil(length x (1 + range ratio)), prompts behind a prefix that
+all of them share. 1,000 requests are its default (``--num-prompts``).
+"""
+
+from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float
 
+from pinn.common import documents
+from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECONDS, check_size
 from pinn.errors import PinnError
-from pinn.simulator.workloads.arrivals import check_requests, stage_starts
-from pinn.simulator.workloads.workload import COLUMNS, Workload
+from pinn.simulator.workloads import arrivals, workload
+from pinn.simulator.workloads.workload import Workload
+from pinn.specs.flags import check_flags, flag, flags_apart, flags_of
+from pinn.units import MICROSECOND, MILLISECOND
 
-# A load at another rate: its clock scaled, its requests repeated, or fewer of them.
+# A recorded load: a CSV trace.
 
-
-def mean_rate_per_s(workload: Workload) -> float:
-    """Requests per second, from the first to the last that is sent.
-
-    Where stages wait for each other, the time in between counts for nothing.
-
-    Raises:
-        PinnError: If the load is a closed loop, or sends everything at one moment.
-    """
-    if workload.concurrency is not None:
-        raise PinnError(
-            f"workload {workload.name}: a closed loop of {workload.concurrency} clients has no "
-            "rate of its own: give --rate, or stages (rate, duration)"
-        )
-    due = _clock_s(workload)
-    span_s = float(due[-1] - due[0])
-    if not span_s > 0:
-        raise PinnError(
-            f"workload {workload.name}: its {len(workload)} requests are all sent at one moment, "
-            "which is no rate: give at least two that are sent apart"
-        )
-    return (len(workload) - 1) / span_s
+_ARRIVAL = {"arrival_s": 1.0, "arrival_ms": MILLISECOND, "arrival_time_us": MICROSECOND}
+_PROMPT = ("server_input_tokens", "prompt_tokens", "input_tokens")
+_PREFIX = ("prefix_tokens", "prefix_length")
+_LABELS = ("prefix_group", "prompt_id", "session_id")
+_OTHERS = ("output_tokens", "timeout_s", "deadline_us", "transferred_tokens")
+_READ = frozenset({*_ARRIVAL, *_PROMPT, *_PREFIX, *_LABELS, *_OTHERS})
 
 
-def at_rate(workload: Workload, rate_per_s: float) -> Workload:
-    """A load's requests at another mean rate: every time between two of them changes alike.
-
-    Stages keep the ratio of their rates. Lengths, sharing and patience stay.
+def read_csv_trace(path: Path) -> Workload:
+    """The requests of a trace, sent when they were sent.
 
     Raises:
-        PinnError: If the rate is not positive, or the load has none.
+        PinnError: If the file cannot be read, lacks a column or holds a value that is no number.
     """
-    if not 0 < rate_per_s < np.inf:
-        raise PinnError(f"a rate must be positive and finite, got {rate_per_s:g} requests/s")
-    factor = mean_rate_per_s(workload) / rate_per_s
-    return replace(
-        workload,
-        offset_s=workload.offset_s * factor,
-        stage_starts_s=tuple(start * factor for start in workload.stage_starts_s),
-        stage_gap_s=workload.stage_gap_s * factor,
+    columns = _Columns(path)
+    clock = columns.first(_ARRIVAL, "the arrival time")
+    moments = columns.numbers(clock)
+    columns.refuse(moments < 0, lambda i: f"{clock} is {moments[i]:g}: it must be 0 or later")
+    arrival = moments * _ARRIVAL[clock]
+    order = np.argsort(arrival, kind="stable")
+    columns.first(_PROMPT, "the prompt length")
+    prompt = np.zeros(len(columns), np.int64)
+    for name in reversed(_PROMPT):
+        given = columns.whole(name, 0)
+        prompt = np.where(given > 0, given, prompt)
+    output = columns.whole("output_tokens")
+    timeout = _timeouts(columns, arrival)
+    arrival = arrival - arrival.min()
+    return Workload(
+        path.stem,
+        prompt[order],
+        output[order],
+        arrival[order],
+        **_sharing(columns, order, prompt[order], output[order]),
+        transferred_tokens=columns.whole("transferred_tokens", 0)[order],
+        timeout_s=timeout[order],
     )
 
 
-def repeated(workload: Workload, count: int) -> Workload:
-    """So many requests: the load's own, and then the same again, as often as it takes.
+class _Columns:
+    """A CSV file by columns; those that a trace may have."""
 
-    Each repetition begins where the next request of the one before would be due, in the mean. Its
-    prompts are its own: what they share they share with requests of the same repetition.
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        table = documents.CsvTable(path)
+        self.names = table.names
+        places = [(name, i) for i, name in enumerate(self.names) if name in _READ]
+        self._cells: dict[str, list[str]] = {name: [] for name, _ in places}
+        self._lines: list[int] = []
+        for line, cells in table.rows():
+            arrivals.check_requests(len(self._lines), str(path))
+            self._lines.append(line)
+            for name, place in places:
+                self._cells[name].append(cells[place])
+        if not self._lines:
+            raise PinnError(f"{path}: it has 0 requests; it needs a header line and at least one")
 
-    Raises:
-        PinnError: If there are too many, or the load has no rate.
-    """
-    n = len(workload)
-    copies = -(-count // n)
-    check_requests(copies * n, f"workload {workload.name}, {copies:,} times")
-    if copies <= 1:
-        return thinned(workload, np.arange(n) < count)
-    copy = np.repeat(np.arange(copies), n)
-    columns: dict[str, Any] = {name: np.tile(getattr(workload, name), copies) for name in COLUMNS}
-    donor, starts = columns["shares_with"], workload.stage_starts_s
-    columns["shares_with"] = np.where(donor >= 0, donor + copy * n, -1)
-    if workload.stages_wait:
-        columns["stage"] += copy * workload.stages
-    else:
-        clock_s = np.tile(_clock_s(workload), copies)
-        columns["offset_s"] = clock_s + copy * (n / mean_rate_per_s(workload))
-        columns["stage"], starts = np.zeros(copies * n, np.int64), (0.0,)
-    whole = replace(workload, stage_starts_s=starts, **columns)
-    return thinned(whole, np.arange(copies * n) < count)
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def refuse(self, bad: np.ndarray, reason: Callable[[int], str]) -> None:
+        """Stop at the first row that a mask selects, with its line and the reason."""
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            raise PinnError(f"{self.path}, line {self._lines[rows[0]]}: {reason(int(rows[0]))}")
+
+    def first(self, names: Iterable[str], meaning: str) -> str:
+        """The first of some columns that the file has."""
+        for name in names:
+            if name in self.names:
+                return name
+        raise PinnError(
+            f"{self.path}: {meaning} is missing: expected a column {' or '.join(names)}, got "
+            f"{', '.join(self.names)}"
+        )
+
+    def numbers(self, name: str, default: float | None = None) -> np.ndarray:
+        """A column of numbers; the default stands for a missing column or an empty cell."""
+        if name not in self._cells and default is not None:
+            return np.full(len(self), float(default))
+        column = self._cells.get(name) or [""] * len(self)
+        return np.array([self._number(i, text, name, default) for i, text in enumerate(column)])
+
+    def whole(self, name: str, default: int | None = None) -> np.ndarray:
+        """A column of whole numbers from 0 on."""
+        found = self.numbers(name, default)
+        self.refuse(
+            (found != np.rint(found)) | (found < 0) | (found > MOST_REQUEST_TOKENS),
+            lambda i: (
+                f"{name} is {self._cells[name][i]!r:.60}, it must be a whole number from 0 to "
+                f"{MOST_REQUEST_TOKENS:,}"
+            ),
+        )
+        return found.astype(np.int64)
+
+    def labels(self, name: str) -> np.ndarray:
+        """A column of names as numbers; -1 for a missing column or an empty cell."""
+        texts = self._cells.get(name, [""] * len(self))
+        known = {text: i for i, text in enumerate(sorted(set(texts) - {""}))}
+        return np.array([known.get(text, -1) for text in texts])
+
+    def _number(self, i: int, text: str, name: str, default: float | None) -> float:
+        if text == "":
+            if default is None:
+                raise PinnError(f"{self.path}, line {self._lines[i]}: {name} is missing")
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = np.nan
+        if not np.isfinite(value):
+            raise PinnError(
+                f"{self.path}, line {self._lines[i]}: {name} is {text!r:.60}, no finite number"
+            )
+        return value
 
 
-def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
-    """Some requests of a load, at their own times.
-
-    Requests that share tokens with one that is left out share them with each other, as far as
-    their own prompts reach: with the one before that has most of them.
-
-    Raises:
-        PinnError: If none is kept.
-    """
-    donor, shared = workload.shares_with, workload.shared_tokens
-    if (donor >= 0).any() and not kept.all():
-        whole = workload.prompt_tokens + workload.output_tokens
-        shared = np.minimum(shared, whole[np.maximum(donor, 0)])
-        donor, shared = _shared_among(donor, shared, kept)
-    place = np.cumsum(kept) - 1
-    donor = np.where(donor >= 0, place[np.maximum(donor, 0)], -1)[kept]
-    left, stage = np.unique(workload.stage[kept], return_inverse=True)
-    columns: dict[str, Any] = {name: getattr(workload, name)[kept] for name in COLUMNS}
-    columns |= {"stage": stage, "shares_with": donor, "shared_tokens": shared[kept]}
-    if not workload.stages_wait:
-        columns["stage_starts_s"] = tuple(workload.stage_starts_s[i] for i in left)
-    return replace(workload, **columns)
+def _timeouts(columns: _Columns, arrival: np.ndarray) -> np.ndarray:
+    patience = columns.numbers("timeout_s", 0.0)
+    columns.refuse(
+        patience < 0,
+        lambda i: f"timeout_s is {patience[i]:g}: leave it empty, or 0, for a client that waits",
+    )
+    deadline = columns.numbers("deadline_us", 0.0) * MICROSECOND
+    patience = np.where(deadline > 0, deadline - arrival, patience)
+    columns.refuse(
+        (deadline > 0) & (patience <= 0),
+        lambda _: "deadline_us lies before the arrival: it counts on the same clock",
+    )
+    return np.where(patience > 0, patience, np.inf)
 
 
-def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
-    """When requests are due if nothing is ever waited for."""
-    starts_s = workload.stage_starts_s
-    if workload.stages_wait:
-        starts_s = stage_starts([0.0] * workload.stages, workload.offset_s, workload.stage)
-    return np.array(starts_s)[workload.stage] + workload.offset_s
-
-
-def _shared_among(
-    donor: np.ndarray, shared: np.ndarray, kept: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Donors that are kept, and the tokens shared with them.
-
-    Every left-out request is stood for by a kept one that begins with as many of its tokens as any
-    so far.
-    """
-    new_donor, new_shared = np.full(len(donor), -1, np.int64), np.zeros(len(donor), np.int64)
-    stand_in, tokens = np.full(len(donor), -1, np.int64), np.zeros(len(donor), np.int64)
-    for r in range(len(donor)):
-        d, common = donor[r], shared[r]
-        found, reach = -1, 0
-        if d >= 0:
-            found, reach = (d, common) if kept[d] else (stand_in[d], min(common, tokens[d]))
-            if kept[r] and not kept[d] and common > tokens[d]:
-                stand_in[d], tokens[d] = r, common
-        if kept[r]:
-            new_donor[r], new_shared[r] = found, reach
-        else:
-            stand_in[r], tokens[r] = found, reach
-    return new_donor, new_shared
+def _sharing(
+    columns: _Columns, order: np.ndarray, prompt: np.ndarray, output: np.ndarray
+) -> dict[str, Any]:
+    name = next((n for n in _PREFIX if n in columns.names), _PREFIX[0])
+    prefix = columns.whole(name, 0)
+    of_row = prompt[np.argsort(order)]
+    columns.refuse(
+        prefix > of_row,
+        lambda i: f"{name} is {prefix[i]}, longer than the prompt of {of_row[i]} tokens",
+    )
+    group, same = (columns.labels(label)[order] for label in ("prefix_group", "prompt_id"))
+    found = workload.share_prompts(group, prefix[order], same, prompt)
+    latest: dict[int, int] = {}
+    for i, session in enumerate(columns.labels("session_id")[order].tolist()):
+        before = latest.get(session, -1) if session >= 0 else -1
+        if before >= 0 and prompt[i] > prompt[before] + output[before]:
+            found["shares_with"][i] = before
+            found["shared_tokens"][i] = prompt[before] + output[before]
+        latest[session] = i
+    return found
 
 
 # Workloads from files: ``load_workload``.
@@ -168,7 +220,7 @@ def load_workload(
     if rate_per_s is not None:
         if not 0 < rate_per_s < math.inf:
             raise PinnError(f"a rate must be positive and finite, got {rate_per_s:g} requests/s")
-        return at_rate(_load(Path(path), seed, rate_per_s), rate_per_s)
+        return workload.at_rate(_load(Path(path), seed, rate_per_s), rate_per_s)
     return _load(Path(path), seed, None)
 
 
@@ -176,8 +228,6 @@ def _load(path: Path, seed: int | None, rate_per_s: float | None) -> Workload:
     if not path.is_file():
         raise PinnError(f"no workload at {path}: give {FORMATS}")
     if path.suffix == ".csv":
-        from pinn.simulator.workloads.csv_trace import read_csv_trace
-
         return _recorded(read_csv_trace(path), rate_per_s)
     from pinn.simulator.workloads import blis_spec, yaml_spec
 
@@ -193,19 +243,17 @@ def _load(path: Path, seed: int | None, rate_per_s: float | None) -> Workload:
     raise PinnError(f"{path}: cannot tell what kind of workload this is: give {FORMATS}")
 
 
-def _recorded(workload: Workload, rate_per_s: float | None) -> Workload:
+def _recorded(sent: Workload, rate_per_s: float | None) -> Workload:
     """As many requests as are sent at a rate while a recorded load lasts, but no fewer than its."""
     if rate_per_s is None:
-        return workload
-    count = len(workload) * rate_per_s / mean_rate_per_s(workload)
-    check_requests(count, f"workload {workload.name} at {rate_per_s:g}/s")
-    return repeated(workload, round(count)) if count > len(workload) else workload
+        return sent
+    count = len(sent) * rate_per_s / workload.mean_rate_per_s(sent)
+    arrivals.check_requests(count, f"workload {sent.name} at {rate_per_s:g}/s")
+    return workload.repeated(sent, round(count)) if count > len(sent) else sent
 
 
 def _load_trace(header: Path, time_unit: str) -> Workload:
     """The CSV of a TraceV2 header has its name, or is the only CSV beside it."""
-    from pinn.simulator.workloads.csv_trace import read_csv_trace
-
     if time_unit.lower() not in ("us", "microsecond", "microseconds"):
         raise PinnError(f"{header}: time_unit is {time_unit!r}, expected microseconds")
     same = header.with_suffix(".csv")
@@ -213,3 +261,209 @@ def _load_trace(header: Path, time_unit: str) -> Workload:
     if len(beside) != 1:
         raise PinnError(f"{header}: expected its requests in {same}, found {len(beside)} CSV files")
     return read_csv_trace(beside[0])
+
+
+# What is sent, as it is asked for: a file, or flags as ``vllm bench serve`` has them.
+
+_BENCH = "vllm bench serve"
+#: Requests where nothing says how many (``vllm 0.15.1 vllm/benchmarks/datasets.py``).
+_NUM_PROMPTS = 1000
+_LENGTHS = "--input-len 1024 --output-len 256"
+
+
+@dataclass(frozen=True)
+class LoadFlags:
+    """A load of requests alike, in flags; ``--rate`` belongs to the commands."""
+
+    PANEL: ClassVar[str] = "The load, in place of --workload; as 'vllm bench serve' spells it too"
+
+    input_len: int | None = flag(
+        None,
+        "Prompt tokens of a request, without --prefix-len.",
+        least=1,
+        spelled={_BENCH: "random_input_len"},
+    )
+    output_len: int | None = flag(
+        None, "Tokens that a request generates.", least=1, spelled={_BENCH: "random_output_len"}
+    )
+    concurrency: int | None = flag(
+        None,
+        "Requests in flight at most; without --rate clients send the next one when one ends.",
+        least=1,
+        spelled={_BENCH: "max_concurrency"},
+    )
+    num_prompts: int | None = flag(
+        None,
+        "Requests in all.",
+        least=1,
+        most=MOST_REQUESTS,
+        shown="1000, or rate x duration",
+    )
+    duration: float | None = flag(
+        None,
+        "How long requests are sent at --rate.",
+        unit="s",
+        above=0,
+        most=MOST_SECONDS,
+    )
+    range_ratio: float = flag(
+        0.0,
+        "Lengths are uniform from (1 - this) to (1 + this) times the given ones.",
+        least=0,
+        most=0.999999,
+        spelled={_BENCH: "random_range_ratio"},
+    )
+    prefix_len: int = flag(
+        0,
+        "Further prompt tokens, which all requests share.",
+        least=0,
+        spelled={_BENCH: "random_prefix_len"},
+    )
+
+    def __post_init__(self) -> None:
+        check_flags(self)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Flags that are not the default."""
+        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
+
+    def draw(self, rate_per_s: float | None, seed: int) -> Workload:
+        """The requests.
+
+        Args:
+            rate_per_s: At which they are sent, in the mean of a Poisson process; None or infinite
+                for at once, ``concurrency`` of them at a time.
+            seed: Of the random draws.
+
+        Raises:
+            PinnError: If flags are missing or contradict each other.
+        """
+        rng = arrivals.random_draws(seed)
+        rate = math.inf if rate_per_s is None else rate_per_s
+        if not rate > 0:
+            raise PinnError(f"--rate must be positive, got {rate:g} requests/s")
+        if self.input_len is None or self.output_len is None:
+            missing = "--input-len" if self.input_len is None else "--output-len"
+            raise PinnError(f"{missing} is missing: give {_LENGTHS}, or --workload FILE")
+        if rate_per_s is None and self.concurrency is None:
+            raise PinnError(
+                "nothing says when requests are sent: give --concurrency 64, or --rate 8 "
+                "--duration 600, or --workload FILE"
+            )
+        count = self._count(rate)
+        offset = np.zeros(count)
+        if rate < math.inf:
+            offset, _ = arrivals.stage_arrivals(
+                [arrivals.Stage(rate, count / rate)], arrivals.POISSON, rng
+            )
+        check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten it")
+        prompt = self.prefix_len + self._lengths(self.input_len, count, rng)
+        output = self._lengths(self.output_len, count, rng)
+        group = np.full(count, 0 if self.prefix_len else -1)
+        shared = workload.share_prompts(group, np.full(count, self.prefix_len))
+        found = Workload(self.title, prompt, output, offset, **shared, concurrency=self.concurrency)
+        is_open = rate < math.inf and self.concurrency is None and count > 1
+        return workload.at_rate(found, rate) if is_open else found
+
+    @property
+    def title(self) -> str:
+        """``1024 tokens in, 256 out``."""
+        return f"{self.prefix_len + (self.input_len or 0)} tokens in, {self.output_len} out"
+
+    def _count(self, rate_per_s: float) -> int:
+        if self.duration is None:
+            return self.num_prompts or _NUM_PROMPTS
+        if self.num_prompts is not None:
+            raise PinnError("--num-prompts and --duration both end the load: give one of them")
+        if math.isinf(rate_per_s):
+            raise PinnError("--duration needs --rate; a load without one ends by --num-prompts")
+        sent = rate_per_s * self.duration
+        arrivals.check_requests(sent, f"--rate {rate_per_s:g} for --duration {self.duration:g} s")
+        return max(int(sent + 1e-9), 1)
+
+    def _lengths(self, mean: int, count: int, rng: np.random.Generator) -> np.ndarray:
+        check_size(2 * mean, MOST_REQUEST_TOKENS, "twice the tokens of a request", "shorten it")
+        low = max(math.floor(mean * (1 - self.range_ratio)), 1)
+        return rng.integers(low, math.ceil(mean * (1 + self.range_ratio)) + 1, count)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is sent: a file's content, or what flags say.
+
+    Attributes:
+        path: Of the file; None for flags.
+        flags: In place of a file.
+        seed: Of the random draws; None for the file's own, or 0.
+    """
+
+    path: Path | None
+    flags: LoadFlags
+    seed: int | None = None
+
+    def draw(self, rate_per_s: float | None = None, seed: int | None = None) -> Workload:
+        """The requests.
+
+        Args:
+            rate_per_s: Mean rate, in place of the file's own: as long a load with more or fewer
+                requests.
+            seed: In place of the load's.
+
+        Raises:
+            PinnError: If the file cannot be used, or flags do not make a load.
+        """
+        seed = self.seed if seed is None else seed
+        if self.path is not None:
+            return load_workload(self.path, seed, rate_per_s)
+        return self.flags.draw(rate_per_s, seed or 0)
+
+    @property
+    def title(self) -> str:
+        """Path of the file, or the flags in words."""
+        return self.flags.title if self.path is None else str(self.path)
+
+    @property
+    def words(self) -> list[str]:
+        """As the command line says it, without rate."""
+        if self.path is not None:
+            words = ["--workload", str(self.path)]
+        else:
+            given = self.flags.given
+            named = [f for f in flags_of(LoadFlags) if f.name in given]
+            words = [word for f in named for word in (f.option, str(given[f.name]))]
+        return words if self.seed is None else [*words, "--seed", str(self.seed)]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"path": str(self.path)} if self.path is not None else asdict(self.flags)
+
+
+def asked_load(
+    path: Path | None, flags: Mapping[str, Any], seed: int | None, closed: bool = True
+) -> tuple[Load, dict[str, Any]]:
+    """The load, and the flags that are not its own.
+
+    Args:
+        path: Of a file; None where flags say it.
+        flags: Of the load and others.
+        seed: Of random draws.
+        closed: Whether clients may wait for answers, which an error then advises too.
+
+    Raises:
+        PinnError: If neither a file nor flags say what is sent, or both do.
+    """
+    given, rest = flags_apart(LoadFlags, flags)
+    if path is not None and given:
+        option = "--" + next(iter(given)).replace("_", "-")
+        raise PinnError(
+            f"--workload {path} and {option} both say what is sent: leave one of them out"
+        )
+    if path is None and not given:
+        when = "--concurrency 64, or with --rate 8" if closed else "--rate 8"
+        raise PinnError(
+            f"nothing says what is sent: give {_LENGTHS} with {when} --duration 600, or "
+            "--workload FILE"
+        )
+    return Load(path, LoadFlags(**given), seed), rest

@@ -1,13 +1,18 @@
-"""A workload: requests with their lengths, times and shared prompts."""
+"""A workload: requests with their lengths, times and shared prompts.
 
-from dataclasses import dataclass, field
+Further down: workloads made from a few numbers, and a workload at another rate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from pinn.common import documents
 from pinn.errors import PinnError, printable
+from pinn.simulator.workloads import arrivals
 
 # Which earlier request a request shares its first tokens with.
 
@@ -188,3 +193,293 @@ COLUMNS: dict[str, tuple[float, float, float]] = {
     "transferred_tokens": (0, 0, np.inf),
     "timeout_s": (np.inf, 0.0, np.inf),
 }
+
+
+# Workloads made from a few numbers: open loops, closed loops, shared prefixes.
+
+
+def open_loop(
+    stages: Sequence[arrivals.Stage],
+    prompt_tokens: int,
+    output_tokens: int,
+    *,
+    gaps: arrivals.Gaps = arrivals.POISSON,
+    length_range: tuple[float, float] = (1.0, 1.0),
+    timeout_s: float = np.inf,
+    seed: int = 0,
+    name: str = "open loop",
+) -> Workload:
+    """Requests at given rates whatever the server does, every prompt unlike the others.
+
+    Args:
+        stages: Loads one after the other, by the clock.
+        prompt_tokens: Nominal prompt length.
+        output_tokens: Nominal output length.
+        gaps: How those between arrivals are drawn.
+        length_range: Lengths are uniform between these shares of the nominal ones.
+        timeout_s: After which a client hangs up.
+        seed: Of the random draws.
+        name: For print-outs.
+    """
+    rng = arrivals.random_draws(seed)
+    offset, stage = arrivals.stage_arrivals(stages, gaps, rng)
+    n = len(offset)
+    return Workload(
+        name,
+        arrivals.draw_range(prompt_tokens, length_range, n, rng),
+        arrivals.draw_range(output_tokens, length_range, n, rng),
+        offset,
+        stage,
+        timeout_s=np.full(n, timeout_s),
+        stage_starts_s=arrivals.stage_starts([s.duration_s for s in stages], offset, stage),
+    )
+
+
+def closed_loop(
+    concurrency: int,
+    requests: int,
+    prompt_tokens: int,
+    output_tokens: int,
+    *,
+    length_range: tuple[float, float] = (1.0, 1.0),
+    timeout_s: float = np.inf,
+    seed: int = 0,
+    name: str = "closed loop",
+) -> Workload:
+    """Clients that each send their next request when the last one ended; all start at once.
+
+    The requests form one line, as in vLLM's ``benchmark_serving --max-concurrency``.
+    """
+    if requests < 1:
+        raise PinnError(f"a closed loop needs at least 1 request, got {requests}")
+    arrivals.check_requests(requests)
+    rng = arrivals.random_draws(seed)
+    return Workload(
+        name,
+        arrivals.draw_range(prompt_tokens, length_range, requests, rng),
+        arrivals.draw_range(output_tokens, length_range, requests, rng),
+        np.zeros(requests),
+        timeout_s=np.full(requests, timeout_s),
+        concurrency=concurrency,
+    )
+
+
+@dataclass(frozen=True)
+class PromptGroups:
+    """A fixed set of prompts in groups, each of which begins alike.
+
+    Attributes:
+        groups: How many.
+        prompts_per_group: Prompts in each.
+        shared_tokens: Tokens that a group shares.
+        question_tokens: Further tokens of each prompt.
+        length_range: Each prompt's true length is uniform between these shares of the nominal
+            one: tokenizers make 2 to 5 % more of a text than it was cut to.
+    """
+
+    groups: int
+    prompts_per_group: int
+    shared_tokens: int
+    question_tokens: int
+    length_range: tuple[float, float] = (1.0, 1.0)
+
+    def __len__(self) -> int:
+        return self.groups * self.prompts_per_group
+
+    def __post_init__(self) -> None:
+        if self.groups < 1 or self.prompts_per_group < 1:
+            raise PinnError(
+                "shared prefixes need at least 1 group of 1 prompt, got "
+                f"{self.groups} of {self.prompts_per_group}"
+            )
+        if min(self.shared_tokens, self.question_tokens) < 0:
+            got = map(documents.written, (self.shared_tokens, self.question_tokens))
+            raise PinnError(
+                f"shared and further tokens of a prompt must be 0 or more, got {' and '.join(got)}"
+            )
+        # Not its length, which Python limits before this does.
+        different = self.groups * self.prompts_per_group
+        documents.check_size(
+            different,
+            documents.MOST_REQUESTS,
+            "different prompts",
+            "lower groups x prompts_per_group",
+        )
+
+
+def shared_prefix(
+    stages: Sequence[arrivals.Stage],
+    prompts: PromptGroups,
+    output_tokens: int,
+    *,
+    gaps: arrivals.Gaps = arrivals.POISSON,
+    timeout_s: float = np.inf,
+    stage_gap_s: float | None = None,
+    seed: int = 0,
+    name: str = "shared prefix",
+) -> Workload:
+    """A fixed set of prompts in groups, sent over and over in one shuffled order.
+
+    Prompts of a group share their first tokens, and each prompt repeats, so with prefix caching
+    on only its first use pays its prefill.
+
+    Args:
+        stages: Loads one after the other.
+        prompts: What is sent.
+        output_tokens: Tokens that each request generates.
+        gaps: How those between arrivals are drawn.
+        timeout_s: After which a client hangs up.
+        stage_gap_s: Pause between the end of a stage and the next one; None where stages open by
+            the clock.
+        seed: Of the random draws.
+        name: For print-outs.
+    """
+    rng = arrivals.random_draws(seed)
+    offset, stage = arrivals.stage_arrivals(stages, gaps, rng)
+    nominal = prompts.shared_tokens + prompts.question_tokens
+    lengths = arrivals.draw_range(nominal, prompts.length_range, len(prompts), rng)
+    order = rng.permutation(len(prompts))
+    prompt = order[np.arange(len(offset)) % len(prompts)]
+    tokens = lengths[prompt]
+    prefix = np.minimum(prompts.shared_tokens, tokens)
+    return Workload(
+        name,
+        tokens,
+        arrivals.draw_range(output_tokens, (1.0, 1.0), len(offset), rng),
+        offset,
+        stage,
+        **share_prompts(prompt // prompts.prompts_per_group, prefix, prompt, tokens),
+        timeout_s=np.full(len(offset), timeout_s),
+        stages_wait=stage_gap_s is not None,
+        stage_gap_s=stage_gap_s or 0.0,
+        stage_starts_s=arrivals.stage_starts([s.duration_s for s in stages], offset, stage),
+    )
+
+
+# A load at another rate: its clock scaled, its requests repeated, or fewer of them.
+
+
+def mean_rate_per_s(workload: Workload) -> float:
+    """Requests per second, from the first to the last that is sent.
+
+    Where stages wait for each other, the time in between counts for nothing.
+
+    Raises:
+        PinnError: If the load is a closed loop, or sends everything at one moment.
+    """
+    if workload.concurrency is not None:
+        raise PinnError(
+            f"workload {workload.name}: a closed loop of {workload.concurrency} clients has no "
+            "rate of its own: give --rate, or stages (rate, duration)"
+        )
+    due = _clock_s(workload)
+    span_s = float(due[-1] - due[0])
+    if not span_s > 0:
+        raise PinnError(
+            f"workload {workload.name}: its {len(workload)} requests are all sent at one moment, "
+            "which is no rate: give at least two that are sent apart"
+        )
+    return (len(workload) - 1) / span_s
+
+
+def at_rate(workload: Workload, rate_per_s: float) -> Workload:
+    """A load's requests at another mean rate: every time between two of them changes alike.
+
+    Stages keep the ratio of their rates. Lengths, sharing and patience stay.
+
+    Raises:
+        PinnError: If the rate is not positive, or the load has none.
+    """
+    if not 0 < rate_per_s < np.inf:
+        raise PinnError(f"a rate must be positive and finite, got {rate_per_s:g} requests/s")
+    factor = mean_rate_per_s(workload) / rate_per_s
+    return replace(
+        workload,
+        offset_s=workload.offset_s * factor,
+        stage_starts_s=tuple(start * factor for start in workload.stage_starts_s),
+        stage_gap_s=workload.stage_gap_s * factor,
+    )
+
+
+def repeated(workload: Workload, count: int) -> Workload:
+    """So many requests: the load's own, and then the same again, as often as it takes.
+
+    Each repetition begins where the next request of the one before would be due, in the mean. Its
+    prompts are its own: what they share they share with requests of the same repetition.
+
+    Raises:
+        PinnError: If there are too many, or the load has no rate.
+    """
+    n = len(workload)
+    copies = -(-count // n)
+    arrivals.check_requests(copies * n, f"workload {workload.name}, {copies:,} times")
+    if copies <= 1:
+        return thinned(workload, np.arange(n) < count)
+    copy = np.repeat(np.arange(copies), n)
+    columns: dict[str, Any] = {name: np.tile(getattr(workload, name), copies) for name in COLUMNS}
+    donor, starts = columns["shares_with"], workload.stage_starts_s
+    columns["shares_with"] = np.where(donor >= 0, donor + copy * n, -1)
+    if workload.stages_wait:
+        columns["stage"] += copy * workload.stages
+    else:
+        clock_s = np.tile(_clock_s(workload), copies)
+        columns["offset_s"] = clock_s + copy * (n / mean_rate_per_s(workload))
+        columns["stage"], starts = np.zeros(copies * n, np.int64), (0.0,)
+    whole = replace(workload, stage_starts_s=starts, **columns)
+    return thinned(whole, np.arange(copies * n) < count)
+
+
+def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
+    """Some requests of a load, at their own times.
+
+    Requests that share tokens with one that is left out share them with each other, as far as
+    their own prompts reach: with the one before that has most of them.
+
+    Raises:
+        PinnError: If none is kept.
+    """
+    donor, shared = workload.shares_with, workload.shared_tokens
+    if (donor >= 0).any() and not kept.all():
+        whole = workload.prompt_tokens + workload.output_tokens
+        shared = np.minimum(shared, whole[np.maximum(donor, 0)])
+        donor, shared = _shared_among(donor, shared, kept)
+    place = np.cumsum(kept) - 1
+    donor = np.where(donor >= 0, place[np.maximum(donor, 0)], -1)[kept]
+    left, stage = np.unique(workload.stage[kept], return_inverse=True)
+    columns: dict[str, Any] = {name: getattr(workload, name)[kept] for name in COLUMNS}
+    columns |= {"stage": stage, "shares_with": donor, "shared_tokens": shared[kept]}
+    if not workload.stages_wait:
+        columns["stage_starts_s"] = tuple(workload.stage_starts_s[i] for i in left)
+    return replace(workload, **columns)
+
+
+def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
+    """When requests are due if nothing is ever waited for."""
+    starts_s = workload.stage_starts_s
+    if workload.stages_wait:
+        starts_s = arrivals.stage_starts([0.0] * workload.stages, workload.offset_s, workload.stage)
+    return np.array(starts_s)[workload.stage] + workload.offset_s
+
+
+def _shared_among(
+    donor: np.ndarray, shared: np.ndarray, kept: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Donors that are kept, and the tokens shared with them.
+
+    Every left-out request is stood for by a kept one that begins with as many of its tokens as any
+    so far.
+    """
+    new_donor, new_shared = np.full(len(donor), -1, np.int64), np.zeros(len(donor), np.int64)
+    stand_in, tokens = np.full(len(donor), -1, np.int64), np.zeros(len(donor), np.int64)
+    for r in range(len(donor)):
+        d, common = donor[r], shared[r]
+        found, reach = -1, 0
+        if d >= 0:
+            found, reach = (d, common) if kept[d] else (stand_in[d], min(common, tokens[d]))
+            if kept[r] and not kept[d] and common > tokens[d]:
+                stand_in[d], tokens[d] = r, common
+        if kept[r]:
+            new_donor[r], new_shared[r] = found, reach
+        else:
+            stand_in[r], tokens[r] = found, reach
+    return new_donor, new_shared

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pinn.common.documents import first_fault, read_yaml, written
 from pinn.errors import PinnError
 from pinn.simulator.workloads import arrivals, workload
-from pinn.simulator.workloads.synthetic import PromptGroups, closed_loop, open_loop, shared_prefix
+from pinn.simulator.workloads.workload import PromptGroups, closed_loop, open_loop, shared_prefix
 
 # Reading of YAML files into checked models, with errors that name file, place and remedy.
 

@@ -10,8 +10,7 @@ import pandas as pd
 
 from pinn.engines.deployment import Deployment
 from pinn.server.benchmarks.inferencex import LENGTH_RANGE
-from pinn.simulator.workloads.synthetic import closed_loop
-from pinn.simulator.workloads.workload import Workload
+from pinn.simulator.workloads.workload import Workload, closed_loop
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import given_flags
 from pinn.specs.gpu import load_gpu

@@ -15,8 +15,7 @@ from pinn.errors import PinnError
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.load import load_workload
-from pinn.simulator.workloads.synthetic import PromptGroups, shared_prefix
-from pinn.simulator.workloads.workload import Workload
+from pinn.simulator.workloads.workload import PromptGroups, Workload, shared_prefix
 from pinn.simulator.workloads.yaml_spec import check, read_inference_perf, read_mapping
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import given_flags
