@@ -35,10 +35,8 @@ def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
 
     Multiplications are cut at what a lone token takes: its weights, once a step.
     """
-    found = dict.fromkeys(
-        ["weights", "gemm_compute", *(f.part for f in STEP_FEATURES.values() if f.part != "gemm")],
-        0.0,
-    )
+    others = [f.part for f in STEP_FEATURES.values() if f.part != "gemm"]
+    found = dict.fromkeys(["weights", "gemm_compute", *others], 0.0)
     seconds = deployment_features(latency.deployment, _sums(run)) * latency.beta
     one_token = uniform_sums(decode_requests=np.ones(1))
     lone = deployment_features(latency.deployment, one_token)[0] * latency.beta
@@ -273,7 +271,6 @@ def _choice(picked: Picked, brief: Brief) -> Choice:
     chance, safe = _verdict(picked, together, brief)
     rate = replace(rate, seeds_per_s=[rate.per_s, *_other_seeds(trials, rate.per_s, brief)])
     gpus = sized.replicas * candidate.gpus
-    at_rate = trials.point(picked.run, share)
     output_per_s = sized.replicas * share * float(brief.workload.output_tokens.mean())
     cost = brief.price_per_hour(candidate.deployment.gpu.name, gpus)
     deployment = candidate.deployment
@@ -291,7 +288,7 @@ def _choice(picked: Picked, brief: Brief) -> Choice:
         highest_rate=rate,
         fleet_rate=together,
         utilization=None if asked is None else asked / together.per_s,
-        at_rate=at_rate,
+        at_rate=trials.point(picked.run, share),
         cost_per_hour=cost,
         cost_per_million_output_tokens=None if cost is None else cost / output_per_s / 3600 * 1e6,
         limited_by=_limited_by(candidate, beyond, brief),
@@ -313,9 +310,7 @@ def _choice(picked: Picked, brief: Brief) -> Choice:
     )
 
 
-def _verdict(
-    picked: Picked, together: HighestRate, brief: Brief
-) -> tuple[float | None, bool | None]:
+def _verdict(picked: Picked, fleet: HighestRate, brief: Brief) -> tuple[float | None, bool | None]:
     """The chance that the fleet holds the limits, and whether it does at the interval's bad end.
 
     None where there is no rate or no interval, and where the load is over before servers are full.
@@ -324,7 +319,7 @@ def _verdict(
     if interval is None or brief.rate_per_s is None or sized.is_burst:
         return None, None
     chance, holds = sizing.chance_to_hold(sized, picked.trials, interval, brief)
-    bad_end = together.interval_per_s[0] if together.interval_per_s else 0.0
+    bad_end = fleet.interval_per_s[0] if fleet.interval_per_s else 0.0
     return chance, holds and bad_end >= brief.rate_per_s
 
 

@@ -247,16 +247,14 @@ def _quick_rate(trials: sizing.Trials, best: float, near: float) -> float:
         if trials.excess(near) > 1:
             return 0.0
         # Of those that do, how far they stay behind does not matter.
-        return max(_highest(trials, best, stride=1 + _MARGIN, enough=best), near)
+        return max(_highest(trials, best, stride=1 + _MARGIN, best=best), near)
     most, guess = _guesses(trials.candidate, trials.load.workload, trials.limits)
     # So few requests may all run at once, at whatever rate.
     return min(_highest(trials, guess), _MOST_GUESSED * most)
 
 
-def _highest(
-    trials: sizing.Trials, guess: float, stride: float = 1.25, enough: float = 0.0
-) -> float:
-    return sizing.highest_rate(trials.excess, guess, stride=stride, width=_WIDTH, enough=enough)[0]
+def _highest(trials: sizing.Trials, guess: float, stride: float = 1.25, best: float = 0.0) -> float:
+    return sizing.highest_rate(trials.excess, guess, stride=stride, width=_WIDTH, enough=best)[0]
 
 
 def _ladder(trials: sizing.Trials, brief: Brief) -> list[Point]:
@@ -264,12 +262,10 @@ def _ladder(trials: sizing.Trials, brief: Brief) -> list[Point]:
     return [trials.point(trials.run(share * most), share * most) for share in _LADDER]
 
 
-def _guesses(
-    candidate: Candidate, workload: Workload, limits: Limits | None
-) -> tuple[float, float]:
+def _guesses(candidate: Candidate, load: Workload, limits: Limits | None) -> tuple[float, float]:
     if not isinstance(candidate, PoolsCandidate):
-        return guessed_rates_per_s(workload, candidate.latency, candidate.engine, limits)
-    first, rest = halves(workload)
+        return guessed_rates_per_s(load, candidate.latency, candidate.engine, limits)
+    first, rest = halves(load)
     prompts, _ = guessed_rates_per_s(first, candidate.prompt_latency, candidate.engine, None)
     answers = guessed_rates_per_s(rest, candidate.latency, candidate.engine, limits)
     prompts *= candidate.prefill_servers
@@ -374,15 +370,15 @@ def make_plan(
 
 
 def _run(
-    workers: Workers,
-    work: Callable[[_Kind], _Found],
+    pool: Workers,
+    do: Callable[[_Kind], _Found],
     tasks: Sequence[_Kind],
-    progress: Progress,
+    tell: Progress,
     verb: str,
 ) -> Iterator[tuple[int, _Found]]:
     begin = time.monotonic()
-    for done, (i, result) in enumerate(workers.run(work, tasks), 1):
-        progress(f"{verb} {done} of {len(tasks)} in {time.monotonic() - begin:.0f} s")
+    for done, (i, result) in enumerate(pool.run(do, tasks), 1):
+        tell(f"{verb} {done} of {len(tasks)} in {time.monotonic() - begin:.0f} s")
         yield i, result
 
 
@@ -460,10 +456,7 @@ def _frontier(scouted: Mapping[int, Scouted]) -> list[FrontierPoint]:
     kept = [found for found in scouted.values() if found.kept]
     series = {found.kept[0][0].label: (found.kept[0][0], found.points) for found in kept}
     points = [
-        (speed, c, p)
-        for c, points in series.values()
-        for p in points
-        if (speed := p.user_tokens_per_s)
+        (speed, c, p) for c, seen in series.values() for p in seen if (speed := p.user_tokens_per_s)
     ]
     points.sort(key=lambda each: (-each[0], -each[2].output_tokens_per_gpu_s))
     frontier, most = [], 0.0

@@ -395,7 +395,7 @@ def step_time_figure(plan: Plan) -> Figure | None:
     figure, axes = new_figure(1.3 + 0.55 * len(choices))
     ax = axes[0, 0]
     for y, choice in enumerate(choices):
-        _stack(ax, y, choice, fills, first=y == 0)
+        _stack(ax, y, choice, fills)
     names = [f"{i}: {short(c.gpu)} x {c.gpus_per_replica}" for i, c in enumerate(choices, 1)]
     ax.set_yticks(range(len(choices)), names, fontsize=10)
     ax.invert_yaxis()
@@ -407,14 +407,12 @@ def step_time_figure(plan: Plan) -> Figure | None:
     return figure
 
 
-def _stack(
-    ax: Axes, y: int, choice: Choice, fills: Mapping[str, tuple[str, str]], first: bool
-) -> None:
+def _stack(ax: Axes, y: int, choice: Choice, fills: Mapping[str, tuple[str, str]]) -> None:
     left = 0.0
     for part, (colour, hatch) in fills.items():
         share = 100 * choice.step_time.get(part, 0.0)
         ax.barh(y, share, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white",
-                linewidth=0.8, label=part.replace("_", " ") if first else None)  # fmt: skip
+                linewidth=0.8, label=part.replace("_", " ") if y == 0 else None)  # fmt: skip
         if share >= 5:
             ax.text(left + share / 2, y, f"{share:.0f}", ha="center", va="center", fontsize=9,
                     path_effects=_OUTLINE)  # fmt: skip

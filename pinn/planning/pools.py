@@ -111,9 +111,9 @@ class PoolsCandidate(candidates.Candidate):
             Pool(
                 one.deployment,
                 misjudge(one.latency),
-                replace(engine, replicas=engine.replicas * servers),
+                replace(engine, replicas=engine.replicas * n),
             )
-            for one, servers in ((self.prefill, self.prefill_servers), (self, self.decode_servers))
+            for one, n in ((self.prefill, self.prefill_servers), (self, self.decode_servers))
         )
         link = Link(default_link(prefill, decode).bytes_per_s, engine.kv_transfer_latency_s)
         found = simulate_pools(prefill, decode, workload, link)

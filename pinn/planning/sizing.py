@@ -509,21 +509,19 @@ def fleet_rate(
     asked, replicas = brief.rate_per_s, sized.replicas
     together, guess = one, replicas * one.per_s
     if replicas > 1:
-        together = _highest_together(sized, trials, guess, asked)
+        together = _highest_of_all(sized, trials, guess, asked)
     if interval is None:
         return together
     ends = []
     for way in (1, -1):
         other = replace(trials, misjudged=interval.at(way), count=0)
         guess = together.per_s * math.exp(-way * interval.bad.step)
-        ends.append(_highest_together(sized, other, guess, asked).per_s)
+        ends.append(_highest_of_all(sized, other, guess, asked).per_s)
         trials.count += other.count
     return replace(together, interval_per_s=(ends[0], ends[1]), level=interval.level)
 
 
-def _highest_together(
-    sized: Sized, trials: Trials, guess: float, asked: float | None
-) -> HighestRate:
+def _highest_of_all(sized: Sized, trials: Trials, guess: float, asked: float | None) -> HighestRate:
     """By bisection; the asked rate is tried where it lies between what holds and what fails."""
     routing = routings(trials.candidate, sized.replicas)[-1]
     excess = partial(trials.excess, replicas=sized.replicas, routing=routing)

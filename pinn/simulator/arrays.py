@@ -25,99 +25,66 @@ from pinn.simulator.state import FIRST_SUM, GROUP, QUEUE, REPLICA, REQUEST, SERV
 
 _INT64 = ir.IntType(64)
 
-#: What does not change during a run.
-_SETTINGS = [
-    ("token_budget", "i8"),
-    ("max_seqs", "i8"),  # rows of a batch
-    ("max_requests", "i8"),  # the flag
-    ("max_model_len", "i8"),
-    ("block_tokens", "i8"),
-    ("blocks", "i8"),  # blocks of one replica that a run can come to use
-    ("cache_blocks", "i8"),  # blocks of one replica
-    ("row", "i8"),  # width of a block-table row
-    ("slots", "i8"),
-    ("long_prefill", "i8"),
-    ("window", "i8"),
-    ("full_groups", "i8"),
-    ("window_groups", "i8"),
-    ("window_blocks", "i8"),
-    ("prefix_caching", "i8"),
-    ("chunked_prefill", "i8"),
-    ("asynchronous", "i8"),
+#: Whole numbers of an engine: what does not change during a run.
+_SETTINGS = (
+    "token_budget", "max_requests", "max_model_len", "block_tokens", "slots", "long_prefill",
+    "window", "full_groups", "window_groups", "window_blocks", "prefix_caching", "chunked_prefill",
+    "asynchronous", "pipeline_parallel_size", "least_loaded", "tensor_parallel", "concurrency",
+    "stages_wait",
+    "max_seqs",  # rows of a batch
+    "blocks",  # blocks of one replica that a run can come to use
+    "cache_blocks",  # blocks of one replica
+    "row",  # width of a block-table row
     # Rules of the scheduler, see ``pinn.engines.recipe``.
-    ("one_batch", "i8"),  # a request is in one batch at a time
-    ("stagger", "i8"),  # schedulings between two decodes of a request; 0 for any
-    ("whole_prompts", "i8"),
-    ("uncached_first", "i8"),
-    ("cuts_lone_prompts", "i8"),
-    ("awaits_preempted", "i8"),
-    ("foresees_ends", "i8"),  # whether SGLang plans by the lengths of outputs
-    ("prefill_first", "i8"),  # prompts in steps of their own
-    ("prompt_budget", "i8"),  # prompt tokens after which such a step takes no further request
-    ("chunk_multiple", "i8"),
-    ("reserves", "i8"),  # requests are admitted with room for their whole output
-    ("poll_interval", "i8"),
-    ("prompt_wait_steps", "i8"),
-    ("prompt_wait_tokens", "i8"),
-    ("waits_for_all", "i8"),  # until every replica has a prompt
-    ("rounds_up", "i8"),  # decodes to the next CUDA graph
-    ("admission_share", "f8"),  # of an output, at first
-    ("drafts", "i8"),  # drafted tokens that a decode brings to be verified
-    ("lookahead", "i8"),  # tokens beyond those for which it holds blocks
-    ("depth", "i8"),  # batches in flight
-    ("pipeline_parallel_size", "i8"),
-    ("least_loaded", "i8"),
-    ("tensor_parallel", "i8"),
-    ("concurrency", "i8"),
-    ("one_process", "i8"),  # engine and API server share it
-    ("stages_wait", "i8"),
-    ("keeps_batches", "i8"),  # for latency models that read them
-    ("role", "i8"),  # of prefill and decode apart, see ``pinn.simulator.state``
-    ("gpu_cache_tokens", "f8"),
-    ("most_reread", "f8"),  # share of the decodes' context
-    ("stage_gap_s", "f8"),
-    ("transfer_latency_s", "f8"),
-    ("transfer_token_s", "f8"),
-    ("source_token_s", "f8"),  # the same on the prefill worker's link
-]
+    "whole_prompts", "uncached_first", "cuts_lone_prompts", "awaits_preempted", "chunk_multiple",
+    "poll_interval", "prompt_wait_steps", "prompt_wait_tokens",
+    "one_batch",  # a request is in one batch at a time
+    "stagger",  # schedulings between two decodes of a request; 0 for any
+    "foresees_ends",  # whether SGLang plans by the lengths of outputs
+    "prefill_first",  # prompts in steps of their own
+    "prompt_budget",  # prompt tokens after which such a step takes no further request
+    "reserves",  # requests are admitted with room for their whole output
+    "waits_for_all",  # until every replica has a prompt
+    "rounds_up",  # decodes to the next CUDA graph
+    "drafts",  # drafted tokens that a decode brings to be verified
+    "lookahead",  # tokens beyond those for which it holds blocks
+    "depth",  # batches in flight
+    "one_process",  # engine and API server share it
+    "keeps_batches",  # for latency models that read them
+    "role",  # of prefill and decode apart, see ``pinn.simulator.state``
+)  # fmt: skip
 
-_SIZES = [
-    ("n_requests", "i8"),
-    ("n_replicas", "i8"),
-    ("n_groups", "i8"),
-    ("n_copies", "i8"),  # of the deployment, behind one load balancer
-    ("n_servers", "i8"),
-    ("n_sources", "i8"),  # prefill workers that keys and values come from
-    ("n_stages", "i8"),
-    ("n_keys", "i8"),  # of all requests together
-    ("n_distinct_keys", "i8"),
-    ("n_block_ids", "i8"),  # blocks and the sentinel of the free list
-    ("n_sums", "i8"),
-    ("n_graphs", "i8"),  # entries of the table of CUDA graphs
-    ("n_guesses", "i8"),  # requests that an admission looks at
-    ("n_chances", "i8"),
-    ("n_columns", "i8"),
-    ("step_rows", "i8"),
-    ("gap_rows", "i8"),
-]
+#: Lengths of its arrays.
+_SIZES = (
+    "n_requests", "n_replicas", "n_groups", "n_servers", "n_stages", "n_distinct_keys", "n_sums",
+    "n_chances", "n_columns", "step_rows", "gap_rows",
+    "n_copies",  # of the deployment, behind one load balancer
+    "n_sources",  # prefill workers that keys and values come from
+    "n_keys",  # of all requests together
+    "n_block_ids",  # blocks and the sentinel of the free list
+    "n_graphs",  # entries of the table of CUDA graphs
+    "n_guesses",  # requests that an admission looks at
+)  # fmt: skip
 
-_COUNTERS = [
-    ("next", "i8"),  # request that is sent next
-    ("sent", "i8"),  # requests whose clients wait, under a concurrency limit
-    ("open_stage", "i8"),
-    ("unresolved", "i8"),  # requests of the open stage that have not ended
-    ("round_robin", "i8"),
-    ("endings", "i8"),  # entries of the two heaps
-    ("deadlines", "i8"),
-    ("n_steps", "i8"),  # filled rows of the record buffers
-    ("n_gaps", "i8"),
-    ("progress", "i8"),  # tokens generated and requests ended
-    ("leaving", "i8"),  # requests that go over to the other pool
-    ("opened_s", "f8"),
-    ("stage_end_s", "f8"),
-    ("publish_s", "f8"),
-    ("bad_step_s", "f8"),
-]
+#: What changes.
+_COUNTERS = (
+    "open_stage", "round_robin", "endings", "deadlines",  # the latter entries of two heaps
+    "next",  # request that is sent next
+    "sent",  # requests whose clients wait, under a concurrency limit
+    "unresolved",  # requests of the open stage that have not ended
+    "n_steps", "n_gaps",  # filled rows of the record buffers
+    "progress",  # tokens generated and requests ended
+    "leaving",  # requests that go over to the other pool
+)  # fmt: skip
+
+#: Fractions and moments, settings first.
+_REALS = (
+    "gpu_cache_tokens", "stage_gap_s", "transfer_latency_s", "transfer_token_s",
+    "source_token_s",  # the same on the prefill worker's link
+    "admission_share",  # of an output, at first
+    "most_reread",  # share of the decodes' context
+    "opened_s", "stage_end_s", "publish_s", "bad_step_s",
+)  # fmt: skip
 
 #: Arrays of an engine by name. ``ARRAYS`` has their shapes: an annotation would say nothing, and
 #: to check one jaxtyping writes out the whole type of a record, three times a simulation's work.
@@ -134,9 +101,7 @@ ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "stage_starts_s": (np.float64, ("n_stages",)),
     "stage_sizes": (np.int64, ("n_stages",)),
     "keys": (np.int32, ("n_keys",)),  # block keys of every request, one after the other
-    "running": (np.int64, ("n_replicas", "max_seqs")),
-    "new": (np.int64, ("n_replicas", "max_seqs")),
-    "preempted": (np.int64, ("n_replicas", "max_seqs")),
+    **dict.fromkeys(("running", "new", "preempted"), (np.int64, ("n_replicas", "max_seqs"))),
     "table": (np.int32, ("n_replicas", "slots", "row")),
     "slot_stack": (np.int32, ("n_replicas", "slots")),
     "next_free": (np.int32, ("n_replicas", "n_block_ids")),
@@ -171,7 +136,12 @@ ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "gap_tokens": (np.int64, ("gap_rows",)),  # that come together at the end of each of them
 }
 
-ENGINE = np.dtype([*_SETTINGS, *_SIZES, *_COUNTERS, ("address", "i8", (len(ARRAYS),))], align=True)
+_WHOLE = (*_SETTINGS, *_SIZES, *_COUNTERS)
+ENGINE = np.dtype(
+    [*((name, "i8") for name in _WHOLE), *((name, "f8") for name in _REALS),
+     ("address", "i8", (len(ARRAYS),))],
+    align=True,
+)  # fmt: skip
 
 
 @cache

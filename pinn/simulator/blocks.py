@@ -97,10 +97,8 @@ def take_block(engine, replica):
 
 def unlink_block(engine, replica, block):
     """``FreeKVCacheBlockQueue.remove``."""
-    after, before = (
-        arrays.next_free(engine, replica, block),
-        arrays.previous_free(engine, replica, block),
-    )
+    after = arrays.next_free(engine, replica, block)
+    before = arrays.previous_free(engine, replica, block)
     arrays.next_free(engine, replica)[before] = after
     arrays.previous_free(engine, replica)[after] = before
     arrays.replicas(engine, replica).free_blocks -= 1
@@ -169,13 +167,10 @@ def cached_blocks(engine, replica, r):
     if not engine.prefix_caching:
         return 0
     longest = (request.prompt + request.generated - 1) // engine.block_tokens
-    hits = 0
-    while (
-        hits < longest
-        and arrays.holder(engine, replica, arrays.keys(engine, request.first_key + hits)) != 0
-    ):
-        hits += 1
-    return hits
+    for hits in range(longest):
+        if arrays.holder(engine, replica, arrays.keys(engine, request.first_key + hits)) == 0:
+            return hits
+    return longest
 
 
 def grow(engine, replica, r, tokens):
@@ -364,8 +359,7 @@ def round_up_decodes(engine, replica):
     state.padding = 0
     if sums[0] > 0 or sums[1] == 0:
         return
-    decodes = int(sums[1])
-    added = arrays.graph_size(engine, decodes) - decodes
+    added = arrays.graph_size(engine, int(sums[1])) - int(sums[1])
     state.padding = added
     sums[1] += added
     sums[3] += added

@@ -119,11 +119,9 @@ def _waits_for_tokens(engine, group):
     if not _has_prompt(engine, replica) or arrays.replicas(engine, replica).running == 0:
         return False
     few = _step_tokens(engine, replica) < engine.prompt_wait_tokens
-    if few and state.waited < engine.prompt_wait_steps:
-        state.waited += 1
-        return True
-    state.waited = 0
-    return False
+    waits = few and state.waited < engine.prompt_wait_steps
+    state.waited = state.waited + 1 if waits else 0
+    return waits
 
 
 def _waits_for_all(engine, group):
@@ -134,14 +132,10 @@ def _waits_for_all(engine, group):
     for replica in replicas:
         prompts += _has_prompt(engine, replica)
         decodes += arrays.replicas(engine, replica).running > 0
-    if prompts == len(replicas):
-        state.waited = 0
-        return False
-    state.waited += 1
-    if state.waited >= engine.prompt_wait_steps or decodes < len(replicas):
-        state.waited = 0
-        return False
-    return True
+    may_wait = prompts < len(replicas) and decodes == len(replicas)
+    waits = may_wait and state.waited + 1 < engine.prompt_wait_steps
+    state.waited = state.waited + 1 if waits else 0
+    return waits
 
 
 def _has_prompt(engine, replica):
@@ -301,10 +295,8 @@ def _route(engine, moment):
         engine.publish_s = (np.floor(moment / PUBLISH_INTERVAL_S) + 1) * PUBLISH_INTERVAL_S
     best, least = 0, 1 << 60
     for replica in range(engine.n_replicas):
-        score = (
-            4 * arrays.replicas(engine, replica).seen_waiting
-            + arrays.replicas(engine, replica).seen_running
-        )
+        state = arrays.replicas(engine, replica)
+        score = 4 * state.seen_waiting + state.seen_running
         if score < least:
             best, least = replica, score
     arrays.replicas(engine, best).seen_waiting += 1
@@ -411,9 +403,7 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
         request.in_flight -= 1
         stale = request.stale > 0
         request.stale -= stale
-        if sampled == 0:
-            continue
-        if request.status == TIMED_OUT or request.status == FINISHED:
+        if sampled == 0 or request.status == TIMED_OUT or request.status == FINISHED:
             continue
         if engine.prefill_first and request.status == PREEMPTED:
             # SGLang drops the tokens of a request that it has retracted.

@@ -96,21 +96,13 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
             (as ``check_enough_kv_cache_memory``), with the numbers.
     """
     recipe = deployment.recipe
-    groups = _layout(
-        deployment.model,
-        recipe.tensor_parallel_size,
-        recipe.pipeline_parallel_size,
-        recipe.block_tokens,
-        deployment.kv_cache_precision.bytes_per_weight,
-        deployment.serving.engine == VLLM,
-        recipe.scheduler.group_padding,
-    )
-    layout = _with_draft(groups, deployment)
-    if engine.num_gpu_blocks_override is not None:
-        total = engine.num_gpu_blocks_override
-    else:
-        fitting = kv_cache_bytes(deployment, engine) // layout.block_bytes
-        total = int(min(fitting, MOST_BLOCKS))
+    ranks = (recipe.tensor_parallel_size, recipe.pipeline_parallel_size)
+    sizes = (recipe.block_tokens, deployment.kv_cache_precision.bytes_per_weight)
+    rules = (deployment.serving.engine == VLLM, recipe.scheduler.group_padding)
+    layout = _with_draft(_layout(deployment.model, *ranks, *sizes, *rules), deployment)
+    total = engine.num_gpu_blocks_override
+    if total is None:
+        total = int(min(kv_cache_bytes(deployment, engine) // layout.block_bytes, MOST_BLOCKS))
     sized = replace(layout, blocks=max(total - 1, 0))
     _check_longest_request(deployment, sized)
     return sized
@@ -190,11 +182,8 @@ def _state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
 def gpu_weight_bytes(deployment: Deployment) -> float:
     """Weights on one GPU, less those offloaded to the host."""
     recipe = deployment.recipe
-    sizes = (
-        recipe.tensor_parallel_size,
-        recipe.expert_parallel_size,
-        recipe.expert_tensor_parallel_size,
-    )
+    of_experts = (recipe.expert_parallel_size, recipe.expert_tensor_parallel_size)
+    sizes = (recipe.tensor_parallel_size, *of_experts)
     total = _model_weight_bytes(deployment.model, *sizes) / recipe.pipeline_parallel_size
     total = max(total - deployment.serving.cpu_offload_gb * GIB, 0.0)
     draft = deployment.draft
@@ -257,7 +246,7 @@ def _layout(
     tp: int,
     pp: int,
     size: int,
-    element_bytes: float,
+    item_bytes: float,
     in_blocks: bool,
     most: float,
 ) -> KvLayout:
@@ -266,7 +255,7 @@ def _layout(
     Layers of both kinds are cut into groups of as many layers as the rarer kind has, or as the
     commoner one where it has fewer than ``most`` times as many; the groups share one pool.
     """
-    kept = [(g, layer_kv_bytes(g, tp, element_bytes)) for g in model.layer_groups]
+    kept = [(g, layer_kv_bytes(g, tp, item_bytes)) for g in model.layer_groups]
     groups = [g for g, kv_bytes in kept if kv_bytes]
     states = sum(count for count, _ in _state_layers(model)) if in_blocks else 0
     if not groups:

@@ -132,15 +132,11 @@ def _schedule_waiting(engine, replica):
     while r >= 0 and state.tokens < engine.token_budget and state.running < engine.max_seqs:
         request = arrays.requests(engine, r)
         after = request.after
-        if request.stale > 0:
+        if request.stale > 0 or (request.status == LOADING and request.ready_s > state.now_s):
             r = after
             continue
         if request.status == LOADING:
-            if request.ready_s <= state.now_s:
-                _finish_loading(engine, replica, r)
-            else:
-                r = after
-                continue
+            _finish_loading(engine, replica, r)
         enough, loads = _start(engine, replica, r)
         if loads and request.ready_s <= state.now_s:  # over a link that takes no time
             _finish_loading(engine, replica, r)

@@ -145,14 +145,12 @@ def simulate(
     return finished_run(workload, state, read_records(state, latency), recorded)
 
 
-def finished_run(
-    workload: Workload, state: Engine, requests: RequestRecords, recorded: Recorded
-) -> Run:
+def finished_run(workload: Workload, state: Engine, records: RequestRecords, kept: Recorded) -> Run:
     """A run from its parts."""
     blocks, replicas, groups = (
         int(state.record[name][0]) for name in ("cache_blocks", "n_replicas", "n_groups")
     )
-    return Run(workload, requests, *recorded, blocks, replicas, groups)
+    return Run(workload, records, *kept, blocks, replicas, groups)
 
 
 def run_engines(
@@ -181,9 +179,8 @@ def run_engines(
         kinds = ", ".join(type(each).__name__ for each in latencies)
         raise PinnError(f"only a LinearLatency runs compiled, got {kinds}")
     states = [engine.handle for engine in engines]
-    models = [
-        each.compile(bool(state.prefill_first)) for each, state in zip(linear, states, strict=True)
-    ]
+    pairs = zip(linear, states, strict=True)
+    models = [each.compile(bool(state.prefill_first)) for each, state in pairs]
     return _collect(loop, states, [each.arrays for each in engines], models, hopeless)
 
 
@@ -295,9 +292,8 @@ Figures = dict[str, float]
 
 def scaled(latency: LinearLatency, step: float, request: float) -> LinearLatency:
     """Every step time and every time of a request outside the steps, changed by log factors."""
-    return replace(
-        latency, beta=latency.beta * math.exp(step), alpha=latency.alpha * math.exp(request)
-    )
+    beta, alpha = latency.beta * math.exp(step), latency.alpha * math.exp(request)
+    return replace(latency, beta=beta, alpha=alpha)
 
 
 def end_figures(
@@ -331,11 +327,8 @@ def figure_ends(
         ttft_half: Log half-width of TTFT below saturation.
     """
     found = {name: ends(value[name], fast[name], slow[name]) for name in value}
-    low, high = found["ttft"]
-    wider = (
-        min(low, value["ttft"] * math.exp(-ttft_half)),
-        max(high, value["ttft"] * math.exp(ttft_half)),
-    )
+    (low, high), ttft = found["ttft"], value["ttft"]
+    wider = min(low, ttft * math.exp(-ttft_half)), max(high, ttft * math.exp(ttft_half))
     # Where TTFT has no upper end, neither has E2E; its own is infinite already.
     beyond = wider[1] - high if math.isfinite(high) else 0.0
     shortest, longest = found["e2e"]

@@ -4,7 +4,11 @@ A run is resumable: everything lives here, so the loop may return when a record 
 and go on after it was emptied.
 """
 
+from dataclasses import fields
+
 import numpy as np
+
+from pinn.physics.batch_sums import BatchSums
 
 #: Life of a request, after ``vllm/v1/request.py: RequestStatus``.
 UNSENT, SENT, WAITING, LOADING, PREEMPTED, RUNNING, FINISHED, TIMED_OUT, REJECTED = range(9)
@@ -140,17 +144,7 @@ GROUP = np.dtype(
     align=True,
 )
 
-SUMS = (
-    "prefill_requests",
-    "decode_requests",
-    "prefill_tokens",
-    "decode_context",
-    "prefill_cached",
-    "prefill_pairs",
-    "windowed_decode_context",
-    "windowed_prefill_cached",
-    "windowed_prefill_pairs",
-)
+SUMS = tuple(f.name for f in fields(BatchSums))
 
 #: Beside ``SUMS``: over the prefill chunks, new tokens x (whole prompt + half the new tokens), the
 #: reach of prefill attention as the Go simulator counts it.

@@ -22,7 +22,7 @@ from pinn.physics.costs import COST_NAMES, model_costs
 from pinn.physics.request import RequestState
 from pinn.planning import candidates, sizing
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.memory import memory_fit
+from pinn.simulator.memory import max_model_len, memory_fit
 from pinn.specs.flags import flags_of
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import VLLM, ServingSpec
@@ -145,7 +145,7 @@ def _entry(latency: LinearLatency) -> dict[str, Any]:
         "window": deployment.model.window_tokens,
         "budget": recipe.token_budget,
         "max_requests": recipe.max_requests,
-        "max_model_len": deployment.serving.max_model_len or deployment.model.max_position,
+        "max_model_len": max_model_len(deployment),
         "kv_tokens": memory_fit(deployment).kv_tokens,
         "costs": {name: float(getattr(costs, name)[0]) for name in COST_NAMES},
         "beta": latency.beta.tolist(),
@@ -158,12 +158,11 @@ def first_token_s(latency: LinearLatency) -> dict[str, float]:
     """What happens to a request's first token outside the steps: linear in prompt and step time."""
 
     def seconds(prompt_tokens: float, step_time_s: float) -> float:
-        deployment, recipe = latency.deployment, latency.deployment.recipe
+        recipe = latency.deployment.recipe
         known = {
             "prompt_tokens": prompt_tokens,
             "step_time_s": step_time_s,
-            "prompt_share": prompt_tokens
-            / (deployment.serving.max_model_len or deployment.model.max_position),
+            "prompt_share": prompt_tokens / max_model_len(latency.deployment),
             "inverse_tensor_parallel": 1 / recipe.tensor_parallel_size,
             "prefix_caching": float(recipe.prefix_caching),
             "chunked_prefill": float(recipe.chunked_prefill),

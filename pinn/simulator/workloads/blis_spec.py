@@ -255,7 +255,7 @@ def read_blis_spec(
         faster = rate_per_s / (spec.aggregate_rate or rate_per_s)
         count = None if spec.num_requests is None else max(round(spec.num_requests * faster), 1)
         spec = spec.model_copy(update={"aggregate_rate": rate_per_s, "num_requests": count})
-    return _merged(_open_clients(spec, path, faster, rng), spec, path)
+    return _merged(_clients(spec, path, faster, rng), spec, path)
 
 
 def _check_served(values: Any, where: str) -> None:
@@ -311,9 +311,7 @@ def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
     return [float(rate) for rate in rates]
 
 
-def _open_clients(
-    spec: _Spec, path: Path, faster: float, rng: np.random.Generator
-) -> list[Requests]:
+def _clients(spec: _Spec, path: Path, faster: float, rng: np.random.Generator) -> list[Requests]:
     """Clients whose shares of the rate make the whole; rates of windows are ``faster``."""
     groups = sorted({client.prefix_group for client in spec.clients})
     parts = []

@@ -121,6 +121,9 @@ class Workload:
     def _fault(self, text: str) -> PinnError:
         return PinnError(f"workload {self.name}: {text}")
 
+    def _check_size(self, value: float, most: float, what: str, remedy: str) -> None:
+        documents.check_size(value, most, f"workload {self.name}: {what}", remedy)
+
     def _check_values(self) -> None:
         for name, (_, least, most) in COLUMNS.items():
             column = getattr(self, name)
@@ -128,18 +131,11 @@ class Workload:
             if len(bad):
                 given = f"{name} of request {bad[0]} is {column[bad[0]]}"
                 raise self._fault(f"{given}; it must be at least {least}")
-            documents.check_size(
-                float(column.max()), most, f"workload {self.name}: {name}", "shorten it"
-            )
-        documents.check_size(
-            len(self), documents.MOST_REQUESTS, f"workload {self.name}: requests", "send fewer"
-        )
-        documents.check_size(
-            float(self.output_tokens.sum()),
-            documents.MOST_OUTPUT_TOKENS,
-            f"workload {self.name}: output tokens of all requests",
-            "send fewer requests, or shorter ones",
-        )
+            self._check_size(float(column.max()), most, name, "shorten it")
+        self._check_size(len(self), documents.MOST_REQUESTS, "requests", "send fewer")
+        tokens, remedy = float(self.output_tokens.sum()), "send fewer requests, or shorter ones"
+        most = documents.MOST_OUTPUT_TOKENS
+        self._check_size(tokens, most, "output tokens of all requests", remedy)
         bad = np.flatnonzero(~(self.timeout_s > 0))
         if len(bad):
             raise self._fault(
@@ -298,12 +294,9 @@ class PromptGroups:
                 f"shared and further tokens of a prompt must be 0 or more, got {' and '.join(got)}"
             )
         # Not its length, which Python limits before this does.
-        different = self.groups * self.prompts_per_group
+        count = self.groups * self.prompts_per_group
         documents.check_size(
-            different,
-            documents.MOST_REQUESTS,
-            "different prompts",
-            "lower groups x prompts_per_group",
+            count, documents.MOST_REQUESTS, "different prompts", "lower groups x prompts_per_group"
         )
 
 
