@@ -13,6 +13,7 @@ import select
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,15 @@ def written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else f"{value!r:.60}"
 
 
+def misfit(where: str, rule: str, value: Any) -> PinnError:
+    """An error for a value that is not what it must be.
+
+    >>> print(misfit("load.yaml: requests", "be a number", "many"))
+    load.yaml: requests must be a number, got 'many'
+    """
+    return PinnError(f"{where} must {rule}, got {written(value)}")
+
+
 def is_finite(value: Any) -> bool:
     """Whether a value of JSON or YAML is a number that float64 holds; truth values are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -140,14 +150,9 @@ def read_text(path: Path, most_bytes: int, kind: str) -> str:
                 content = file.read(most_bytes + 1)
         check_size(len(content), most_bytes, f"{path}: bytes", "give a smaller file")
         return content.decode("utf-8-sig")
-    except OSError as error:
-        raise PinnError(
-            f"{path}: cannot be read ({error.strerror or error}): give a readable {kind} file"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise PinnError(
-            f"{path}: cannot be read (it is no UTF-8 text): give a readable {kind} file"
-        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror or error) if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise PinnError(f"{path}: cannot be read ({why}): give a readable {kind} file") from error
 
 
 def _from_pipe(path: Path, most_bytes: int) -> bytes:
@@ -202,9 +207,8 @@ def parse_json(text: str, where: str) -> Any:
     try:
         tree = json.loads(text, object_pairs_hook=mapping)
     except json.JSONDecodeError as error:
-        raise PinnError(
-            f"{where}, line {error.lineno}: malformed JSON ({error.msg}): correct the file"
-        ) from error
+        place = f"{where}, line {error.lineno}"
+        raise PinnError(f"{place}: malformed JSON ({error.msg}): correct the file") from error
     except RecursionError as error:
         raise _too_deep(where) from error
     except PinnError:
@@ -236,18 +240,13 @@ def _check_depth(tree: Any, where: str) -> None:
         depth += 1
         if depth > MOST_DEPTH:
             raise _too_deep(where)
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
+        inside = [outer.values() if isinstance(outer, dict) else outer for outer in level]
+        level = [each for each in chain.from_iterable(inside) if isinstance(each, dict | list)]
 
 
 def _too_deep(where: str) -> PinnError:
-    return PinnError(
-        f"{where}: lists and mappings are nested deeper than {MOST_DEPTH} levels: flatten the file"
-    )
+    fault = f"lists and mappings are nested deeper than {MOST_DEPTH} levels"
+    return PinnError(f"{where}: {fault}: flatten the file")
 
 
 def read_yaml(path: Path) -> Any:
@@ -307,11 +306,11 @@ def _check_events(text: str, where: str) -> None:
     total = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.NodeEvent):
-            if inside and inside[-1].keys is not None:
-                _note_key(inside[-1], event, where)
+            if inside and (keys := inside[-1].keys) is not None:
+                _note_key(inside[-1], keys, event, where)
             is_alias = isinstance(event, yaml.AliasEvent)
             total += sizes.get(event.anchor or "", 1) if is_alias else 1
-            if isinstance(event, yaml.AliasEvent) and any(o.anchor == event.anchor for o in inside):
+            if is_alias and any(each.anchor == event.anchor for each in inside):
                 raise PinnError(f"{where}: the alias *{event.anchor} contains itself: write it out")
         if isinstance(event, yaml.CollectionStartEvent):
             is_mapping = isinstance(event, yaml.MappingStartEvent)
@@ -325,17 +324,16 @@ def _check_events(text: str, where: str) -> None:
         check_size(total, MOST_YAML_VALUES, f"{where}: values", "split it, or use CSV")
 
 
-def _note_key(mapping: _Open, event: Any, where: str) -> None:
+def _note_key(mapping: _Open, keys: set[Any], event: Any, where: str) -> None:
     """Remember a scalar key of an open mapping; ``<<`` may merge several mappings."""
     mapping.is_key, was_key = not mapping.is_key, mapping.is_key
     if not was_key or not isinstance(event, yaml.ScalarEvent) or event.value == "<<":
         return
     key = (event.value, event.implicit[0])
-    if mapping.keys is not None and key in mapping.keys:
+    if key in keys:
         line = f", line {event.start_mark.line + 1}" if event.start_mark else ""
         raise PinnError(f"{where}{line}: the key {event.value!r} occurs twice: leave one out")
-    if mapping.keys is not None:
-        mapping.keys.add(key)
+    keys.add(key)
 
 
 # CSV tables of strangers: bounded, no column twice, every row as wide as its header.
@@ -368,19 +366,19 @@ class CsvTable:
             if not cells:
                 continue
             if len(cells) != len(self.names):
-                raise PinnError(
-                    f"{self._path}, line {self._rows.line_num}: {len(cells)} values under "
-                    f"{len(self.names)} columns: correct the row"
-                )
+                fault = f"{len(cells)} values under {len(self.names)} columns"
+                raise PinnError(f"{self._place}: {fault}: correct the row")
             yield self._rows.line_num, cells
 
     def _lines(self) -> Iterator[list[str]]:
         try:
             yield from self._rows
         except csv.Error as error:
-            raise PinnError(
-                f"{self._path}, line {self._rows.line_num}: malformed CSV ({error}): correct it"
-            ) from error
+            raise PinnError(f"{self._place}: malformed CSV ({error}): correct it") from error
+
+    @property
+    def _place(self) -> str:
+        return f"{self._path}, line {self._rows.line_num}"
 
 
 # What is wrong with a foreign file's values, in this project's words and not the checker's.
@@ -389,6 +387,7 @@ _SCHEMA_KINDS = {
     "integer": "a whole number", "number": "a number", "string": "text", "list": "a list",
     "tuple": "a list", "boolean": "true or false", "dictionary": "a mapping",
 }  # fmt: skip
+_KEY_FAULTS = {"missing": "it is missing", "extra_forbidden": "no such key is known"}
 _SAID = re.compile(r"Input should be (?:a valid (?P<kind>\w+)|(?P<other>.*))")
 
 
@@ -409,16 +408,13 @@ def first_fault(error: Any) -> tuple[str, str]:
 
 
 def _fault_words(fault: dict[str, Any]) -> str:
-    if fault["type"] == "missing":
-        return "it is missing"
-    if fault["type"] == "extra_forbidden":
-        return "no such key is known"
+    if fault["type"] in _KEY_FAULTS:
+        return _KEY_FAULTS[fault["type"]]
     said = _SAID.match(fault["msg"])
     if said is None:
         return str(fault["msg"]).removeprefix("Value error, ")
     kind, other = said.groups()
     if kind is None and "than" in other:
         other = f"a number {other}"
-    return (
-        f"expected {_SCHEMA_KINDS.get(kind, kind) if kind else other}, got {fault['input']!r:.60}"
-    )
+    expected = _SCHEMA_KINDS.get(kind, kind) if kind else other
+    return f"expected {expected}, got {fault['input']!r:.60}"

@@ -86,22 +86,19 @@ def find_checkpoint(given: Path | str | None = None) -> Path:
     Raises:
         PinnError: If the one named is not there, or none is found.
     """
-    for named, how in ((given, "--checkpoint"), (os.environ.get(CHECKPOINT_VARIABLE), "")):
+    from_environment = os.environ.get(CHECKPOINT_VARIABLE)
+    for named, how in ((given, "--checkpoint"), (from_environment, CHECKPOINT_VARIABLE)):
         if named:
             path = given_path(named)
             if not path.is_file():
-                raise PinnError(
-                    f"no checkpoint at {path} ({how or CHECKPOINT_VARIABLE}): give the path of "
-                    "one, or train it with 'python train.py'"
-                )
+                remedy = "give the path of one, or train it with 'python train.py'"
+                raise PinnError(f"no checkpoint at {path} ({how}): {remedy}")
             return path
     places = [_CHECKPOINT, *_places(_CHECKPOINT, _CHECKPOINT)]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        raise PinnError(
-            f"no checkpoint found at {', '.join(map(str, places))}: name one with --checkpoint, or "
-            "train it with 'python train.py'"
-        )
+        remedy = "name one with --checkpoint, or train it with 'python train.py'"
+        raise PinnError(f"no checkpoint found at {', '.join(map(str, places))}: {remedy}")
     return found
 
 
@@ -129,10 +126,9 @@ def find_kernels(given: Path | None, checkpoint: Path | None = None) -> Path | N
     """
     if given is not None:
         if not (given / _FILE).is_file():
-            raise PinnError(
-                f"no kernel surrogates at {given}: give a folder with {_FILE}, such as "
-                f"{_NAME}, or fit them with 'python train.py kernels=on'"
-            )
+            remedy = f"give a folder with {_FILE}, such as {_NAME}"
+            fit = "or fit them with 'python train.py kernels=on'"
+            raise PinnError(f"no kernel surrogates at {given}: {remedy}, {fit}")
         return given
     beside = [] if checkpoint is None else [checkpoint.parent / "kernels" / "all"]
     places = [*beside, _NAME, *_places(_NAME, _NAME)]
@@ -250,10 +246,9 @@ class ReadReport:
         if min(self.read, self.accepted, *self.refused.values(), 0) < 0:
             raise PinnError(f"{self.source}: a row count is negative: {self.to_json()}")
         if self.accepted + sum(self.refused.values()) != self.read:
-            raise PinnError(
-                f"{self.source}: {self.read} rows read, but {self.accepted} accepted and "
-                f"{sum(self.refused.values())} refused: the reader lost or doubled rows"
-            )
+            counts = f"{self.accepted} accepted and {sum(self.refused.values())} refused"
+            fault = f"{self.read} rows read, but {counts}"
+            raise PinnError(f"{self.source}: {fault}: the reader lost or doubled rows")
 
     def table(self) -> str:
         """The counts as aligned text, one line a reason.

@@ -137,8 +137,7 @@ def _data_folder(node: ast.Call) -> Iterator[str]:
     if getattr(node.func, "id", "") == _DATA_FOLDER:
         (argument,) = node.args
         if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
-            raise PinnError(
-                f"line {node.lineno} calls {ast.unparse(node)}: write the name of the folder "
-                "there itself, so that results can be told to depend on it"
-            )
+            remedy = "write the name of the folder there itself"
+            why = "so that results can be told to depend on it"
+            raise PinnError(f"line {node.lineno} calls {ast.unparse(node)}: {remedy}, {why}")
         yield argument.value

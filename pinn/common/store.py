@@ -284,13 +284,17 @@ def contents_digest(path: Path) -> str:
         PinnError: If there is neither.
     """
     if path.is_dir():
-        inside = sorted(p for p in path.rglob("*") if p.is_file())
-        return _recipe_digest({str(p.relative_to(path)): contents_digest(p) for p in inside})
+        return _recipe_digest(_contents(path))
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return files.file_sha256(path)
     except OSError as error:
         raise PinnError(f"{path}: cannot be read ({error.strerror}): give a file") from error
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    """Every file inside -> its digest."""
+    inside = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): contents_digest(path) for path in inside}
 
 
 def _numbers(value: Any) -> Any:
@@ -357,10 +361,7 @@ def remembered_value(
 
 
 def remembered_table(
-    function: Callable[..., pd.DataFrame],
-    *arguments: Any,
-    root: Path | None = None,
-    aside: Mapping[str, Any] | None = None,
+    function: Callable[..., pd.DataFrame], *arguments: Any, root: Path | None = None
 ) -> pd.DataFrame:
     """The table that ``function(*arguments)`` gives, without its index.
 
@@ -373,7 +374,7 @@ def remembered_table(
         return pd.read_parquet(path)
     except (OSError, ValueError):
         pass
-    table = function(*arguments, **(aside or {})).reset_index(drop=True)
+    table = function(*arguments).reset_index(drop=True)
     with suppress(OSError):
         files.replace_atomically(path, lambda target: table.to_parquet(target, index=False))
     return table
@@ -432,8 +433,7 @@ def _is_whole(folder: Path, recipe: Recipe) -> bool:
 
 
 def _finish(folder: Path, recipe: Recipe) -> None:
-    inside = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != RECIPE_FILE)
-    digests = {str(p.relative_to(folder)): contents_digest(p) for p in inside}
+    digests = {name: at for name, at in _contents(folder).items() if Path(name).name != RECIPE_FILE}
     with suppress(OSError):
         found = {"recipe": recipe.to_json(), "files_sha256": digests}
         files.write_json_file(folder / RECIPE_FILE, found, indent=1)

@@ -44,9 +44,8 @@ class Workers:
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
-            raise PinnError(
-                f"unknown backend {self.backend!r}: known ones are {', '.join(BACKENDS)}"
-            )
+            known = ", ".join(BACKENDS)
+            raise PinnError(f"unknown backend {self.backend!r}: known ones are {known}")
         if self.count < 1:
             raise PinnError(f"workers: at least 1 is needed, got {self.count}")
 
@@ -194,10 +193,10 @@ def _in_folder(
 ) -> Result:
     """Run one task in a folder: Ray's processes start wherever Ray was started."""
     if not folder.is_dir():
-        raise PinnError(
-            f"Ray's machine {os.uname().nodename} has no folder {folder}, where pinn was started: "
-            "share it between the machines under the same path"
+        fault = (
+            f"Ray's machine {os.uname().nodename} has no folder {folder}, where pinn was started"
         )
+        raise PinnError(f"{fault}: share it between the machines under the same path")
     os.chdir(folder)
     return _one(uses_torch, work, task)
 

@@ -13,20 +13,11 @@ from pinn.engines.recipe import EffectiveRecipe, Origin
 from pinn.engines.recipe_rules import effective_recipe
 from pinn.engines.refusals import refusal_of
 from pinn.errors import PinnError, RefusedError
+from pinn.specs import model as models
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import LinearMixerSpec
-from pinn.specs.model import (
-    Attention,
-    DenseFfnSpec,
-    LatentAttentionSpec,
-    LayerGroup,
-    ModelSpec,
-    MoeFfnSpec,
-    Sampling,
-    WeightPrecisions,
-    overridden,
-)
+from pinn.specs.model import Attention, LatentAttentionSpec, LayerGroup, ModelSpec, Sampling
 from pinn.specs.model_names import find_in_catalog
 from pinn.specs.precision import ACTIVATION_BYTES, Precision, precision
 from pinn.specs.serving import VLLM, ServingSpec
@@ -100,17 +91,15 @@ def _attention_group(target: ModelSpec) -> LayerGroup:
     """The last layers with attention over keys and a network: what drafts beside other mixers."""
     usual = [g for g in target.layer_groups if isinstance(g.attention, Attention) and g.ffn]
     if not usual:
-        raise PinnError(
-            f"{target.name} has no layer of attention and a network that a draft's would be like: "
-            "name a draft model, or draft by n-grams"
-        )
+        fault = "no layer of attention and a network that a draft's would be like"
+        remedy = "name a draft model, or draft by n-grams"
+        raise PinnError(f"{target.name} has {fault}: {remedy}")
     return usual[-1]
 
 
 def prediction_layer(target: ModelSpec) -> ModelSpec:
     """A layer more like the model's last."""
-    last = replace(_attention_group(target), count=1)
-    return _layers(target, last, f"{target.name} MTP")
+    return _layers(target, replace(_attention_group(target), count=1), f"{target.name} MTP")
 
 
 def eagle_layer(target: ModelSpec) -> ModelSpec:
@@ -119,10 +108,10 @@ def eagle_layer(target: ModelSpec) -> ModelSpec:
     assert isinstance(last.attention, Attention)
     attention = replace(last.attention, window_tokens=None)
     ffn = last.ffn
-    if isinstance(ffn, MoeFfnSpec):
-        ffn = DenseFfnSpec(ffn.top_k * ffn.width + ffn.shared_width)
+    if isinstance(ffn, models.MoeFfnSpec):
+        ffn = models.DenseFfnSpec(ffn.top_k * ffn.width + ffn.shared_width)
     layer = _layers(target, LayerGroup(1, attention, ffn), f"{target.name} EAGLE")
-    return replace(layer, precisions=WeightPrecisions())
+    return replace(layer, precisions=models.WeightPrecisions())
 
 
 # What recurrent states change of a recipe: larger blocks in vLLM, and no prefix caching.
@@ -141,59 +130,42 @@ _NOT_MODELLED = "prefixes of states, which vLLM finds at the ends of blocks, are
 _OTHERS = "prefixes of states are not modelled"
 
 
-def with_states(
-    recipe: EffectiveRecipe,
-    model: ModelSpec,
-    kv: Precision,
-    max_model_len: int,
-    version: str | None,
-    gpu: GpuSpec,
-) -> EffectiveRecipe:
+def with_states(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
     """The recipe of a model that has recurrent states; any other's as it is.
+
+    States of vLLM lie in the blocks, of which a model without keys and values has one of the
+    longest context; other engines keep a pool of their own.
 
     Args:
         recipe: By flags and defaults.
-        model: What is served.
-        kv: Format of the KV cache.
-        max_model_len: Longest context; a model without keys and values has one block of it.
-        version: The release of vLLM, whose states lie in the blocks; None for other engines, which
-            keep a pool of their own.
-        gpu: What it runs on.
+        d: What it is of.
     """
-    states = [g.attention for g in model.layer_groups if isinstance(g.attention, LinearMixerSpec)]
+    states = [g.attention for g in d.model.layer_groups if isinstance(g.attention, LinearMixerSpec)]
     if not states:
         return recipe
-    changes: dict[str, object] = {"prefix_caching": False}
     origins = {**recipe.origins, "prefix_caching": Origin(recipes.ASSUMED, _OTHERS)}
-    if version is not None:
-        found = recipes.engine_default(VLLM, "state_prefix_caching", version, gpu)
-        origins["prefix_caching"] = (
-            Origin(recipes.ASSUMED, _NOT_MODELLED + found.source)
-            if found.value == "yes"
-            else Origin(recipes.DEFAULT, found.source)
-        )
-        aligned = recipes.engine_default(VLLM, "latent_state_block", version, gpu)
-        changes["block_tokens"] = _block_tokens(
-            recipe, model, states[0], kv, max_model_len, int(aligned.value)
-        )
-        origins["block_tokens"] = Origin(recipes.DESIGN, aligned.source)
-    return replace(recipe, **changes, origins=origins)  # type: ignore[arg-type]
+    if d.serving.engine != VLLM:
+        return replace(recipe, prefix_caching=False, origins=origins)
+    version = recipes.served_release(VLLM, d.serving.engine_version)
+    found = recipes.engine_default(VLLM, "state_prefix_caching", version, d.gpu)
+    finds = found.value == "yes"
+    kind, said = (recipes.ASSUMED, _NOT_MODELLED) if finds else (recipes.DEFAULT, "")
+    origins["prefix_caching"] = Origin(kind, said + found.source)
+    aligned = recipes.engine_default(VLLM, "latent_state_block", version, d.gpu)
+    origins["block_tokens"] = Origin(recipes.DESIGN, aligned.source)
+    block = _block_tokens(recipe, d, states[0], int(aligned.value))
+    return replace(recipe, prefix_caching=False, block_tokens=block, origins=origins)
 
 
 def _block_tokens(
-    recipe: EffectiveRecipe,
-    model: ModelSpec,
-    state: LinearMixerSpec,
-    kv: Precision,
-    max_model_len: int,
-    latent_tokens: int,
+    recipe: EffectiveRecipe, d: Deployment, state: LinearMixerSpec, latent_tokens: int
 ) -> int:
-    attention = [g.attention for g in model.layer_groups if isinstance(g.attention, Attention)]
+    attention = [g.attention for g in d.model.layer_groups if isinstance(g.attention, Attention)]
     if not attention:
-        return max_model_len
+        return d.longest_context
     tp, mixer = recipe.tensor_parallel_size, attention[0]
     step = latent_tokens if isinstance(mixer, LatentAttentionSpec) else KERNEL_TOKENS
-    token_bytes = cached_width(mixer, tp) * kv.bytes_per_weight
+    token_bytes = cached_width(mixer, tp) * d.kv_precision(recipe).bytes_per_weight
     steps = -(-state.state_bytes(tp) // (step * token_bytes))
     return max(recipe.block_tokens, min(int(steps) * step, documents.MOST_MODEL_SIZE))
 
@@ -237,9 +209,12 @@ class Deployment:
         engine = self.serving.engine
         version = recipes.served_release(engine, self.serving.engine_version)
         found = kernel_choice.with_release_kernels(found, self.model, self.gpu, engine, version)
-        longest = self.serving.max_model_len or self.model.max_position
-        kv, is_vllm = self.kv_precision(found), engine == VLLM
-        return with_states(found, self.model, kv, longest, version if is_vllm else None, self.gpu)
+        return with_states(found, self)
+
+    @property
+    def longest_context(self) -> int:
+        """Tokens of the longest context that is served."""
+        return self.serving.max_model_len or self.model.max_position
 
     @cached_property
     def draft(self) -> Draft | None:
@@ -251,16 +226,12 @@ class Deployment:
         asked = self.serving.enable_expert_parallel or self.recipe.expert_parallel_size > 1
         if asked and self.model.moe is None:
             # vllm/config/model.py: _verify_with_expert_parallelism
-            raise PinnError(
-                f"--enable-expert-parallel needs a model with experts and {self.model.name} has "
-                "none: leave it out, as vLLM would refuse it"
-            )
-        documents.check_size(
-            self.serving.data_parallel_size,
-            documents.MOST_REPLICAS,
-            "--data-parallel-size",
-            "predict one replica with its share of the load",
-        )
+            fault = f"needs a model with experts and {self.model.name} has none"
+            remedy = "leave it out, as vLLM would refuse it"
+            raise PinnError(f"--enable-expert-parallel {fault}: {remedy}")
+        replicas, most = self.serving.data_parallel_size, documents.MOST_REPLICAS
+        remedy = "predict one replica with its share of the load"
+        documents.check_size(replicas, most, "--data-parallel-size", remedy)
         capability = self.gpu.compute_capability
         mxfp8 = self.model.moe is not None and self.model.precisions.experts.name == "mxfp4_mxfp8"
         if mxfp8 and not 10 <= capability < 11:
@@ -269,18 +240,15 @@ class Deployment:
                 f"{self.gpu.name} has compute capability {capability}, kernels for mxfp4_mxfp8 "
                 "need 10.x: serve the model as mxfp4, as vLLM does there whatever it is asked for"
             )
-        if self.serving.pipeline_parallel_size > self.model.layers:
-            raise PinnError(
-                f"--pipeline-parallel-size {self.serving.pipeline_parallel_size} exceeds the "
-                f"{self.model.layers} layers of {self.model.name}"
-            )
+        stages, layers = self.serving.pipeline_parallel_size, self.model.layers
+        if stages > layers:
+            fault = f"{stages} exceeds the {layers} layers of {self.model.name}"
+            raise PinnError(f"--pipeline-parallel-size {fault}")
         fewest = min((g.attention.heads for g in self.model.layer_groups if g.attention), default=0)
         tp = self.recipe.tensor_parallel_size
         if 0 < fewest < tp:
-            raise PinnError(
-                f"{tp} GPUs for tensor parallelism exceed the {fewest} "
-                f"attention heads of {self.model.name}, and no head is cut: use fewer"
-            )
+            fault = f"exceed the {fewest} attention heads of {self.model.name}, and no head is cut"
+            raise PinnError(f"{tp} GPUs for tensor parallelism {fault}: use fewer")
         found = None if self.force else refusal_of(self)
         if found is not None:
             raise RefusedError(found.text)
@@ -354,4 +322,4 @@ class Deployment:
         """How tokens are drawn: as the flags say, else as the model does."""
         flags = self.serving
         base = self.model.sampling if flags.generation_config == "auto" else Sampling()
-        return overridden(base, flags.override_generation_config)
+        return models.overridden(base, flags.override_generation_config)

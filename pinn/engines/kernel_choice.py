@@ -112,10 +112,9 @@ def named_kernels(name: str) -> str:
     """
     found = NAMES.get(name.lower())
     if found is None:
-        raise PinnError(
-            f"--moe-backend {name!r} is none of {', '.join(sorted(NAMES))}: give one of them or "
-            "leave it out"
-        )
+        known = ", ".join(sorted(NAMES))
+        remedy = "give one of them or leave it out"
+        raise PinnError(f"--moe-backend {name!r} is none of {known}: {remedy}")
     return found
 
 

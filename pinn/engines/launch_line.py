@@ -60,8 +60,7 @@ def known_flags(engine: str) -> dict[str, Known]:
 
 def unknown_flag(engine: str, name: str) -> PinnError:
     """An error that names the nearest flag."""
-    names = sorted(known_flags(engine))
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, sorted(known_flags(engine)), n=1, cutoff=0.5)
     meant = f": did you mean {close[0]}?" if close else ": leave it out"
     return PinnError(f"{name} is no flag of {engine} that is known here{meant}")
 
@@ -175,9 +174,8 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
         word = rest.pop(0)
         if not word.startswith("-") or word == "-":
             if positional:
-                raise PinnError(
-                    f"--serve: {word!r:.60} belongs to no flag, and the model is {positional!r:.60}"
-                )
+                fault = f"belongs to no flag, and the model is {positional!r:.60}"
+                raise PinnError(f"--serve: {word!r:.60} {fault}")
             positional = word
             yield "model", word
             continue

@@ -59,8 +59,7 @@ def words_of(command: str) -> Words:
         words = shlex.split(command.replace("\\\r\n", " ").replace("\\\n", " "), comments=True)
     except ValueError as error:
         raise PinnError(f"--serve: cannot read the command ({error}): check its quotes") from None
-    found = _image(words)
-    image, engine, release = found or (-1, "", "")
+    image, engine, release = _image(words)
     program = _program(words, image + 1)
     if program is not None:
         engine, first = program
@@ -76,17 +75,16 @@ def words_of(command: str) -> Words:
     return Words(engine, release, {m[1]: m[2] for m in variables}, _arguments(words[first:]))
 
 
-def _image(words: list[str]) -> tuple[int, str, str] | None:
-    """Where a container's image is named, its engine and release."""
-    if not {"docker", "podman", "nerdctl"} & {word.rsplit("/", 1)[-1] for word in words}:
-        return None
-    for i, word in enumerate(words):
+def _image(words: list[str]) -> tuple[int, str, str]:
+    """Where a container's image is named, its engine and release; -1 without one."""
+    is_container = {"docker", "podman", "nerdctl"} & {word.rsplit("/", 1)[-1] for word in words}
+    for i, word in enumerate(words if is_container else ()):
         match = _IMAGE.fullmatch(word.replace("#", "/"))
         if match is not None:
             tag = match["tag"] or ""
             release = tag if re.match(r"v?\d+\.\d", tag) else ""
             return i, _ENGINE_OF_IMAGE[match["name"]], release
-    return None
+    return -1, "", ""
 
 
 def _program(words: list[str], start: int) -> tuple[str, int] | None:
@@ -101,14 +99,9 @@ def _program(words: list[str], start: int) -> tuple[str, int] | None:
 
 def _arguments(words: list[str]) -> list[str]:
     """Up to what a shell takes for itself."""
-    found = []
-    for word in words:
-        if _END.fullmatch(word):
-            break
-        found.append(word.removesuffix(";"))
-        if word.endswith(";"):
-            break
-    return found
+    end = next((i for i, word in enumerate(words) if _END.fullmatch(word)), len(words))
+    last = next((i + 1 for i, word in enumerate(words) if word.endswith(";")), end)
+    return [word.removesuffix(";") for word in words[: min(end, last)]]
 
 
 # Values of a launch command's flags in the words of the specifications here.

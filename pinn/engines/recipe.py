@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -95,10 +95,8 @@ def release(version: str) -> tuple[int, ...]:
     """
     found = _RELEASE.match(version.strip())
     if found is None:
-        raise PinnError(
-            f"--engine-version {version!r} is no release, such as 0.15.1: give the release that "
-            "the build was made from"
-        )
+        remedy = "give the release that the build was made from"
+        raise PinnError(f"--engine-version {version!r} is no release, such as 0.15.1: {remedy}")
     return tuple(int(number) for number in found.group(1).split("."))
 
 
@@ -213,24 +211,15 @@ def unread_notice(engine: str, version: str) -> str | None:
 
 
 def _default(row: dict[str, str]) -> Default:
-    return Default(
-        row["engine"],
-        row["flag"],
-        release(row["since"]) if row["since"] else None,
-        release(row["until"]) if row["until"] else None,
-        row.get("gpu", ""),
-        float(row.get("least_gib") or 0),
-        float(row.get("below_gib") or math.inf),
-        float(row.get("least_capability") or 0),
-        float(row.get("below_capability") or math.inf),
-        float(row.get("least_tp") or 0),
-        float(row.get("below_tp") or math.inf),
-        tuple(row.get("models", "").split()),
-        tuple(row.get("spread", "").split()),
-        row["value"],
-        row.get("assumed") == "yes",
-        row["source"],
-    )
+    found: dict[str, Any] = {each.name: row.get(each.name) or "" for each in fields(Default)}
+    for name, text in found.items():
+        if name in ("since", "until"):
+            found[name] = release(text) if text else None
+        elif name in ("models", "spread"):
+            found[name] = tuple(text.split())
+        elif name.startswith(("least_", "below_")):
+            found[name] = float(text or (0 if name.startswith("least_") else math.inf))
+    return Default(**found | {"assumed": found["assumed"] == "yes"})
 
 
 # Which releases of an engine were measured, in a few words for reports.
@@ -545,24 +534,15 @@ class RecipeFields:
         """Settle a field."""
         self.values[name], self.origins[name] = value, Origin(kind, text)
 
-    def take(self, name: str, flag: str, read: Callable[[Any], Any] | None = None) -> Any:
+    def take(self, name: str, flag: str, read: Callable[[Any], Any] | None = None) -> None:
         """Settle a field by a flag, or by its default."""
-        value, origin = self.look_up(flag)
+        value, self.origins[name] = self.look_up(flag)
         self.values[name] = value if read is None else read(value)
-        self.origins[name] = origin
-        return self.values[name]
 
     def default(self, name: str) -> Default:
         """The line of the defaults' table that holds."""
-        serving = self.serving
-        return engine_default(
-            serving.engine,
-            name,
-            self.version,
-            self.gpu,
-            serving.tensor_parallel_size,
-            self.model_type,
-        )
+        engine, tp = self.serving.engine, self.serving.tensor_parallel_size
+        return engine_default(engine, name, self.version, self.gpu, tp, self.model_type)
 
     def look_up(self, name: str) -> tuple[Any, Origin]:
         """The value of a flag and what set it."""
@@ -575,29 +555,20 @@ class RecipeFields:
         return _recipe_fields_default(self.default(name))
 
     def put_graphs(
-        self,
-        tokens: int,
-        requests: int,
-        sizes: tuple[int, ...],
-        origin: Origin,
-        of_decodes: str = WHOLE,
+        self, tokens: int, requests: int, sizes: Sequence[int], origin: Origin, decodes: str = WHOLE
     ) -> None:
         """Settle what is launched as CUDA graphs; nothing with ``--enforce-eager``."""
         if self.serving.enforce_eager:
-            tokens, requests, sizes, of_decodes = 0, 0, (), NOTHING
+            tokens, requests, sizes, decodes = 0, 0, (), NOTHING
             origin = self.look_up("enforce_eager")[1]
-        for name, value in (
-            ("graph_tokens", tokens), ("graph_requests", requests), ("graph_sizes", sizes),
-            ("decode_graphs", of_decodes),
-        ):  # fmt: skip
-            self.values[name], self.origins[name] = value, origin
+        names = ("graph_tokens", "graph_requests", "graph_sizes", "decode_graphs")
+        self.values.update(zip(names, (tokens, requests, sizes, decodes), strict=True))
+        self.origins.update(dict.fromkeys(names, origin))
 
     def recipe(self) -> EffectiveRecipe:
         """The recipe, once every field is settled."""
-        return EffectiveRecipe(
-            **{name: self.values[name] for name in _SETTLED},
-            origins={name: self.origins[name] for name in _SETTLED},
-        )
+        origins = {name: self.origins[name] for name in _SETTLED}
+        return EffectiveRecipe(**{name: self.values[name] for name in _SETTLED}, origins=origins)
 
 
 @lru_cache(maxsize=16384)

@@ -47,10 +47,8 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
         )
     found = speculation.with_acceptance(asked, serving.speculative_acceptance)
     if serving.pipeline_parallel_size > 1:
-        raise PinnError(
-            "speculative decoding is not modelled with pipeline stages: leave "
-            "--pipeline-parallel-size or --speculative-config out"
-        )
+        remedy = "leave --pipeline-parallel-size or --speculative-config out"
+        raise PinnError(f"speculative decoding is not modelled with pipeline stages: {remedy}")
     if serving.speculative_acceptance:
         return found, Origin(recipe.FLAG, "--speculative-config, --speculative-acceptance")
     return found, Origin(recipe.ASSUMED, speculation.DEFAULT_ACCEPTANCE[found.method].text)
@@ -159,10 +157,9 @@ def _settle_parallelism(found: RecipeFields) -> None:
         spread = serving.ep_size or 1
         origin = found.look_up("ep_size")[1] if serving.ep_size else origin
     if ranks % spread:
-        raise PinnError(
-            f"{recipe.FLAGS['ep_size'].spelled_for(serving.engine)} {spread} does not divide the "
-            f"{ranks} GPUs of a replica: use a divisor of {ranks}"
-        )
+        fault = f"{spread} does not divide the {ranks} GPUs of a replica"
+        name = recipe.FLAGS["ep_size"].spelled_for(serving.engine)
+        raise PinnError(f"{name} {fault}: use a divisor of {ranks}")
     found.put("expert_parallel_size", spread, origin.text, origin.kind)
     found.put("expert_tensor_parallel_size", ranks // spread, origin.text, origin.kind)
 
@@ -178,21 +175,17 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
     gpus, replicas = serving.tensor_parallel_size, serving.data_parallel_size
     if serving.engine == TRTLLM and serving.enable_dp_attention:
         if replicas not in (1, gpus):
-            raise PinnError(
-                f"enable_attention_dp attends on each of {gpus} GPUs: leave the data-parallel "
-                f"size {replicas} out"
-            )
+            remedy = f"leave the data-parallel size {replicas} out"
+            raise PinnError(f"enable_attention_dp attends on each of {gpus} GPUs: {remedy}")
         replicas = gpus
     if replicas > 1 and not serving.enable_dp_attention:
-        raise PinnError(
-            f"a data-parallel size of {replicas} without attention data parallelism makes "
-            f"{serving.engine} start {replicas} independent servers: predict one of them at "
-            f"1/{replicas} of the load, or add --enable-dp-attention"
-        )
+        fault = f"a data-parallel size of {replicas} without attention data parallelism makes"
+        servers = f"{serving.engine} start {replicas} independent servers"
+        remedy = f"predict one of them at 1/{replicas} of the load, or add --enable-dp-attention"
+        raise PinnError(f"{fault} {servers}: {remedy}")
     if gpus % replicas:
-        raise PinnError(
-            f"{replicas} attention replicas do not divide {gpus} GPUs: use a divisor of {gpus}"
-        )
+        fault = f"{replicas} attention replicas do not divide {gpus} GPUs"
+        raise PinnError(f"{fault}: use a divisor of {gpus}")
     origin = found.look_up("tensor_parallel_size")[1]
     if serving.enable_dp_attention:
         origin = found.look_up("enable_dp_attention")[1]

@@ -37,7 +37,7 @@ def requests_per_step(d: Deployment) -> Refusal | None:
 
 def whole_prompts(d: Deployment) -> Refusal | None:
     """Prompts that are not cut fit in a step; a default budget is raised to the longest."""
-    asked, longest = d.serving.max_num_batched_tokens, context(d)
+    asked, longest = d.serving.max_num_batched_tokens, d.longest_context
     cut = d.serving.enable_chunked_prefill is not False
     if asked is None or cut or asked >= longest or not runs(d, VLLM):
         return None
@@ -47,11 +47,6 @@ def whole_prompts(d: Deployment) -> Refusal | None:
         "raise it, or lower --max-model-len",
         f"vllm {version_of(d)} vllm/config/scheduler.py: verify_max_model_len",
     )
-
-
-def context(d: Deployment) -> int:
-    """Longest context in tokens."""
-    return d.serving.max_model_len or d.model.max_position
 
 
 def longest_context(d: Deployment) -> Refusal | None:
@@ -64,13 +59,13 @@ def longest_context(d: Deployment) -> Refusal | None:
         ),
     }
     engine = d.serving.engine
-    if context(d) <= d.model.max_position or engine not in variables:
+    asked, most = d.longest_context, d.model.max_position
+    if asked <= most or engine not in variables:
         return None
     variable, file = variables[engine]
     own = "" if engine == VLLM else ", SGLang's --context-length,"
     return Refusal(
-        f"--max-model-len {context(d):,}{own} exceeds the {d.model.max_position:,} positions of "
-        f"{d.model.name}",
+        f"--max-model-len {asked:,}{own} exceeds the {most:,} positions of {d.model.name}",
         f"lower it; {engine} takes it with {variable} alone",
         f"{engine} {version_of(d)} {file}",
     )

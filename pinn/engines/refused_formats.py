@@ -56,6 +56,7 @@ def runs(d: Deployment, engine: str, least: str = "0", below: str = "") -> bool:
 # Layers that tensor and expert parallelism cannot cut.
 
 _LINEAR = "vllm 0.10.2 to 0.33.0 vllm/model_executor/layers/linear.py: divide; sglang likewise"
+_FUSED_MOE = "vllm 0.15.1 vllm/model_executor/layers/fused_moe/layer.py"
 _SGLANG_LINEAR = "sglang 0.5.3 to 0.5.23 srt/layers/linear.py: QKVParallelLinear"
 
 
@@ -90,9 +91,8 @@ def kv_heads(d: Deployment) -> Refusal | None:
     """KV heads are cut into equal parts, or each is kept by equally many GPUs."""
     tp = d.recipe.tensor_parallel_size
     for model, mixer in _mixers(d):
-        if isinstance(mixer, LatentAttentionSpec):
-            continue
-        if mixer.kv_heads % tp and tp % mixer.kv_heads:
+        is_latent = isinstance(mixer, LatentAttentionSpec)
+        if not is_latent and mixer.kv_heads % tp and tp % mixer.kv_heads:
             return Refusal(
                 f"--tensor-parallel-size {tp} neither divides nor is a multiple of the "
                 f"{mixer.kv_heads} KV heads of {model.name}",
@@ -112,9 +112,7 @@ def experts_over_ranks(d: Deployment) -> Refusal | None:
             f"expert parallelism over {ranks} GPUs exceeds the {moe.experts} experts of "
             f"{d.model.name}",
             "spread them over fewer",
-            _cited(
-                d, "vllm 0.15.1 vllm/model_executor/layers/fused_moe/layer.py: determine_expert_map"
-            ),
+            _cited(d, f"{_FUSED_MOE}: determine_expert_map"),
         )
     if d.serving.engine == SGLANG and moe.experts % ranks:
         return Refusal(
@@ -140,11 +138,8 @@ def expert_width(d: Deployment) -> Refusal | None:
 
 def dense_widths(d: Deployment) -> dict[int, str]:
     """Width of feed-forward layers that tensor parallelism cuts, to the kind of their weights."""
-    found = {
-        group.ffn.width: "dense_ffn"
-        for group in d.model.layer_groups
-        if isinstance(group.ffn, DenseFfnSpec)
-    }
+    dense = [g.ffn for g in d.model.layer_groups if isinstance(g.ffn, DenseFfnSpec)]
+    found = {ffn.width: "dense_ffn" for ffn in dense}
     if d.model.moe is not None and d.model.moe.shared_width:
         found[d.model.moe.shared_width] = "shared_experts"
     # Attention data parallelism keeps them whole on each GPU.

@@ -97,9 +97,8 @@ def settle_vllm(found: RecipeFields) -> None:
     core = f"vllm {found.version} vllm/v1/engine/core"
     found.put("poll_interval", 1, f"{core}.py: _process_input_queue")
     found.put("routing", recipe.LEAST_LOADED, f"{core}_client.py")
-    found.put(
-        "expert_exchange", recipe.ALL_TO_ALL, "dispatch and combine as the features count them"
-    )
+    exchange = "dispatch and combine as the features count them"
+    found.put("expert_exchange", recipe.ALL_TO_ALL, exchange)
     found.take("memory_share", "gpu_memory_utilization")
     found.put("memory_share_of", recipe.TOTAL, f"vllm {found.version} vllm/v1/worker/gpu_worker.py")
     _settle_overlap(found)
@@ -260,15 +259,11 @@ def settle_sglang(found: RecipeFields) -> None:
         found.put("foresees_ends", True, source)
     found.take("poll_interval", "scheduler_recv_interval")
     if values["poll_interval"] > 1 and serving.enable_dp_attention:
-        raise PinnError(
-            "sglang refuses --scheduler-recv-interval with --enable-dp-attention: leave one out"
-        )
+        flags = "--scheduler-recv-interval with --enable-dp-attention"
+        raise PinnError(f"sglang refuses {flags}: leave one out")
     found.put("routing", recipe.ROUND_ROBIN, f"{_ALIKE} load_balance_method; auto from 0.5.8")
-    found.take(
-        "expert_exchange",
-        "moe_a2a_backend",
-        {"none": recipe.GATHER, DEEPEP: recipe.ALL_TO_ALL}.__getitem__,
-    )
+    exchanges = {"none": recipe.GATHER, DEEPEP: recipe.ALL_TO_ALL}
+    found.take("expert_exchange", "moe_a2a_backend", exchanges.__getitem__)
     if serving.enable_dp_attention or serving.moe_a2a_backend == DEEPEP:
         what = "fused only without attention data parallelism and all-to-all of experts"
         found.put("fused_all_reduce", False, f"{_ALIKE} {what}")
@@ -291,11 +286,8 @@ def _settle_caches(found: RecipeFields) -> None:
     alone = origin.kind == recipe.DEFAULT and values["speculation"] is None
     if alone and not values["overlap"] and not values["prefix_caching"]:
         found.put("overlap", True, f"{origin.text}; --disable-radix-cache", recipe.DEFAULT)
-    if (
-        found.model_type in _SPARSE_TYPES
-        and serving.kv_cache_dtype == "auto"
-        and found.gpu.compute_capability >= 10.0
-    ):
+    is_free = serving.kv_cache_dtype == "auto" and found.gpu.compute_capability >= 10.0
+    if found.model_type in _SPARSE_TYPES and is_free:
         source = f"{_ALIKE} KV cache of sparse attention (DSA): fp8_e4m3 from SM100 on"
         found.put("kv_cache_dtype", "fp8", source, recipe.DEFAULT)
 
@@ -375,20 +367,15 @@ def settle_trtllm(found: RecipeFields) -> None:
     found.put("schedule", recipe.FUSED, scheduler)
     found.put("prompt_budget", values["token_budget"], scheduler)
     found.put("chunk_multiple", values["block_tokens"], scheduler)
-    found.put(
-        "admission", recipe.COMPLETION, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT"
-    )
-    found.put("admission_share", 1.0, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT")
+    policy = "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT"
+    found.put("admission", recipe.COMPLETION, policy)
+    found.put("admission_share", 1.0, policy)
     found.put("poll_interval", 1, "tensorrt_llm/_torch/pyexecutor/py_executor.py")
     found.put("routing", recipe.LEAST_LOADED, "py_executor.py: _balance_adp_requests")
     # As many copies of a token as ranks, or as experts of a token where those are fewer.
-    found.put(
-        "expert_exchange",
-        recipe.ALL_TO_ALL,
-        "_torch/modules/fused_moe: a gather, all-to-all where ranks outnumber a token's experts, "
-        "as remembered",
-        recipe.ASSUMED,
-    )
+    where = "where ranks outnumber a token's experts, as remembered"
+    exchange = f"_torch/modules/fused_moe: a gather, all-to-all {where}"
+    found.put("expert_exchange", recipe.ALL_TO_ALL, exchange, recipe.ASSUMED)
     found.take("memory_share", "gpu_memory_utilization")
     found.put("memory_share_of", recipe.FREE, "llm_args.py: KvCacheConfig.free_gpu_memory_fraction")
     limit, origin = found.look_up("max_cudagraph_capture_size")
@@ -414,8 +401,5 @@ def settle_prompt_wait(found: RecipeFields) -> None:
     steps = "batch_wait_timeout_iters" if ranks == 1 else "attention_dp_timeout_iters"
     found.take("prompt_wait_steps", steps)
     budget = found.values["token_budget"]
-    found.take(
-        "prompt_wait_tokens",
-        "batch_wait_max_tokens_ratio",
-        lambda ratio: math.ceil(ratio * budget) if ranks == 1 else 0,
-    )
+    whole = budget if ranks == 1 else 0
+    found.take("prompt_wait_tokens", "batch_wait_max_tokens_ratio", lambda r: math.ceil(r * whole))

@@ -62,11 +62,8 @@ class BatchSums:
         context = self.decode_context - tokens
         some = self.decode_context > 0
         share = np.divide(context, self.decode_context, out=np.ones_like(context), where=some)
-        return replace(
-            self,
-            decode_context=context,
-            windowed_decode_context=self.windowed_decode_context * share,
-        )
+        windowed = self.windowed_decode_context * share
+        return replace(self, decode_context=context, windowed_decode_context=windowed)
 
     def reshape(self, *shape: int) -> BatchSums:
         """The sums with every field reshaped."""
@@ -262,11 +259,8 @@ def beyond_taught(batch: Batch) -> list[str]:
         ("cached tokens of a prompt", before, MAX_CHUNK),
         ("cached tokens in all", cached, MAX_CACHED_TOKENS),
     )
-    return [
-        f"{got:,} {what}, learned from were at most {most:,}"
-        for what, got, most in bounds
-        if got > most
-    ]
+    beyond = [(what, got, most) for what, got, most in bounds if got > most]
+    return [f"{got:,} {what}, learned from were at most {most:,}" for what, got, most in beyond]
 
 
 def sample_batches(

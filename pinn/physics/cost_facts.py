@@ -222,7 +222,7 @@ def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, flo
     moe, ranks = model.moe or _NO_EXPERTS, flags.tensor_parallel_size * flags.data_parallel_size
     spread = flags.expert_parallel_size
     cut = ranks // spread
-    weights = model.precisions.experts
+    weights, held = model.precisions.experts, layer_work.expert_weights(moe, model.hidden_size, cut)
     # Without data parallelism every rank of the group holds every token, and the all-reduce after
     # the experts is all there is (vLLM's FusedMoE without all-to-all kernels).
     # Engines that gather, and experts that are cut, send every token to every rank.
@@ -231,9 +231,7 @@ def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, flo
         "routed_experts": float(moe.experts),
         "top_k": float(moe.top_k),
         "expert_width": float(moe.width),
-        "expert_weights": float(
-            layer_work.expert_weights(moe, model.hidden_size, cut) * model.moe_layers
-        ),
+        "expert_weights": float(held * model.moe_layers),
         "expert_weight_bytes": weights.bytes_per_weight,
         "expert_flop_per_s": gpu.matmul_flop_per_s(weights),
         "expert_spread": float(spread),
@@ -343,20 +341,16 @@ PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)
 
 def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
     """The kernels that settings ask for."""
-    asked = [TAKEN]
-    if sampling.repetition_penalty != 1:
-        asked.append(PENALIZED)
-    if sampling.is_greedy:
-        return tuple(asked)
-    asked.append(DRAWN)
-    if sampling.min_p > 0:
-        asked.append(RATIO)
-    mass, count = sampling.top_p < 1, sampling.top_k > 0
-    if mass:
-        asked.append(MASS)
-    if count:
-        asked.append(COUNT_BESIDE_MASS if mass else COUNT)
-    return tuple(asked)
+    is_drawn, mass = not sampling.is_greedy, sampling.top_p < 1
+    kernels = (
+        (TAKEN, True),
+        (PENALIZED, sampling.repetition_penalty != 1),
+        (DRAWN, is_drawn),
+        (RATIO, is_drawn and sampling.min_p > 0),
+        (MASS, is_drawn and mass),
+        (COUNT_BESIDE_MASS if mass else COUNT, is_drawn and sampling.top_k > 0),
+    )
+    return tuple(each for each, is_asked in kernels if is_asked)
 
 
 class SamplerTime(NamedTuple):

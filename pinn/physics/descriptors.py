@@ -42,13 +42,15 @@ def _largest(matmuls: Sequence[MatMul], names: tuple[str, ...], side: str) -> fl
     return max((getattr(m, side) for m in matmuls if m.name in names), default=0)
 
 
-def _main_mixer(model: ModelSpec) -> Mixer:
+def _main_mixer(mixing: Sequence[tuple[int, Mixer]]) -> Mixer:
     """The commonest attention; of a model without any, its recurrent mixer.
 
     What layers beside it do enters through the features: descriptors describe the attention that
     coefficients were learned of.
+
+    Args:
+        mixing: How many layers have which.
     """
-    mixing = [(g.count, g.attention) for g in model.layer_groups if g.attention is not None]
     attention = [pair for pair in mixing if isinstance(pair[1], Attention)]
     return max(attention or mixing, key=lambda pair: pair[0])[1]
 
@@ -56,15 +58,12 @@ def _main_mixer(model: ModelSpec) -> Mixer:
 @lru_cache(maxsize=16384)
 def model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: int) -> dict[str, float]:
     """Descriptors of the model's shapes on one GPU."""
-    attention = _main_mixer(model)
+    mixing = [(g.count, g.attention) for g in model.layer_groups if g.attention is not None]
+    attention = _main_mixer(mixing)
     matmuls = dense_matmuls(model, tp)
     heads = attention.heads / tp
     kv_heads = max(attention.kv_heads / tp, 1)
-    windows = [
-        (g.count, g.attention.window_tokens)
-        for g in model.layer_groups
-        if g.attention is not None and g.attention.window_tokens
-    ]
+    windows = [(count, mixer.window_tokens) for count, mixer in mixing if mixer.window_tokens]
     moe, moe_layers = model.moe, model.moe_layers
     cut = ranks // spread
     ffn = ("gate_up_proj", "down_proj")
@@ -117,28 +116,22 @@ def _format_descriptors(
 
 @lru_cache(maxsize=1024)
 def _log_rates(gpu: GpuSpec) -> np.ndarray:
-    rates = (
-        gpu.memory_bandwidth_bytes_per_s,
-        gpu.peak_flop_per_s["bf16"],
-        gpu.link_bandwidth_bytes_per_s,
-    )
-    return np.log(rates) - np.log(REFERENCE_RATES)
+    memory, links = gpu.memory_bandwidth_bytes_per_s, gpu.link_bandwidth_bytes_per_s
+    return np.log((memory, gpu.peak_flop_per_s["bf16"], links)) - np.log(REFERENCE_RATES)
+
+
+#: Tensor-, data- and expert-parallel.
+Sizes = tuple[int, int, int]
 
 
 @lru_cache(maxsize=65536)
 def _row(
-    model: ModelSpec,
-    gpu: GpuSpec,
-    tp: int,
-    dp: int,
-    spread: int,
-    kv_bytes: float,
-    kernels: str,
-    of_experts: Precision,
+    model: ModelSpec, gpu: GpuSpec, sizes: Sizes, kv_bytes: float, kernels: str, experts: Precision
 ) -> tuple[np.ndarray, np.ndarray]:
+    tp, dp, spread = sizes
     values = (
         model_descriptors(model, tp, tp * dp, spread)
-        | _format_descriptors(model, gpu, kv_bytes, of_experts)
+        | _format_descriptors(model, gpu, kv_bytes, experts)
         # Of the GPU what does not change when only a rate of the datasheet does.
         | {
             "sm_count": float(np.log2(gpu.sm_count)),
@@ -173,19 +166,11 @@ def embed(
         The free descriptors, in the order of ``DESCRIPTORS``, and the log rates relative to an
         H100 SXM, in the order of ``RATES``.
     """
-    rows = [
-        _row(
-            d.model,
-            d.gpu,
-            d.recipe.tensor_parallel_size,
-            d.recipe.data_parallel_size,
-            d.recipe.expert_parallel_size,
-            d.kv_cache_precision.bytes_per_weight,
-            d.expert_kernels,
-            d.expert_kernel_format,
-        )
-        for d in deployments
-    ]
+    rows = []
+    for d in deployments:
+        of, kv_bytes = d.recipe, d.kv_cache_precision.bytes_per_weight
+        sizes = of.tensor_parallel_size, of.data_parallel_size, of.expert_parallel_size
+        rows.append(_row(d.model, d.gpu, sizes, kv_bytes, d.expert_kernels, d.expert_kernel_format))
     free = np.array([values for values, _ in rows])
     rates = np.array([r for _, r in rows])
     return free.reshape(-1, len(DESCRIPTORS)), rates.reshape(-1, len(RATES))

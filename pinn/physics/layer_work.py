@@ -4,17 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from pinn.specs import model as models
 from pinn.specs.mixers import MAMBA1, LinearMixerSpec, Projection
-from pinn.specs.model import (
-    Attention,
-    AttentionSpec,
-    DenseFfnSpec,
-    LatentAttentionSpec,
-    LayerGroup,
-    Mixer,
-    ModelSpec,
-    MoeFfnSpec,
-)
+from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup, ModelSpec, MoeFfnSpec
 from pinn.specs.precision import ACTIVATION_BYTES, Precision, precision
 
 # The matrix multiplications of one engine step, as one GPU of the group runs them.
@@ -64,11 +56,8 @@ def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, 
             found += _group_matmuls(model, group, tensor_parallel_size)
     for count, projection in model.side_projections:
         found += _projected([projection], count, model.precisions.dense_ffn, tensor_parallel_size)
-    head_width = -(-model.vocab_size // tensor_parallel_size)
-    found.append(
-        MatMul("lm_head", head_width, model.hidden_size, 1, model.precisions.lm_head, True)
-    )
-    return tuple(found)
+    width, weights = -(-model.vocab_size // tensor_parallel_size), model.precisions.lm_head
+    return *found, MatMul("lm_head", width, model.hidden_size, 1, weights, True)
 
 
 @lru_cache(maxsize=16384)
@@ -136,7 +125,7 @@ def latent_matmuls(
 def _ffn_matmuls(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[MatMul]:
     assert group.ffn is not None
     ffn, hidden, formats = group.ffn, model.hidden_size, model.precisions
-    if isinstance(ffn, DenseFfnSpec):
+    if isinstance(ffn, models.DenseFfnSpec):
         yield from _mlp(ffn.width, ffn.gated, hidden, group.count, tp, formats.dense_ffn, "")
         return
     yield MatMul("router", ffn.experts, hidden, group.count, precision("bf16"))
@@ -144,9 +133,8 @@ def _ffn_matmuls(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[MatMu
         yield MatMul("latent_down_proj", ffn.latent_width, hidden, group.count, formats.dense_ffn)
         yield MatMul("latent_up_proj", hidden, ffn.latent_width, group.count, formats.dense_ffn)
     if ffn.shared_width:
-        yield from _mlp(
-            ffn.shared_width, ffn.gated, hidden, group.count, tp, formats.shared_experts, "shared_"
-        )
+        width, weights = ffn.shared_width, formats.shared_experts
+        yield from _mlp(width, ffn.gated, hidden, group.count, tp, weights, "shared_")
 
 
 def _mlp(
@@ -227,7 +215,7 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
     }
 
 
-def _mixer_facts(mixer: Mixer | None, count: int, tp: int) -> dict[str, float]:
+def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int) -> dict[str, float]:
     """What layers of one shape add: cached elements and bytes per token, FLOP per key and pair.
 
     Scores and weighted values take 2 FLOP per head and element each. MLA decodes in the latent
@@ -245,7 +233,7 @@ def _mixer_facts(mixer: Mixer | None, count: int, tp: int) -> dict[str, float]:
             "windowed_prefill_flop": heads * mixer.token_flop(),
             "prefill_token_bytes": count * mixer.token_bytes(tp),
         }
-    if not isinstance(mixer, Attention):
+    if not isinstance(mixer, models.Attention):
         return {}
     heads, found = mixer.heads // tp, dict[str, float]()
     if isinstance(mixer, LatentAttentionSpec):

@@ -72,14 +72,8 @@ def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
     if deployment.draft is None:
         return SpeculativeCosts(drafts.tokens, 0, 1, verified, plain, plain)
     draft = draft_pass_costs(deployment)
-    return SpeculativeCosts(
-        drafts.tokens,
-        drafts.passes,
-        drafts.branches,
-        verified,
-        _with_queries(draft, rows, 1),
-        _with_queries(draft, 1, drafts.branches),
-    )
+    first, later = _with_queries(draft, rows, 1), _with_queries(draft, 1, drafts.branches)
+    return SpeculativeCosts(drafts.tokens, drafts.passes, drafts.branches, verified, first, later)
 
 
 def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
@@ -175,9 +169,8 @@ def deployment_floor_seconds(deployment: Deployment, sums: BatchSums) -> Float[n
         return floor_seconds(step_costs([deployment]), sums)
     found = floor_seconds(costs.verified, drafted_sums(sums, costs.tokens, "decode_requests"))
     if costs.passes:
-        found = found + floor_seconds(
-            costs.first, drafted_sums(sums, costs.tokens, "prefill_tokens")
-        )
+        drafted = drafted_sums(sums, costs.tokens, "prefill_tokens")
+        found = found + floor_seconds(costs.first, drafted)
         later = floor_seconds(costs.later, later_pass_sums(sums, costs.branches))
         found = found + (costs.passes - 1) * later
     return found

@@ -6,12 +6,8 @@ import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from pinn.common.documents import (
-    MOST_BATCH_PARTS,
-    MOST_BATCH_REQUESTS,
-    MOST_BATCH_TOKENS,
-    check_size,
-)
+from pinn.common import documents
+from pinn.common.documents import check_size
 from pinn.errors import PinnError
 
 
@@ -36,22 +32,17 @@ class Batch:
     counts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not len(self.new_tokens) == len(self.cached_tokens) == len(self.is_prefill):
-            raise PinnError(
-                "a batch needs new_tokens, cached_tokens and is_prefill of equal length, got "
-                f"{len(self.new_tokens)}, {len(self.cached_tokens)}, {len(self.is_prefill)}"
-            )
-        if self.counts and (len(self.counts) != len(self.new_tokens) or min(self.counts) < 1):
-            raise PinnError(
-                f"a batch needs one positive count per entry, got {self.counts!r:.60} for "
-                f"{len(self.new_tokens)}"
-            )
+        sizes = tuple(map(len, (self.new_tokens, self.cached_tokens, self.is_prefill)))
+        if len(set(sizes)) > 1:
+            needs = "new_tokens, cached_tokens and is_prefill of equal length"
+            raise PinnError(f"a batch needs {needs}, got {', '.join(map(str, sizes))}")
+        if self.counts and (len(self.counts) != sizes[0] or min(self.counts) < 1):
+            got = f"{self.counts!r:.60} for {sizes[0]}"
+            raise PinnError(f"a batch needs one positive count per entry, got {got}")
         for new, cached in zip(self.new_tokens, self.cached_tokens, strict=True):
             if new < 1 or cached < 0:
-                raise PinnError(
-                    "a request in a batch needs at least 1 new and 0 cached tokens, "
-                    f"got {new} and {cached}"
-                )
+                needs = "at least 1 new and 0 cached tokens"
+                raise PinnError(f"a request in a batch needs {needs}, got {new} and {cached}")
 
     def __len__(self) -> int:
         return sum(self.counts) if self.counts else len(self.new_tokens)
@@ -119,12 +110,12 @@ def parse_batch(text: str) -> Batch:
     >>> parse_batch("64 decodes @ 1k") == parse_batch("64 decode @ 1000")
     True
     """
-    check_size(text.count("+") + 1, MOST_BATCH_PARTS, "parts of the batch", "join equal requests")
-    parts = [_parse_part(part.strip()) for part in text.split("+")]
-    batch = sum(parts, Batch())
+    parts, most = text.count("+") + 1, documents.MOST_BATCH_PARTS
+    check_size(parts, most, "parts of the batch", "join equal requests")
+    batch = sum((_parse_part(part.strip()) for part in text.split("+")), Batch())
     if not len(batch):
         raise PinnError(f"batch {text!r:.60} is empty: give at least one request")
-    check_size(len(batch), MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests", _SMALLER)
+    _check_requests(len(batch), text)
     return batch
 
 
@@ -134,7 +125,10 @@ def _tokens(text: str) -> int:
     return int(digits) * (1 if digits == text else 1000)
 
 
-_SMALLER = "a step of vLLM holds --max-num-seqs requests, 1,024 by default"
+def _check_requests(requests: int, text: str) -> None:
+    remedy = "a step of vLLM holds --max-num-seqs requests, 1,024 by default"
+    most, what = documents.MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests"
+    check_size(requests, most, what, remedy)
 
 
 @cache
@@ -146,7 +140,8 @@ def _parse_part(text: str) -> Batch:
             "'N prefill TOKENS @ CACHED' (1k is 1000), joined by ' + '"
         )
     requests, cached, new = int(match[1]), _tokens(match["cached"]), _tokens(match["new"] or "1")
-    check_size(requests, MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests", _SMALLER)
+    _check_requests(requests, text)
     for name, tokens in (("new tokens", new), ("cached tokens", cached)):
-        check_size(tokens, MOST_BATCH_TOKENS, f"batch {text!r:.60}: {name}", "shorten it")
+        what = f"batch {text!r:.60}: {name}"
+        check_size(tokens, documents.MOST_BATCH_TOKENS, what, "shorten it")
     return _equal(requests, new, cached, is_prefill=match["new"] is not None)

@@ -54,11 +54,8 @@ def load_model(
 @cache
 def list_models() -> tuple[str, ...]:
     """Full names of the catalog's models, but for those that cannot be read and the aliases."""
-    return tuple(
-        sorted(
-            name for name, path in model_names.catalog_files().values() if _is_supported(name, path)
-        )
-    )
+    known = model_names.catalog_files().values()
+    return tuple(sorted(name for name, path in known if _is_supported(name, path)))
 
 
 def _is_supported(name: str, path: Path) -> bool:
@@ -88,10 +85,9 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
         variant = find_variant(name)
         if variant is not None:
             return _load_variant(name, variant)
-        raise PinnError(
-            f"unknown model {name!r}: not in the catalog nor in the local cache, and {error}; "
-            f"{model_names.suggestion(name)}"
-        ) from error
+        where = f"not in the catalog nor in the local cache, and {error}"
+        remedy = model_names.suggestion(name)
+        raise PinnError(f"unknown model {name!r}: {where}; {remedy}") from error
     sampling = _sampling(model_names.cached_file(name, model_names.GENERATION_FILE), name)
     quant = model_names.cached_file(name, model_names.QUANT_FILE)
     return _load_file(path, name, quant, sampling, fallback_precision)
@@ -125,14 +121,14 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
         PinnError: If the file holds something else.
     """
     if file is None:
-        published = None if name is None else model_names.published_generation(name)
-        if published is None:
+        content: Any = model_names.published_generation(name or "")
+        if content is None:
             return None
-        return sampling_from_generation_config(published, "data/models/generation.json")
-    content = documents.read_json(file)
+    else:
+        content = documents.read_json(file)
     if not isinstance(content, Mapping):
         raise PinnError(f"{file}: must hold a JSON object, got {content!r:.60}")
-    return sampling_from_generation_config(content, str(file))
+    return sampling_from_generation_config(content, str(file or "data/models/generation.json"))
 
 
 def _as_path(source: str | Path) -> Path | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pinn.common.documents import MOST_MODEL_SIZE, check_size, written
+from pinn.common.documents import MOST_MODEL_SIZE, check_size, misfit, written
 from pinn.errors import PinnError
 
 #: What the Hugging Face configuration classes fill in where a config.json of that type leaves a
@@ -53,6 +53,14 @@ class ConfigFields:
         """The type of the language part."""
         return str(self.text.get("model_type") or self.root.get("model_type") or "")
 
+    def error(self, text: str) -> PinnError:
+        """What is wrong with the file."""
+        return PinnError(f"{self.source}: {text}")
+
+    def misfit(self, key: str, rule: str, value: Any) -> PinnError:
+        """What is wrong with a key's value."""
+        return misfit(f"{self.source}: {key}", rule, value)
+
     def get(self, *keys: str) -> Any:
         """The first of the keys that is neither absent nor null; None without any.
 
@@ -79,17 +87,15 @@ class ConfigFields:
         if value is None:
             value = default
         if value is None:
-            raise PinnError(
-                f"{self.source}: {' or '.join(keys)} is missing: "
-                "give the config.json of a decoder language model"
-            )
-        where = f"{self.source}: {next((k for k in keys if self.get(k) is not None), keys[0])}"
+            remedy = "give the config.json of a decoder language model"
+            raise self.error(f"{' or '.join(keys)} is missing: {remedy}")
+        key = next((key for key in keys if self.get(key) is not None), keys[0])
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if isinstance(value, bool) or not whole:
-            raise PinnError(f"{where} must be a whole number, got {written(value)}")
+            raise self.misfit(key, "be a whole number", value)
         if value < least:
-            raise PinnError(f"{where} must be at least {least}, got {written(value)}")
-        check_size(value, most, where, "correct the file")
+            raise self.misfit(key, f"be at least {least}", value)
+        check_size(value, most, f"{self.source}: {key}", "correct the file")
         return int(value)
 
     def truth(self, key: str) -> bool | None:
@@ -103,10 +109,7 @@ class ConfigFields:
             if isinstance(value, bool):
                 return value
             if value is not None:
-                raise PinnError(
-                    f"{self.source}: {key} must be true or false, without quotes, got "
-                    f"{written(value)}"
-                )
+                raise self.misfit(key, "be true or false, without quotes", value)
         return None
 
     def layer_indices(self, key: str) -> set[int]:
@@ -118,9 +121,7 @@ class ConfigFields:
         value = self.listed(key)
         for each in value:
             if isinstance(each, bool) or not isinstance(each, int) or each < 0:
-                raise PinnError(
-                    f"{self.source}: {key} must list layers such as [0, 1], got {written(each)}"
-                )
+                raise self.misfit(key, "list layers such as [0, 1]", each)
         return set(value)
 
     def listed(self, key: str) -> list[Any]:
@@ -131,7 +132,7 @@ class ConfigFields:
         """
         value = self.get(key)
         if value is not None and not isinstance(value, list):
-            raise PinnError(f"{self.source}: {key} must be a list, got {written(value)}")
+            raise self.misfit(key, "be a list", value)
         return value or []
 
     def per_layer(self, key: str, layers: int) -> list[Any] | None:
@@ -145,9 +146,8 @@ class ConfigFields:
             return None
         if not isinstance(value, list) or len(value) < layers:
             got = f"{len(value)} entries" if isinstance(value, list) else written(value)
-            raise PinnError(
-                f"{self.source}: {key} must be a list of {layers} entries, one per layer, got {got}"
-            )
+            rule = f"must be a list of {layers} entries, one per layer"
+            raise self.error(f"{key} {rule}, got {got}")
         return value[:layers]
 
 
@@ -159,10 +159,8 @@ def read_fields(config: Mapping[str, Any], source: str) -> ConfigFields:
     """
     if not isinstance(config, Mapping):
         raise PinnError(f"{source}: a config.json must hold a JSON object, got {config!r:.60}")
-    text = next(
-        (config[key] for key in ("text_config", "llm_config") if config.get(key) is not None),
-        config,
-    )
+    nested = [config.get("text_config"), config.get("llm_config")]
+    text = next((value for value in nested if value is not None), config)
     if not isinstance(text, Mapping):
         raise PinnError(f"{source}: text_config must be a JSON object, got {text!r:.60}")
     model_type = str(text.get("model_type") or config.get("model_type") or "")
@@ -177,7 +175,7 @@ def _names(text: str) -> list[str]:
 
 
 #: Types whose layers are a mixer plus a (mixture of) feed-forward network(s), as vLLM 0.15.1
-#: builds them (``vllm/model_executor/models``); ``pinn.specs.layer_plan`` has the mixers.
+#: builds them (``vllm/model_executor/models``); ``pinn.specs.mixers`` has the mixers.
 KNOWN_TYPES = frozenset(
     _names(
         "bamba chatglm cohere cohere2 deepseek_v2 deepseek_v3 deepseek_v32 exaone4 falcon "
@@ -253,16 +251,13 @@ def check_supported(fields: ConfigFields) -> None:
     """
     kind = UNSUPPORTED_TYPES.get(fields.model_type) or _marked_kind(fields)
     if kind is not None:
-        raise PinnError(
-            f"{fields.source}: {fields.model_type} has {kind}, which is not supported: "
-            "docs/models.md lists the kinds of layers that are"
-        )
+        listed = "docs/models.md lists the kinds of layers that are"
+        raise fields.error(f"{fields.model_type} has {kind}, which is not supported: {listed}")
     if fields.model_type not in KNOWN_TYPES:
-        raise PinnError(
-            f"{fields.source}: model_type {fields.model_type!r} is unknown: known ones are "
-            f"{', '.join(sorted(KNOWN_TYPES))}; to read it as a Llama-like decoder, set "
-            '"model_type": "llama" in a copy of the file'
-        )
+        fault = f"model_type {fields.model_type!r} is unknown"
+        known = f"known ones are {', '.join(sorted(KNOWN_TYPES))}"
+        remedy = 'set "model_type": "llama" in a copy of the file'
+        raise fields.error(f"{fault}: {known}; to read it as a Llama-like decoder, {remedy}")
 
 
 def _marked_kind(fields: ConfigFields) -> str | None:

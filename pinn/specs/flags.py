@@ -187,7 +187,13 @@ def flag(default: Any, help: str, **declaration: Any) -> Any:
 @cache
 def flags_of(specification: type) -> tuple[Flag, ...]:
     """The flags that a dataclass declares, in their order."""
-    return tuple(_named(f) for f in fields(specification) if _KEY in f.metadata)
+    found = []
+    for each in fields(specification):
+        if _KEY in each.metadata:
+            kind, optional, _ = str(each.type).partition(" | None")
+            named = {"name": each.name, "kind": kind, "optional": bool(optional)}
+            found.append(replace(each.metadata[_KEY], **named))
+    return tuple(found)
 
 
 def flags_apart(
@@ -197,16 +203,6 @@ def flags_apart(
     names = {flag.name for flag in flags_of(specification)}
     own = {name: value for name, value in values.items() if name in names}
     return own, {name: value for name, value in values.items() if name not in names}
-
-
-def _named(declared: Any) -> Flag:
-    kind = str(declared.type)
-    return replace(
-        declared.metadata[_KEY],
-        name=declared.name,
-        kind=kind.removesuffix(" | None"),
-        optional=kind.endswith(" | None"),
-    )
 
 
 def given_flags(specification: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:

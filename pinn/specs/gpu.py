@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pinn.common.documents import MOST_DATASHEET, is_finite, read_json, written
+from pinn.common.documents import MOST_DATASHEET, is_finite, misfit, read_json
 from pinn.common.files import data_folder, given_path
 from pinn.errors import PinnError, printable
 from pinn.specs.precision import Precision
@@ -69,22 +69,17 @@ class GpuSpec:
         for name, (least, example) in _LEAST.items():
             value = getattr(self, name)
             if not least <= value <= MOST_DATASHEET:
-                raise PinnError(
-                    f"GPU {self.name}: {name} must be positive, from {least:g} to "
-                    f"{MOST_DATASHEET:g} in SI units ({example}), got {written(value)}"
-                )
-        if not self.peak_flop_per_s.get("bf16", 0) >= 1:
-            raise PinnError(
-                f"GPU {self.name}: peak_flop_per_s needs a positive 'bf16' entry, "
-                f"got {self.peak_flop_per_s!r:.200}"
-            )
-        for kind, value in self.peak_flop_per_s.items():
+                rule = f"from {least:g} to {MOST_DATASHEET:g} in SI units ({example})"
+                raise misfit(f"GPU {self.name}: {name}", f"be positive, {rule}", value)
+        peaks = self.peak_flop_per_s
+        if not peaks.get("bf16", 0) >= 1:
+            needs = "peak_flop_per_s needs a positive 'bf16' entry"
+            raise PinnError(f"GPU {self.name}: {needs}, got {peaks!r:.200}")
+        for kind, value in peaks.items():
             if value != 0 and not _LEAST_FLOP_PER_S <= value <= MOST_DATASHEET:
-                raise PinnError(
-                    f"GPU {self.name}: the {kind} rate must be 0 or from {_LEAST_FLOP_PER_S:g} to "
-                    f"{MOST_DATASHEET:g} in SI units (989 TFLOP/s are 9.89e14), "
-                    f"got {written(value)}"
-                )
+                units = "in SI units (989 TFLOP/s are 9.89e14)"
+                rule = f"be 0 or from {_LEAST_FLOP_PER_S:g} to {MOST_DATASHEET:g} {units}"
+                raise misfit(f"GPU {self.name}: the {kind} rate", rule, value)
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bandwidth_bytes_per_s, self.sm_count))
@@ -122,7 +117,11 @@ def network_bytes_per_s(gpu: GpuSpec) -> float:
 _BANDWIDTH = {"memory_bandwidth_gb_s": GIGA, "BwPeakTBs": TERA, "BwEffTBs": TERA}
 _COMPUTE = {"compute_tflops_fp16": TERA, "TFlopsPeak": TERA, "TFlopsEff": TERA}
 _FP8 = {"compute_tflops_fp8": TERA, "TFlopsFP8": TERA}
-_CAPACITY = {"memory_gb": GIB, "MemoryGiB": GIB}
+_FIELDS: dict[str, dict[str, float]] = {
+    "memory_bandwidth_bytes_per_s": _BANDWIDTH,
+    "memory_bytes": {"memory_gb": GIB, "MemoryGiB": GIB},
+    "sm_count": {"sm_count": 1},
+}
 #: FP8 runs at twice the bf16 rate on every chip that has it; more than this is a sparse figure.
 _SPARSE_RATIO = 3.0
 
@@ -160,14 +159,10 @@ def read_foreign_gpu(
     Raises:
         PinnError: If neither the file nor a known chip gives a bandwidth or a compute rate.
     """
-    stated: dict[str, Any] = {}
-    for field, units in (("memory_bandwidth_bytes_per_s", _BANDWIDTH), ("memory_bytes", _CAPACITY)):
-        value = _number(name, values, units, source)
-        if value is not None:
-            stated[field] = value
-    sm_count = _number(name, values, {"sm_count": 1}, source)
-    if sm_count is not None:
-        stated["sm_count"] = max(1, int(sm_count))
+    found = {key: _number(name, values, units, source) for key, units in _FIELDS.items()}
+    stated: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
+    if "sm_count" in stated:
+        stated["sm_count"] = max(1, int(stated["sm_count"]))
     peaks = _peaks(name, values, source)
     if known is not None:
         return _overridden(known, stated, peaks, source)
@@ -184,10 +179,8 @@ def _number(
         if key in values:
             value = values[key]
             if not is_finite(value) or not 0 < value * unit <= MOST_DATASHEET:
-                raise PinnError(
-                    f"{source}: GPU {name}: {key} must be a positive number of that unit, got "
-                    f"{written(value)}"
-                )
+                where = f"{source}: GPU {name}: {key}"
+                raise misfit(where, "be a positive number of that unit", value)
             return value * unit
     return None
 
@@ -196,11 +189,8 @@ def _peaks(name: str, values: Mapping[str, Any], source: str) -> dict[str, float
     bf16 = _number(name, values, _COMPUTE, source)
     fp8 = _number(name, values, _FP8, source) if any(values.get(key) for key in _FP8) else None
     if bf16 and fp8 and fp8 > _SPARSE_RATIO * bf16:
-        warnings.warn(
-            f"{source}: GPU {name}: the FP8 rate is {fp8 / bf16:.1f} times the 16-bit one, which "
-            "is a sparse figure: taking half",
-            stacklevel=3,
-        )
+        said = f"the FP8 rate is {fp8 / bf16:.1f} times the 16-bit one, which is a sparse figure"
+        warnings.warn(f"{source}: GPU {name}: {said}: taking half", stacklevel=3)
         fp8 /= 2
     found = {"bf16": bf16, "fp8": fp8}
     return {kind: value for kind, value in found.items() if value is not None}
@@ -209,14 +199,10 @@ def _peaks(name: str, values: Mapping[str, Any], source: str) -> dict[str, float
 def _overridden(
     known: GpuSpec, stated: Mapping[str, Any], peaks: Mapping[str, float], source: str
 ) -> GpuSpec:
-    read = sorted([*stated, *(f"{kind} rate" for kind in peaks)])
-    return replace(
-        known,
-        **stated,
-        peak_flop_per_s={**known.peak_flop_per_s, **peaks},
-        source=f"{', '.join(read) or 'nothing'} from {source}; the rest is {known.name}: "
-        f"{known.source}",
-    )
+    read = ", ".join(sorted([*stated, *(f"{kind} rate" for kind in peaks)])) or "nothing"
+    said = f"{read} from {source}; the rest is {known.name}: {known.source}"
+    rates = {**known.peak_flop_per_s, **peaks}
+    return replace(known, **stated, peak_flop_per_s=rates, source=said)
 
 
 def _estimated(
@@ -229,20 +215,14 @@ def _estimated(
     }
     if "fp8" in peaks:
         estimates["compute_capability"] = 8.9  # the least capability with FP8
-    guessed = sorted(estimates.keys() - stated.keys())
-    return GpuSpec(
-        name=name,
-        peak_flop_per_s=dict(peaks),
-        source=f"{source}; estimated: {', '.join(guessed)}",
-        **{**estimates, **stated},
-    )
+    guessed = ", ".join(sorted(estimates.keys() - stated.keys()))
+    said = f"{source}; estimated: {guessed}"
+    return GpuSpec(name=name, peak_flop_per_s=dict(peaks), source=said, **{**estimates, **stated})
 
 
 # GPUs by name or file: ``load_gpu`` and ``list_gpus``.
 
-_NUMBERS = frozenset(
-    f.name for f in fields(GpuSpec) if f.type in ("float", "int") and f.name != "name"
-)
+_NUMBERS = tuple(f.name for f in fields(GpuSpec) if f.type in ("float", "int"))
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
@@ -265,10 +245,9 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     if gpu is None:
         close = difflib.get_close_matches(text.lower(), [name.lower() for name in list_gpus()], n=1)
         hint = next((f" (close: {name})" for name in list_gpus() if name.lower() in close), "")
-        raise PinnError(
-            f"unknown GPU {text!r}{hint}: known ones are {', '.join(list_gpus())}; "
-            "or give the path of a JSON file with its datasheet"
-        )
+        known = f"known ones are {', '.join(list_gpus())}"
+        remedy = "or give the path of a JSON file with its datasheet"
+        raise PinnError(f"unknown GPU {text!r}{hint}: {known}; {remedy}")
     return gpu
 
 
@@ -285,14 +264,9 @@ def find_gpu(name: str) -> GpuSpec | None:
 
 def gpu_aliases(gpu: GpuSpec) -> tuple[str, ...]:
     """Other names of a GPU of the catalogue; none for one of the user's own."""
-    known = find_gpu(gpu.name)
-    if known != gpu:
+    if find_gpu(gpu.name) != gpu:
         return ()
-    return next(
-        tuple(values["aliases"])
-        for values in map(read_json, sorted(data_folder("gpus").glob("*.json")))
-        if values["name"] == gpu.name
-    )
+    return tuple(read_json(_known()[_plain(gpu.name)])["aliases"])
 
 
 def _plain(name: str) -> str:
@@ -303,8 +277,8 @@ def _plain(name: str) -> str:
 def _known() -> dict[str, Path]:
     """Names and aliases of the catalogue -> the file of their GPU."""
     found: dict[str, Path] = {}
-    paths = sorted(data_folder("gpus").glob("*.json"))
-    for path, values in zip(paths, list(map(read_json, paths)), strict=True):
+    for path in sorted(data_folder("gpus").glob("*.json")):
+        values = read_json(path)
         for name in (values.get("name", path.stem), *values.get("aliases", ())):
             other = found.setdefault(_plain(name), path)
             if other != path:
@@ -327,10 +301,8 @@ def _load_file(path: Path, entry: str | None) -> GpuSpec:
     if entry is None and len(nested) == 1:
         entry = next(iter(nested))
     if entry is None or entry not in nested:
-        raise PinnError(
-            f"{path} holds {', '.join(nested) or 'no GPU'}"
-            f"{f', not {entry}' if entry else ''}: choose one with {path}#NAME"
-        )
+        held = (", ".join(nested) or "no GPU") + (f", not {entry}" if entry else "")
+        raise PinnError(f"{path} holds {held}: choose one with {path}#NAME")
     return read_foreign_gpu(entry, nested[entry], find_gpu(entry), str(path))
 
 
@@ -339,22 +311,19 @@ def _read_own(values: Mapping[str, Any], path: Path) -> GpuSpec:
     missing, extra = wanted - values.keys(), values.keys() - wanted - {"aliases"}
     if missing or extra:
         what = f"lacks {', '.join(sorted(missing))}" if missing else "has an unknown field"
-        raise PinnError(
-            f"{path}: the GPU {what}{': ' + ', '.join(sorted(extra)) if extra else ''}; "
-            f"expected exactly {', '.join(sorted(wanted))}"
-        )
+        more = f": {', '.join(sorted(extra))}" if extra else ""
+        expected = ", ".join(sorted(wanted))
+        raise PinnError(f"{path}: the GPU {what}{more}; expected exactly {expected}")
     peaks = values["peak_flop_per_s"]
     numbers = {name: values[name] for name in _NUMBERS}
     if not isinstance(peaks, Mapping):
         raise PinnError(f"{path}: peak_flop_per_s must map math kinds to FLOP/s, got {peaks!r}")
     for name, value in {**numbers, **peaks}.items():
         if not is_finite(value):
-            raise PinnError(f"{path}: {name} must be a number in SI units, got {written(value)}")
+            raise misfit(f"{path}: {name}", "be a number in SI units", value)
     for name in ("name", "source"):
         if not isinstance(values[name], str):
-            raise PinnError(f"{path}: {name} must be text, got {written(values[name])}")
+            raise misfit(f"{path}: {name}", "be text", values[name])
     if not isinstance(values["has_nvlink"], bool):
-        raise PinnError(
-            f"{path}: has_nvlink must be true or false, got {written(values['has_nvlink'])}"
-        )
+        raise misfit(f"{path}: has_nvlink", "be true or false", values["has_nvlink"])
     return GpuSpec(**{name: values[name] for name in wanted})

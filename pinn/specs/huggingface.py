@@ -1,14 +1,15 @@
 """A model from its config.json."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pinn.common.documents import MOST_MATCHES, MOST_MODEL_SIZE, check_size, is_finite, written
-from pinn.errors import PinnError
-from pinn.specs import model
-from pinn.specs.config_fields import TIED_TYPES, ConfigFields, check_supported, read_fields
-from pinn.specs.layer_plan import LayerPart, layer_parts
+from pinn.common import documents
+from pinn.common.documents import check_size, is_finite, written
+from pinn.specs import config_fields, mixers, model
+from pinn.specs.config_fields import TIED_TYPES, ConfigFields
+from pinn.specs.layers import attentions, feed_forwards
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
 from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization import Quantization, module_names, read_quantization
@@ -19,35 +20,173 @@ from pinn.specs.quantization import Quantization, module_names, read_quantizatio
 GEMMA_3N = "gemma3n_text"
 
 
-def lookup_parameters(fields: ConfigFields) -> int:
-    """The per-layer embeddings: of each token, a row per layer."""
-    rows = fields.integer("vocab_size_per_layer_input")
-    return rows * fields.integer("num_hidden_layers") * _layer_width(fields)
+def _beside_layers(fields: ConfigFields, hidden: int) -> dict[str, Any]:
+    """Lookup tables and projections: of each token, a row per layer of the per-layer embeddings.
 
-
-def side_projections(fields: ConfigFields, hidden: int) -> tuple[tuple[int, Projection], ...]:
-    """The gates and projections of per-layer inputs, LAuReL's low-rank pair, and AltUp's streams.
-
-    Every GPU computes them whole: their widths are small.
+    The projections are the gates and projections of per-layer inputs, LAuReL's low-rank pair, and
+    AltUp's streams. Every GPU computes them whole: their widths are small.
     """
-    layers, width = fields.integer("num_hidden_layers"), _layer_width(fields)
+    rows = fields.integer("vocab_size_per_layer_input")
+    layers = fields.integer("num_hidden_layers")
+    width = fields.integer("hidden_size_per_layer_input")
     rank, streams = fields.integer("laurel_rank"), fields.integer("altup_num_inputs")
-    return (
-        (1, _whole("per_layer_model_projection", layers * width, hidden)),
-        (layers, _whole("per_layer_input_gate", width, hidden)),
-        (layers, _whole("per_layer_projection", hidden, width)),
-        (layers, _whole("laurel_left", rank, hidden)),
-        (layers, _whole("laurel_right", hidden, rank)),
-        (2 * (streams - 1), _whole("altup_projection", hidden, hidden)),
+    projections = (
+        (1, "per_layer_model_projection", layers * width, hidden),
+        (layers, "per_layer_input_gate", width, hidden),
+        (layers, "per_layer_projection", hidden, width),
+        (layers, "laurel_left", rank, hidden),
+        (layers, "laurel_right", hidden, rank),
+        (2 * (streams - 1), "altup_projection", hidden, hidden),
     )
+    whole = tuple((n, Projection(name, (Part(1, a),), Part(1, b))) for n, name, a, b in projections)
+    return {"lookup_parameters": rows * layers * width, "side_projections": whole}
 
 
-def _layer_width(fields: ConfigFields) -> int:
-    return fields.integer("hidden_size_per_layer_input")
+# Which mixer and which feed-forward part each layer of a config.json has.
+#
+# One declarative table, by ``model_type``: how the family writes its plan down, and how it
+# describes its recurrent mixer. Types that are not in it have attention and a network in every
+# layer.
+
+FULL, LINEAR, BOTH, CROSS, NETWORK = "full", "linear", "both", "cross", "network"
+#: What configs call a layer -> what it is here.
+_WORDS: dict[object, str] = {
+    **dict.fromkeys(("full_attention", "attention", "*", 1), FULL),
+    **dict.fromkeys(("linear_attention", "mamba", "M", 0), LINEAR),
+    **dict.fromkeys(("mlp", "moe", "-", "E"), NETWORK),
+}
 
 
-def _whole(name: str, outputs: int, inputs: int) -> Projection:
-    return Projection(name, (Part(1, outputs),), Part(1, inputs))
+@dataclass(frozen=True)
+class Family:
+    """How a family of models describes its layers.
+
+    Attributes:
+        plan: The word of each layer, first to last.
+        mixer: Its recurrent mixer; None where it has none.
+        parts: Whether a layer is a mixer or a network, not both.
+    """
+
+    plan: Callable[[ConfigFields], list[str]]
+    mixer: Callable[[ConfigFields], LinearMixerSpec] | None = None
+    parts: bool = False
+
+
+def layer_count(fields: ConfigFields) -> int:
+    """Layers of the config; Nemotron-3-Ultra's states them by their list alone."""
+    types = fields.get("layers_block_type")
+    default = len(types) if isinstance(types, list) else None
+    keys = ("num_hidden_layers", "num_layers", "n_layer")
+    return fields.integer(*keys, default=default, most=documents.MOST_LAYERS)
+
+
+def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart]:
+    """The parts of each layer, first to last.
+
+    Raises:
+        PinnError: If a needed size is missing or wrong, or a layer's kind is unknown.
+    """
+    layers, family = layer_count(fields), FAMILIES.get(fields.model_type, Family(_all(FULL)))
+    plan, found = family.plan(fields), list[model.LayerPart]()
+    has_attention = any(word in (FULL, BOTH, CROSS) for word in plan)
+    attention = attentions(fields, layers, max_position) if has_attention else []
+    linear = family.mixer(fields) if family.mixer else None
+    has_networks = not family.parts or NETWORK in plan
+    ffns = feed_forwards(fields, layers) if has_networks else []
+    for i, word in enumerate(plan):
+        mixer: model.Mixer | None = None if word == NETWORK else linear
+        if word == BOTH:  # attention and state space side by side, each with an all-reduce
+            found.append(model.LayerPart(i, attention[i], None))
+        elif word == FULL:
+            mixer = attention[i]
+        elif word == CROSS:
+            keys = attention[i]
+            mixer = mixers.CrossAttentionSpec(keys.heads, keys.kv_heads, keys.head_dim)
+        own = not family.parts or word == NETWORK
+        found.append(model.LayerPart(i, mixer, ffns[i] if own else None))
+    return found
+
+
+def _listed(*keys: str) -> Callable[[ConfigFields], list[str]]:
+    """A plan that is a list with a word per layer, or a text with a letter per layer."""
+
+    def plan(fields: ConfigFields) -> list[str]:
+        layers, found = layer_count(fields), fields.get(*keys)
+        words = list(found) if isinstance(found, list | str) else []
+        if len(words) < layers:
+            raise fields.misfit(" or ".join(keys), f"name each of {layers} layers", found)
+        return [_word(fields, each) for each in words[:layers]]
+
+    return plan
+
+
+def _word(fields: ConfigFields, each: object) -> str:
+    known = isinstance(each, str | int) and not isinstance(each, bool) and each in _WORDS
+    if not known:
+        known = ", ".join(map(str, _WORDS))
+        raise fields.error(f"layers of type {written(each)} are unknown: expected {known}")
+    return _WORDS[each]
+
+
+def _interval(fields: ConfigFields) -> list[str]:
+    """Full attention every few layers (qwen3_next.py: ``full_attention_interval``)."""
+    if fields.get("layer_types") is not None:
+        return _listed("layer_types")(fields)
+    step = fields.integer("full_attention_interval", default=4)
+    return [LINEAR if (i + 1) % step else FULL for i in range(layer_count(fields))]
+
+
+def _period(fields: ConfigFields) -> list[str]:
+    """Jamba: ``i % attn_layer_period == attn_layer_offset`` (configuration_jamba.py)."""
+    step = fields.integer("attn_layer_period", default=8)
+    first = fields.integer("attn_layer_offset", default=4, least=0)
+    return [FULL if i % step == first else LINEAR for i in range(layer_count(fields))]
+
+
+def _bamba(fields: ConfigFields) -> list[str]:
+    full = fields.layer_indices("attn_layer_indices")
+    return [FULL if i in full else LINEAR for i in range(layer_count(fields))]
+
+
+def _kimi(fields: ConfigFields) -> list[str]:
+    """Kimi-Linear counts its layers from 1 (configuration_kimi.py: ``is_kda_layer``)."""
+    config = fields.get("linear_attn_config")
+    listed = config.get("kda_layers") if isinstance(config, dict) else None
+    if not isinstance(listed, list):
+        raise fields.error("linear_attn_config must list its kda_layers")
+    return [LINEAR if i + 1 in listed else FULL for i in range(layer_count(fields))]
+
+
+def _cross_layers(fields: ConfigFields) -> list[str]:
+    cross = fields.layer_indices("cross_attention_layers")
+    return [CROSS if i in cross else FULL for i in range(layer_count(fields))]
+
+
+def _all(word: str) -> Callable[[ConfigFields], list[str]]:
+    return lambda fields: [word] * layer_count(fields)
+
+
+#: ``model_type`` -> its family.
+FAMILIES: dict[str, Family] = {
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
+        Family(_interval, mixers.gated_delta_mixer),
+    ),
+    "kimi_linear": Family(_kimi, mixers.kda_mixer),
+    "minimax_text_01": Family(_listed("attn_type_list"), mixers.lightning_mixer),
+    "minimax": Family(_listed("layer_types", "attn_type_list"), mixers.lightning_mixer),
+    "jamba": Family(_period, mixers.jamba_mixer),
+    "nemotron_h": Family(
+        _listed("layers_block_type", "hybrid_override_pattern"), mixers.nemotron_mixer, True
+    ),
+    "granitemoehybrid": Family(_listed("layer_types"), mixers.granite_mixer),
+    "bamba": Family(_bamba, mixers.granite_mixer),
+    "falcon_h1": Family(_all(BOTH), mixers.granite_mixer),
+    "mamba": Family(_all(LINEAR), mixers.mamba1_mixer, parts=True),
+    "falcon_mamba": Family(_all(LINEAR), mixers.mamba1_mixer, parts=True),
+    "mamba2": Family(_all(LINEAR), mixers.mamba2_mixer, parts=True),
+    "mllama_text_model": Family(_cross_layers),
+}
 
 
 # A Hugging Face config.json -> ``ModelSpec``, as vLLM 0.15.1 reads it; no code is executed.
@@ -87,33 +226,30 @@ def model_from_config(
     Raises:
         PinnError: If a field is missing or wrong, or a layer kind or quantization is unknown.
     """
-    fields = read_fields(config, source or name)
-    check_supported(fields)
+    fields = config_fields.read_fields(config, source or name)
+    config_fields.check_supported(fields)
     max_position = _max_position(fields)
     parts = layer_parts(fields, max_position)
     base = _base_precision(fields)
     quantization = quantization_of(fields, quant_config, fallback_precision)
     precisions, kv_cache = _precisions(quantization, parts, base)
     hidden = fields.integer("hidden_size", "n_embd", "d_model")
+    shapes = Counter((part.mixer, part.ffn) for part in parts)
+    is_tied = fields.truth("tie_word_embeddings")
     if sampling is None:
         sampling = model.sampling_from_generation_config(config, source or name)
-    is_gemma_3n = fields.model_type == GEMMA_3N
     return model.ModelSpec(
         name=name,
         model_type=str(config.get("model_type") or fields.model_type),
         hidden_size=hidden,
         vocab_size=fields.integer("vocab_size", "padded_vocab_size"),
-        layer_groups=tuple(
-            model.LayerGroup(count, *shape)
-            for shape, count in Counter((part.mixer, part.ffn) for part in parts).items()
-        ),
+        layer_groups=tuple(model.LayerGroup(count, *shape) for shape, count in shapes.items()),
         precisions=precisions,
         kv_cache_precision=kv_cache,
-        tied_embeddings=_is_tied(fields),
+        tied_embeddings=fields.model_type in TIED_TYPES if is_tied is None else is_tied,
         max_position=max_position,
         extra_parameters=_extra_parameters(fields, hidden, parts),
-        lookup_parameters=lookup_parameters(fields) if is_gemma_3n else 0,
-        side_projections=side_projections(fields, hidden) if is_gemma_3n else (),
+        **(_beside_layers(fields, hidden) if fields.model_type == GEMMA_3N else {}),
         sampling=sampling,
         left_out=_left_out(fields),
     )
@@ -140,12 +276,10 @@ def _max_position(fields: ConfigFields) -> int:
         return longest
     original = rope.get("original_max_position_embeddings", longest) if kind == "yarn" else longest
     if not (is_finite(factor) and is_finite(original) and original >= 1 and factor > 0):
-        raise PinnError(
-            f"{fields.source}: the rope scaling needs a positive factor and context, got "
-            f"{written(factor)} and {written(original)}"
-        )
-    stretched = int(original * factor)
-    check_size(stretched, MOST_MODEL_SIZE, f"{fields.source}: tokens of context", "correct it")
+        got = f"{written(factor)} and {written(original)}"
+        raise fields.error(f"the rope scaling needs a positive factor and context, got {got}")
+    stretched, where = int(original * factor), f"{fields.source}: tokens of context"
+    check_size(stretched, documents.MOST_MODEL_SIZE, where, "correct it")
     return max(stretched, 1)
 
 
@@ -155,15 +289,9 @@ def _base_precision(fields: ConfigFields) -> Precision:
     )
     name = _DTYPES.get(str(dtype).removeprefix("torch."))
     if name is None:
-        raise PinnError(
-            f"{fields.source}: unknown torch_dtype {dtype!r}: known ones are {', '.join(_DTYPES)}"
-        )
+        known = ", ".join(_DTYPES)
+        raise fields.error(f"unknown torch_dtype {dtype!r}: known ones are {known}")
     return precision(name)
-
-
-def _is_tied(fields: ConfigFields) -> bool:
-    stated = fields.truth("tie_word_embeddings")
-    return fields.model_type in TIED_TYPES if stated is None else stated
 
 
 def quantization_of(
@@ -174,41 +302,31 @@ def quantization_of(
     Raises:
         PinnError: If the scheme is unknown and there is no fallback.
     """
-    own = [
-        values.get(key)
-        for values in (fields.root, fields.text)
-        for key in ("quantization_config", "compression_config")
-    ]
+    keys = "quantization_config", "compression_config"
+    own = [values.get(key) for values in (fields.root, fields.text) for key in keys]
     found = next((entry for entry in [*own, separate] if entry not in (None, {})), None)
     if found is None:
         return None
     if not isinstance(found, Mapping):
-        raise PinnError(
-            f"{fields.source}: quantization_config must be a JSON object, got {found!r:.60}"
-        )
+        raise fields.error(f"quantization_config must be a JSON object, got {found!r:.60}")
     return read_quantization(found, fields.source, fallback)
 
 
 def _precisions(
-    quantization: Quantization | None, parts: Sequence[LayerPart], base: Precision
+    quantization: Quantization | None, parts: Sequence[model.LayerPart], base: Precision
 ) -> tuple[model.WeightPrecisions, Precision]:
     if quantization is None:
         return model.WeightPrecisions(base, base, base, base, base), base
-    check_size(
-        len(parts) * quantization.expressions,
-        MOST_MATCHES,
-        "layers x expressions of the quantization config",
-        "write fewer expressions",
-    )
-    kinds = {
-        kind: quantization.of_kind(kind, modules, base)
-        for kind, modules in module_names(parts).items()
-    }
+    where = "layers x expressions of the quantization config"
+    matches = len(parts) * quantization.expressions
+    check_size(matches, documents.MOST_MATCHES, where, "write fewer expressions")
+    modules = module_names(parts).items()
+    kinds = {kind: quantization.of_kind(kind, names, base) for kind, names in modules}
     precisions = model.WeightPrecisions(**kinds, lm_head=quantization.lm_head or base)
     return precisions, quantization.kv_cache or base
 
 
-def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[LayerPart]) -> int:
+def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.LayerPart]) -> int:
     """Norms, biases of q, k, v and of gpt-oss's experts, and what recurrent mixers have beside.
 
     A norm stands before each part, and one at the end. Leaves out norms of single

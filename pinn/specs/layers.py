@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pinn.common.documents import MOST_MODEL_SIZE, written
-from pinn.errors import PinnError
-from pinn.specs.config_fields import (
-    FULL_WIDTH_QK_NORM_TYPES,
-    GATED_ATTENTION_TYPES,
-    LATENT_TYPES,
-    UNGATED_TYPES,
-    ConfigFields,
-)
+from pinn.common.documents import MOST_MODEL_SIZE
+from pinn.specs import config_fields
+from pinn.specs.config_fields import UNGATED_TYPES, ConfigFields
 from pinn.specs.mixers import IndexerSpec
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, MoeFfnSpec
 
@@ -36,16 +30,12 @@ def attentions(
     if is_latent(fields):
         latent, reaches = _latent(fields), windows(fields, layers, max_position)
         chosen = _indexers(fields, layers)
-        return [
-            replace(latent, window_tokens=window, indexer=indexer)
-            for window, indexer in zip(reaches, chosen, strict=True)
-        ]
+        pairs = zip(reaches, chosen, strict=True)
+        return [replace(latent, window_tokens=window, indexer=own) for window, own in pairs]
     base = _grouped(fields)
     owners = layers - fields.integer("num_kv_shared_layers", default=0, least=0)
-    return [
-        replace(base, window_tokens=window, shares_cache=i >= owners)
-        for i, window in enumerate(windows(fields, layers, max_position))
-    ]
+    reaches = enumerate(windows(fields, layers, max_position))
+    return [replace(base, window_tokens=reach, shares_cache=i >= owners) for i, reach in reaches]
 
 
 def _indexers(fields: ConfigFields, layers: int) -> list[IndexerSpec | None]:
@@ -63,7 +53,9 @@ def _indexers(fields: ConfigFields, layers: int) -> list[IndexerSpec | None]:
 
 def is_latent(fields: ConfigFields) -> bool:
     """Whether vLLM runs it as latent attention: the fields may exist and be null."""
-    return fields.model_type in LATENT_TYPES and fields.get("kv_lora_rank") is not None
+    return (
+        fields.model_type in config_fields.LATENT_TYPES and fields.get("kv_lora_rank") is not None
+    )
 
 
 def _grouped(fields: ConfigFields) -> AttentionSpec:
@@ -72,22 +64,20 @@ def _grouped(fields: ConfigFields) -> AttentionSpec:
     if _is_falcon_multi_query(fields):
         kv_heads = 1
     if heads % kv_heads:
-        raise PinnError(f"{fields.source}: {kv_heads} KV heads do not divide {heads} heads")
+        raise fields.error(f"{kv_heads} KV heads do not divide {heads} heads")
     if fields.get(*_HEAD_DIM) is not None:
         head_dim = fields.integer(*_HEAD_DIM)
     else:
         hidden = fields.integer("hidden_size")
         if hidden % heads:
-            raise PinnError(
-                f"{fields.source}: {heads} heads do not divide hidden_size {hidden}: add head_dim"
-            )
+            raise fields.error(f"{heads} heads do not divide hidden_size {hidden}: add head_dim")
         head_dim = hidden // heads
     return AttentionSpec(
         heads,
         kv_heads,
         head_dim,
-        qk_norm_full_width=fields.model_type in FULL_WIDTH_QK_NORM_TYPES,
-        output_gate=fields.model_type in GATED_ATTENTION_TYPES,
+        qk_norm_full_width=fields.model_type in config_fields.FULL_WIDTH_QK_NORM_TYPES,
+        output_gate=fields.model_type in config_fields.GATED_ATTENTION_TYPES,
     )
 
 
@@ -151,9 +141,7 @@ def _sliding(fields: ConfigFields, layers: int) -> tuple[int | None, list[bool]]
         sizes = [entry for entry in window if entry is not None]
         for size in sizes:
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise PinnError(
-                    f"{fields.source}: sliding_window must list tokens or null, got {size!r:.60}"
-                )
+                raise fields.error(f"sliding_window must list tokens or null, got {size!r:.60}")
         return next(iter(sizes), None), [pattern[i % len(pattern)] for i in range(layers)]
     tokens = fields.integer("sliding_window", least=0) or None
     types = fields.per_layer("layer_types", layers)
@@ -182,6 +170,11 @@ _TOP_K = (
     "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k", "moe_topk",
     "experts_per_token", "moe_k",
 )  # fmt: skip
+_SHARED_WIDTH = (
+    "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
+    "shared_intermediate_size",
+)  # fmt: skip
+_SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 _DENSE_WIDTH = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 _LLAMA4 = frozenset({"llama4", "llama4_text"})
 
@@ -206,7 +199,7 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
         return None
     top_k = fields.integer(*_TOP_K)
     if top_k > experts:
-        raise PinnError(f"{fields.source}: {top_k} experts per token exceed the {experts} experts")
+        raise fields.error(f"{top_k} experts per token exceed the {experts} experts")
     width = fields.integer("moe_intermediate_size", *_DENSE_WIDTH)
     latent = fields.get("moe_latent_size")
     return MoeFfnSpec(
@@ -226,35 +219,24 @@ def _expert_count(fields: ConfigFields) -> int:
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_MODEL_SIZE:
-        raise PinnError(
-            f"{fields.source}: the number of experts must be a whole number from 0 to "
-            f"{MOST_MODEL_SIZE:,}, got {written(value)}"
-        )
+        rule = f"be a whole number from 0 to {MOST_MODEL_SIZE:,}"
+        raise fields.misfit("the number of experts", rule, value)
     return value
 
 
 def _shared_width(fields: ConfigFields, expert_width: int) -> int:
     if fields.model_type in _LLAMA4:  # llama4.py: Llama4MoE always has one, without a key
         return fields.integer("intermediate_size")
-    for key in (
-        "shared_expert_intermediate_size",
-        "moe_shared_expert_intermediate_size",
-        "shared_intermediate_size",
-    ):
-        if fields.get(key) is not None:
-            return fields.integer(key, least=0)
-    count = fields.integer(
-        "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", default=0, least=0
-    )
-    return count * expert_width
+    if fields.get(*_SHARED_WIDTH) is not None:
+        return fields.integer(*_SHARED_WIDTH, least=0)
+    return fields.integer(*_SHARED_EXPERTS, default=0, least=0) * expert_width
 
 
 def _dense_width(fields: ConfigFields) -> int:
     if fields.model_type in _LLAMA4:
         return fields.integer("intermediate_size_mlp")
     if fields.model_type == "falcon":
-        default = 4 * fields.integer("hidden_size")
-        return fields.integer(*_DENSE_WIDTH, default=default)
+        return fields.integer(*_DENSE_WIDTH, default=4 * fields.integer("hidden_size"))
     if fields.model_type == "granitemoehybrid":  # its dense layers are the shared part alone
         return fields.integer("shared_intermediate_size", *_DENSE_WIDTH)
     widths = fields.get(*_DENSE_WIDTH)

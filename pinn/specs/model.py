@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pinn.common.documents import MOST_MODEL_SIZE, check_size, is_finite, json_object, written
 from pinn.errors import PinnError, printable
@@ -240,6 +240,20 @@ Mixer = Attention | LinearMixerSpec | CrossAttentionSpec
 FeedForward = DenseFfnSpec | MoeFfnSpec
 
 
+class LayerPart(NamedTuple):
+    """A layer, or one half of a layer that is built of two.
+
+    Attributes:
+        layer: Which layer of the config it belongs to, counted from 0.
+        mixer: What mixes tokens; None for a feed-forward part alone.
+        ffn: The feed-forward part; None for a mixer alone.
+    """
+
+    layer: int
+    mixer: Mixer | None
+    ffn: FeedForward | None
+
+
 @dataclass(frozen=True)
 class LayerGroup:
     """Layers of one shape: how many, what mixes tokens, and their feed-forward part.
@@ -323,9 +337,8 @@ class ModelSpec:
             object.__setattr__(self, name, printable(getattr(self, name)))
         for name in ("hidden_size", "vocab_size", "max_position"):
             if getattr(self, name) <= 0:
-                raise PinnError(
-                    f"model {self.name}: {name} must be positive, got {getattr(self, name)}"
-                )
+                got = getattr(self, name)
+                raise PinnError(f"model {self.name}: {name} must be positive, got {got}")
         if not self.layer_groups:
             raise PinnError(f"model {self.name}: it has no layers")
         if len({g.ffn for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec)}) > 1:
@@ -337,18 +350,10 @@ class ModelSpec:
 
     def __hash__(self) -> int:
         # What tells nearly all models apart: a table looks each of them up many times a row.
-        formats = self.precisions
-        return hash(
-            (
-                self.name,
-                self.hidden_size,
-                self.vocab_size,
-                self.extra_parameters,
-                formats.attention.name,
-                formats.dense_ffn.name,
-                formats.experts.name,
-            )
-        )
+        of = self.precisions
+        formats = of.attention.name, of.dense_ffn.name, of.experts.name
+        sizes = self.hidden_size, self.vocab_size, self.extra_parameters
+        return hash((self.name, sizes, formats))
 
     @property
     def title(self) -> str:
@@ -383,14 +388,9 @@ class ModelSpec:
     @property
     def is_plain(self) -> bool:
         """Whether every layer is attention over keys, full or in a window, and a network."""
-        return not self.side_projections and all(
-            g.ffn is not None
-            and (
-                isinstance(g.attention, AttentionSpec)
-                or (isinstance(g.attention, LatentAttentionSpec) and g.attention.indexer is None)
-            )
-            for g in self.layer_groups
-        )
+        whole = all(group.ffn is not None for group in self.layer_groups)
+        names = {mixer_name(g.attention) for g in self.layer_groups}
+        return whole and not self.side_projections and names <= _PLAIN
 
 
 # A model's layer plan in words.
@@ -402,6 +402,9 @@ _LINEAR = {
     "mamba1": "Mamba-1",
     "mamba2": "Mamba-2",
 }
+
+
+_PLAIN = {"latent attention", "full attention", "windowed attention"}
 
 
 def mixer_name(mixer: Mixer | None) -> str:

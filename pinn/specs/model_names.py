@@ -37,15 +37,11 @@ def _package_files() -> list[Path]:
     """The configs that aiconfigurator-core ships; without the package, none and a warning."""
     spec = find_spec("aiconfigurator_core")
     if spec is None or spec.origin is None:
-        warnings.warn(
-            "aiconfigurator-core is not installed: most names of the model catalog are missing",
-            stacklevel=2,
-        )
+        missing = "most names of the model catalog are missing"
+        warnings.warn(f"aiconfigurator-core is not installed: {missing}", stacklevel=2)
         return []
-    folder = Path(spec.origin).parent / "model_configs"
-    return sorted(
-        path for path in folder.glob(f"*{PACKAGE_SUFFIX}") if not path.name.endswith(QUANT_FILE)
-    )
+    found = (Path(spec.origin).parent / "model_configs").glob(f"*{PACKAGE_SUFFIX}")
+    return sorted(path for path in found if not path.name.endswith(QUANT_FILE))
 
 
 @cache
@@ -162,23 +158,17 @@ def download_config(repo_id: str) -> Path:
 
 def _download(repo_id: str, filename: str) -> Path | None:
     """One file; None where the model has none of that name."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub import errors, hf_hub_download
 
     try:
         return Path(hf_hub_download(repo_id, filename, etag_timeout=PROBE_TIMEOUT_S))
-    except GatedRepoError as error:
+    except errors.GatedRepoError as error:
         raise PinnError("it is gated: accept its licence on the hub and set HF_TOKEN") from error
-    except LocalEntryNotFoundError as error:  # an entry not found, and a value error, by its class
+    except errors.LocalEntryNotFoundError as error:  # of the next two classes, too
         raise PinnError("the model hub did not answer (LocalEntryNotFoundError)") from error
-    except EntryNotFoundError:
+    except errors.EntryNotFoundError:
         return None
-    except (RepositoryNotFoundError, ValueError) as error:
+    except (errors.RepositoryNotFoundError, ValueError) as error:
         raise PinnError("the model hub does not have it") from error
     except Exception as error:  # transport errors of whichever HTTP library the hub client uses
         raise PinnError(f"the model hub did not answer ({type(error).__name__})") from error

@@ -212,11 +212,9 @@ class Variant:
         NVFP4 releases cache in 16 bits; Meta's fp8 of a dense model leaves the attention alone
         (Llama-3.1-405B-Instruct-FP8).
         """
-        cache = None
+        cache = "bf16" if scheme == "nvfp4" else None
         if self.owner == "nvidia" and scheme in ("fp8", "nvfp4"):
             cache = "fp8"
-        elif scheme == "nvfp4":
-            cache = "bf16"
         if scheme == "fp8":
             scheme = {"qwen": "fp8_block", "nvidia": "fp8_static"}.get(self.owner, scheme)
         found = with_precision(model, scheme, kv_cache=cache)
@@ -250,13 +248,10 @@ def find_variant(name: str) -> Variant | None:
 
 def _formats(model: ModelSpec) -> str:
     """Formats as a note tells them: attention, the other large part, and the cache."""
-    part, form = ("feed-forward", model.precisions.dense_ffn)
-    if model.moe is not None:
-        part, form = ("experts", model.precisions.experts)
-    return (
-        f"attention in {model.precisions.attention.name}, {part} in {form.name}, "
-        f"KV cache in {model.kv_cache_precision.name}"
-    )
+    formats, cache = model.precisions, model.kv_cache_precision.name
+    part = "experts" if model.moe else "feed-forward"
+    form = formats.experts if model.moe else formats.dense_ffn
+    return f"attention in {formats.attention.name}, {part} in {form.name}, KV cache in {cache}"
 
 
 def _renamed(bare: str) -> str:

@@ -8,21 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from pinn.errors import PinnError
-from pinn.specs.layer_plan import LayerPart
 from pinn.specs.mixers import LinearMixerSpec
-from pinn.specs.model import LatentAttentionSpec, Mixer, MoeFfnSpec
-from pinn.specs.precision import (
-    Precision,
-    compressed_format,
-    is_fp8_cache,
-    method_format,
-    method_name,
-    precision,
-    unknown_scheme,
-)
+from pinn.specs.model import LatentAttentionSpec, LayerPart, Mixer, MoeFfnSpec
+from pinn.specs.precision import PRECISIONS, Precision, precision
 
 # Names of weight matrices in checkpoints, and the patterns by which quantizers select them.
 
@@ -30,12 +21,8 @@ KINDS = ("attention", "dense_ffn", "experts", "shared_experts")
 #: One matrix under every name that a checkpoint may give it.
 Aliases = tuple[str, ...]
 
-_PREFIXES = (
-    "model.layers.",
-    "language_model.model.layers.",
-    "model.language_model.layers.",
-    "layers.",
-)
+_HOLDERS = ("model.", "language_model.model.", "model.language_model.", "")
+_PREFIXES = tuple(f"{holder}layers." for holder in _HOLDERS)
 #: Repeats without an upper bound, and groups that hold one and are repeated themselves.
 _REPEATS = re.compile(r"(?<!\\)(?:[*+]|\{\d*,?\d*\})")
 _NESTED_REPEATS = re.compile(r"(?<!\\)[*+}]\??[^()]*\)+(?:[*+]|\{)")
@@ -137,17 +124,124 @@ class ModulePatterns:
 def _compiled(pattern: str, source: str) -> re.Pattern[str]:
     """An expression that is quick to match: no repeat inside a repeat, and not many of them."""
     if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):
-        raise PinnError(
-            f"{source}: the expression {pattern!r:.80} repeats more than {_MOST_REPEATS} "
-            "parts, or repeats a repeated part: write one that is quick to match"
-        )
+        fault = f"repeats more than {_MOST_REPEATS} parts, or repeats a repeated part"
+        remedy = "write one that is quick to match"
+        raise PinnError(f"{source}: the expression {pattern!r:.80} {fault}: {remedy}")
     try:
         return re.compile(pattern.removeprefix("re:"))
     except (re.error, OverflowError, RecursionError) as error:
-        raise PinnError(
-            f"{source}: {pattern!r} is no regular expression ({error}): "
-            "correct the quantization config"
-        ) from error
+        fault, remedy = f"is no regular expression ({error})", "correct the quantization config"
+        raise PinnError(f"{source}: {pattern!r} {fault}: {remedy}") from error
+
+
+# From the wording of a quantization config to a ``Precision``, method by method.
+
+KNOWN_SCHEMES = (
+    "fp8 (per tensor or in blocks)",
+    "compressed-tensors (fp8, int8, int4, mxfp4, nvfp4)",
+    "gptq and awq (4 or 8 bits)",
+    "mxfp4",
+    "modelopt (FP8, NVFP4)",
+)
+_WEIGHT_ONLY_METHODS = frozenset(
+    {"awq", "awq_marlin", "gptq", "gptq_marlin", "moe_wna16", "auto-round", "inc"}
+)
+_MODELOPT_FORMATS = {
+    "FP8": "fp8_static",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "FP8_PB_WO": "fp8_block",
+    "NVFP4": "nvfp4",
+}
+
+
+def unknown_scheme(scheme: str, source: str) -> NoReturn:
+    """Refuse a scheme.
+
+    Raises:
+        PinnError: Always; it names the known schemes and the flag that replaces this one.
+    """
+    raise PinnError(
+        f"{source}: unknown quantization {scheme}: known ones are {', '.join(KNOWN_SCHEMES)}; "
+        f"or give --quantization, one of {', '.join(PRECISIONS)}"
+    )
+
+
+def method_format(config: Mapping[str, Any], source: str) -> Precision:
+    """The one format of a checkpoint that has a single one (all but compressed-tensors).
+
+    Raises:
+        PinnError: If the method, or the bits it asks for, are unknown.
+    """
+    method = method_name(config)
+    if method.startswith("modelopt"):
+        algorithm = str(config.get("quant_algo") or "").upper()
+        if algorithm not in _MODELOPT_FORMATS:
+            unknown_scheme(f"modelopt {algorithm}", source)
+        return precision(_MODELOPT_FORMATS[algorithm])
+    if method in ("fp8", "fbgemm_fp8"):
+        if _has_blocks(config, source):
+            return precision("fp8_block")
+        return precision("fp8_static" if config.get("activation_scheme") == "static" else "fp8")
+    if method == "mxfp4":
+        return precision("mxfp4")
+    if method not in _WEIGHT_ONLY_METHODS:
+        unknown_scheme(method or "without a quant_method", source)
+    bits = str(config.get("bits", config.get("w_bit")))  # written as 4 or as "4"
+    if bits not in ("4", "8"):
+        unknown_scheme(f"{method} with {bits} bits", source)
+    return precision(f"int{bits}_wo")
+
+
+def _has_blocks(config: Mapping[str, Any], source: str) -> bool:
+    """Whether scales belong to blocks of weights.
+
+    Raises:
+        PinnError: If the block is not two positive whole numbers.
+    """
+    block = config.get("weight_block_size")
+    if block is None:
+        return False
+    sizes = block if isinstance(block, list) and len(block) == 2 else [0]
+    if any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in sizes):
+        rule = "must be two positive whole numbers such as [128, 128]"
+        raise PinnError(f"{source}: weight_block_size {rule}, got {block!r:.60}")
+    return True
+
+
+def method_name(config: Mapping[str, Any]) -> str:
+    """The method in vLLM's spelling; ModelOpt's where only its ``quant_algo`` is given."""
+    method = str(config.get("quant_method") or "").lower().replace("_tensors", "-tensors")
+    return "modelopt" if not method and config.get("quant_algo") else method
+
+
+def compressed_format(group: Mapping[str, Any], source: str) -> Precision:
+    """The format of one of compressed-tensors' ``config_groups``.
+
+    Raises:
+        PinnError: If the weights have no format that is known here.
+    """
+    weights = group.get("weights") or {}
+    if not isinstance(weights, Mapping):
+        raise PinnError(f"{source}: weights must be a JSON object, got {weights!r:.60}")
+    kind, bits = weights.get("type"), weights.get("num_bits")
+    size, inputs = weights.get("group_size"), group.get("input_activations")
+    if kind == "float" and bits == 8 and inputs:
+        if weights.get("strategy") == "block":
+            return precision("fp8_block")
+        # Compressed-tensors' own default are factors of the checkpoint.
+        is_dynamic = isinstance(inputs, Mapping) and inputs.get("dynamic")
+        return precision("fp8" if is_dynamic else "fp8_static")
+    if kind == "float" and bits == 4 and size == 32:
+        return precision("mxfp4")
+    if kind == "float" and bits == 4 and size == 16 and inputs:
+        return precision("nvfp4")
+    if kind == "int" and bits == 8:
+        return precision("int8" if inputs else "int8_wo")
+    if kind == "int" and bits == 4 and not inputs:
+        return precision("int4_wo")
+    asked = f"{kind} of {bits} bits in groups of {size}"
+    form = "quantized" if inputs else "16-bit"
+    unknown_scheme(f"compressed-tensors {asked} with {form} inputs", source)
 
 
 # The quantization of a checkpoint: which matrices are stored in which format.
@@ -239,9 +333,8 @@ def _groups(config: Mapping[str, Any], source: str) -> Groups:
     groups = []
     found = config.get("config_groups") or {}
     if not isinstance(found, Mapping) or not all(isinstance(g, Mapping) for g in found.values()):
-        raise PinnError(
-            f"{source}: config_groups must map names to JSON objects, got {found!r:.60}"
-        )
+        rule = "must map names to JSON objects"
+        raise PinnError(f"{source}: config_groups {rule}, got {found!r:.60}")
     for group in found.values():
         targets = _texts(group, "targets", source) or ["Linear"]
         if len(targets) == 1 and targets[0].endswith("Attention"):
@@ -278,10 +371,12 @@ def _kv_cache(config: Mapping[str, Any], source: str) -> Precision | None:
     scheme = config.get("kv_cache_scheme") or config.get("kv_cache_quant_algo")
     if not scheme or scheme == "auto":
         return None
-    if is_fp8_cache(scheme):
+    if isinstance(scheme, Mapping):
+        is_fp8 = scheme.get("num_bits") == 8 and scheme.get("type", "float") == "float"
+    else:
+        is_fp8 = isinstance(scheme, str) and scheme.lower().startswith("fp8")
+    if is_fp8:
         return precision("fp8")
-    warnings.warn(
-        f"{source}: unknown KV cache format {scheme!r}; like vLLM, keeping the model's own",
-        stacklevel=2,
-    )
+    unknown = f"{source}: unknown KV cache format {scheme!r}"
+    warnings.warn(f"{unknown}; like vLLM, keeping the model's own", stacklevel=2)
     return None

@@ -206,6 +206,5 @@ class ServingSpec:
         for each in flags_of(ServingSpec):
             foreign = each.engines and self.engine not in each.engines
             if foreign and getattr(self, each.name) != each.default:
-                raise PinnError(
-                    f"{self.engine} has no {each.option}: leave it out, or give its --engine"
-                )
+                remedy = "leave it out, or give its --engine"
+                raise PinnError(f"{self.engine} has no {each.option}: {remedy}")

@@ -5,13 +5,13 @@ Each engine asks for it in its own words; what runs is the same few numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from operator import mul
 from typing import Any, NamedTuple
 
-from pinn.common.documents import is_finite, json_object, written
+from pinn.common.documents import is_finite, json_object, misfit
 from pinn.errors import PinnError
 
 METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = (
@@ -154,10 +154,9 @@ def with_acceptance(asked: Speculation, text: str) -> Speculation:
     if len(given) == 1:
         given *= asked.positions
     if len(given) < asked.positions:
-        raise PinnError(
-            f"--speculative-acceptance {text!r} has {len(given)} positions and "
-            f"{asked.positions} tokens are drafted: give as many, or one rate for all"
-        )
+        fault = f"has {len(given)} positions and {asked.positions} tokens are drafted"
+        remedy = "give as many, or one rate for all"
+        raise PinnError(f"--speculative-acceptance {text!r} {fault}: {remedy}")
     return replace(asked, acceptance=given[: asked.positions])
 
 
@@ -176,10 +175,8 @@ def read_acceptance(text: str) -> tuple[float, ...]:
     except ValueError:
         rates = (-1.0,)
     if len(rates) > MOST_TOKENS or not all(0 <= rate <= 1 for rate in rates):
-        raise PinnError(
-            "--speculative-acceptance must be a rate from 0 to 1, or one for each position with "
-            f"commas between them, got {text!r:.80}"
-        )
+        rule = "be a rate from 0 to 1, or one for each position with commas between them"
+        raise PinnError(f"--speculative-acceptance must {rule}, got {text!r:.80}")
     return rates
 
 
@@ -195,10 +192,7 @@ def asked_of_vllm(config: str) -> Speculation:
     method = _text(values, "method") or _guessed(draft)
     method = MTP if method.endswith("_mtp") else method.strip("[]")
     if method not in METHODS:
-        raise PinnError(
-            f"--speculative-config: method {method!r:.60} is not modelled: use one of "
-            f"{', '.join(METHODS)}"
-        )
+        raise _not_modelled("config: method", method, f"one of {', '.join(METHODS)}")
     tokens = _count(values, "num_speculative_tokens", 1 if method == MTP else None)
     return _chain(method, tokens, "" if method in (MTP, NGRAM) else draft)
 
@@ -214,10 +208,7 @@ def asked_of_trtllm(config: str) -> Speculation:
     kind = _text(values, "decoding_type")
     method = TRTLLM_METHODS.get(kind.lower())
     if method is None:
-        raise PinnError(
-            f"--speculative-config: decoding_type {kind!r:.60} is not modelled: use MTP, Eagle, "
-            "NGram or DraftTarget"
-        )
+        raise _not_modelled("config: decoding_type", kind, "MTP, Eagle, NGram or DraftTarget")
     if method == MTP:
         return _chain(MTP, _count(values, "num_nextn_predict_layers", 1))
     return _chain(method, _count(values, "max_draft_len"), _text(values, "speculative_model_dir"))
@@ -259,10 +250,7 @@ def asked_of_sglang(
     """
     method = SGLANG_METHODS.get(algorithm.upper())
     if method is None:
-        raise PinnError(
-            f"--speculative-algorithm {algorithm!r:.60} is not modelled: use one of "
-            f"{', '.join(SGLANG_METHODS)}"
-        )
+        raise _not_modelled("algorithm", algorithm, f"one of {', '.join(SGLANG_METHODS)}")
     if method == EAGLE and not draft:
         method = MTP
     if method == NGRAM:
@@ -272,15 +260,16 @@ def asked_of_sglang(
     branches, draft_tokens = branches or 1, draft_tokens or steps + 1
     most = 1 + sum(branches ** min(i + 1, 2) for i in range(steps))
     if not 2 <= draft_tokens <= most:
-        raise PinnError(
-            f"--speculative-num-draft-tokens {draft_tokens} does not fit {steps} steps of "
-            f"{branches} branches: use 2 to {most}"
-        )
+        fault = f"{draft_tokens} does not fit {steps} steps of {branches} branches"
+        raise PinnError(f"--speculative-num-draft-tokens {fault}: use 2 to {most}")
     if draft_tokens > MOST_TOKENS:
         raise PinnError(f"--speculative-num-draft-tokens must be at most {MOST_TOKENS}")
-    tokens = draft_tokens - 1
     own = "" if method == MTP else draft
-    return Speculation(method, tokens, steps, branches, (), own)
+    return Speculation(method, draft_tokens - 1, steps, branches, (), own)
+
+
+def _not_modelled(what: str, got: str, known: str) -> PinnError:
+    return PinnError(f"--speculative-{what} {got!r:.60} is not modelled: use {known}")
 
 
 def _chain(method: str, tokens: int, draft: str = "") -> Speculation:
@@ -300,24 +289,20 @@ def _guessed(draft: str) -> str:
     return EAGLE3 if "eagle3" in name else EAGLE if "eagle" in name else DRAFT_MODEL
 
 
-def _asked(
-    config: str, example: str, own: frozenset[str], others: frozenset[str]
-) -> dict[str, Any]:
+def _asked(config: str, example: str, own: Set[str], others: Set[str]) -> dict[str, Any]:
     """The object of a flag, all of whose keys are known."""
     values = json_object(config, "--speculative-config", example)
-    unknown = [str(key) for key in values if key not in own | others]
+    unknown = ", ".join(str(key) for key in values if key not in own | others)
     if unknown:
-        raise PinnError(
-            f"--speculative-config: unknown {', '.join(unknown)!r:.80}: use "
-            f"{', '.join(sorted(own))}"
-        )
+        known = ", ".join(sorted(own))
+        raise PinnError(f"--speculative-config: unknown {unknown!r:.80}: use {known}")
     return values
 
 
 def _text(values: Mapping[str, Any], key: str) -> str:
     value = values.get(key) or ""
     if not isinstance(value, str):
-        raise PinnError(f"--speculative-config: {key} must be text, got {written(value)}")
+        raise misfit(f"--speculative-config: {key}", "be text", value)
     return value
 
 
@@ -326,5 +311,5 @@ def _count(values: Mapping[str, Any], key: str, default: int | None = None) -> i
     if value is None:
         raise PinnError(f"--speculative-config needs {key}: add it")
     if isinstance(value, bool) or not is_finite(value) or value != int(value):
-        raise PinnError(f"--speculative-config: {key} must be a whole number, got {written(value)}")
+        raise misfit(f"--speculative-config: {key}", "be a whole number", value)
     return int(value)
