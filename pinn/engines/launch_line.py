@@ -101,16 +101,10 @@ class Launch:
     @property
     def lines(self) -> list[str]:
         """The three lists, for people; one that is empty is left out."""
-        named = {
-            "taken from the command": self.taken,
-            "no effect here": self.no_effect,
-            "not modelled": self.unmodelled,
-        }
-        return [
-            f"{title}: {', '.join(printable(word, 500) for word in words)}"
-            for title, words in named.items()
-            if words
-        ]
+        titles = "taken from the command", "no effect here", "not modelled"
+        lists = [self.taken, self.no_effect, self.unmodelled]
+        shown = [", ".join(printable(word, 500) for word in words) for words in lists]
+        return [f"{title}: {text}" for title, text in zip(titles, shown, strict=True) if text]
 
 
 def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> Launch:

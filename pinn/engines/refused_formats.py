@@ -249,20 +249,14 @@ def _projections(attention: object, tp: int) -> tuple[tuple[str, int], ...]:
     return ()
 
 
+_QUANTIZED = "vllm 0.10.2 to 0.33.0 vllm/model_executor/layers/quantization"
+_MARLIN = "sglang 0.5.9 srt/layers/quantization/marlin_utils.py"
 #: Format to the fewest inputs that one scale may cover (a checkpoint's own number is not kept), and
 #: who says that they are not cut.
 #: mxfp4 is padded (``quantization/mxfp4.py: create_weights``), as are nvfp4's experts.
 GROUPS = {
-    "int4_wo": (
-        32,
-        "vllm 0.10.2 to 0.33.0 vllm/model_executor/layers/quantization/awq.py, gptq.py: "
-        "create_weights, moe_wna16.py; sglang 0.5.9 srt/layers/quantization/marlin_utils.py",
-    ),
-    "nvfp4": (
-        16,
-        "vllm 0.10.2 to 0.33.0 vllm/model_executor/layers/quantization/modelopt.py: in features "
-        "a multiple of 16",
-    ),
+    "int4_wo": (32, f"{_QUANTIZED}/awq.py, gptq.py: create_weights, moe_wna16.py; {_MARLIN}"),
+    "nvfp4": (16, f"{_QUANTIZED}/modelopt.py: in features a multiple of 16"),
 }
 
 

@@ -154,11 +154,7 @@ def _settle_graphs(found: RecipeFields) -> None:
 
 #: MiB for a draft model and its graphs, by ``--speculative-algorithm`` and the first release that
 #: reserves as much (``server_args.py: _handle_gpu_memory_settings``); from 0.5.14 on nothing.
-_DRAFTS: tuple[tuple[tuple[int, ...], int, int], ...] = (
-    ((0, 5, 14), 0, 0),
-    ((0, 5, 10), 4096, 6144),
-    ((0,), 2048, 6144),
-)
+_DRAFTS = (((0, 5, 14), 0, 0), ((0, 5, 10), 4096, 6144), ((0,), 2048, 6144))
 
 
 def prompt_graph_sizes(most: int) -> tuple[int, ...]:

@@ -106,10 +106,8 @@ class LinearMixerSpec:
 
     def local_widths(self, tensor_parallel_size: int = 1) -> tuple[int, int, int, int]:
         """Heads of keys, their width, heads of values, and their width, on one GPU."""
-        keys, values = (
-            Part(n, 1).elements(tensor_parallel_size) for n in (self.key_heads, self.heads)
-        )
-        return keys, self.key_dim, values, self.value_dim
+        tp = tensor_parallel_size
+        return max(self.key_heads // tp, 1), self.key_dim, max(self.heads // tp, 1), self.value_dim
 
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
         """Its weight matrices.
@@ -117,37 +115,33 @@ class LinearMixerSpec:
         Sources: vLLM's qwen3_next.py, kimi_linear.py and layers/kda.py, minimax_text_01.py,
         layers/mamba/mamba_mixer.py and mamba_mixer2.py.
         """
-        everything = Part(1, hidden_size)
-        keys, values = self.key_heads, self.heads
-        out = Projection("out_proj", (everything,), Part(values, self.value_dim))
+        whole, low = Part(1, hidden_size), Part(1, self.value_dim)
+        value, keys = Part(self.heads, self.value_dim), Part(self.key_heads, 2 * self.key_dim)
+        a_head, out = Part(self.heads, 1), Projection("out_proj", (whole,), value)
         if self.kind == GATED_DELTA:
-            mixed = Part(keys, 2 * self.key_dim), Part(values, 2 * self.value_dim)
-            gates = Projection("in_proj_ba", (Part(values, 2),), everything)
-            return Projection("in_proj_qkvz", mixed, everything), gates, out
+            mixed = keys, Part(self.heads, 2 * self.value_dim)
+            gates = Projection("in_proj_ba", (Part(self.heads, 2),), whole)
+            return Projection("in_proj_qkvz", mixed, whole), gates, out
         if self.kind == KDA:
-            low = Part(1, self.value_dim)
-            mixed = Part(keys, 2 * self.key_dim), Part(values, self.value_dim)
             return (
-                Projection("in_proj_qkv", mixed, everything),
-                Projection("f_a_proj", (low,), everything),
-                Projection("f_b_proj", (Part(keys, self.key_dim),), low),
-                Projection("b_proj", (Part(values, 1),), everything),
-                Projection("g_a_proj", (low,), everything),
-                Projection("g_b_proj", (Part(values, self.value_dim),), low),
+                Projection("in_proj_qkv", (keys, value), whole),
+                Projection("f_a_proj", (low,), whole),
+                Projection("f_b_proj", (Part(self.key_heads, self.key_dim),), low),
+                Projection("b_proj", (a_head,), whole),
+                Projection("g_a_proj", (low,), whole),
+                Projection("g_b_proj", (value,), low),
                 out,
             )
         if self.kind == LIGHTNING:
-            mixed = Part(keys, 2 * self.key_dim), Part(values, self.value_dim)
-            gate = Projection("output_gate", (Part(values, self.value_dim),), everything)
-            return Projection("in_proj_qkv", mixed, everything), gate, out
+            gate = Projection("output_gate", (value,), whole)
+            return Projection("in_proj_qkv", (keys, value), whole), gate, out
         if self.kind == MAMBA2:
-            mixed = Part(values, 2 * self.value_dim + 1), Part(keys, 2 * self.key_dim)
-            return Projection("in_proj", mixed, everything), out
-        channels = Part(self.heads, 1)
+            mixed = Part(self.heads, 2 * self.value_dim + 1), keys
+            return Projection("in_proj", mixed, whole), out
         return (
-            Projection("in_proj", (Part(self.heads, 2),), everything),
-            Projection("x_proj", (Part(1, self.step_rank + 2 * self.key_dim),), channels),
-            Projection("dt_proj", (channels,), Part(1, self.step_rank)),
+            Projection("in_proj", (Part(self.heads, 2),), whole),
+            Projection("x_proj", (Part(1, self.step_rank + 2 * self.key_dim),), a_head),
+            Projection("dt_proj", (a_head,), Part(1, self.step_rank)),
             out,
         )
 
