@@ -121,8 +121,8 @@ def _listed(*keys: str) -> Callable[[ConfigFields], list[str]]:
 
 
 def _word(fields: ConfigFields, each: object) -> str:
-    known = isinstance(each, str | int) and not isinstance(each, bool) and each in _WORDS
-    if not known:
+    is_text = isinstance(each, str | int) and not isinstance(each, bool)
+    if not is_text or each not in _WORDS:
         known = ", ".join(map(str, _WORDS))
         raise fields.error(f"layers of type {written(each)} are unknown: expected {known}")
     return _WORDS[each]

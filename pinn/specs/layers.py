@@ -34,8 +34,8 @@ def attentions(
         return [replace(latent, window_tokens=window, indexer=own) for window, own in pairs]
     base = _grouped(fields)
     owners = layers - fields.integer("num_kv_shared_layers", default=0, least=0)
-    reaches = enumerate(windows(fields, layers, max_position))
-    return [replace(base, window_tokens=reach, shares_cache=i >= owners) for i, reach in reaches]
+    numbered = enumerate(windows(fields, layers, max_position))
+    return [replace(base, window_tokens=reach, shares_cache=i >= owners) for i, reach in numbered]
 
 
 def _indexers(fields: ConfigFields, layers: int) -> list[IndexerSpec | None]:
