@@ -17,7 +17,7 @@ from score_measuring import ARMS, deployments, score
 
 from pinn.common.plots import MARKERS, new_figure, png
 from pinn.interface.python.calibration import calibrate
-from pinn.server.calibration.measured_steps import StepCalibration
+from pinn.server.calibration.calibrated import StepCalibration
 
 #: Minutes at which intervals are looked at, and deployments whose median is drawn.
 _MINUTES, _DEPLOYMENTS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0), 6

@@ -25,7 +25,7 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.step import STEP_FEATURES
 from pinn.server import measuring
-from pinn.server.calibration.measured_steps import fit_steps, measured_features
+from pinn.server.calibration.calibrated import fit_steps, measured_features
 from pinn.server.calibration.prior import Prior, Start, all_features
 from pinn.server.measuring import AskedLoad
 from pinn.server.program.batches import Limits, Wanted, own_order, short_list

@@ -1,7 +1,5 @@
 """Which batches to measure, and the program that measures them as one file."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -114,7 +112,7 @@ class AskedLoad:
     output: int
 
     @staticmethod
-    def read(text: str) -> AskedLoad:
+    def read(text: str) -> "AskedLoad":
         """Read ``CLIENTSxPROMPTxOUTPUT``.
 
         Raises:

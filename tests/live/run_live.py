@@ -42,8 +42,7 @@ from live_schedule import (
 from pinn.coefficients.coefficients import read_coefficient_set
 from pinn.engines.deployment import Deployment
 from pinn.server.benchmarks.metrics_page import read_page
-from pinn.server.benchmarks.vllm_log import log_server
-from pinn.server.readers.iteration_log import read_iteration_log
+from pinn.server.benchmarks.vllm_log import log_server, read_iteration_log
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import kv_layout

@@ -12,9 +12,8 @@ import pytest
 from pinn.server.measuring import measuring_script
 from pinn.server.program import MODULES, command, session, table
 from pinn.server.program.engine import VllmEngine
-from pinn.server.program.machine import busy_card
 from pinn.server.program.serving import serve_and_load
-from pinn.server.program.table import MeasuringError
+from pinn.server.program.table import MeasuringError, busy_card
 from pinn.server.traces.measured_steps import COUNTS, FAR, LATENCY, STEPS_FILE, read_measured_steps
 
 

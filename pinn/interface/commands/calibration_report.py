@@ -9,14 +9,12 @@ import pandas as pd
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, say
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
-from pinn.server.calibration import benchmarks, calibrate, measured_steps, posterior, run
-from pinn.server.calibration.fit import Fit
+from pinn.server.calibration import benchmarks, calibrate, calibrated, posterior
+from pinn.server.calibration.fit import AnyCalibration, Fit
 from pinn.units import MICROSECOND, MILLISECOND
 
 #: Rows of a screen, of each of its tables; --details has all.
 _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
-
-AnyCalibration = run.Calibration | measured_steps.StepCalibration | benchmarks.BenchmarkCalibration
 
 
 def print_fit(fit: Fit, notes: Sequence[str], appended: bool, details: bool = False) -> None:
@@ -56,7 +54,7 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
     if details:
         every = _quantities(found.quantities, appended, "all, +- standard errors")
         tables = [*_detail_tables(found), every]
-        if isinstance(found, run.Calibration) and not found.alpha.taught.any():
+        if isinstance(found, calibrated.Calibration) and not found.alpha.taught.any():
             say("no journeys of whole requests: alpha stays as it was")
     else:
         best = sorted(known, key=lambda q: q.after_error / abs(q.after))[:_QUANTITIES]
@@ -74,13 +72,13 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
 def _heading(found: AnyCalibration) -> str:
     deployment, facts = found.deployment, found.facts
     what = f"{deployment.model.title} on {deployment.gpu.name}"
-    if isinstance(found, run.Calibration):
+    if isinstance(found, calibrated.Calibration):
         names = ", ".join(Path(source["path"]).name for source in facts["sources"])
         return (
             f"{what}, {names}: fitted to {facts['used']} intervals ({facts['kind']}) that scatter "
             f"by {100 * facts['noise']:.1f} %"
         )
-    if isinstance(found, measured_steps.StepCalibration):
+    if isinstance(found, calibrated.StepCalibration):
         return (
             f"{what}: fitted to {facts['used']} batches of {found.steps.report.accepted} steps; "
             f"{100 * facts['noise']:.1f} % is not explained"
@@ -89,7 +87,7 @@ def _heading(found: AnyCalibration) -> str:
 
 
 def _detail_tables(found: AnyCalibration) -> list[Grid]:
-    if isinstance(found, measured_steps.StepCalibration):
+    if isinstance(found, calibrated.StepCalibration):
         return [_steps(found)]
     if isinstance(found, benchmarks.BenchmarkCalibration):
         return [_figures(found.errors)]
@@ -111,7 +109,7 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
 def _error_table(found: AnyCalibration, details: bool) -> Grid:
     """Median (and largest) absolute errors of what was measured, a row for each kind of it."""
     table = Grid.of("error, %: median (largest)", "n", "before", "after")
-    if isinstance(found, run.Calibration):
+    if isinstance(found, calibrated.Calibration):
         figures = ("median", "mean", "bias") if details else ("median",)
         table = Grid.of(f"error of step times, %: {' / '.join(figures)}", "n", "before", "after")
         shown = found.errors if details else found.errors[found.errors["part"] == calibrate.TEST]
@@ -119,7 +117,7 @@ def _error_table(found: AnyCalibration, details: bool) -> Grid:
             if rows["n"].iloc[0]:
                 cells = (100 * rows[list(figures)]).map("{:.2f}".format).agg(" / ".join, axis=1)
                 table.add(f"{part}, {kind}", str(rows["n"].iloc[0]), *cells)
-    elif isinstance(found, measured_steps.StepCalibration):
+    elif isinstance(found, calibrated.StepCalibration):
         errors = (predicted / found.steps.seconds - 1 for predicted in found.predictions())
         table.add("median steps", str(len(found.steps)), *map(_typical, errors))
     else:
@@ -204,7 +202,7 @@ def _figures(errors: pd.DataFrame) -> Grid:
     return table
 
 
-def _steps(found: measured_steps.StepCalibration) -> Grid:
+def _steps(found: calibrated.StepCalibration) -> Grid:
     headings = ("batch", "measured", "+-", "before", "after")
     table, steps = Grid.of(*headings, caption="median steps (ms)"), found.steps
     rows = zip(steps.names, steps.seconds, steps.error, *found.predictions(), strict=True)
@@ -216,7 +214,7 @@ def _steps(found: measured_steps.StepCalibration) -> Grid:
 
 def _few(found: AnyCalibration) -> str:
     """What is too few to leave any out."""
-    if isinstance(found, measured_steps.StepCalibration):
+    if isinstance(found, calibrated.StepCalibration):
         return (
             f"{len(found.steps)} batches are too few to tell whether others are predicted better; "
             "measure longer"

@@ -11,7 +11,7 @@ import typer
 from pinn.common.files import ReadReport
 from pinn.interface.commands.options import engine_flags
 from pinn.server.benchmarks import benchmark_run, read
-from pinn.server.traces import cleaning, ingestion, measured_steps
+from pinn.server.traces import ingestion, measured_steps, trace_tables
 from pinn.server.traces.trace_tables import Target, atomic_folder, write_manifest, write_table
 from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND
@@ -93,7 +93,7 @@ def vllm(
     """
     target = _target(asked, flags)
     tables = ingestion.ingest_vllm(traces, asked.out, target, workers)
-    _tell(tables.folder, cleaning.cleaning_tables(tables.manifest))
+    _tell(tables.folder, trace_tables.cleaning_tables(tables.manifest))
     if not tables.manifest["tables"]["steps"]["rows"]:
         typer.echo(
             "it holds no engine steps, so there is nothing to calibrate on; request spans of stock "
@@ -132,7 +132,7 @@ def steps(
         return
     named = _target(asked, flags)
     tables = ingestion.ingest_steps(file, asked.out, named)
-    _tell(tables.folder, cleaning.cleaning_tables(tables.manifest))
+    _tell(tables.folder, trace_tables.cleaning_tables(tables.manifest))
 
 
 @app.command()

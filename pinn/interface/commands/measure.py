@@ -167,7 +167,7 @@ def _design(request: MeasureRequest, model: str, flags: dict[str, Any]) -> list[
     """
     from pinn.server.calibration.prior import Start
     from pinn.server.measuring import USUAL_LOADS, AskedLoad, design
-    from pinn.server.program.machine import cards
+    from pinn.server.program.table import cards
     from pinn.server.traces.trace_tables import Target
     from pinn.simulator.memory import memory_fit
 

@@ -17,9 +17,9 @@ from pinn.server.benchmarks.benchmark_run import BenchmarkRun
 from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
 from pinn.server.calibration import posterior
 from pinn.server.calibration.calibrate import Verdict, judgements
+from pinn.server.calibration.calibrated import ServerCalibration
 from pinn.server.calibration.posterior import TIME_NOISE, TTFT_NOISE, Posterior
 from pinn.server.calibration.prior import Prior
-from pinn.server.calibration.run import ServerCalibration
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, figure_features

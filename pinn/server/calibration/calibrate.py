@@ -1,7 +1,5 @@
 """Beta fitted to step times of a trace, and whether it is better than before."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -56,13 +54,13 @@ class Intervals:
     def __len__(self) -> int:
         return len(self.seconds)
 
-    def take(self, index: Shaped[np.ndarray, " index"]) -> Intervals:
+    def take(self, index: Shaped[np.ndarray, " index"]) -> "Intervals":
         """The intervals at ``index``, a mask or row numbers."""
         columns = {f.name: getattr(self, f.name) for f in fields(self)}
         sums = each_sum(lambda values: values[index], columns.pop("sums"))
         return Intervals(sums=sums, **{name: column[index] for name, column in columns.items()})
 
-    def of_part(self, name: str) -> Intervals:
+    def of_part(self, name: str) -> "Intervals":
         """The intervals of one part of the run's time."""
         return self.take(self.part == PARTS.index(name))
 

@@ -1,7 +1,5 @@
 """A fit to whatever was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,13 +11,12 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun
 from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
+from pinn.server.calibration import calibrated
 from pinn.server.calibration.benchmarks import BenchmarkCalibration, calibrate_to_benchmarks
 from pinn.server.calibration.calibrate import BetaSettings, error_table, is_kept, read_intervals
 from pinn.server.calibration.checks import check_traces, refuse
 from pinn.server.calibration.checks_benchmarks import check_benchmarks
-from pinn.server.calibration.measured_steps import StepCalibration, calibrate_steps, check_steps
 from pinn.server.calibration.prior import Prior, Start, served_prior
-from pinn.server.calibration.run import Calibration, run_calibration
 from pinn.server.traces.ingestion import BENCHMARKS, read_benchmark_table
 from pinn.server.traces.measured_steps import MeasuredSteps
 from pinn.server.traces.trace_tables import TraceTables
@@ -90,6 +87,8 @@ def benchmark_runs(traces: TraceTables) -> list[BenchmarkRun]:
 
 # A fit to one server's measurements: checked, fitted and judged.
 
+AnyCalibration = calibrated.Calibration | calibrated.StepCalibration | BenchmarkCalibration
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -102,10 +101,10 @@ class Fit:
         first: What was fitted before it, to measured steps of the same server; None for nothing.
     """
 
-    found: Calibration | BenchmarkCalibration | StepCalibration
+    found: AnyCalibration
     coefficients: CoefficientSet
     kept: bool
-    first: Fit | None = None
+    first: "Fit | None" = None
 
 
 def _checked(
@@ -141,9 +140,7 @@ def fit_benchmarks(
     return _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
 
 
-def _fit(
-    found: BenchmarkCalibration | StepCalibration, named: dict[str, str], before: CoefficientSet
-) -> Fit:
+def _fit(found: AnyCalibration, named: dict[str, str], before: CoefficientSet) -> Fit:
     """The fit, which stands where nothing was left out to judge it by."""
     kept = not found.verdicts or is_kept(found.verdicts)
     return Fit(found, found.coefficient_set(named, before.taught), kept)
@@ -155,7 +152,7 @@ def fit_traces(
     """Fit to step times of traces; arguments and errors as of :func:`fit_benchmarks`."""
     deployment = traces.deployment()
     before, prior = _checked(start, deployment, partial(check_traces, traces))
-    found = run_calibration(traces, deployment, prior, settings)
+    found = calibrated.run_calibration(traces, deployment, prior, settings)
     coefficients = found.coefficient_set(named, before.taught | found.alpha.taught)
     return Fit(found, coefficients, is_kept(found.verdicts))
 
@@ -173,8 +170,8 @@ def fit_measured_steps(
     The served fit stands where it is better on loads left out than the steps are alone; else that
     of the steps does. Arguments and errors as of :func:`fit_benchmarks`.
     """
-    before, prior = _checked(start, deployment, partial(check_steps, steps))
-    first = _fit(calibrate_steps(steps, deployment, prior), named, before)
+    before, prior = _checked(start, deployment, partial(calibrated.check_steps, steps))
+    first = _fit(calibrated.calibrate_steps(steps, deployment, prior), named, before)
     if not runs:
         return first
     prior = served_prior(first.found.posterior)

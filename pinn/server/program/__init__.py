@@ -5,4 +5,4 @@ with the GPU need not have this package. They run under Python 3.10 to 3.12.
 """
 
 #: In the order in which the file has them: each uses only what is before it.
-MODULES = ("batches", "table", "machine", "engine", "session", "serving", "command")
+MODULES = ("batches", "table", "engine", "session", "serving", "command")

@@ -1,7 +1,5 @@
 """Batches that are wanted: a short list that always comes first, and an order of its own."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

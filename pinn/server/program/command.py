@@ -1,7 +1,5 @@
 """The program's command line."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal
@@ -12,15 +10,44 @@ from typing import Any
 
 from pinn.server.program.batches import Limits, Wanted, own_order, read_batch, short_list
 from pinn.server.program.engine import VllmEngine
-from pinn.server.program.machine import busy_card, machine_facts
 from pinn.server.program.serving import VLLM, serve_and_load
 from pinn.server.program.session import FAR, STALLED, Outcome, Session, measure_all
-from pinn.server.program.table import STEPS_FILE, MeasuringError, Table
+from pinn.server.program.table import STEPS_FILE, MeasuringError, Table, busy_card, machine_facts
 
 #: What ``pinn measure --script`` writes here: arguments that come before those of the command line,
 #: and batches in order with their worth.
 ARGUMENTS: list[str] = []
 DESIGN: list[tuple[str, float]] = []
+
+
+class _Asked:
+    """Whether SIGINT or SIGTERM came."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._old = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+        self.waits()
+
+    def __call__(self) -> bool:
+        return self._asked
+
+    def waits(self) -> None:
+        """From now on a signal is noted, and asked for after each step."""
+        for number in self._old:
+            signal.signal(number, self._note)
+
+    def interrupts(self) -> None:
+        """From now on a signal interrupts at once, as while an engine starts."""
+        for number in self._old:
+            signal.signal(number, signal.default_int_handler)
+
+    def restore(self) -> None:
+        """Leave the process as it was."""
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _note(self, *_: Any) -> None:
+        self._asked = True
 
 
 def main(argv: list[str] | None = None, start: Callable[[list[str]], Any] = VllmEngine) -> int:
@@ -131,36 +158,6 @@ def _arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if not any(flag.split("=")[0].replace("_", "-") == "--load-format" for flag in flags):
         flags += ["--load-format", "dummy"]
     return given, [flag for flag in flags if flag != "--"]
-
-
-class _Asked:
-    """Whether SIGINT or SIGTERM came."""
-
-    def __init__(self) -> None:
-        self._asked = False
-        self._old = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-        self.waits()
-
-    def __call__(self) -> bool:
-        return self._asked
-
-    def waits(self) -> None:
-        """From now on a signal is noted, and asked for after each step."""
-        for number in self._old:
-            signal.signal(number, self._note)
-
-    def interrupts(self) -> None:
-        """From now on a signal interrupts at once, as while an engine starts."""
-        for number in self._old:
-            signal.signal(number, signal.default_int_handler)
-
-    def restore(self) -> None:
-        """Leave the process as it was."""
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-
-    def _note(self, *_: Any) -> None:
-        self._asked = True
 
 
 def _say(text: str) -> None:

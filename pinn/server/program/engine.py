@@ -10,8 +10,6 @@ log_error_detail (entered right before the wait that the iteration log times), a
 vllm/v1/core/sched/output.py: SchedulerOutput.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import suppress

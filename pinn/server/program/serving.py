@@ -1,7 +1,5 @@
 """The engine's own server under its own load generator: what front end, client and queue add."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Whatever has ``clock``, ``submit``, ``step``, ``drop`` and ``limits`` is an engine here.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress

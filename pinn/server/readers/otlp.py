@@ -1,7 +1,5 @@
 """One typed decoder of OTLP-JSON lines, and what it takes of a line with malformed parts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -177,7 +175,7 @@ class Counts:
         default_factory=lambda: {level: Counter() for level in LEVELS}
     )
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: "Counts") -> None:
         """Add another part's counts to these."""
         self.read.update(other.read)
         for level, reasons in other.refused.items():

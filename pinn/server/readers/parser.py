@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from pinn.server.readers import wire
-from pinn.server.readers.columns import numbers, strings
 from pinn.server.readers.otlp import DECODE_ERRORS, Counts, Sieve, Vocabulary
+from pinn.server.readers.request_spans import numbers, strings
 from pinn.server.readers.wire import EventKind
 
 

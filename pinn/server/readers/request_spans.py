@@ -4,17 +4,47 @@ A span's events are always beside it, so this is done stretch by stretch while t
 memory holds rows of requests, not of events. What is missing is -1, not-a-number or the empty text.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Shaped
 
-from pinn.server.readers.columns import numbers, strings
 from pinn.server.readers.wire import API_EVENTS
 from pinn.units import NANOSECOND
+
+# Arrow columns made of their buffers: ``pa.array`` would do, but imports pandas on its first call.
+#
+# Every process that parses would wait for that; none of them needs pandas.
+
+
+def numbers(values: Shaped[np.ndarray, " rows"]) -> pa.Array:
+    """A column of numbers.
+
+    >>> numbers(np.array([1, 2])).to_pylist()
+    [1, 2]
+    """
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def strings(texts: Sequence[str]) -> pa.Array:
+    """A column of texts.
+
+    >>> strings(["a", "bc", "é"]).to_pylist()
+    ['a', 'bc', 'é']
+    """
+    joined = "".join(texts)
+    encoded = joined.encode()
+    is_ascii = len(encoded) == len(joined)
+    lengths = map(len, texts if is_ascii else [text.encode() for text in texts])
+    ends = np.zeros(len(texts) + 1, dtype=np.int32)
+    np.cumsum(np.fromiter(lengths, dtype=np.int32, count=len(texts)), out=ends[1:])
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(encoded))
+
+
+# Rows of requests.
 
 #: No host's clock runs for longer than this.
 MAX_SECONDS = 2.0**32
@@ -77,7 +107,7 @@ class _Events:
         texts = [text for b in self._batches for text in b.column(name).to_pylist()]
         return np.array(texts, dtype=object)[self._order]
 
-    def where(self, chosen: np.ndarray) -> _Events:
+    def where(self, chosen: np.ndarray) -> "_Events":
         """Only the chosen events."""
         part = object.__new__(_Events)
         part._batches, part._order = self._batches, self._order[chosen]

@@ -28,10 +28,9 @@ stalled                         ``stall_factor`` times the median cycle without 
 ==============================  ================================================================
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -88,7 +87,7 @@ class JourneyEvidence:
     preempts_until: Bool[np.ndarray, " steps"]
 
     @staticmethod
-    def none(count: int) -> JourneyEvidence:
+    def none(count: int) -> "JourneyEvidence":
         """No journeys at all."""
         return JourneyEvidence(*(np.zeros(count, dtype=bool) for _ in range(4)))
 
@@ -370,3 +369,62 @@ def _idle_until(requests: pa.Table, start: np.ndarray) -> np.ndarray:
 
 def _floats(table: pa.Table, name: str) -> np.ndarray:
     return table[name].cast(pa.float64()).to_numpy(zero_copy_only=False)
+
+
+# Checks candidate targets of beta against the physical floor.
+#
+# No step is faster than max(FLOPs / peak, bytes to read / bandwidth) of its batch. A column
+# whose median lies below the floor does not hold step times, whatever it is called; coefficients
+# fitted to it would promise hardware that does not exist.
+
+#: What columns that are known to be something else really hold.
+MEANINGS = {
+    "reported_duration_s": (
+        "step.duration_us is the time of the scheduler's schedule() call, not of the step: it ends "
+        "before the model runs. The step time is the cycle from one step's start to the next's."
+    )
+}
+
+
+def check_target(
+    column: str, values: Float[np.ndarray, " steps"], floor: Float[np.ndarray, " steps"]
+) -> dict[str, Any]:
+    """Check one column.
+
+    It is refused where the median of value / floor is below 1: then most rows are impossible.
+
+    Args:
+        column: Its name.
+        values: Its values in seconds; those that are no numbers are left out.
+        floor: The floor of each row's batch in seconds; rows without any are left out.
+
+    Returns:
+        ``column``; ``rows``, values checked; ``median_s`` and ``floor_median_s``, medians of these
+        and of their floors; ``below_floor``, values below their own floor; ``is_target``, whether
+        beta may be fitted to it; and ``explanation``, why not, empty for a target.
+    """
+    use = np.isfinite(values) & (floor > 0)
+    values, floor = values[use], floor[use]
+    rows, below = len(values), int((values < floor).sum())
+    median, floor_median, ratio = (
+        float(np.median(each)) if rows else np.nan for each in (values, floor, values / floor)
+    )
+    explanation = ""
+    if not rows:
+        explanation = "it has no values"
+    elif ratio < 1:
+        explanation = (
+            f"its median of {median * 1e3:.3g} ms lies below the physical floor of "
+            f"{floor_median * 1e3:.3g} ms ({below} of {rows} rows are below their own): reading "
+            "the weights alone takes longer"
+        )
+        explanation += f". {MEANINGS[column]}" if column in MEANINGS else ""
+    return {
+        "column": column,
+        "rows": rows,
+        "median_s": median,
+        "floor_median_s": floor_median,
+        "below_floor": below,
+        "is_target": not explanation,
+        "explanation": explanation,
+    }

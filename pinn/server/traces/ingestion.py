@@ -25,9 +25,14 @@ from pinn.server.readers.vllm import RawRun, read_steps, read_vllm
 from pinn.server.readers.wire import SNAPSHOTS, STEPS
 from pinn.server.traces import cycles, trace_tables
 from pinn.server.traces.batches import aggregate_sums, complete_snapshots, knowledge_levels
-from pinn.server.traces.cleaning import canonical_snapshots, check_target
 from pinn.server.traces.requests import canonical_requests
-from pinn.server.traces.steps import BATCH_ROWS, KNOWLEDGE, Canonical, canonical_steps
+from pinn.server.traces.steps import (
+    BATCH_ROWS,
+    KNOWLEDGE,
+    Canonical,
+    canonical_snapshots,
+    canonical_steps,
+)
 from pinn.server.traces.trace_tables import Target, TraceTables
 from pinn.specs.flags import flags_of
 from pinn.specs.gpu import find_gpu
@@ -288,8 +293,8 @@ def _floor_checks(
     between = np.where(is_window, (floor + floor_after) / 2, floor)
     reported = some["reported_duration_s"].to_numpy(float)
     return {
-        "step_s": check_target("step_s", step_s, between),
-        "reported_duration_s": check_target("reported_duration_s", reported, floor),
+        "step_s": cycles.check_target("step_s", step_s, between),
+        "reported_duration_s": cycles.check_target("reported_duration_s", reported, floor),
     }
 
 

@@ -1,6 +1,4 @@
-"""Steps of a trace, and its stretches without a gap."""
-
-from __future__ import annotations
+"""Steps of a trace, its stretches without a gap, and snapshots of its requests."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -200,11 +198,11 @@ class Canonical:
         """The same; each column leaves Arrow as it is converted, so that it is held only once."""
         return self.table().to_pandas(split_blocks=True, self_destruct=True)
 
-    def having(self, *names: str) -> Canonical:
+    def having(self, *names: str) -> "Canonical":
         """Some of the columns, the only ones that are made."""
         return replace(self, schema=pa.schema([self.schema.field(name) for name in names]))
 
-    def only(self, chosen: Int[np.ndarray, " chosen"]) -> Canonical:
+    def only(self, chosen: Int[np.ndarray, " chosen"]) -> "Canonical":
         """Some of the rows."""
         given = {name: values[chosen] for name, values in self.given.items()}
         return replace(self, rows=self.rows[chosen], given=given)
@@ -300,3 +298,79 @@ def out_of_range(
         done += batch.num_rows
         release()
     return bad
+
+
+# The canonical table of snapshots: one row per request of a step whose requests were written.
+#
+# A snapshot precedes its step: ``cached_tokens`` are in the cache, ``new_tokens`` follow now.
+
+_SNAPSHOT_COUNTS = ("new_tokens", "cached_tokens", "prompt_tokens", "output_tokens", "preemptions",
+           "kv_blocks_allocated", "kv_blocks_cached", "effective_prompt_tokens")  # fmt: skip
+SNAPSHOT_SCHEMA = pa.schema(
+    {
+        **dict.fromkeys(("server", "segment"), pa.int32()),
+        "step_id": pa.int64(),
+        "wall_s": pa.float64(),
+        "request_id": pa.string(),
+        "is_prefill": pa.bool_(),
+        **dict.fromkeys(_SNAPSHOT_COUNTS, pa.int64()),
+        "extra": pa.string(),
+    }
+)
+
+_OF_SNAPSHOT: dict[str, Callable[[Columns], pa.Array]] = {
+    "wall_s": scaled("wall_ns", NANOSECOND, positive=True),
+    "is_prefill": lambda raw: pc.equal(pc.utf8_upper(raw("phase")), "PREFILL"),
+    "new_tokens": lambda raw: raw("scheduled_tokens"),
+    "cached_tokens": lambda raw: raw("computed_tokens"),
+}
+
+
+def canonical_snapshots(
+    raw: pa.Table, steps: pd.DataFrame, release: Callable[[], None]
+) -> Canonical:
+    """The snapshots in order of the file.
+
+    Refused are negative counts, phases other than PREFILL and DECODE, a request's second snapshot
+    in a step, and snapshots whose step's summary is missing.
+
+    Args:
+        raw: The raw table.
+        steps: Columns ``server``, ``segment``, ``step_id``, ``wall_s`` of the canonical steps.
+        release: Gives back the memory of what was looked at.
+    """
+    kept = KeptRows(raw.num_rows)
+    counts = ["step_id", "computed_tokens", "scheduled_tokens", "prompt_tokens"]
+    kept.refuse("a count is negative or absurd", out_of_range(raw, counts, release))
+    known = pc.is_in(pc.utf8_upper(raw["phase"]), pa.array(["PREFILL", "DECODE"]))
+    kept.refuse("unknown phase", ~known.to_numpy())
+    row = _step_rows(raw, steps)
+    kept.refuse("its step's summary is missing", row < 0)
+    request = pc.dictionary_encode(raw["request_id"].combine_chunks()).indices
+    kept.refuse_repeated(row=row, request=request.to_numpy(zero_copy_only=False))
+    rows = np.flatnonzero(kept.mask)
+    given = {"segment": steps["segment"].to_numpy()[row[rows]].astype(np.int32)}
+    report = kept.report("snapshots")
+    return Canonical(
+        SNAPSHOT_SCHEMA, rows, partial(taken, raw), _OF_SNAPSHOT, given, report, release
+    )
+
+
+def _step_rows(raw: pa.Table, steps: pd.DataFrame) -> np.ndarray:
+    """Row of each snapshot's step, -1 without one; of several of its number the nearest in time."""
+    found = np.full(raw.num_rows, -1, dtype=np.int64)
+    if steps.empty or not raw.num_rows:
+        return found
+    keys = steps["server"].to_numpy(np.int64) * MAX_STEP_ID + steps["step_id"].to_numpy()
+    order = np.argsort(keys, kind="stable")
+    wanted = raw["server"].to_numpy() * MAX_STEP_ID + raw["step_id"].to_numpy()
+    low = np.searchsorted(keys[order], wanted)
+    high = np.searchsorted(keys[order], wanted, side="right")
+    once = high - low == 1
+    found[once] = order[low[once]]
+    step_wall = np.nan_to_num(steps["wall_s"].to_numpy())
+    wall = raw["wall_ns"].to_numpy() * NANOSECOND
+    for row in np.flatnonzero(high - low > 1):
+        among = order[low[row] : high[row]]
+        found[row] = among[np.argmin(np.abs(step_wall[among] - wall[row]))]
+    return found

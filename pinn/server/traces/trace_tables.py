@@ -4,23 +4,22 @@
 ``manifest.json``: where they come from, the deployment, what was refused and why.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pinn.common.documents import read_json
-from pinn.common.files import file_sha256, write_json_file
+from pinn.common.files import ReadReport, file_sha256, write_json_file
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
@@ -92,7 +91,7 @@ class Target:
         gpu: str | None,
         flags: Mapping[str, Any],
         lacking: str = "what was served is not named",
-    ) -> Target:
+    ) -> "Target":
         """From names and flags: fields of ``ServingSpec``, and ``precision``.
 
         Raises:
@@ -205,3 +204,67 @@ def read_trace_tables(folder: Path) -> TraceTables:
         found = manifest.get("schema") if isinstance(manifest, dict) else manifest
         raise PinnError(f"{path} describes {found!r}, this version reads {SCHEMA!r}: ingest anew")
     return TraceTables(folder, manifest)
+
+
+# What cleaning did, as tables for the terminal.
+
+_MS = 1e3
+
+#: Medians that are worth printing, and the cycles behind each.
+MAX_MEDIANS = 12
+MIN_CYCLES = 5
+
+
+def cleaning_tables(manifest: Mapping[str, Any]) -> str:
+    """The report of a folder of trace tables as text.
+
+    Args:
+        manifest: Of the folder.
+    """
+    parts = [ReadReport.from_json(report).table() for report in manifest["reports"].values()]
+    segments = manifest.get("segments", [])
+    if segments:
+        ambiguous = sum(bool(s["is_ambiguous"]) for s in segments)
+        parts.append(
+            f"servers and segments\n{len(manifest['servers']):8d}  servers\n"
+            f"{len(segments):8d}  segments (one process on one clock)\n"
+            f"{ambiguous:8d}  of them hold two servers that cannot be told apart"
+        )
+    parts.append(_counts("intervals from one step's start to the next", manifest["intervals"]))
+    if manifest["medians_by_decodes"]:
+        parts.append(_medians(manifest["medians_by_decodes"]))
+    if manifest["request_issues"]:
+        parts.append(_counts("requests by issue", manifest["request_issues"]))
+    for check in manifest["targets"].values():
+        parts.append(_target(check))
+    if not manifest["targets"]:
+        parts.append("targets\n  not checked against the floor: give --model and --gpu")
+    return "\n\n".join(parts)
+
+
+def _counts(title: str, counts: Mapping[str, int]) -> str:
+    return "\n".join([title, *(f"{count:8d}  {name}" for name, count in counts.items())])
+
+
+def _medians(rows: Sequence[Mapping[str, float]]) -> str:
+    """Some medians over the whole range of decodes; all are in the manifest."""
+    known = [row for row in rows if row["cycles"] >= MIN_CYCLES] or rows
+    places = np.unique(np.linspace(0, len(known) - 1, MAX_MEDIANS).round().astype(int))
+    lines = [
+        f"{row['median_step_s'] * _MS:8.2f}  ms at {row['decode_requests']:.0f} decodes, "
+        f"{row['cycles']:.0f} cycles"
+        for row in (known[place] for place in places)
+    ]
+    return "\n".join(["median single cycle by decodes at its start (some of them)", *lines])
+
+
+def _target(check: Mapping[str, Any]) -> str:
+    verdict = "accepted" if check["is_target"] else "REFUSED"
+    lines = [
+        f"{check['column']}: {verdict} as a target of beta",
+        f"{check['rows']:8d}  rows, median {check['median_s'] * _MS:.3g} ms, floor "
+        f"{check['floor_median_s'] * _MS:.3g} ms, {check['below_floor']} below their floor",
+    ]
+    if check["explanation"]:
+        lines.append(f"          {check['explanation']}")
+    return "\n".join(lines)

@@ -11,7 +11,7 @@ import pytest
 
 from pinn.server.benchmarks.benchmark_run import GivenLoad
 from pinn.server.benchmarks.read import read_benchmarks
-from pinn.server.readers.iteration_log import read_iteration_log
+from pinn.server.benchmarks.vllm_log import read_iteration_log
 
 FILES = Path(__file__).with_name("files")
 CLIENT = FILES / "vllm_0.32.0_bench_serve_c3.json"

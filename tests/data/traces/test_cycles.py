@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.server.traces.cleaning import check_target
 from pinn.server.traces.cycles import (
     JourneyEvidence,
     accounting,
+    check_target,
     cycle_table,
     medians_by_decodes,
 )

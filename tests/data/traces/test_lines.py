@@ -6,9 +6,8 @@ import pytest
 
 from pinn.common.documents import MOST_LINE_BYTES
 from pinn.errors import PinnError
-from pinn.server.readers.iteration_log import read_iteration_log
-from pinn.server.readers.lines import check_file, read_stretch, stretches
-from pinn.server.readers.vllm import read_vllm
+from pinn.server.benchmarks.vllm_log import read_iteration_log
+from pinn.server.readers.vllm import check_file, read_stretch, read_vllm, stretches
 
 TERABYTE = 2**40
 
