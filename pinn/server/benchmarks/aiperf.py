@@ -58,23 +58,17 @@ def read_aiperf(point: Any, reading: Reading) -> BenchmarkRun:
         raise NotUsable("no request was served")
     figures: dict[str, float] = {}
     for latency, tags in _TAGS.items():
-        found: dict[str, Any] = next(
-            (metrics[t] for t in tags if isinstance(metrics.get(t), dict)), {}
-        )
+        found: dict[str, Any] = next((m for m in map(metrics.get, tags) if isinstance(m, dict)), {})
         by_name = found | {"mean": found.get("avg")}
         unit_s = documents.unit_seconds(tags[0], found.get("unit") or "ms")
         figures |= documents.statistics_of(latency, by_name.get, unit_s)
     rates = (_value(metrics, f"{each}_throughput") for each in ("request", "output_token"))
     figures = documents.streamed(figures | documents.throughputs(*rates))
     concurrency, rate, process = _sending(config)
-    load = Load(
-        served + failed,
-        reading.stated_lengths("prompt_tokens", metrics.get(_PROMPT) or {}, "avg"),
-        reading.stated_lengths("output_tokens", metrics.get(_OUTPUT) or {}, "avg"),
-        *reading.sending(concurrency, rate),
-        process,
-        prefix=reading.prefix(),
-    )
+    sides = metrics.get(_PROMPT) or {}, metrics.get(_OUTPUT) or {}
+    lengths = reading.stated_lengths(*sides, mean="avg")
+    sending = reading.sending(concurrency, rate)
+    load = Load(served + failed, *lengths, *sending, process, prefix=reading.prefix())
     return reading.run(load, figures, served, failed, _server(point, config))
 
 
@@ -110,14 +104,13 @@ def _server(point: Mapping[str, Any], config: Mapping[str, Any]) -> StatedServer
 
 def _gpu(telemetry: Any) -> str:
     """The GPU's name in DCGM's telemetry, wherever it stands."""
-    if isinstance(telemetry, dict):
-        for key, value in telemetry.items():
-            if key in ("gpu_name", "gpu_model_name") and isinstance(value, str):
-                return value
-            if found := _gpu(value):
-                return found
     if isinstance(telemetry, list):
-        return next(filter(None, map(_gpu, telemetry)), "")
+        telemetry = dict(enumerate(telemetry))
+    for key, value in telemetry.items() if isinstance(telemetry, dict) else ():
+        if key in ("gpu_name", "gpu_model_name") and isinstance(value, str):
+            return value
+        if found := _gpu(value):
+            return found
     return ""
 
 
@@ -134,9 +127,8 @@ def _csv_metrics(text: str) -> dict[str, dict[str, Any]]:
             header = [c.replace("Value", "avg") for c in row[1:]]
             continue
         label, _, unit = row[0].partition(" (")
-        cells = {
-            k: float(v.replace(",", "")) for k, v in zip(header, row[1:], strict=False) if v.strip()
-        }
+        numbers = zip(header, row[1:], strict=False)
+        cells = {k: float(v.replace(",", "")) for k, v in numbers if v.strip()}
         found[label.lower().replace(" ", "_")] = {"unit": unit.rstrip(")") or "requests"} | cells
     return found
 
@@ -155,8 +147,8 @@ def _from_requests(rows: list[dict[str, Any]], reading: Reading) -> BenchmarkRun
         raise NotUsable("requests without lengths")
     firsts, lasts = ([_seconds(m, latency) for m in good] for latency in ("ttft", "e2e"))
     figures = documents.request_figures(firsts, lasts, outputs)
-    prompt, output = Lengths.listed(prompts), Lengths.listed(outputs)
-    load = Load(len(good), prompt, output, *reading.sending(), prefix=reading.prefix())
+    lengths = Lengths.listed(prompts), Lengths.listed(outputs)
+    load = Load(len(good), *lengths, *reading.sending(), prefix=reading.prefix())
     return reading.run(load, figures, len(good), len(profiled) - len(good))
 
 

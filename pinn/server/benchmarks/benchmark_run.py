@@ -193,6 +193,10 @@ class StatedServer:
         return {**engine_flags(self.engine), **self.flags}
 
 
+#: Where a file says nothing of the server.
+UNSTATED = StatedServer()
+
+
 @dataclass(frozen=True)
 class BenchmarkRun:
     """One load on one server, and what its clients saw.
@@ -215,7 +219,7 @@ class BenchmarkRun:
     figures: Mapping[str, float]
     served: int
     failed: int = 0
-    server: StatedServer = field(default_factory=StatedServer)
+    server: StatedServer = UNSTATED
     assumed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -259,6 +263,9 @@ def _keys(values: Mapping[str, Any], above: str = "") -> set[str]:
 
 
 # What the user says of a load where a benchmark's file does not.
+
+#: What a file has under some key.
+Stated = Mapping[str, Any]
 
 #: A stated number and a given one within this share are the same: files round.
 _SAME = 0.02
@@ -323,14 +330,14 @@ class Reading:
     def run(
         self,
         load: Load,
-        figures: Mapping[str, float],
+        figures: Stated,
         served: int,
         failed: int = 0,
-        server: StatedServer | None = None,
+        server: StatedServer = UNSTATED,
     ) -> BenchmarkRun:
         """The run, once it is read."""
-        stated, assumed = server or StatedServer(), tuple(self.assumed)
-        return BenchmarkRun(self.name, self.tool, load, figures, served, failed, stated, assumed)
+        assumed = tuple(self.assumed)
+        return BenchmarkRun(self.name, self.tool, load, figures, served, failed, server, assumed)
 
     def or_stated(self, name: str, stated: Any) -> Any:
         """The file's value, else the user's; None where neither says.
@@ -362,11 +369,15 @@ class Reading:
         return found
 
     def stated_lengths(
-        self, name: str, stated: Mapping[str, Any], mean: str = "mean", std: str = "std"
-    ) -> Lengths:
+        self, prompt: Stated, output: Stated, mean: str = "mean", std: str = "std"
+    ) -> tuple[Lengths, Lengths]:
         """Lengths of which a file states statistics; a mean that it leaves out is asked for."""
-        found = float(self.needed(name, stated.get(mean) or None))
-        return Lengths(found, stated.get("min"), stated.get("max"), stated.get(std) or 0.0)
+
+        def of(name: str, stated: Stated) -> Lengths:
+            found = float(self.needed(name, stated.get(mean) or None))
+            return Lengths(found, stated.get("min"), stated.get("max"), stated.get(std) or 0.0)
+
+        return of("prompt_tokens", prompt), of("output_tokens", output)
 
     def sending(
         self, concurrency: int | None = None, rate: float | None = None

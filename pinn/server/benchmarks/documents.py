@@ -82,6 +82,11 @@ def _json(text: str) -> tuple[Any, ...]:
         return ()
 
 
+def has(*keys: str) -> Callable[[Document], bool]:
+    """Tells whether the first document of a file has these keys, as one tool's files have."""
+    return lambda document: set(keys) <= document.first.keys()
+
+
 # Figures of foreign files in SI units, and the shapes that tools share.
 
 #: Unit as files spell it -> seconds.

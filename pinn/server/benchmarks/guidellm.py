@@ -62,15 +62,10 @@ def read_guidellm(point: Any, reading: Reading) -> BenchmarkRun:
     concurrency, rate, process = _sending(config.get("strategy") or {})
     failed = _count(metrics, "incomplete") + _count(metrics, "errored")
     prompt, output = (_of(metrics, f"{side}_token_count") for side in ("prompt", "output"))
-    load = Load(
-        served + failed,
-        reading.stated_lengths("prompt_tokens", prompt, std="std_dev"),
-        reading.stated_lengths("output_tokens", output, std="std_dev"),
-        reading.or_stated("concurrency", concurrency),
-        reading.or_stated("request_rate", rate),
-        process,
-        prefix=reading.prefix(_prefix(point)),
-    )
+    lengths = reading.stated_lengths(prompt, output, std="std_dev")
+    sending = reading.or_stated("concurrency", concurrency), reading.or_stated("request_rate", rate)
+    prefix = reading.prefix(_prefix(point))
+    load = Load(served + failed, *lengths, *sending, process, prefix=prefix)
     return reading.run(load, figures, served, failed, _server(point, config))
 
 
@@ -157,20 +152,15 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
     if output is None and given.output_tokens is None:
         # Versions after 0.6.1 have the server's count.
         output = _mean(successes, "output_tokens", "output_len")
-        reading.assumed.append(
-            "output tokens as the tool counted them, up to 20 % too few (--output-tokens)"
-        )
+        counted = "output tokens as the tool counted them, up to 20 % too few (--output-tokens)"
+        reading.assumed.append(counted)
     prefix = reading.prefix(_shared_prompts(shared))
     rate = summary.get("requested_rate")
     has_rate = rate is not None or given.request_rate is not None
     prompt = reading.needed("prompt_tokens", _mean(successes, "prompt_len", "prompt_tokens"))
-    load = Load(
-        sent,
-        Lengths(float(prompt)),
-        Lengths(float(reading.needed("output_tokens", output))),
-        *reading.sending(None if has_rate else summary.get("concurrency"), rate),
-        prefix=prefix,
-    )
+    sides = Lengths(float(prompt)), Lengths(float(reading.needed("output_tokens", output)))
+    sending = reading.sending(None if has_rate else summary.get("concurrency"), rate)
+    load = Load(sent, *sides, *sending, prefix=prefix)
     run = folder.parent if folder.name == "results" else folder
     stated = _stated_server(run / "exp-config.yaml", server.get("model_name"))
     figures = _report_figures(successes, load.output.mean)

@@ -29,9 +29,8 @@ _ASSUMED = (
 )
 
 
-def is_inferencex(document: Document) -> bool:
-    """Whether InferenceX wrote it."""
-    return {"hw", "conc", "isl", "osl", "mean_ttft"} <= document.first.keys()
+#: Whether InferenceX wrote a document.
+is_inferencex = documents.has("hw", "conc", "isl", "osl", "mean_ttft")
 
 
 def read_inferencex(values: Any, reading: Reading) -> BenchmarkRun:
@@ -52,15 +51,10 @@ def read_inferencex(values: Any, reading: Reading) -> BenchmarkRun:
     figures = documents.client_statistics(values, _NAMES, 1.0)
     figures |= documents.throughputs(None, gpus * (values.get("output_tput_per_gpu") or 0.0))
     requests = reading.given.num_prompts or PROMPTS_PER_CONCURRENCY * concurrency
-    load = Load(
-        requests,
-        _lengths(int(values["isl"])),
-        _lengths(int(values["osl"])),
-        reading.or_stated("concurrency", concurrency),
-    )
+    lengths = _lengths(int(values["isl"])), _lengths(int(values["osl"]))
+    load = Load(requests, *lengths, reading.or_stated("concurrency", concurrency))
     flags: dict[str, Any] = {"tensor_parallel_size": gpus, "enable_prefix_caching": False}
-    if apart:
-        flags["enable_dp_attention"] = True
+    flags |= {"enable_dp_attention": True} if apart else {}
     experts = int(values.get("ep") or 1)
     if experts > 1:
         others = engine in (SGLANG, TRTLLM)
@@ -69,10 +63,9 @@ def read_inferencex(values: Any, reading: Reading) -> BenchmarkRun:
     if label in LABEL_SCHEMES:
         flags["precision"] = LABEL_SCHEMES[label]
     drafts = str(values.get("spec_decoding") or "none").lower()
-    server = StatedServer(
-        str(values["model"]), values["hw"].split("-")[0], flags, engine=spelled,
-        speculative=drafts not in ("none", "false"),
-    )  # fmt: skip
+    model, gpu = str(values["model"]), values["hw"].split("-")[0]
+    drafted = drafts not in ("none", "false")
+    server = StatedServer(model, gpu, flags, engine=spelled, speculative=drafted)
     reading.assumed.append(_ASSUMED)
     return reading.run(load, figures, requests, server=server)
 
@@ -103,25 +96,22 @@ def read_llm_d(values: Any, reading: Reading) -> BenchmarkRun:
         PinnError: If the user has to say more.
     """
     old = "metrics" in values
-    aggregate = (
-        values["metrics"] if old else at(values, "results", "request_performance", "aggregate")
-    )
+    new = at(values, "results", "request_performance", "aggregate")
+    aggregate = values["metrics"] if old else new
     latency, requests = at(aggregate, "latency"), at(aggregate, "requests")
     failed = int(requests.get("failures") or 0)
     total = int(reading.needed("num_prompts", requests.get("total") or None))
     if total <= failed:
         raise NotUsable("no request was served")
     server = _old_server(values["scenario"]) if old else _server(values["scenario"])
-    asked = {} if old else at(values, "scenario", "load", "standardized")
-    tool = str(asked.get("tool") or at(values, "scenario", "load").get("name") or "")
+    stated = at(values, "scenario", "load")
+    asked = {} if old else at(stated, "standardized")
+    tool = str(asked.get("tool") or stated.get("name") or "")
     figures = documents.streamed(_figures(latency, tool) | _throughput(at(aggregate, "throughput")))
-    load = Load(
-        total,
-        reading.stated_lengths("prompt_tokens", at(requests, "input_length"), std=""),
-        reading.stated_lengths("output_tokens", at(requests, "output_length"), std=""),
-        *reading.sending(*_sending(asked, at(values, "scenario", "load"))),
-        prefix=reading.prefix(),
-    )
+    sides = at(requests, "input_length"), at(requests, "output_length")
+    lengths = reading.stated_lengths(*sides, std="")
+    sending = reading.sending(*_sending(asked, stated))
+    load = Load(total, *lengths, *sending, prefix=reading.prefix())
     if tool:
         reading.tool = f"{reading.tool} ({tool})"
     return reading.run(load, figures, total - failed, failed, server)
@@ -148,15 +138,14 @@ def _throughput(rates: Mapping[str, Any]) -> dict[str, float]:
 def _sending(asked: Mapping[str, Any], load: Mapping[str, Any]) -> tuple[int | None, float | None]:
     """Concurrency and rate; infinity and nothing are the same."""
     args = at(load, "args")
-    concurrency = asked.get("concurrency", args.get("max_concurrency"))
-    rate = asked.get("rate_qps", args.get("request_rate"))
+    limit = _number(asked.get("concurrency", args.get("max_concurrency")))
+    rate = _number(asked.get("rate_qps", args.get("request_rate")))
+    return None if limit is None else int(limit), rate
 
-    def number(value: Any) -> float | None:
-        usable = isinstance(value, int | float) and math.isfinite(value) and value > 0
-        return float(value) if usable else None
 
-    limit = number(concurrency)
-    return None if limit is None else int(limit), number(rate)
+def _number(value: Any) -> float | None:
+    usable = isinstance(value, int | float) and math.isfinite(value) and value > 0
+    return float(value) if usable else None
 
 
 def _server(scenario: Mapping[str, Any]) -> StatedServer:
@@ -170,13 +159,11 @@ def _server(scenario: Mapping[str, Any]) -> StatedServer:
     replicas = int(facts.get("replicas") or 1)
     if replicas > 1:
         raise NotUsable(f"{replicas} replicas behind one router")
-    accelerator = at(facts, "accelerator")
-    return StatedServer(
-        str(at(facts, "model").get("name") or ""),
-        str(accelerator.get("model") or ""),
-        _parallelism(at(accelerator, "parallelism")) | _flags(at(engine, "native", "args")),
-        engine=" ".join(str(facts[k]) for k in ("tool", "tool_version") if facts.get(k)),
-    )
+    card = at(facts, "accelerator")
+    model, gpu = str(at(facts, "model").get("name") or ""), str(card.get("model") or "")
+    flags = _parallelism(at(card, "parallelism")) | _flags(at(engine, "native", "args"))
+    spelled = " ".join(str(facts[k]) for k in ("tool", "tool_version") if facts.get(k))
+    return StatedServer(model, gpu, flags, engine=spelled)
 
 
 def _old_server(scenario: Mapping[str, Any]) -> StatedServer:
@@ -186,17 +173,14 @@ def _old_server(scenario: Mapping[str, Any]) -> StatedServer:
         raise NotUsable(f"{max(len(hosts), len(engines))} engines behind one router")
     flags = _parallelism(at(hosts[0], "parallelism")) | _flags(at(engines[0], "args"))
     engine = " ".join(str(engines[0][k]) for k in ("name", "version") if engines[0].get(k))
-    return StatedServer(
-        str(at(scenario, "model").get("name") or ""), str(hosts[0].get("model") or ""), flags,
-        engine=engine,
-    )  # fmt: skip
+    model, gpu = str(at(scenario, "model").get("name") or ""), str(hosts[0].get("model") or "")
+    return StatedServer(model, gpu, flags, engine=engine)
 
 
 def _parallelism(sizes: Mapping[str, Any]) -> dict[str, Any]:
     names = {"tp": "tensor", "pp": "pipeline", "dp": "data"}
-    found: dict[str, Any] = {
-        f"{name}_parallel_size": int(sizes[key]) for key, name in names.items() if sizes.get(key)
-    }
+    stated = [(name, int(sizes[key])) for key, name in names.items() if sizes.get(key)]
+    found: dict[str, Any] = {f"{name}_parallel_size": size for name, size in stated}
     return found | ({"enable_expert_parallel": True} if int(sizes.get("ep") or 1) > 1 else {})
 
 
@@ -204,13 +188,12 @@ def _flags(args: Mapping[str, Any]) -> dict[str, Any]:
     """Options of any engine's command line; a switch has no value there."""
     found = dict(args)
     for each in flags_of(ServingSpec):
-        others = {f"--{name.replace('_', '-')}": name in each.reversed_names
-                  for name in each.other_names}  # fmt: skip
-        straight = [option for option, is_reversed in others.items() if not is_reversed]
-        for spelled in (each.option, *each.shorts, *straight):
+        straight, off = [each.option, *each.shorts], [f"--no-{each.option[2:]}"]
+        for name in each.other_names:
+            (off if name in each.reversed_names else straight).append(f"--{name.replace('_', '-')}")
+        for spelled in straight:
             if spelled in found:
                 found[each.name] = True if found[spelled] is None else found[spelled]
-        off = [option for option, is_reversed in others.items() if is_reversed]
-        if any(option in found for option in (f"--no-{each.option[2:]}", *off)):
+        if any(option in found for option in off):
             found[each.name] = False
     return given_flags(ServingSpec, found, "scenario")

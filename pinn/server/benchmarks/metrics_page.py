@@ -67,10 +67,8 @@ def read_page(text: str) -> Page:
     for engine, series, labels, value in _SERIES.findall(text):
         named = dict(_LABEL.findall(labels))
         page.engine = engine
-        if "model_name" in named:
-            page.models.add(named["model_name"])
-        if "engine" in named:
-            page.engines.add(named["engine"])
+        page.models |= {value for label, value in named.items() if label == "model_name"}
+        page.engines |= {value for label, value in named.items() if label == "engine"}
         if series == "cache_config_info":
             page.info = named
         elif not series.endswith(("_bucket", "_created")):
@@ -114,14 +112,10 @@ def read_metrics_pages(pages: Any, reading: Reading) -> BenchmarkRun:
     rate = given.request_rate or (served / given.duration if given.duration else None)
     if rate is None:
         reading.needed("concurrency")
-    load = Load(
-        given.num_prompts or served,
-        reading.lengths(prompt),
-        reading.lengths(output),
-        given.concurrency,
-        rate if given.concurrency is None else given.request_rate,
-        prefix=reading.prefix(_prefix(counts, served, prompt, reading)),
-    )
+    sides = reading.lengths(prompt), reading.lengths(output)
+    sending = given.concurrency, rate if given.concurrency is None else given.request_rate
+    prefix = reading.prefix(_prefix(counts, served, prompt, reading))
+    load = Load(given.num_prompts or served, *sides, *sending, prefix=prefix)
     figures = {figure: _mean(counts, names, "", served) for figure, names in _HISTOGRAMS.items()}
     if given.duration:
         figures["requests_per_s"] = served / given.duration

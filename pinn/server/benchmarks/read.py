@@ -85,12 +85,9 @@ def read_benchmarks(
     read = len(runs) + refused.total()
     names = ", ".join(str(path) for path in paths)
     if not runs:
-        reasons = "; ".join(f"{reason} ({n})" for reason, n in refused.items())
-        tools = ", ".join(reader.tool for reader in READERS)
-        raise PinnError(
-            f"{names}: no benchmark run could be read: {reasons or 'no files'}. Known are {tools}, "
-            f"and pairs of metrics pages"
-        )
+        reasons = "; ".join(f"{reason} ({n})" for reason, n in refused.items()) or "no files"
+        known = f"{', '.join(reader.tool for reader in READERS)}, and pairs of metrics pages"
+        raise PinnError(f"{names}: no benchmark run could be read: {reasons}. Known are {known}")
     report = ReadReport(names, "", digest.hexdigest(), read, len(runs), dict(refused))
     return runs, report
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pinn.common.documents import first_fault
 from pinn.server.benchmarks import documents
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, Reading, StatedServer
-from pinn.server.benchmarks.documents import Document, NotUsable
+from pinn.server.benchmarks.documents import NotUsable
 from pinn.specs.flags import Flag, flags_of, given_flags
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import MILLISECOND
@@ -69,10 +69,8 @@ class ClientFile(BaseModel):
             raise NotUsable(": ".join(first_fault(error))) from error
 
 
-def is_vllm_bench(document: Document) -> bool:
-    """Whether vLLM's client wrote it."""
-    first = document.first
-    return "mean_ttft_ms" in first and "model_id" in first and "num_prompts" in first
+#: Whether vLLM's client wrote a document.
+is_vllm_bench = documents.has("mean_ttft_ms", "model_id", "num_prompts")
 
 
 def read_vllm_bench(values: Any, reading: Reading) -> BenchmarkRun:
@@ -102,7 +100,7 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
         raise NotUsable("no request was served")
     if file.backend in _UNKNOWN:
         raise NotUsable(f"served by {file.backend}, whose schedule is not simulated")
-    rate = None if file.request_rate in (None, float("inf")) else file.request_rate
+    rate: Any = None if file.request_rate in (None, float("inf")) else file.request_rate
     served = [i for i, n in enumerate(file.output_lens) if n > 0]
     detailed = bool(served) and len(file.input_lens) == len(file.output_lens)
     if detailed:
@@ -115,17 +113,11 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
     if detailed and rate and not file.max_concurrency and len(file.start_times) == len(file.ttfts):
         starts = [file.start_times[i] for i in served]
         offsets = tuple(sorted(start - min(starts) for start in starts))
-    return Load(
-        len(served) if detailed else sent,
-        prompt,
-        output,
-        reading.or_stated("concurrency", file.max_concurrency),
-        reading.or_stated("request_rate", rate),
-        "gamma" if file.burstiness != 1 else "poisson",
-        file.burstiness**-0.5,
-        offsets,
-        reading.prefix(),
-    )
+    concurrency = reading.or_stated("concurrency", file.max_concurrency)
+    rate = reading.or_stated("request_rate", rate)
+    process, cv = "gamma" if file.burstiness != 1 else "poisson", file.burstiness**-0.5
+    requests, prefix = len(served) if detailed else sent, reading.prefix()
+    return Load(requests, prompt, output, concurrency, rate, process, cv, offsets, prefix)
 
 
 def _mean(file: ClientFile, side: str, reading: Reading) -> float:
@@ -208,10 +200,8 @@ class _File(ClientFile):
     server_info: dict[str, Any] | None = None
 
 
-def is_sglang_bench(document: Document) -> bool:
-    """Whether SGLang's client wrote it."""
-    first = document.first
-    return "mean_e2e_latency_ms" in first and "dataset_name" in first and "completed" in first
+#: Whether SGLang's client wrote a document.
+is_sglang_bench = documents.has("mean_e2e_latency_ms", "dataset_name", "completed")
 
 
 def read_sglang_bench(values: Any, reading: Reading) -> BenchmarkRun:

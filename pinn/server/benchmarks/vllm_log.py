@@ -4,6 +4,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,11 +90,9 @@ def _row(number: str, line: str) -> dict[str, float | None] | str:
             return f"iteration without {name.replace('_', ' ')}"
         row[name] = int(found[1])
     elapsed = _ELAPSED.search(line)
-    try:
-        row["elapsed_s"] = float(elapsed[1]) * MILLISECOND if elapsed else 0.0
-    except ValueError:
-        row["elapsed_s"] = 0.0
-    return row if row["elapsed_s"] else "iteration without elapsed time"
+    with suppress(ValueError):
+        row["elapsed_s"] = float(elapsed[1]) * MILLISECOND if elapsed else None
+    return row if row.get("elapsed_s") else "iteration without elapsed time"
 
 
 def _logged_s(line: str) -> float | None:
@@ -155,14 +154,8 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
                                "(--concurrency, --request-rate)")  # fmt: skip
     prompt = reading.or_stated("prompt_tokens", busy["prefill_tokens"].sum() / requests)
     output = reading.or_stated("output_tokens", 1 + decoded / requests)
-    load = Load(
-        requests,
-        reading.lengths(float(prompt)),
-        reading.lengths(float(output)),
-        concurrency,
-        given.request_rate,
-        prefix=reading.prefix(),
-    )
+    sides = reading.lengths(float(prompt)), reading.lengths(float(output))
+    load = Load(requests, *sides, concurrency, given.request_rate, prefix=reading.prefix())
     figures = {"itl_mean_s": _gap_s(busy, reading.assumed)}
     return reading.run(load, kept(figures), requests, server=server)
 
@@ -185,15 +178,13 @@ def log_server(text: str) -> StatedServer:
     """What the top of a log says of the server."""
     flags: dict[str, Any] = {}
     model = engine = ""
-    config = _CONFIG.search(text)
-    if config:
+    if config := _CONFIG.search(text):
         engine = f"vllm {config[1]}"
         pairs = dict(re.findall(r"(\w+)='?([^,'()]+)'?", config[2]))
         model = pairs.get("model", "")
         pairs["max_model_len"] = pairs.get("max_seq_len")
-        known = {k: v for k, v in pairs.items() if v not in (None, "None")}
-        for odd in ("generation_config", "override_generation_config", "kv_cache_dtype"):
-            known.pop(odd, None)
+        odd = ("generation_config", "override_generation_config", "kv_cache_dtype")
+        known = {k: v for k, v in pairs.items() if v not in (None, "None") and k not in odd}
         if str(pairs.get("kv_cache_dtype", "")).startswith("fp8"):
             known["kv_cache_dtype"] = "fp8"
         flags = given_flags(ServingSpec, known, "log")
@@ -251,20 +242,14 @@ def read_request_spans(document: Document, reading: Reading) -> BenchmarkRun:
     whole.sort(key=lambda s: s["start_ns"])
     begin = whole[0]["start_ns"]
     reading.assumed.append("latencies begin when the server's engine has the request")
-    closed = reading.given.concurrency is not None
-    offsets = tuple((s["start_ns"] - begin) * NANOSECOND for s in whole)
-    load = Load(
-        len(whole),
-        Lengths.listed(tuple(max(int(s["prompt"]), 1) for s in whole)),
-        Lengths.listed(tuple(int(s["output"]) for s in whole)),
-        reading.given.concurrency,
-        reading.given.request_rate,
-        offsets_s=() if closed else offsets,
-        prefix=reading.prefix(),
-    )
-    columns = ([s[key] for s in whole] for key in ("ttft", "e2e", "output"))
+    limit, rate = reading.given.concurrency, reading.given.request_rate
+    offsets = tuple((s["start_ns"] - begin) * NANOSECOND for s in whole) if limit is None else ()
+    prompt = Lengths.listed(tuple(max(int(s["prompt"]), 1) for s in whole))
+    output = Lengths.listed(tuple(int(s["output"]) for s in whole))
+    prefix = reading.prefix()
+    load = Load(len(whole), prompt, output, limit, rate, offsets_s=offsets, prefix=prefix)
+    figures = request_figures(*([s[key] for s in whole] for key in ("ttft", "e2e", "output")))
     server = StatedServer(next(iter(models), ""), engine="vllm")
-    figures = request_figures(*columns)
     return reading.run(load, figures, len(whole), len(spans) - len(whole), server)
 
 

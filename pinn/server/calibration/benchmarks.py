@@ -45,9 +45,12 @@ _RATES = ("output_tokens_per_s", "requests_per_s")
 #: saturation a figure says little of the steps.
 _NUDGE, _MOST_GAIN = 1.05, 4.0
 
+_ALL = slice(None)
+
 #: How many times a load is drawn anew to see how much that matters: an assumption.
 _DRAWS = 5
 
+Runs = Sequence[BenchmarkRun]
 Vector = Float[np.ndarray, " coefficients"]
 
 
@@ -89,10 +92,7 @@ def fitted_figures(run: BenchmarkRun) -> list[str]:
 
 
 def simulated_rows(
-    runs: Sequence[BenchmarkRun],
-    deployment: Deployment,
-    coefficients: Vector,
-    engine: EngineSpec | None = None,
+    runs: Runs, deployment: Deployment, coefficients: Vector, engine: EngineSpec | None = None
 ) -> FigureRows:
     """Simulate every run with the given coefficients.
 
@@ -144,10 +144,7 @@ def _values(run: Run, names: list[str]) -> np.ndarray:
 
 
 def noise_of_draws(
-    runs: Sequence[BenchmarkRun],
-    deployment: Deployment,
-    coefficients: Vector,
-    engine: EngineSpec | None = None,
+    runs: Runs, deployment: Deployment, coefficients: Vector, engine: EngineSpec | None = None
 ) -> Float[np.ndarray, " n"]:
     """Relative standard deviation of each figure between two draws of its run's load.
 
@@ -198,10 +195,7 @@ class BenchmarkCalibration(ServerCalibration):
 
 
 def calibrate_to_benchmarks(
-    runs: Sequence[BenchmarkRun],
-    deployment: Deployment,
-    prior: Prior,
-    engine: EngineSpec | None = None,
+    runs: Runs, deployment: Deployment, prior: Prior, engine: EngineSpec | None = None
 ) -> BenchmarkCalibration:
     """Fit the coefficients to runs, and judge them by leaving each load out.
 
@@ -219,16 +213,9 @@ def calibrate_to_benchmarks(
     drawn = noise_of_draws(runs, deployment, prior.mean, engine)
     before = replace(before, noise=np.hypot(before.noise, drawn))
     fitted, after = _converged(partial(served, runs), prior, before)
-    errors = pd.DataFrame(
-        {
-            "run": [runs[i].name for i in before.run],
-            "load": [runs[i].load.text for i in before.run],
-            "figure": before.names,
-            "measured": before.measured,
-            "before": before.simulated,
-            "after": after.simulated,
-        }
-    )
+    names, loads = zip(*((runs[i].name, runs[i].load.text) for i in before.run), strict=True)
+    seconds = {"measured": before.measured, "before": before.simulated, "after": after.simulated}
+    errors = pd.DataFrame({"run": names, "load": loads, "figure": before.names, **seconds})
     requests, context = _mean_step(runs)
     quantities = [
         *posterior.step_quantities(deployment, prior, fitted, requests, context),
@@ -273,20 +260,16 @@ def _improbability(prior: Prior, rows: FigureRows, at: np.ndarray) -> float:
 
 
 def fit_rows(
-    prior: Prior,
-    rows: FigureRows,
-    at: Float[np.ndarray, " coefficients"],
-    keep: Bool[np.ndarray, " figures"] | None = None,
+    prior: Prior, rows: FigureRows, at: Vector, keep: Bool[np.ndarray, " figures"] | slice = _ALL
 ) -> Posterior:
     """Fit figures that were simulated with the coefficients ``at``; those to ``keep``, or all."""
-    keep = np.ones(len(rows.measured), bool) if keep is None else keep
     features = rows.features[keep]
     offset = rows.simulated[keep] - features @ at
     return posterior.fit_posterior(prior, features, rows.measured[keep], rows.noise[keep], offset)
 
 
 def _left_out(
-    runs: Sequence[BenchmarkRun], served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
+    runs: Runs, served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
 ) -> list[Verdict]:
     """Each load predicted from the other loads; none where there is one load."""
     loads = np.array([run.load.text for run in runs])
@@ -294,7 +277,8 @@ def _left_out(
     if len(set(loads)) < 2:
         return []
     simulated, spread = rows.simulated.copy(), rows.noise.copy()
-    for load in dict.fromkeys(loads):
+    each_load = list(dict.fromkeys(loads))
+    for load in each_load:
         out = of_row == load
         fitted = fit_rows(prior, rows, prior.mean, ~out)
         found = served([run for run in runs if run.load.text == load], coefficients=fitted.mean)
@@ -302,16 +286,13 @@ def _left_out(
         spread[out] = np.hypot(fitted.deviation(found.features) / found.simulated, rows.noise[out])
     before = np.hypot(prior.deviation(rows.features) / rows.simulated, rows.noise)
     # Figures of one load are neighbours; those that are noisy count less.
-    order = np.concatenate([np.flatnonzero(of_row == load) for load in dict.fromkeys(loads)])
-    return judgements(
-        "each load, left out",
-        [each[order] / rows.measured[order] for each in (rows.simulated, simulated)],
-        [each[order] for each in (before, spread)],
-        TIME_NOISE / rows.noise[order],
-    )
+    order = np.concatenate([np.flatnonzero(of_row == load) for load in each_load])
+    ratios = [each[order] / rows.measured[order] for each in (rows.simulated, simulated)]
+    spreads, weight = [before[order], spread[order]], TIME_NOISE / rows.noise[order]
+    return judgements("each load, left out", ratios, spreads, weight)
 
 
-def _mean_step(runs: Sequence[BenchmarkRun]) -> tuple[float, float]:
+def _mean_step(runs: Runs) -> tuple[float, float]:
     """Requests and context of a typical decode step, by Little's law."""
     requests, context = [], []
     for run in runs:

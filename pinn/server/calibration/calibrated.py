@@ -1,6 +1,6 @@
 """A calibrated server: from its traces, or from whole steps that were timed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.server.calibration import calibrate, posterior
 from pinn.server.calibration.alpha import AlphaCalibration, calibrate_alpha
 from pinn.server.calibration.calibrate import BetaSettings, Intervals, Verdict, judgements
-from pinn.server.calibration.checks import check_kv_blocks, check_speed
+from pinn.server.calibration.checks import CoefficientsOf, check_kv_blocks, check_speed
 from pinn.server.calibration.posterior import TIME_NOISE, TTFT_NOISE, Posterior, Quantity
 from pinn.server.calibration.prior import Prior, all_features
 from pinn.server.calibration.requests import read_requests
@@ -108,19 +108,13 @@ def run_calibration(
         *posterior.scalar_quantities(prior, beta, all_features(used.features)),
         *posterior.request_quantities(prior, alpha.posterior, prompt_tokens, alpha.taught),
     ]
-    verdicts = [
-        *_later(intervals, prior, beta),
-        *_other_loads(intervals, prior, settings),
-        *alpha.verdicts,
-    ]
+    others = _other_loads(intervals, prior, settings)
+    verdicts = [*_later(intervals, prior, beta), *others, *alpha.verdicts]
     facts = {
-        "sources": traces.manifest["sources"],
-        **asdict(settings),
-        "used": len(beta.noise),
-        "noise": float(np.median(beta.noise)),
-        "errors": _records(errors),
-        "requests": _records(alpha.errors),
-    }
+        "sources": traces.manifest["sources"], **asdict(settings),
+        "used": len(beta.noise), "noise": float(np.median(beta.noise)),
+        "errors": _records(errors), "requests": _records(alpha.errors),
+    }  # fmt: skip
     return Calibration(
         deployment, prior, alpha.posterior, quantities, verdicts, facts, beta, alpha, errors
     )
@@ -256,11 +250,8 @@ def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) 
         *posterior.scalar_quantities(prior, fitted, features),
     ]
     verdicts = _left_out(steps, features, prior)
-    facts = {
-        "sources": [{"path": steps.name, "sha256": steps.report.sha256}],
-        "used": len(steps),
-        "noise": scale,
-    }
+    sources = [{"path": steps.name, "sha256": steps.report.sha256}]
+    facts = {"sources": sources, "used": len(steps), "noise": scale}
     return StepCalibration(deployment, prior, fitted, quantities, verdicts, facts, steps)
 
 
@@ -271,8 +262,7 @@ def _left_out(
     if len(steps) < _PARTS:
         return []
     noise = np.where(steps.rows["num_prefill_requests"] > 0, TTFT_NOISE, TIME_NOISE)
-    before = features @ prior.mean
-    before_spread = np.hypot(prior.spread(features), noise)
+    before, before_spread = features @ prior.mean, np.hypot(prior.spread(features), noise)
     after, after_spread = before.copy(), before_spread.copy()
     for number in range(_PARTS):
         out = part == number
@@ -280,24 +270,19 @@ def _left_out(
         after[out] = features[out] @ found.mean
         beside = np.maximum(noise[out], scale)
         after_spread[out] = np.hypot(found.spread(features[out]), beside)
-    ratios = [each / steps.seconds for each in (before, after)]
-    spreads = [before_spread, after_spread]
+    ratios, spreads = [before / steps.seconds, after / steps.seconds], [before_spread, after_spread]
     return judgements("each fifth of the batches, left out", ratios, spreads)
 
 
 def check_steps(
-    steps: MeasuredSteps,
-    deployment: Deployment,
-    coefficients_of: Callable[[Deployment], Coefficients],
+    steps: MeasuredSteps, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
     """What of a measurement does not match the flags."""
     found = []
-    limits = steps.facts.get("limits") or {}
-    recipe = deployment.recipe
-    for name, got, option in (
-        ("max_num_seqs", recipe.max_requests, "--max-num-seqs"),
-        ("budget", recipe.token_budget, "--max-num-batched-tokens"),
-    ):
+    limits, recipe = steps.facts.get("limits") or {}, deployment.recipe
+    seats = ("max_num_seqs", recipe.max_requests, "--max-num-seqs")
+    budget = ("budget", recipe.token_budget, "--max-num-batched-tokens")
+    for name, got, option in (seats, budget):
         if limits.get(name) not in (None, got):
             ran = f"{option} {limits[name]}"
             found.append(f"the engine ran with {ran}, not {got}: {ran}?")

@@ -30,6 +30,10 @@ from pinn.specs.model_variants import with_precision
 # and one server a file, the physical floor, units, clocks, and figures against each other.
 
 
+#: Coefficients of a deployment, or of another that might have run.
+CoefficientsOf = Callable[[Deployment], Coefficients]
+
+
 def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
     """Stop before a fit to files that do not match their flags.
 
@@ -45,10 +49,8 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
         PinnError: If there are any and ``force`` is not given.
     """
     if findings and not force:
-        raise PinnError(
-            f"the files do not match the flags: {'; '.join(findings)}. If they do, go on with "
-            "--force"
-        )
+        text = f"the files do not match the flags: {'; '.join(findings)}"
+        raise PinnError(f"{text}. If they do, go on with --force")
     return findings
 
 
@@ -87,14 +89,12 @@ def alternatives(
     """
     values_of = {**_VALUES, "gpu": list_gpus()}
     for name in flags:
+        option = "--quantization" if name == "precision" else f"--{name.replace('_', '-')}"
         for value in values_of[name]:
-            try:
+            with suppress(PinnError):
                 changed = _changed(deployment, name, value)
-            except PinnError:
-                continue
-            if changed != deployment:
-                option = "--quantization" if name == "precision" else f"--{name.replace('_', '-')}"
-                yield f"{option} {value}", changed
+                if changed != deployment:
+                    yield f"{option} {value}", changed
 
 
 def _changed(deployment: Deployment, name: str, value: Any) -> Deployment:
@@ -198,9 +198,7 @@ _ABSURD = 100
 
 
 def check_traces(
-    traces: TraceTables,
-    deployment: Deployment,
-    coefficients_of: Callable[[Deployment], Coefficients],
+    traces: TraceTables, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
     """What does not fit.
 
@@ -214,14 +212,10 @@ def check_traces(
     """
     steps = traces.steps
     found = [
-        *_models(traces, deployment),
-        *_kv_cache(traces, steps, deployment),
-        *_budget(steps, deployment),
-        *_seats(steps, deployment),
-        *_requests(traces, deployment),
-        *_refused(traces),
-        *_clock(traces),
-    ]
+        *_models(traces, deployment), *_kv_cache(traces, steps, deployment),
+        *_budget(steps, deployment), *_seats(steps, deployment), *_requests(traces, deployment),
+        *_refused(traces), *_clock(traces),
+    ]  # fmt: skip
     found = found or list(_below_floor(traces))
     if found:
         return found
@@ -306,10 +300,8 @@ def _seats(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
     if (running > seats).mean() > _STRAY:
         yield f"up to {most:,} requests at once, --max-num-seqs {seats}: --max-num-seqs {most}?"
     elif len(held) >= _AT_LIMIT and (held == most).mean() > 0.9 and most < seats:
-        yield (
-            f"{len(held):,} steps leave requests waiting beside {most} running ones and a cache "
-            f"that is not full, --max-num-seqs {seats}: --max-num-seqs {most}?"
-        )
+        text = f"{len(held):,} steps leave requests waiting beside {most} running ones and a cache"
+        yield f"{text} that is not full, --max-num-seqs {seats}: --max-num-seqs {most}?"
 
 
 def _requests(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
@@ -369,15 +361,11 @@ def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) 
     segments, steps = np.unique(segment, return_counts=True)
     medians = [np.median(ratio[segment == s]) for s in segments[steps >= _AT_LIMIT]]
     if len(medians) > 1 and max(medians) > _TWO_SERVERS * min(medians):
-        slow = max(medians) / min(medians)
-        yield _of_several(
-            f"{len(medians)} processes in one file, one {slow:.2f} times as slow as another"
-        )
+        one = f"one {max(medians) / min(medians):.2f} times as slow as another"
+        yield _of_several(f"{len(medians)} processes in one file, {one}")
 
 
-def _ratio(
-    intervals: Intervals, coefficients_of: Callable[[Deployment], Coefficients]
-) -> Callable[[Deployment], float]:
+def _ratio(intervals: Intervals, coefficients_of: CoefficientsOf) -> Callable[[Deployment], float]:
     def ratio(deployment: Deployment) -> float:
         features = step_features(step_costs([deployment]), intervals.sums)
         predicted = features @ coefficients_of(deployment).beta[0]

@@ -5,14 +5,13 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from pinn.coefficients.coefficients import Coefficients
 from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun, StatedServer
 from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
-from pinn.server.calibration.checks import check_kv_blocks, check_speed, other_model
+from pinn.server.calibration.checks import CoefficientsOf, check_kv_blocks, check_speed, other_model
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 from pinn.specs.gpu import find_gpu
@@ -32,14 +31,14 @@ _IDLE = 0.5
 _PLAUSIBLE_S = {"ttft": (3e-4, 3600.0), "tpot": (1e-4, 5.0), "itl": (1e-5, 5.0),
                 "e2e": (1e-3, 36000.0)}  # fmt: skip
 
+Runs = Sequence[BenchmarkRun]
+
 #: Runs that are simulated for the speed: more say no more.
 _SIMULATED = 3
 
 
 def check_benchmarks(
-    runs: Sequence[BenchmarkRun],
-    deployment: Deployment,
-    coefficients_of: Callable[[Deployment], Coefficients],
+    runs: Runs, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
     """What does not fit.
 
@@ -55,16 +54,12 @@ def check_benchmarks(
     return found or list(check_speed(_ratio(runs, coefficients_of), deployment, what))
 
 
-def _one_server(runs: Sequence[BenchmarkRun]) -> Iterator[str]:
-    sides = {
-        "models": {r.server.model for r in runs if r.server.model},
-        "GPUs": {r.server.gpu for r in runs if r.server.gpu},
-    }
-    flags = [r.server.all_flags for r in runs]
-    sides |= {
-        f"--{name.replace('_', '-')}": {str(each[name]) for each in flags if name in each}
-        for name in sorted(set().union(*flags))
-    }
+def _one_server(runs: Runs) -> Iterator[str]:
+    models, gpus = ({getattr(r.server, name) for r in runs} - {""} for name in ("model", "gpu"))
+    sides, flags = {"models": models, "GPUs": gpus}, [r.server.all_flags for r in runs]
+    for name in sorted(set().union(*flags)):
+        option = f"--{name.replace('_', '-')}"
+        sides[option] = {str(each[name]) for each in flags if name in each}
     for what, values in sides.items():
         if len(values) > 1:
             text = f"files of {len(values)} {what}: {', '.join(sorted(values))}"
@@ -81,7 +76,7 @@ def _one_server(runs: Sequence[BenchmarkRun]) -> Iterator[str]:
         seen[key] = run.name
 
 
-def _stated(runs: Sequence[BenchmarkRun], deployment: Deployment) -> list[str]:
+def _stated(runs: Runs, deployment: Deployment) -> list[str]:
     """Files against the user's flags; each contradiction once."""
     found: dict[str, str] = {}
     for run in runs:
@@ -162,10 +157,8 @@ def _consistent(run: BenchmarkRun) -> Iterator[str]:
         remedy = "check --output-tokens, and whether chunks hold several tokens"
         yield f"{text} {expected:.3g} s: {remedy}"
     elif requests and tokens and abs(tokens / requests / output - 1) > _TOKENS:
-        yield (
-            f"{tokens / requests:.0f} tokens a request by its throughput, {output:.0f} by its "
-            "lengths: check --output-tokens, and that the end token was ignored"
-        )
+        text = f"{tokens / requests:.0f} tokens a request by its throughput, {output:.0f} by its"
+        yield f"{text} lengths: check --output-tokens, and that the end token was ignored"
     elif requests and rate and requests > rate * (1 + _IN_FLIGHT):
         text = f"{requests:.3g} requests/s were served at a rate of {rate:g}"
         yield f"{text}: --request-rate {requests:.3g}?"
@@ -228,9 +221,7 @@ def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
         yield f"{text}: check --model and --max-model-len"
 
 
-def _ratio(
-    runs: Sequence[BenchmarkRun], coefficients_of: Callable[[Deployment], Coefficients]
-) -> Callable[[Deployment], float]:
+def _ratio(runs: Runs, coefficients_of: CoefficientsOf) -> Callable[[Deployment], float]:
     """Median of measured over simulated times between tokens."""
     names = ("tpot_mean_s", "itl_mean_s", "e2e_mean_s")
     known = [(r, n) for r in runs if (n := next((n for n in names if n in r.figures), ""))]

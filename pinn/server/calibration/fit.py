@@ -1,6 +1,6 @@
 """A fit to whatever was measured."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,7 +12,7 @@ from pinn.errors import PinnError
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun
 from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
 from pinn.server.calibration import calibrated
-from pinn.server.calibration.benchmarks import BenchmarkCalibration, calibrate_to_benchmarks
+from pinn.server.calibration.benchmarks import BenchmarkCalibration, Runs, calibrate_to_benchmarks
 from pinn.server.calibration.calibrate import BetaSettings, error_table, is_kept, read_intervals
 from pinn.server.calibration.checks import check_traces, refuse
 from pinn.server.calibration.checks_benchmarks import check_benchmarks
@@ -26,10 +26,10 @@ from pinn.simulator.simulate import Job, map_runs
 
 # Any coefficients on any ingested run: steps of traces, or loads of benchmarks simulated.
 
+Named = Mapping[str, Coefficients]
 
-def score_steps(
-    traces: TraceTables, deployment: Deployment, coefficients: Mapping[str, Coefficients]
-) -> pd.DataFrame:
+
+def score_steps(traces: TraceTables, deployment: Deployment, coefficients: Named) -> pd.DataFrame:
     """Errors of mean step times, of :func:`pinn.server.calibration.calibrate.error_table`.
 
     Args:
@@ -45,10 +45,7 @@ def score_steps(
 
 
 def score_benchmarks(
-    runs: Sequence[BenchmarkRun],
-    deployment: Deployment,
-    coefficients: Mapping[str, Coefficients],
-    engine: EngineSpec | None = None,
+    runs: Runs, deployment: Deployment, coefficients: Named, engine: EngineSpec | None = None
 ) -> pd.DataFrame:
     """Simulate each load and compare what its clients saw.
 
@@ -87,6 +84,7 @@ def benchmark_runs(traces: TraceTables) -> list[BenchmarkRun]:
 
 # A fit to one server's measurements: checked, fitted and judged.
 
+Names = dict[str, str]
 AnyCalibration = calibrated.Calibration | calibrated.StepCalibration | BenchmarkCalibration
 
 
@@ -118,11 +116,7 @@ def _checked(
 
 
 def fit_benchmarks(
-    runs: Sequence[BenchmarkRun],
-    deployment: Deployment,
-    named: dict[str, str],
-    start: Start,
-    engine: EngineSpec | None = None,
+    runs: Runs, deployment: Deployment, named: Names, start: Start, engine: EngineSpec | None = None
 ) -> Fit:
     """Fit to figures of benchmarks.
 
@@ -140,15 +134,13 @@ def fit_benchmarks(
     return _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
 
 
-def _fit(found: AnyCalibration, named: dict[str, str], before: CoefficientSet) -> Fit:
+def _fit(found: AnyCalibration, named: Names, before: CoefficientSet) -> Fit:
     """The fit, which stands where nothing was left out to judge it by."""
     kept = not found.verdicts or is_kept(found.verdicts)
     return Fit(found, found.coefficient_set(named, before.taught), kept)
 
 
-def fit_traces(
-    traces: TraceTables, named: dict[str, str], start: Start, settings: BetaSettings
-) -> Fit:
+def fit_traces(traces: TraceTables, named: Names, start: Start, settings: BetaSettings) -> Fit:
     """Fit to step times of traces; arguments and errors as of :func:`fit_benchmarks`."""
     deployment = traces.deployment()
     before, prior = _checked(start, deployment, partial(check_traces, traces))
@@ -160,9 +152,9 @@ def fit_traces(
 def fit_measured_steps(
     steps: MeasuredSteps,
     deployment: Deployment,
-    named: dict[str, str],
+    named: Names,
     start: Start,
-    runs: Sequence[BenchmarkRun] = (),
+    runs: Runs = (),
     engine: EngineSpec | None = None,
 ) -> Fit:
     """Fit to whole steps that were measured, then to what a server of them was seen to do.
@@ -177,14 +169,10 @@ def fit_measured_steps(
     prior = served_prior(first.found.posterior)
     served = _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
     if served.kept:
-        whole = replace(
-            served.coefficients,
-            base=first.coefficients.base,
-            calibration=served.coefficients.calibration | {"steps": first.coefficients.calibration},
-        )
+        found, alone = served.coefficients, first.coefficients
+        calibration = found.calibration | {"steps": alone.calibration}
+        whole = replace(found, base=alone.base, calibration=calibration)
         return Fit(served.found, whole, kept=True, first=first)
-    start.notes.append(
-        "the loads that were served are no better predicted than by the steps alone: they are left "
-        "out"
-    )
+    alone = "the loads that were served are no better predicted than by the steps alone"
+    start.notes.append(f"{alone}: they are left out")
     return first

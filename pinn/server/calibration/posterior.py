@@ -47,6 +47,8 @@ _ROUNDS, _JITTER = 12, 1e-9
 
 Vector = Float[np.ndarray, " coefficients"]
 Rows = Float[np.ndarray, " rows"]
+Design = Float[np.ndarray, "rows coefficients"]
+Alphas = Bool[np.ndarray, " request_features"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Posterior(Prior):
 
 def fit_posterior(
     prior: Prior,
-    features: Float[np.ndarray, "rows coefficients"],
+    features: Design,
     seconds: Rows,
     noise: Rows | None = None,
     offset: Rows | float = 0.0,
@@ -86,17 +88,13 @@ def fit_posterior(
     matrix = features[:, free] * scale / seconds[:, None]
     target = (seconds - fixed) / seconds - matrix @ lower
     centre = root @ (prior.mean[free] / scale - lower)
-    size = np.full(len(seconds), _NOISE) if noise is None else noise
     told = np.ones(len(seconds))
-    trust = np.ones(len(seconds)) if noise is not None else _trust(matrix, root)
+    size, trust = (_NOISE * told, _trust(matrix, root)) if noise is None else (noise, told)
     weight = trust
     for _ in range(_ROUNDS if noise is None else 1):
         at = np.sqrt(weight) / size
-        excess, _ = nnls(
-            np.vstack([matrix * at[:, None], root]),
-            np.concatenate([target * at, centre]),
-            maxiter=100 * len(scale),
-        )
+        rows, wanted = np.vstack([matrix * at[:, None], root]), np.append(target * at, centre)
+        excess, _ = nnls(rows, wanted, maxiter=100 * len(scale))
         if noise is None:
             residual = matrix @ excess - target
             weight, size = _student(residual, size, trust)
@@ -213,9 +211,7 @@ class Quantity:
     @property
     def drift(self) -> float:
         """How many standard errors of before it moved."""
-        if not self.before_error:
-            return 0.0
-        return (self.after - self.before) / self.before_error
+        return (self.after - self.before) / self.before_error if self.before_error else 0.0
 
 
 def scalar_quantities(
@@ -228,7 +224,7 @@ def scalar_quantities(
         posterior: After.
         features: Of the measurements, all coefficients.
     """
-    found: list[Quantity] = []
+    found = []
     for scalar, group in SCALARS.items():
         sums = np.where(np.isin(NAMES, group), features.sum(axis=0), 0.0)
         base = float(sums @ prior.mean)
@@ -264,10 +260,7 @@ def step_quantities(
 
 
 def request_quantities(
-    prior: Prior,
-    posterior: Prior,
-    prompt_tokens: float,
-    taught: Bool[np.ndarray, " request_features"],
+    prior: Prior, posterior: Prior, prompt_tokens: float, taught: Alphas
 ) -> list[Quantity]:
     """What a request costs outside its steps, phase by phase; phases that nothing taught left out.
 
@@ -292,13 +285,9 @@ def _quantities(
     parts: Sequence[tuple[str, str]], vectors: CoefficientRows, prior: Prior, posterior: Prior
 ) -> list[Quantity]:
     """Products of vectors and coefficients before and after, by their names and units."""
-    columns = [
-        each for c in (prior, posterior) for each in (vectors @ c.mean, c.deviation(vectors))
-    ]
-    return [
-        Quantity(name, unit, *map(float, values))
-        for (name, unit), *values in zip(parts, *columns, strict=True)
-    ]
+    columns = [e for c in (prior, posterior) for e in (vectors @ c.mean, c.deviation(vectors))]
+    rows = zip(parts, *columns, strict=True)
+    return [Quantity(*part, *map(float, values)) for part, *values in rows]
 
 
 #: Quantity of a request and its unit -> its alphas; a second one is per token of the prompt.

@@ -205,9 +205,8 @@ def prior_of_set(found: CoefficientSet, remedy: str = "take the network's interv
         PinnError: With the remedy, if it holds none.
     """
     if found.covariance is None:
-        raise PinnError(
-            f"these coefficients have no covariance, which 'pinn calibrate' writes: {remedy}"
-        )
+        lacking = "these coefficients have no covariance, which 'pinn calibrate' writes"
+        raise PinnError(f"{lacking}: {remedy}")
     return Prior(np.concatenate([found.beta, found.alpha]), found.covariance)
 
 
@@ -235,12 +234,9 @@ def checkpoint_prior(
     except PinnError as error:
         return assumed_prior(mean), str(error)
     own = np.array([found.coefficients[name] for name in NAMES]) / NORMAL_QUANTILE
-    batches = [parse_batch(step) for step in STEPS]
-    sums = sum_batches(batches, deployment.model.window_tokens)
-    steps = KnownSteps(
-        step_features(step_costs([deployment]), sums), np.array(half) / NORMAL_QUANTILE
-    )
-    return assumed_prior(mean, own, steps), None
+    sums = sum_batches([parse_batch(step) for step in STEPS], deployment.model.window_tokens)
+    features, spread = step_features(step_costs([deployment]), sums), np.array(half)
+    return assumed_prior(mean, own, KnownSteps(features, spread / NORMAL_QUANTILE)), None
 
 
 # What a calibration starts from.
@@ -270,8 +266,7 @@ class Start:
 
     def coefficients(self, deployment: Deployment) -> CoefficientSet:
         """The coefficients before."""
-        file = self.append or self.base
-        if file is not None:
+        if file := self.append or self.base:
             found = read_coefficient_set(file)
             found.check_deployment(deployment, str(file))
             return found

@@ -47,12 +47,8 @@ TARGETS = {
     "completion_s": ("finished_s", "departed_s"),
 }
 
-STATE_COLUMNS = (
-    "state_waiting_depth",
-    "state_running_depth",
-    "state_kv_usage",
-    "state_step_s",
-    "state_age_s",
+STATE_COLUMNS = tuple(
+    f"state_{name}" for name in ("waiting_depth", "running_depth", "kv_usage", "step_s", "age_s")
 )
 
 _COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "max_tokens", "preemptions")
@@ -74,11 +70,8 @@ REQUEST_SCHEMA = pa.schema(
 )
 
 #: Columns that the engine's events tell better than its spans.
-_OF_EVENTS = {
-    "prompt_tokens": "prefill_total",
-    "output_tokens": "decode_done",
-    "max_tokens": "decode_max",
-}
+_OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
+              "max_tokens": "decode_max"}  # fmt: skip
 
 
 def canonical_requests(
@@ -102,10 +95,8 @@ def canonical_requests(
     if len(fronts):
         found = np.where(found < 0, -1, fronts[found])
     lone = fronts[~np.isin(fronts, found)]
-    rows = np.stack(
-        (np.append(engines, np.full(len(lone), -1)), np.append(found, lone).astype(np.int64)),
-        axis=1,
-    )
+    behind, before = np.append(engines, np.full(len(lone), -1)), np.append(found, lone)
+    rows = np.column_stack((behind, before.astype(np.int64)))
     first = np.full(len(rows), np.nan)
     moments = ((front, "arrived_s", 1), (engine, "queued_s", 0), (engine, "scheduled_s", 0))
     for table, name, side in moments:

@@ -31,6 +31,8 @@ CLOCK_STEP_S = 5.0
 MAX_RESTARTS = 3
 MAX_RESTART_SHARE = 0.01
 
+Whole = Int[np.ndarray, " rows"]
+
 
 @dataclass(frozen=True)
 class Segments:
@@ -43,17 +45,12 @@ class Segments:
             turn, so that they cannot be told apart.
     """
 
-    order: Int[np.ndarray, " rows"]
-    segment: Int[np.ndarray, " rows"]
+    order: Whole
+    segment: Whole
     is_ambiguous: Bool[np.ndarray, " rows"]
 
 
-def find_segments(
-    server: Int[np.ndarray, " rows"],
-    step_id: Int[np.ndarray, " rows"],
-    start_ns: Int[np.ndarray, " rows"],
-    wall_ns: Int[np.ndarray, " rows"],
-) -> Segments:
+def find_segments(server: Whole, step_id: Whole, start_ns: Whole, wall_ns: Whole) -> Segments:
     """Tell apart servers, boots and processes.
 
     Args:
@@ -96,8 +93,7 @@ def _runs(step_id: np.ndarray) -> tuple[np.ndarray, bool]:
     A restart makes one cut. Many cuts mean that two servers write the same name in turn.
     """
     falls = np.diff(step_id) <= 0
-    is_mixed = falls.sum() > max(MAX_RESTARTS, MAX_RESTART_SHARE * len(step_id))
-    if is_mixed:
+    if falls.sum() > max(MAX_RESTARTS, MAX_RESTART_SHARE * len(step_id)):
         return np.zeros(len(step_id), dtype=np.int64), True
     return np.concatenate(([0], np.cumsum(falls))), False
 
@@ -155,6 +151,9 @@ MAX_STEP_ID = 2**40
 #: Of one raw table, or of several beside each other.
 Rows = Shaped[np.ndarray, "rows ..."]
 
+#: Gives back the memory of what was looked at.
+Release = Callable[[], None]
+
 #: Gives a column by its name.
 Columns = Callable[[str], pa.Array | pa.ChunkedArray]
 
@@ -182,7 +181,7 @@ class Canonical:
     made: Mapping[str, Callable[[Columns], pa.Array]]
     given: dict[str, Any]
     report: ReadReport
-    release: Callable[[], None]
+    release: Release
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, a batch at a time, so that big files need little memory."""
@@ -237,9 +236,8 @@ def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -
     Only key columns are read for it; the others are checked for range.
     """
     absurd = out_of_range(raw, [*_COUNTS, "kv_blocks_free"], release)
-    server, step_id, start_ns, wall_ns = (
-        raw[name].to_numpy() for name in ("server", "step_id", "start_ns", "wall_ns")
-    )
+    keys = ("server", "step_id", "start_ns", "wall_ns")
+    server, step_id, start_ns, wall_ns = (raw[name].to_numpy() for name in keys)
     release()
     kept = KeptRows(len(server))
     kept.refuse("start time or step number not positive", (start_ns <= 0) | (step_id < 0))
@@ -247,11 +245,12 @@ def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -
     kept.refuse_repeated(server=server, step=step_id, start=start_ns)
     rows = np.flatnonzero(kept.mask)
     segments = find_segments(server[rows], step_id[rows], start_ns[rows], wall_ns[rows])
+    order = segments.order
     given = {
-        "segment": segments.segment[segments.order].astype(np.int32),
-        "is_ambiguous": segments.is_ambiguous[segments.order],
+        "segment": segments.segment[order].astype(np.int32),
+        "is_ambiguous": segments.is_ambiguous[order],
     }
-    rows = rows[segments.order].astype(np.uint32 if len(server) < 2**32 else np.int64)
+    rows = rows[order].astype(np.uint32 if len(server) < 2**32 else np.int64)
     report = kept.report("steps")
     return Canonical(STEP_SCHEMA, rows, partial(taken, raw), _MADE, given, report, release)
 
@@ -284,20 +283,14 @@ _MADE = {
 }
 
 
-def out_of_range(
-    raw: pa.Table, counts: list[str], release: Callable[[], None]
-) -> Bool[np.ndarray, " rows"]:
+def out_of_range(raw: pa.Table, counts: list[str], release: Release) -> Bool[np.ndarray, " rows"]:
     """Whether any of a row's counts is negative or absurd."""
-    bad = np.zeros(raw.num_rows, dtype=bool)
-    done = 0
+    bad = [np.zeros(0, dtype=bool)]
     for batch in raw.select(counts).to_batches():
-        part = bad[done : done + batch.num_rows]
-        for column in batch.columns:
-            values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
-            part |= (values < 0) | (values >= 2**31)
-        done += batch.num_rows
+        columns = (pc.fill_null(c, 0).to_numpy(zero_copy_only=False) for c in batch.columns)
+        bad.append(np.any([(values < 0) | (values >= 2**31) for values in columns], axis=0))
         release()
-    return bad
+    return np.concatenate(bad)
 
 
 # The canonical table of snapshots: one row per request of a step whose requests were written.
@@ -326,9 +319,7 @@ _OF_SNAPSHOT: dict[str, Callable[[Columns], pa.Array]] = {
 }
 
 
-def canonical_snapshots(
-    raw: pa.Table, steps: pd.DataFrame, release: Callable[[], None]
-) -> Canonical:
+def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) -> Canonical:
     """The snapshots in order of the file.
 
     Refused are negative counts, phases other than PREFILL and DECODE, a request's second snapshot
