@@ -52,9 +52,7 @@ def _bare(source: str) -> str:
     """A module without what a part of one file cannot have: imports of its own package."""
     lines = source.splitlines()
     for node in ast.parse(source).body:
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(
-            ("pinn.", "__future__")
-        ):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pinn."):
             for number in range(node.lineno - 1, node.end_lineno or node.lineno):
                 lines[number] = ""
     return "\n".join(lines).rstrip()
@@ -95,6 +93,7 @@ _SEVERAL = ((4, 128), (16, 64), (8, 256), (2, 1024), (4, 1024), (2, 2048))
 _CACHED = (1024, 4096, 16384)
 
 Features = Float[np.ndarray, "n step_features"]
+Rows = Float[np.ndarray, " batches"]
 
 
 @dataclass(frozen=True)
@@ -120,9 +119,8 @@ class AskedLoad:
         """
         parts = text.lower().split("x")
         if len(parts) != 3 or not all(p.isdecimal() and 0 < int(p) < 10**7 for p in parts):
-            raise PinnError(
-                f"cannot read the load {text!r:.60}: write CLIENTSxPROMPTxOUTPUT, as 32x1000x200"
-            )
+            remedy = "write CLIENTSxPROMPTxOUTPUT, as 32x1000x200"
+            raise PinnError(f"cannot read the load {text!r:.60}: {remedy}")
         return AskedLoad(*map(int, parts))
 
     def batches(self, limits: Limits) -> tuple[Wanted, Wanted]:
@@ -130,9 +128,8 @@ class AskedLoad:
         clients = min(self.clients, limits.max_num_seqs)
         context = self.prompt + self.output // 2
         chunk = min(self.prompt, max(limits.budget - clients + 1, 1))
-        return Wanted(clients, context), Wanted(
-            clients - 1, context if clients > 1 else 0, 1, chunk
-        )
+        with_prompt = Wanted(clients - 1, context if clients > 1 else 0, 1, chunk)
+        return Wanted(clients, context), with_prompt
 
 
 #: What is asked where nobody says.
@@ -250,9 +247,8 @@ def design(
         before = after[:, best]
         across = across - np.outer(across[:, best], between[best]) / told[best]
         between = between - np.outer(between[best], between[best]) / told[best]
-        left[best] = False
+        left[best], held = False, batches[best]
         spent += costs[best]
-        held = batches[best]
     return chosen
 
 
@@ -263,12 +259,7 @@ def _likeness(batches: Sequence[Wanted]) -> Float[np.ndarray, "batches batches"]
     return np.exp(-square / 2)
 
 
-def _costs(
-    batches: Sequence[Wanted],
-    seconds: Float[np.ndarray, " batches"],
-    held: Wanted,
-    per_token: float,
-) -> Float[np.ndarray, " batches"]:
+def _costs(batches: Sequence[Wanted], seconds: Rows, held: Wanted, per_token: float) -> Rows:
     """Seconds of each batch, after what is held: its prompts, and as many steps as are needed."""
     kept = [held.decodes if b.context == held.context else 0 for b in batches]
     tokens = np.array([max(b.decodes - k, 0) * b.context + b.cached

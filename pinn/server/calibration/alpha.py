@@ -91,8 +91,7 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
         before: Coefficients before the journeys, beta as the steps taught it.
     """
     after, taught, waits = before, np.zeros(len(REQUEST_FEATURES), dtype=bool), _prior_waits(rows)
-    verdicts: list[Verdict] = []
-    worse: list[Verdict] = []
+    verdicts, worse = list[Verdict](), list[Verdict]()
     for phase in PHASES:
         design, seconds, known = _measured(rows, phase, before)
         train = known & (rows.part == 0)

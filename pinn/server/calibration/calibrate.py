@@ -15,7 +15,7 @@ from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
 from pinn.server.calibration.posterior import Posterior, fit_posterior
 from pinn.server.calibration.prior import Prior, all_features
-from pinn.server.traces.batches import WeightedBatches, each_sum
+from pinn.server.traces.batches import each_sum
 from pinn.server.traces.interval_batches import IntervalBatches, temporal_split
 from pinn.server.traces.trace_tables import TraceTables
 
@@ -98,30 +98,26 @@ def read_intervals(traces: TraceTables, deployment: Deployment) -> Intervals:
     steps = cycles["steps"].to_numpy(float)
     batches = IntervalBatches(traces, deployment).of(rows)
     features = step_features(step_costs([deployment]), batches.sums)
-    start = traces.steps.iloc[rows]
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        """Mean over an interval's steps of what its batches have."""
+        return np.bincount(batches.owner, batches.weight * values, minlength=len(steps)) / steps
+
     return Intervals(
-        np.stack([_mean(column, batches, steps) for column in features.T], axis=1),
+        np.stack([mean(column) for column in features.T], axis=1),
         cycles["step_s"].to_numpy(float),
         steps,
         rows,
         np.repeat(np.arange(len(PARTS)), [len(part) for part in parts]),
-        each_sum(lambda values: _mean(values, batches, steps), batches.sums),
-        np.nan_to_num(start["kv_usage"].to_numpy(float)),
+        each_sum(mean, batches.sums),
+        np.nan_to_num(traces.steps.iloc[rows]["kv_usage"].to_numpy(float)),
     )
 
 
-def _mean(values: np.ndarray, batches: WeightedBatches, steps: np.ndarray) -> np.ndarray:
-    """Mean over an interval's steps of what its batches have."""
-    return np.bincount(batches.owner, batches.weight * values, minlength=len(steps)) / steps
-
-
 def _check_target(traces: TraceTables) -> None:
-    if not traces.manifest["tables"].get("cycles", {}).get("rows"):
-        held = ", ".join(
-            f"{entry['rows']} {name}"
-            for name, entry in traces.manifest["tables"].items()
-            if entry["rows"]
-        )
+    tables = traces.manifest["tables"]
+    if not tables.get("cycles", {}).get("rows"):
+        held = ", ".join(f"{e['rows']} {name}" for name, e in tables.items() if e["rows"])
         raise PinnError(
             f"{traces.folder} holds no intervals between engine steps ({held or 'nothing'}): "
             "ingest traces with step summaries ('pinn ingest vllm' or 'pinn ingest steps'), or "
@@ -330,11 +326,8 @@ def judgements(
         weight: Of each relative error.
     """
     errors = [(ratio - 1) * weight for ratio in ratios]
-    (before, before_spread), (after, after_spread) = zip(np.log(ratios), spreads, strict=True)
-    return [
-        judge(where, *errors),
-        judge_likelihood(where, before, before_spread, after, after_spread),
-    ]
+    before, after = zip(np.log(ratios), spreads, strict=True)
+    return [judge(where, *errors), judge_likelihood(where, *before, *after)]
 
 
 def _log_density(z: Errors) -> Errors:

@@ -35,13 +35,8 @@ from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.server.traces.interval_batches import IntervalBatches, is_ahead
 from pinn.server.traces.trace_tables import TraceTables
 
-PHASES = (
-    "arrival_to_queue",
-    "queue_to_schedule",
-    "schedule_to_first_token",
-    "output_token",
-    "completion",
-)
+PHASES = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token", "output_token",
+          "completion")  # fmt: skip
 
 #: Fewer whole requests than this teach nothing: an assumption, some for each of up to ten alphas.
 MIN_REQUESTS = 20
@@ -134,9 +129,8 @@ def read_requests(
     if np.isfinite(in_flight).sum() >= MIN_REQUESTS:
         features[:, IN_FLIGHT] = np.nan_to_num(in_flight)
         targets["arrival_to_queue"][np.isnan(in_flight)] = np.nan
-    return RequestRows(
-        features, np.nan_to_num(own), targets, _parts(table), _met_queue(table), ahead
-    )
+    part, met_queue = _parts(table), _met_queue(table)
+    return RequestRows(features, np.nan_to_num(own), targets, part, met_queue, ahead)
 
 
 class _Steps:
@@ -149,7 +143,7 @@ class _Steps:
 
     def of_prompts(self, table: pd.DataFrame) -> Float[np.ndarray, "requests step_features"]:
         """Features of the steps that work on each prompt; NaN where a batch is not known."""
-        begun = table["scheduled_step"].to_numpy(float, na_value=np.nan)
+        begun = _numbers(table, "scheduled_step")
         cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
         uncached = table["prompt_tokens"].to_numpy(float) - cached
         chunks = np.maximum(np.ceil(uncached / self.budget), 1)
@@ -189,16 +183,19 @@ class _Steps:
         return features, np.where(known, sums.decode_requests, np.nan)
 
 
+def _numbers(table: pd.DataFrame, name: str) -> Rows:
+    """A column, NaN where it is missing."""
+    return table[name].to_numpy(float, na_value=np.nan)
+
+
 def _next_step(table: pd.DataFrame) -> Rows:
     """The step that is scheduled after each request was queued; NaN where none tells.
 
     Events number their steps from the scheduler's counter, which may be one behind between two
     steps: requests that were scheduled at once tell by how much.
     """
-    queued, scheduled = (
-        table[f"{name}_step"].to_numpy(float, na_value=np.nan) for name in ("queued", "scheduled")
-    )
-    wait = table["queue_to_schedule_s"].to_numpy(float, na_value=np.nan)
+    queued, scheduled = _numbers(table, "queued_step"), _numbers(table, "scheduled_step")
+    wait = _numbers(table, "queue_to_schedule_s")
     at_once = (wait < _AT_ONCE * table["state_step_s"].to_numpy(float)) & np.isfinite(queued)
     behind = np.median((scheduled - queued)[at_once]) if at_once.any() else np.nan
     return queued + behind
@@ -207,8 +204,8 @@ def _next_step(table: pd.DataFrame) -> Rows:
 def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
     """Whether steps went by until there was room; by the depth of the queue where none tells."""
     next_step = _next_step(table)
-    waited = table["scheduled_step"].to_numpy(float, na_value=np.nan) != next_step
-    deep = table["state_waiting_depth"].to_numpy(float, na_value=np.nan) > 0
+    waited = _numbers(table, "scheduled_step") != next_step
+    deep = _numbers(table, "state_waiting_depth") > 0
     return np.where(np.isnan(next_step), deep, waited)
 
 
@@ -219,24 +216,18 @@ def _is_at_work(
     found = np.zeros(len(at_s), dtype=bool)
     for number, of_server in everyone.groupby("server"):
         mine, whole = server == number, of_server.dropna(subset=["queued_s", "finished_s"])
-        came, left = (
-            np.searchsorted(np.sort(whole[name].to_numpy(float)), at_s[mine])
-            for name in ("queued_s", "finished_s")
-        )
+        ends = (np.sort(whole[name].to_numpy(float)) for name in ("queued_s", "finished_s"))
+        came, left = (np.searchsorted(end, at_s[mine]) for end in ends)
         found[mine] = came > left
     return found
 
 
 def _targets(table: pd.DataFrame, steps: pd.DataFrame, own_s: Rows) -> dict[str, Rows]:
-    first, last = (
-        table[f"{name}_step"].to_numpy(float, na_value=np.nan)
-        for name in ("first_token", "finished")
-    )
-    segment = table["segment"].to_numpy()
-    start = partial(_start_s, steps, segment)
+    first, last = _numbers(table, "first_token_step"), _numbers(table, "finished_step")
+    start = partial(_start_s, steps, table["segment"].to_numpy())
     with np.errstate(invalid="ignore", divide="ignore"):
         mean_step = (start(last) - start(first)) / (last - first)
-    seconds = {phase: table[f"{phase}_s"].to_numpy(float, na_value=np.nan) for phase in PHASES}
+    seconds = {phase: _numbers(table, f"{phase}_s") for phase in PHASES}
     seconds["schedule_to_first_token"] = seconds["schedule_to_first_token"] - own_s
     seconds["output_token"] = seconds["output_token"] - mean_step
     return {k: np.where(np.isfinite(v), v, np.nan) for k, v in seconds.items()}
@@ -247,13 +238,8 @@ def _start_s(steps: pd.DataFrame, segment: np.ndarray, step: Rows) -> Rows:
     found = np.full(len(step), np.nan)
     for number, of_segment in steps.groupby("segment"):
         mine = segment == number
-        found[mine] = np.interp(
-            step[mine],
-            of_segment["step_id"].to_numpy(float),
-            of_segment["start_s"].to_numpy(float),
-            left=np.nan,
-            right=np.nan,
-        )
+        known, begun = (of_segment[name].to_numpy(float) for name in ("step_id", "start_s"))
+        found[mine] = np.interp(step[mine], known, begun, left=np.nan, right=np.nan)
     return found
 
 

@@ -24,12 +24,9 @@ class Wanted(NamedTuple):
 
     def __str__(self) -> str:
         """As the command line writes batches."""
-        parts = []
-        if self.decodes:
-            parts.append(f"{self.decodes} decode @ {self.context}")
-        if self.prompts:
-            parts.append(f"{self.prompts} prefill {self.tokens} @ {self.cached}")
-        return " + ".join(parts)
+        decodes = f"{self.decodes} decode @ {self.context}" if self.decodes else ""
+        prompts = f"{self.prompts} prefill {self.tokens} @ {self.cached}" if self.prompts else ""
+        return " + ".join(filter(None, (decodes, prompts)))
 
 
 class Limits(NamedTuple):
@@ -90,16 +87,14 @@ def held_outputs(limits: Limits) -> int:
 
 def fits(wanted: Wanted, limits: Limits) -> bool:
     """Whether an engine can run it as one step, and hold it while it is repeated."""
-    chunk = wanted.tokens + wanted.cached
-    outputs = held_outputs(limits)
-    held = wanted.decodes * (wanted.context + outputs) + wanted.prompts * (chunk + limits.block)
+    decodes, context, prompts, tokens, cached = wanted
+    kept, chunk = context + held_outputs(limits), tokens + cached
     return (
-        wanted.decodes + wanted.prompts > 0
-        and wanted.decodes + wanted.prompts <= limits.max_num_seqs
-        and wanted.decodes + wanted.prompts * wanted.tokens <= limits.budget
-        and max(wanted.context + outputs if wanted.decodes else 0, chunk + 1) <= limits.longest
-        and held <= 0.9 * limits.cache
-        and (not wanted.cached or (limits.shares and wanted.cached % limits.block == 0))
+        0 < decodes + prompts <= limits.max_num_seqs
+        and decodes + prompts * tokens <= limits.budget
+        and max(kept if decodes else 0, chunk + 1) <= limits.longest
+        and decodes * kept + prompts * (chunk + limits.block) <= 0.9 * limits.cache
+        and (not cached or (limits.shares and cached % limits.block == 0))
     )
 
 

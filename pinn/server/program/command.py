@@ -80,9 +80,8 @@ def _measure(
     try:
         table = Table(given.out, {"schema": "pinn measured steps 1", "begun": begun, **facts})
     except FileExistsError as error:
-        raise MeasuringError(
-            f"{given.out} holds {STEPS_FILE} already: give another folder"
-        ) from error
+        held = f"{given.out} holds {STEPS_FILE} already"
+        raise MeasuringError(f"{held}: give another folder") from error
     except OSError as error:
         raise MeasuringError(f"{given.out}: {error.strerror or error}") from error
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")

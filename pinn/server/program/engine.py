@@ -65,8 +65,7 @@ class VllmEngine:
         except (Exception, SystemExit) as error:
             raise MeasuringError(f"the engine did not start: {_in_a_line(error)}") from error
         self._engine, self._sampling = engine, SamplingParams
-        core: Any = getattr(engine.engine_core, "engine_core", None)
-        self._core = core
+        self._core: Any = getattr(engine.engine_core, "engine_core", None)
         for name in ("step_fn", "post_step", "scheduler", "log_error_detail"):
             if not hasattr(self._core, name):
                 raise MeasuringError(
@@ -74,7 +73,7 @@ class VllmEngine:
                     f"timed; known are {_dotted(OLDEST)} to {_dotted(NEWEST)}"
                 )
         self._check(engine.vllm_config)
-        layout = getattr(core.scheduler, "kv_cache_config", None)
+        layout = getattr(self._core.scheduler, "kv_cache_config", None)
         groups = len(getattr(layout, "kv_cache_groups", None) or [0])
         self.limits = _limits(engine.vllm_config, groups)
         self.facts = _facts(engine.vllm_config, release, self.limits)
@@ -95,16 +94,14 @@ class VllmEngine:
         name = f"measured-{self._submitted}"
         self._submitted += 1
         self._ids.append(name)
-        sampling = self._sampling(
-            max_tokens=outputs, temperature=0.0, ignore_eos=True, detokenize=False
-        )
+        greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False}
+        sampling = self._sampling(max_tokens=outputs, **greedy)
         self._engine.add_request(name, {"prompt_token_ids": prompt}, sampling)
         return name
 
     def step(self) -> list[Step]:
         """Turn the loop once; the steps whose results came, none while a queue fills."""
-        begin = time.perf_counter()
-        self._begin = begin
+        begin = self._begin = time.perf_counter()
         _, executed = self._core.step_fn()
         self._core.post_step(executed)
         end = time.perf_counter()
@@ -122,11 +119,10 @@ class VllmEngine:
         going = self._ids if names is None else names
         if going:
             self._engine.abort_request(going)
+        gone = set(going)
+        self._ids = [name for name in self._ids if name not in gone]
         if names is not None:
-            gone = set(names)
-            self._ids = [name for name in self._ids if name not in gone]
             return
-        self._ids = []
         core = self._core
         while core.scheduler.has_requests() or getattr(core, "batch_queue", None):
             self.step()
@@ -186,9 +182,8 @@ def _release() -> str:
         ) from error
     release = str(getattr(vllm, "__version__", "unknown"))
     if (_numbers(release) or OLDEST) < OLDEST:
-        raise MeasuringError(
-            f"vLLM {release} is older than {_dotted(OLDEST)}, the first whose steps are known here"
-        )
+        first = f"{_dotted(OLDEST)}, the first whose steps are known here"
+        raise MeasuringError(f"vLLM {release} is older than {first}")
     return release
 
 
@@ -200,7 +195,6 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 def _limits(config: Any, groups: int) -> Limits:
     scheduler, cache, model = config.scheduler_config, config.cache_config, config.model_config
-    eager = bool(model.enforce_eager)
     sizes = getattr(config.compilation_config, "cudagraph_capture_sizes", None) or []
     return Limits(
         max_num_seqs=int(scheduler.max_num_seqs),
@@ -209,7 +203,7 @@ def _limits(config: Any, groups: int) -> Limits:
         cache=int(cache.num_gpu_blocks or 0) // groups * int(cache.block_size),
         block=int(cache.block_size),
         shares=bool(cache.enable_prefix_caching),
-        captured=0 if eager else int(max(sizes, default=0)),
+        captured=0 if model.enforce_eager else int(max(sizes, default=0)),
         vocabulary=int(model.get_vocab_size()),
     )
 
@@ -254,10 +248,9 @@ def _step(output: Any, start: float, latency: float, logged: float) -> Step:
 
 
 def _variance(values: list[int]) -> float:
-    if not values:
-        return 0.0
-    mean = sum(values) / len(values)
-    return sum(v * v for v in values) / len(values) - mean * mean
+    count = len(values) or 1
+    mean = sum(values) / count
+    return sum(v * v for v in values) / count - mean * mean
 
 
 def _in_a_line(error: BaseException) -> str:

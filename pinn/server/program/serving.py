@@ -31,16 +31,19 @@ _ADDRESS, _FOLDER, _LOG, _COLD = "127.0.0.1", "serving", "server.log", "cold.jso
 #: How vLLM is called where its command is not in the path.
 VLLM = (sys.executable, "-m", "vllm.entrypoints.cli.main")
 
+Say = Callable[[str], None]
+IsAsked = Callable[[], bool]
+
 
 def serve_and_load(
     model: str,
     arguments: list[str],
     out: str,
     seconds: float,
-    say: Callable[[str], None],
+    say: Say,
     port: int = 0,
     program: tuple[str, ...] = VLLM,
-    is_asked: Callable[[], bool] = lambda: False,
+    is_asked: IsAsked = lambda: False,
 ) -> list[str]:
     """Serve, load, and leave the load generator's files.
 
@@ -83,12 +86,7 @@ def serve_and_load(
 
 
 def _loads(
-    bench: list[str],
-    address: str,
-    folder: str,
-    seconds: float,
-    say: Callable[[str], None],
-    is_asked: Callable[[], bool],
+    bench: list[str], address: str, folder: str, seconds: float, say: Say, is_asked: IsAsked
 ) -> list[str]:
     longest = int(_get(address + "/v1/models")["data"][0].get("max_model_len") or 4 * PROMPT)
     prompt, output = min(PROMPT, longest // 4), min(OUTPUT, longest // 8)
@@ -124,7 +122,7 @@ def _loads(
     return files
 
 
-def _run(command: list[str], path: str, end: float, is_asked: Callable[[], bool]) -> str:
+def _run(command: list[str], path: str, end: float, is_asked: IsAsked) -> str:
     """Run the load generator until it is done, out of time or not wanted; what went wrong."""
     with tempfile.TemporaryFile() as output:
         client = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -154,14 +152,12 @@ def _free_port(port: int) -> int:
         try:
             probe.bind((_ADDRESS, port))
         except OSError as error:
-            raise MeasuringError(
-                f"port {port} of {_ADDRESS} is taken ({error.strerror}): give another --port, or "
-                "none for a free one"
-            ) from error
+            taken = f"port {port} of {_ADDRESS} is taken ({error.strerror})"
+            raise MeasuringError(f"{taken}: give another --port, or none for a free one") from error
         return int(probe.getsockname()[1])
 
 
-def _wait(server: Any, address: str, log: str, is_asked: Callable[[], bool]) -> None:
+def _wait(server: Any, address: str, log: str, is_asked: IsAsked) -> None:
     end = time.monotonic() + _START
     while time.monotonic() < end:
         if is_asked():

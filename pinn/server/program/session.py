@@ -99,8 +99,7 @@ class Session:
         high = min(engine.limits.vocabulary, _HIGHEST_ID)
         self._pool = self._random.choices(range(min(_LOWEST_ID, high - 1), high), k=_POOL)
         self._held: list[str] = []
-        self._context, self._left = 0, 0
-        self._prefill_rate = 0.0
+        self._context, self._left, self._prefill_rate = 0, 0, 0.0
         self.rows: list[tuple[Step, bool]] = []
 
     @property
@@ -222,12 +221,9 @@ class Session:
 
 def _is(step: Step, wanted: Wanted) -> bool:
     """Whether a step has a batch's composition; contexts grow while it is repeated."""
-    return (step.decodes, step.prompts, step.tokens, step.cached) == (
-        wanted.decodes,
-        wanted.prompts,
-        wanted.prompts * wanted.tokens,
-        wanted.prompts * wanted.cached,
-    )
+    decodes, _, prompts, tokens, cached = wanted
+    together = (decodes, prompts, prompts * tokens, prompts * cached)
+    return (step.decodes, step.prompts, step.tokens, step.cached) == together
 
 
 def measure_all(
@@ -237,8 +233,8 @@ def measure_all(
 
     Errors of the engine or of the disk end it too: the outcome says which.
     """
-    batches = known = cold = steps = stalls = 0
-    worst, ended, misses = 1.0, "all batches are measured", 0
+    batches = known = cold = steps = stalls = misses = 0
+    worst, ended = 1.0, "all batches are measured"
     for batch in wanted:
         if not session.can_make(batch):
             continue

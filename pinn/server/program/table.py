@@ -103,9 +103,8 @@ class Table:
         os.fsync(self._file.fileno())
 
     def _row(self, batch: int, step: Step, cold: bool) -> str:
-        phase = (
-            "mixed" if step.prompts and step.decodes else "context" if step.prompts else "decode"
-        )
+        alone = "context" if step.prompts else "decode"
+        phase = "mixed" if step.prompts and step.decodes else alone
         start = step.start - (self._origin or 0.0)
         values = (
             batch, self.rows, phase, step.tokens, step.prompts, step.cached,

@@ -124,23 +124,16 @@ class Vocabulary:
         def struct(name: str, *fields: Any) -> type:
             return msgspec.defstruct(name, fields, gc=False)
 
-        event = struct(
-            "Event", ("name", str, ""), ("timeUnixNano", _Int64, 0), ("attributes", attributes, [])
-        )
-        span = struct(
-            "Span",
-            ("name", str, ""),
-            ("spanId", str, ""),
-            ("parentSpanId", str, ""),
-            ("attributes", attributes, []),
-            ("events", list[event], []),  # type: ignore[valid-type]
-        )
+        def texts(*names: str) -> list[Any]:
+            return [(name, str, "") for name in names]
+
+        about = ("attributes", attributes, [])
+        event = struct("Event", *texts("name"), ("timeUnixNano", _Int64, 0), about)
+        events = ("events", list[event], [])  # type: ignore[valid-type]
+        span = struct("Span", *texts("name", "spanId", "parentSpanId"), about, events)
         scope = struct("ScopeSpans", ("spans", list[span]))  # type: ignore[valid-type]
-        resource = struct(
-            "ResourceSpans",
-            ("scopeSpans", list[scope]),  # type: ignore[valid-type]
-            ("resource", msgspec.Raw, msgspec.Raw(b"{}")),
-        )
+        scopes = ("scopeSpans", list[scope])  # type: ignore[valid-type]
+        resource = struct("ResourceSpans", scopes, ("resource", msgspec.Raw, msgspec.Raw(b"{}")))
         export = struct("Export", ("resourceSpans", list[resource]))  # type: ignore[valid-type]
         return msgspec.json.Decoder(export, strict=False).decode
 
@@ -171,9 +164,7 @@ class Counts:
     """Items read and refused by level; the rest of those read was accepted."""
 
     read: Counter[str] = field(default_factory=Counter)
-    refused: dict[str, Counter[str]] = field(
-        default_factory=lambda: {level: Counter() for level in LEVELS}
-    )
+    refused: dict[str, Counter[str]] = field(default_factory=lambda: {n: Counter() for n in LEVELS})
 
     def add(self, other: "Counts") -> None:
         """Add another part's counts to these."""
@@ -298,8 +289,7 @@ def _nanoseconds(value: Any) -> int:
 
 def _attribute_names(part: Any) -> set[str]:
     """Names of all attributes anywhere inside, resources left out."""
-    found: set[str] = set()
-    stack = [part]
+    found, stack = set[str](), [part]
     while stack:
         item = stack.pop()
         if isinstance(item, list):

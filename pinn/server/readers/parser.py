@@ -126,14 +126,12 @@ class Shape:
         """Attributes that fill no column, as JSON text."""
         if not extra:
             return pa.nulls(count, pa.string())
-        raw = {name for name, position in self._extra if self._formats[position] == "r"}
-        encoded = [
-            msgspec.json.encode(
-                {n: msgspec.Raw(v[row].encode()) if n in raw else v[row] for n, v in extra.items()}
-            ).decode()
-            for row in range(count)
-        ]
-        return strings(encoded)
+        for name, position in self._extra:
+            if self._formats[position] == "r":
+                extra[name] = [msgspec.Raw(text.encode()) for text in extra[name]]
+        rows = zip(*extra.values(), strict=True)
+        named = (dict(zip(extra, row, strict=True)) for row in rows)
+        return strings([msgspec.json.encode(row).decode() for row in named])
 
 
 _TAKE = """
@@ -203,10 +201,6 @@ class ChunkParser:
     """Parses stretches of a file one after another; what it learns of names carries over."""
 
     def __init__(self) -> None:
-        self.vocabulary: Vocabulary
-        self._shapes: dict[tuple, Shape]
-        self._last: dict[str, Shape]
-        self._last_spans: dict[str, Shape]
         self._forget(Vocabulary())
         self._servers: dict[bytes, int] = {}
         self._spans = 0
@@ -236,7 +230,9 @@ class ChunkParser:
 
     def _forget(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self._shapes, self._last, self._last_spans = {}, {}, {}
+        self._shapes: dict[tuple, Shape] = {}
+        self._last: dict[str, Shape] = {}
+        self._last_spans: dict[str, Shape] = {}
 
     def _take_lines(self, lines: list[bytes], last_is_cut: bool) -> None:
         self._servers, self._spans, self._counts = {}, 0, Counts()

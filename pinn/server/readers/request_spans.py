@@ -61,14 +61,10 @@ _SPAN_COLUMNS = {
 
 #: Events that happen once in an engine span -> name of their moment.
 ENGINE_MOMENTS = {
-    "QUEUED": "queued",
-    "SCHEDULED": "scheduled",
-    "FIRST_TOKEN": "first_token",
-    "FINISHED": "finished",
+    label: label.lower() for label in ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "FINISHED")
 }
-FRONT_MOMENTS = dict(
-    zip(API_EVENTS, ("arrived", "handoff", "first_response", "departed", "aborted"), strict=True)
-)
+_FRONT = ("arrived", "handoff", "first_response", "departed", "aborted")
+FRONT_MOMENTS = dict(zip(API_EVENTS, _FRONT, strict=True))
 
 _COUNTS = ("prefill_total", "cached_tokens", "decode_done", "decode_max", "preemptions")
 _STAYS = ("preempted_steps", "preempted_outputs", "resumed_steps", "resumed_cached")
@@ -88,10 +84,15 @@ FRONT_SCHEMA = pa.schema(
 )
 
 
+Batches = Sequence[pa.RecordBatch]
+Columns = dict[str, np.ndarray | pa.Array]
+Names = Mapping[str, str]
+
+
 class _Events:
     """Events of one label: their spans, times and columns, in order of time."""
 
-    def __init__(self, batches: Sequence[pa.RecordBatch], keep: str | None = None) -> None:
+    def __init__(self, batches: Batches, keep: str | None = None) -> None:
         self._batches = [b for b in batches if keep is None or label_of(b) == keep]
         time_s = np.concatenate([np.zeros(0), *map(_times, self._batches)])
         self._order = np.argsort(time_s, kind="stable")
@@ -122,10 +123,7 @@ class _Events:
 
 
 def engine_rows(
-    spans: Sequence[pa.RecordBatch],
-    journey: Sequence[pa.RecordBatch],
-    count: int,
-    refused: Counter[str],
+    spans: Batches, journey: Batches, count: int, refused: Counter[str]
 ) -> pa.RecordBatch:
     """Rows of the engine's spans.
 
@@ -143,11 +141,8 @@ def engine_rows(
     wall_ns = events["QUEUED"].integers("wall_ns")
     wall_s = np.where(wall_ns > 0, wall_ns * NANOSECOND, np.nan)
     columns["wall_s"] = _pick(wall_s, at["QUEUED"], np.nan)
-    totals = [
-        _pick(events[label].integers("prefill_total"), at[label], -1)
-        for label in ("QUEUED", "SCHEDULED")
-    ]
-    columns["prefill_total"] = np.maximum(*totals)
+    totals = {label: events[label].integers("prefill_total") for label in ("QUEUED", "SCHEDULED")}
+    columns["prefill_total"] = np.maximum(*(_pick(t, at[label], -1) for label, t in totals.items()))
     for column, source, label in (
         *((f"{name}_step", "step", label) for label, name in ENGINE_MOMENTS.items()),
         ("cached_tokens", "prefill_done", "SCHEDULED"),
@@ -171,12 +166,7 @@ def engine_rows(
     return _rows(spans, columns, ENGINE_SCHEMA)
 
 
-def front_rows(
-    spans: Sequence[pa.RecordBatch],
-    api: Sequence[pa.RecordBatch],
-    count: int,
-    refused: Counter[str],
-) -> pa.RecordBatch:
+def front_rows(spans: Batches, api: Batches, count: int, refused: Counter[str]) -> pa.RecordBatch:
     """Rows of the API server's spans; the arguments are as in :func:`engine_rows`."""
     events = {label: _Events(api, label) for label in FRONT_MOMENTS}
     columns, _ = _moments("api", FRONT_MOMENTS, events, count, refused)
@@ -184,14 +174,10 @@ def front_rows(
 
 
 def _moments(
-    scope: str,
-    names: Mapping[str, str],
-    events: Mapping[str, _Events],
-    count: int,
-    refused: Counter[str],
-) -> tuple[dict[str, np.ndarray | pa.Array], dict[str, np.ndarray]]:
+    scope: str, names: Names, events: Mapping[str, _Events], count: int, refused: Counter[str]
+) -> tuple[Columns, dict[str, np.ndarray]]:
     """Columns of the moments of events, and the index of each span's earliest event by label."""
-    columns: dict[str, np.ndarray | pa.Array] = {}
+    columns: Columns = {}
     at = {label: events[label].first(count) for label in names}
     for label, name in names.items():
         repeated = len(events[label].span) - int((at[label] >= 0).sum())
@@ -201,9 +187,7 @@ def _moments(
     return columns, at
 
 
-def _rows(
-    spans: Sequence[pa.RecordBatch], columns: dict[str, np.ndarray | pa.Array], schema: pa.Schema
-) -> pa.RecordBatch:
+def _rows(spans: Batches, columns: Columns, schema: pa.Schema) -> pa.RecordBatch:
     """Rows of the given spans in the order of the file."""
     table = pa.Table.from_batches(spans).combine_chunks()
     number = np.from_dlpack(table["span"].chunk(0))

@@ -90,8 +90,7 @@ def check_file(path: Path, remedy: str) -> None:
 def read_stretch(path: Path, start: int, end: int, max_line: int = MOST_LINE_BYTES) -> Stretch:
     """Read the lines whose first byte lies in ``[start, end)``, with their line ends."""
     lines: list[bytes] = []
-    too_long = 0
-    is_cut = False
+    too_long, is_cut = 0, False
     with path.open("rb", buffering=2**20) as file:
         if start:
             file.seek(start - 1)
@@ -191,8 +190,7 @@ def read_vllm(
     check_file(path, "give the file that vLLM's OTLP exporter wrote")
     spool.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    servers: dict[str, int] = {}
-    counts = Counts()
+    servers, counts = dict[str, int](), Counts()
     files = {name: spool / f"{name}.arrow" for name in RAW_SCHEMAS}
     with ExitStack() as stack:
         writers = {
@@ -206,14 +204,12 @@ def read_vllm(
                     writers[name].write_batch(_renumbered(batch, pa.array(own, pa.int64())))
             counts.add(chunk.counts)
     parse_s = time.perf_counter() - begin
-    maps = {name: _mapped(file) for name, file in files.items()}
-    tables = {
-        name: pa.ipc.open_file(pa.BufferReader(pa.py_buffer(pages))).read_all()
-        for name, pages in maps.items()
-    }
+    maps = [_mapped(file) for file in files.values()]
+    opened = (pa.ipc.open_file(pa.BufferReader(pa.py_buffer(pages))) for pages in maps)
+    tables = {name: found.read_all() for name, found in zip(files, opened, strict=True)}
     sha256 = file_sha256(path)
     reports = counts.reports(path.name, sha256)
-    return RawRun(path.name, sha256, list(servers), tables, reports, parse_s, list(maps.values()))
+    return RawRun(path.name, sha256, list(servers), tables, reports, parse_s, maps)
 
 
 def _renumbered(batch: pa.RecordBatch, servers: pa.Array) -> pa.RecordBatch:
@@ -271,9 +267,8 @@ def _parse_stretch(path: Path, start: int, end: int) -> ParsedChunk:
 
 def _gather_requests(chunk: ParsedChunk) -> None:
     """Put rows of requests in the place of their spans and events."""
-    spans, journey, api = (
-        chunk.tables.pop(name, []) for name in (wire.SPANS, wire.JOURNEY, wire.API)
-    )
+    raw = (wire.SPANS, wire.JOURNEY, wire.API)
+    spans, journey, api = (chunk.tables.pop(name, []) for name in raw)
     refused = chunk.counts.refused["events"]
     for name, label, gather, events in (
         (request_spans.ENGINE, wire.CORE_SPAN, request_spans.engine_rows, journey),
@@ -313,10 +308,8 @@ def read_steps(path: Path) -> RawRun:
     for each_field in STEP_FIELDS:
         name = next((n for n in each_field.names if n in table.column_names), None)
         if name is None and each_field.required:
-            raise PinnError(
-                f"{path} lacks the column {each_field.names[0]!r}; it has "
-                f"{', '.join(table.column_names)}"
-            )
+            held = ", ".join(table.column_names)
+            raise PinnError(f"{path} lacks the column {each_field.names[0]!r}; it has {held}")
         wanted = RAW_SCHEMAS[STEPS].field(each_field.column).type
         try:
             column = pa.nulls(table.num_rows, wanted) if name is None else table[name].cast(wanted)

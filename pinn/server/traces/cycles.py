@@ -28,7 +28,6 @@ stalled                         ``stall_factor`` times the median cycle without 
 ==============================  ================================================================
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,7 +123,7 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
     left += np.nan_to_num(here["waiting_depth"]).astype(left.dtype)
     idle = (requests == 0) | (requests[following] == 0) | (left <= 0) | journeys.idle_until
     few = np.minimum(requests, requests[following]) < RULES["min_requests"]
-    preempted = np.nan_to_num(here["preempted"]) > 0
+    preempted, no_prompt = np.nan_to_num(here["preempted"]) > 0, here["prefill_tokens"] == 0
     tests = (
         is_last,
         here["is_ambiguous"],
@@ -134,7 +133,7 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
         few & (length > 1) & ~is_known,
         _warm_up(here["step_id"], idle, is_last),
         preempted | preempted[following] | journeys.preempts_until,
-        _stalled(here["prefill_tokens"], following, step_s, is_last | idle | (length <= 0)),
+        _stalled(no_prompt & no_prompt[following], step_s, is_last | idle | (length <= 0)),
     )
     # The first reason wins: it is written last. Codes, not texts: files hold millions of steps.
     reason = np.full(count, -1, dtype=np.int8)
@@ -142,25 +141,18 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
         reason[tests[code]] = code
     window = (length != 1).astype(np.int8)
     batches = np.where(is_known, np.int8(0), 1 + window)
-    return pd.DataFrame(
-        {
-            "segment": here["segment"],
-            "step_id": here["step_id"],
-            "end_step_id": _masked(here["step_id"][following], is_last),
-            "start_s": here["start_s"],
-            "steps": _masked(length, is_last),
-            "step_s": step_s,
-            "kind": _named(window, KINDS),
-            "batches": _named(batches, BATCHES),
-            "set_aside": _named(reason, REASONS),
-        },
-        copy=False,
-    )
-
-
-def _named(codes: np.ndarray, names: Sequence[str]) -> pd.Categorical:
-    kind = pd.CategoricalDtype(list(names))
-    return pd.Categorical.from_codes(codes, dtype=kind)  # type: ignore[call-overload]
+    columns = {
+        "segment": here["segment"],
+        "step_id": here["step_id"],
+        "end_step_id": _masked(here["step_id"][following], is_last),
+        "start_s": here["start_s"],
+        "steps": _masked(length, is_last),
+        "step_s": step_s,
+        "kind": pd.Categorical.from_codes(window, KINDS),
+        "batches": pd.Categorical.from_codes(batches, BATCHES),
+        "set_aside": pd.Categorical.from_codes(reason, REASONS),
+    }
+    return pd.DataFrame(columns, copy=False)
 
 
 def _masked(values: np.ndarray, missing: np.ndarray) -> pd.arrays.IntegerArray:
@@ -185,26 +177,18 @@ def _warm_up(step: np.ndarray, idle: np.ndarray, is_last: np.ndarray) -> np.ndar
     return step - segment_base[position] < warm_up
 
 
-def _stalled(
-    prefill_tokens: np.ndarray,
-    following: np.ndarray,
-    step_s: Float[np.ndarray, " steps"],
-    left_out: np.ndarray,
-) -> np.ndarray:
+def _stalled(no_prompt: np.ndarray, step_s: np.ndarray, left_out: np.ndarray) -> np.ndarray:
     good = ~left_out & np.isfinite(step_s)
     if not good.any():
         return np.zeros(len(step_s), dtype=bool)
-    no_prompt = (prefill_tokens == 0) & (prefill_tokens[following] == 0)
     return good & no_prompt & (step_s > RULES["stall_factor"] * np.median(step_s[good]))
 
 
 def accounting(cycles: pd.DataFrame) -> dict[str, int]:
     """Steps by what became of the interval they begin; the numbers add up to the steps."""
     good = cycles["set_aside"].isna()
-    counts = {
-        "single cycles": int((good & (cycles["kind"] == SINGLE)).sum()),
-        "windows": int((good & (cycles["kind"] == WINDOW)).sum()),
-    }
+    named = {"single cycles": SINGLE, "windows": WINDOW}
+    counts = {name: int((good & (cycles["kind"] == kind)).sum()) for name, kind in named.items()}
     reasons = cycles["set_aside"].value_counts()
     return counts | {f"set aside: {r}": int(reasons[r]) for r in REASONS if reasons.get(r, 0)}
 
@@ -273,13 +257,11 @@ def states(
         steps: Canonical steps.
         cycles: Their intervals, row by row.
     """
-    segment = _floats(requests, "segment")
-    queued = _floats(requests, "queued_s")
+    segment, queued = _floats(requests, "segment"), _floats(requests, "queued_s")
     values = {name: np.full(requests.num_rows, np.nan) for name in STATE_COLUMNS}
     good = cycles["step_s"].where(cycles["set_aside"].isna())
     step_s = good.groupby(steps["segment"]).ffill().to_numpy()
-    all_steps = steps["segment"].to_numpy()
-    start = steps["start_s"].to_numpy()
+    all_steps, start = steps["segment"].to_numpy(), steps["start_s"].to_numpy()
     for number in np.unique(segment[np.isfinite(segment)]):
         low, high = np.searchsorted(all_steps, (number, number + 1))
         mine = np.flatnonzero((segment == number) & np.isfinite(queued))
@@ -332,8 +314,7 @@ def journey_evidence(
         following = np.append(step[1:], step[-1] + 1)
         evidence.agrees[rows] = of_segment.agrees
         evidence.is_certain[rows] = of_segment.is_certain(step, following)
-        lists = mine["preempted_steps"].combine_chunks()
-        preempted = np.sort(lists.flatten().to_numpy())
+        preempted = np.sort(mine["preempted_steps"].combine_chunks().flatten().to_numpy())
         before, until = (np.searchsorted(preempted, at) for at in (step, following))
         evidence.preempts_until[rows] = before < until
         evidence.idle_until[rows] = _idle_until(mine, steps["start_s"].to_numpy()[rows])
@@ -345,13 +326,9 @@ def _by_segment(requests: pa.Table) -> dict[int, pa.Table]:
     segment = np.nan_to_num(_floats(requests, "segment"), nan=-1).astype(np.int64)
     order = np.argsort(segment, kind="stable")
     ordered = requests.take(pa.array(order)).combine_chunks()
-    numbers, begins = np.unique(segment[order], return_index=True)
-    ends = np.append(begins[1:], len(order))
-    return {
-        int(number): ordered.slice(begin, end - begin)
-        for number, begin, end in zip(numbers, begins, ends, strict=True)
-        if number >= 0
-    }
+    numbers, begins, counts = np.unique(segment[order], return_index=True, return_counts=True)
+    found = zip(numbers, begins, counts, strict=True)
+    return {int(number): ordered.slice(*rows) for number, *rows in found if number >= 0}
 
 
 def _idle_until(requests: pa.Table, start: np.ndarray) -> np.ndarray:
@@ -409,10 +386,8 @@ def check_target(
     median, floor_median, ratio = (
         float(np.median(each)) if rows else np.nan for each in (values, floor, values / floor)
     )
-    explanation = ""
-    if not rows:
-        explanation = "it has no values"
-    elif ratio < 1:
+    explanation = "" if rows else "it has no values"
+    if ratio < 1:
         explanation = (
             f"its median of {median * 1e3:.3g} ms lies below the physical floor of "
             f"{floor_median * 1e3:.3g} ms ({below} of {rows} rows are below their own): reading "
@@ -420,11 +395,6 @@ def check_target(
         )
         explanation += f". {MEANINGS[column]}" if column in MEANINGS else ""
     return {
-        "column": column,
-        "rows": rows,
-        "median_s": median,
-        "floor_median_s": floor_median,
-        "below_floor": below,
-        "is_target": not explanation,
-        "explanation": explanation,
-    }
+        "column": column, "rows": rows, "median_s": median, "floor_median_s": floor_median,
+        "below_floor": below, "is_target": not explanation, "explanation": explanation,
+    }  # fmt: skip

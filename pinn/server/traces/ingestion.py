@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,7 @@ def benchmark_target(
     stated: dict[str, Any] = {}
     for run in runs:
         stated = {**run.server.all_flags, **stated}
-    flags = dict(flags or {})
-    flags = _of_engine(stated, flags) | flags
+    flags = _of_engine(stated, flags or {}) | dict(flags or {})
     return Target.of(model, gpu, flags, f"{runs[0].name} does not say what served it")
 
 
@@ -225,18 +225,14 @@ def _write_run(
 
     cycle_rows = pa.Table.from_pandas(intervals, preserve_index=False).replace_schema_metadata()
     made = {"steps": all_steps, "requests": all_requests, "snapshots": all_snapshots}
-    tables = {
-        n: trace_tables.write_table(folder, n, table.batches(), table.schema)
-        for n, table in made.items()
-    }
+    write = partial(trace_tables.write_table, folder)
+    tables = {name: write(name, table.batches(), table.schema) for name, table in made.items()}
     _check_holds(tables, run)
-    batches = cycle_rows.to_batches(BATCH_ROWS)
-    tables["cycles"] = trace_tables.write_table(folder, "cycles", batches, cycle_rows.schema)
+    tables["cycles"] = write("cycles", cycle_rows.to_batches(BATCH_ROWS), cycle_rows.schema)
     reports = run.reports | {table.report.source: table.report for table in made.values()}
     issues = pq.read_table(folder / tables["requests"]["file"], columns=["issue"])["issue"]
-    counts = {
-        entry["values"] or "none": entry["counts"] for entry in issues.value_counts().to_pylist()
-    }
+    counts = {e["values"] or "none": e["counts"] for e in issues.value_counts().to_pylist()}
+    written = time.perf_counter()
     above_one = pc.greater(run.tables[STEPS]["kv_usage"], 1)
     manifest: dict[str, Any] = {
         "sources": [{"path": run.source, "sha256": run.sha256}],
@@ -252,11 +248,7 @@ def _write_run(
         "implausible": {"kv_usage above 1": pc.sum(above_one).as_py() or 0},
         "request_issues": dict(Counter(counts).most_common()),
         "targets": checks,
-        "seconds": {
-            "parse": run.parse_s,
-            "prepare": prepared - begin,
-            "write": time.perf_counter() - prepared,
-        },
+        "seconds": {"parse": run.parse_s, "prepare": prepared - begin, "write": written - prepared},
     }
     trace_tables.write_manifest(folder, manifest)
 
@@ -264,9 +256,8 @@ def _write_run(
 def _check_holds(tables: dict[str, Any], run: RawRun) -> None:
     """Tables of nothing would take the place of good ones."""
     if not any(table["rows"] for table in tables.values()):
-        counts = ", ".join(
-            f"{r.read} {name} (refused {r.refused})" for name, r in run.reports.items()
-        )
+        read = (f"{r.read} {name} (refused {r.refused})" for name, r in run.reports.items())
+        counts = ", ".join(read)
         raise PinnError(f"{run.source} holds no step and no request that can be used: {counts}")
 
 

@@ -139,8 +139,7 @@ class IntervalBatches:
             traces: The tables.
             deployment: What ran.
         """
-        self._steps = traces.steps
-        self._cycles = traces.cycles
+        self._steps, self._cycles = traces.steps, traces.cycles
         self._window = deployment.model.window_tokens
         self._block_size = deployment.recipe.block_tokens
         self._ahead = is_ahead(self._steps)
@@ -189,9 +188,8 @@ class IntervalBatches:
         """
         chosen = self._steps.iloc[rows]
         sums = batches.each_sum(np.copy, self._summaries(rows))
-        knowledge = chosen["knowledge"].to_numpy()
-        segments = chosen["segment"].to_numpy()
-        step_ids = chosen["step_id"].to_numpy()
+        names = ("knowledge", "segment", "step_id")
+        knowledge, segments, step_ids = (chosen[name].to_numpy() for name in names)
         for number, journeys in self._journeys.items():
             mine = np.flatnonzero((segments == number) & (knowledge == JOURNEY))
             _fill(sums, mine, journeys.sums(step_ids[mine], self._window))
@@ -242,9 +240,8 @@ class IntervalBatches:
     def _before(self, rows: np.ndarray) -> BatchSums:
         """Batches of the steps right before sampled ones, all of which are scheduled ahead."""
         estimate = work_before(self._steps.iloc[rows], self._chunk)
-        sums = batches.each_sum(
-            np.copy, batches.aggregate_sums(estimate, self._block_size, self._window)
-        )
+        sums = batches.aggregate_sums(estimate, self._block_size, self._window)
+        sums = batches.each_sum(np.copy, sums)
         sampled = np.flatnonzero(self._follows[rows])
         _fill(sums, sampled, self.of_steps(rows[sampled] - 1))
         return sums
@@ -267,14 +264,9 @@ class IntervalBatches:
         keys = steps[["segment", "step_id"]].assign(owner=np.arange(len(steps)))
         scheduled = snapshots[snapshots["new_tokens"] > 0]
         found = scheduled.merge(keys, on=["segment", "step_id"])
-        return batches.ragged_sums(
-            found["owner"].to_numpy(),
-            found["new_tokens"].to_numpy(float),
-            found["cached_tokens"].to_numpy(float),
-            found["is_prefill"].to_numpy(bool),
-            len(steps),
-            self._window,
-        )
+        new, cached = (found[name].to_numpy(float) for name in ("new_tokens", "cached_tokens"))
+        owner, is_prefill = found["owner"].to_numpy(), found["is_prefill"].to_numpy(bool)
+        return batches.ragged_sums(owner, new, cached, is_prefill, len(steps), self._window)
 
 
 def _fill(sums: BatchSums, rows: np.ndarray, found: BatchSums) -> None:

@@ -131,10 +131,8 @@ class MeasuredSteps:
 
     def engine(self, flags: Mapping[str, Any]) -> EngineSpec:
         """How the engine schedules: the user's word, then the engine's settings."""
-        settings: dict[str, Any] = {
-            "num_gpu_blocks_override": self.facts.get("kv_blocks") or None,
-            "async_scheduling": self.facts.get("async_scheduling"),
-        }
+        blocks, ahead = self.facts.get("kv_blocks") or None, self.facts.get("async_scheduling")
+        settings = {"num_gpu_blocks_override": blocks, "async_scheduling": ahead}
         return EngineSpec(**settings | dict(flags))
 
     @property
@@ -169,10 +167,9 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
     lacking = [name for name in (*COUNTS, LATENCY) if name not in table]
     if lacking:
         raise PinnError(f"{file} lacks {', '.join(lacking)}: it has {', '.join(table.columns)}")
-    if "run" in table and table["run"].nunique() > 1:
-        raise PinnError(
-            f"{file} has steps of {table['run'].nunique()} runs: give one server's alone"
-        )
+    runs = table["run"].nunique() if "run" in table else 1
+    if runs > 1:
+        raise PinnError(f"{file} has steps of {runs} runs: give one server's alone")
     if "dp_rank" in table and table["dp_rank"].nunique() > 1:
         raise PinnError(f"{file} has steps of several data-parallel ranks: give one rank's alone")
     facts_file = file.parent / FACTS_FILE
@@ -187,13 +184,10 @@ def _facts(file: Path) -> dict[str, Any]:
         PinnError: If it is none of ``pinn measure``.
     """
     facts = read_json(file)
-    cards = facts.get("cards") if isinstance(facts, dict) else None
-    if (
-        not isinstance(facts, dict)
-        or not isinstance(facts.get("limits") or {}, dict)
-        or not isinstance(cards or [], list)
-        or not all(isinstance(card, dict) for card in cards or [])
-    ):
+    told = facts if isinstance(facts, dict) else {}
+    limits, cards = told.get("limits") or {}, told.get("cards") or []
+    fits = isinstance(facts, dict) and isinstance(limits, dict) and isinstance(cards, list)
+    if not fits or not all(isinstance(card, dict) for card in cards):
         raise PinnError(f"{file} is not as 'pinn measure' writes it: move it away, or mend it")
     return facts
 
@@ -225,8 +219,8 @@ def _grouped(table: pd.DataFrame, file: Path, facts: Mapping[str, Any]) -> Measu
     if "batch" not in numbers:
         key = (key != key.shift()).cumsum()
     groups = numbers[LATENCY].where(keep).groupby(key)
-    refuse(f"more than {FAR:g} times the median of its batch",
-           numbers[LATENCY] > FAR * groups.transform("median"))  # fmt: skip
+    slow = numbers[LATENCY] > FAR * groups.transform("median")
+    refuse(f"more than {FAR:g} times the median of its batch", slow)
     count = numbers[LATENCY].where(keep).groupby(key).transform("count")
     refuse(f"fewer than {LEAST} steps of its batch", count < LEAST)
     report = kept.report(file.name, str(facts.get("engine_version", "")), file_sha256(file))

@@ -30,6 +30,8 @@ from pinn.specs.serving import ServingSpec
 SCHEMA = "pinn trace tables 1"
 MANIFEST = "manifest.json"
 
+_UNNAMED = "what was served is not named"
+
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
@@ -62,8 +64,7 @@ def write_table(
     folder: Path, name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema
 ) -> dict[str, Any]:
     """Write one table; its entry in the manifest."""
-    path = folder / f"{name}.parquet"
-    count = 0
+    path, count = folder / f"{name}.parquet", 0
     with pq.ParquetWriter(path, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
@@ -87,10 +88,7 @@ class Target:
 
     @staticmethod
     def of(
-        model: str | None,
-        gpu: str | None,
-        flags: Mapping[str, Any],
-        lacking: str = "what was served is not named",
+        model: str | None, gpu: str | None, flags: Mapping[str, Any], lacking: str = _UNNAMED
     ) -> "Target":
         """From names and flags: fields of ``ServingSpec``, and ``precision``.
 
@@ -101,9 +99,8 @@ class Target:
         for option, value in (("--model", model), ("--gpu", gpu)):
             if not value:
                 raise PinnError(f"{lacking}: give {option}")
-        serving = dict(flags)
-        precision = serving.pop("precision", None)
-        return Target(str(model), str(gpu), ServingSpec(**serving), precision)
+        serving = {name: value for name, value in flags.items() if name != "precision"}
+        return Target(str(model), str(gpu), ServingSpec(**serving), flags.get("precision"))
 
     def deployment(self) -> Deployment:
         """Load and check it; ``precision`` None means what the model's config says.
@@ -178,12 +175,10 @@ class TraceTables:
         if not entry:
             raise PinnError(f"{self.folder} names no model and GPU: ingest with --model and --gpu")
         try:
-            serving = ServingSpec(**entry.get("serving", {}))
-            target = Target(**entry | {"serving": serving})
+            target = Target(**entry | {"serving": ServingSpec(**entry.get("serving", {}))})
         except TypeError as error:
-            raise PinnError(
-                f"{self.folder}/manifest.json names no usable deployment ({error}): ingest again"
-            ) from error
+            bad = f"{self.folder}/manifest.json names no usable deployment ({error})"
+            raise PinnError(f"{bad}: ingest again") from error
         return target.deployment()
 
 
@@ -222,8 +217,7 @@ def cleaning_tables(manifest: Mapping[str, Any]) -> str:
         manifest: Of the folder.
     """
     parts = [ReadReport.from_json(report).table() for report in manifest["reports"].values()]
-    segments = manifest.get("segments", [])
-    if segments:
+    if segments := manifest.get("segments", []):
         ambiguous = sum(bool(s["is_ambiguous"]) for s in segments)
         parts.append(
             f"servers and segments\n{len(manifest['servers']):8d}  servers\n"
@@ -235,11 +229,9 @@ def cleaning_tables(manifest: Mapping[str, Any]) -> str:
         parts.append(_medians(manifest["medians_by_decodes"]))
     if manifest["request_issues"]:
         parts.append(_counts("requests by issue", manifest["request_issues"]))
-    for check in manifest["targets"].values():
-        parts.append(_target(check))
-    if not manifest["targets"]:
-        parts.append("targets\n  not checked against the floor: give --model and --gpu")
-    return "\n\n".join(parts)
+    unchecked = "targets\n  not checked against the floor: give --model and --gpu"
+    targets = [_target(check) for check in manifest["targets"].values()] or [unchecked]
+    return "\n\n".join(parts + targets)
 
 
 def _counts(title: str, counts: Mapping[str, int]) -> str:
@@ -260,11 +252,9 @@ def _medians(rows: Sequence[Mapping[str, float]]) -> str:
 
 def _target(check: Mapping[str, Any]) -> str:
     verdict = "accepted" if check["is_target"] else "REFUSED"
-    lines = [
-        f"{check['column']}: {verdict} as a target of beta",
+    text = (
+        f"{check['column']}: {verdict} as a target of beta\n"
         f"{check['rows']:8d}  rows, median {check['median_s'] * _MS:.3g} ms, floor "
-        f"{check['floor_median_s'] * _MS:.3g} ms, {check['below_floor']} below their floor",
-    ]
-    if check["explanation"]:
-        lines.append(f"          {check['explanation']}")
-    return "\n".join(lines)
+        f"{check['floor_median_s'] * _MS:.3g} ms, {check['below_floor']} below their floor"
+    )
+    return f"{text}\n          {check['explanation']}" if check["explanation"] else text
