@@ -9,7 +9,7 @@ import msgspec
 
 from pinn.engines.recipe import release
 from pinn.errors import PinnError
-from pinn.specs.flags import Flag, check_flags, flag, flags_apart, flags_of
+from pinn.specs.flags import check_flags, flag, flags_apart, flags_of
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 # The engine behind a file, as tools spell it, as flags.
@@ -349,7 +349,7 @@ class Reading:
         if given is None or stated is None:
             return stated if given is None else given
         if abs(given - stated) > _SAME * abs(stated):
-            option = _flag(name).option
+            option = _FLAGS[name].option
             raise PinnError(
                 f"{self.name} says {stated:g}, {option} {given:g}: leave {option} out, or read "
                 "files of other loads by themselves"
@@ -364,8 +364,8 @@ class Reading:
         """
         found = self.or_stated(name, stated)
         if found is None:
-            what = _flag(name).help.rstrip(".").lower()
-            raise PinnError(f"{self.name} leaves out {_flag(name).option} ({what}): give it")
+            what = _FLAGS[name].help.rstrip(".").lower()
+            raise PinnError(f"{self.name} leaves out {_FLAGS[name].option} ({what}): give it")
         return found
 
     def stated_lengths(
@@ -409,8 +409,7 @@ class Reading:
         return SharedPrefix(given.prompt_groups, given.prompts_per_group, given.shared_tokens)
 
 
-def _flag(name: str) -> Flag:
-    return next(f for f in flags_of(GivenLoad) if f.name == name)
+_FLAGS = {each.name: each for each in flags_of(GivenLoad)}
 
 
 def split_flags(flags: Mapping[str, Any]) -> tuple[dict[str, Any], GivenLoad]:

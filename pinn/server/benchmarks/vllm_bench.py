@@ -137,11 +137,8 @@ def client_figures(
 def _details(file: ClientFile) -> dict[str, float]:
     if not (len(file.ttfts) == len(file.itls) == len(file.output_lens) > 0):
         return {}
-    rows = [
-        (ttft, ttft + sum(gaps), tokens)
-        for ttft, gaps, tokens in zip(file.ttfts, file.itls, file.output_lens, strict=True)
-        if tokens > 0
-    ]
+    each = zip(file.ttfts, file.itls, file.output_lens, strict=True)
+    rows = [(first, first + sum(gaps), tokens) for first, gaps, tokens in each if tokens > 0]
     pooled = documents.sample_figures("itl", (gap for gaps in file.itls for gap in gaps))
     return documents.request_figures(*zip(*rows, strict=True)) | pooled if rows else {}
 

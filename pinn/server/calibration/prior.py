@@ -91,15 +91,9 @@ def membership() -> Float[np.ndarray, "coefficients scalars"]:
 #: measured deployments (scripts/score_calibration.py); none below 0.35, since a server of one's own
 #: may well be 30 % off.
 SCALAR_SPREADS = {
-    "step constant": 0.35,
-    "requests": 1.0,
-    "bytes": 0.5,
-    "arithmetic": 1.4,
-    "attention": 0.35,
-    "communication": 0.35,
-    "prefill": 1.4,
-    "arrival": 0.35,
-}
+    "step constant": 0.35, "requests": 1.0, "bytes": 0.5, "arithmetic": 1.4,
+    "attention": 0.35, "communication": 0.35, "prefill": 1.4, "arrival": 0.35,
+}  # fmt: skip
 
 #: What a server adds to the steps of an engine that runs by itself, relative: to every step, since
 #: front end and clients take of the same machine, and to what a step and a request cost the host,

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
@@ -169,7 +168,7 @@ def _wait(server: Any, address: str, log: str, is_asked: IsAsked) -> None:
         try:
             _get(address + "/v1/models")
             return
-        except (OSError, urllib.error.URLError, ValueError):
+        except (OSError, ValueError):
             time.sleep(1.0)
     raise MeasuringError(f"the server was not ready after {_START:.0f} s: see {log}")
 

@@ -173,9 +173,8 @@ def busy_card(found: list[dict[str, Any]]) -> str:
         if numbers and number not in numbers:
             continue
         used, total = card.get("used_mib"), card.get("total_mib")
-        if not (isinstance(used, float) and isinstance(total, float)):
-            continue
-        if used > _IDLE_SHARE * total:
+        known = isinstance(used, float) and isinstance(total, float)
+        if known and used > _IDLE_SHARE * total:
             return f"card {number} ({card['name']}) has {used:.0f} of {total:.0f} MiB in use"
     return ""
 
@@ -199,11 +198,8 @@ def _number(text: str) -> Any:
 
 
 def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()

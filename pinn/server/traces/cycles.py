@@ -48,16 +48,9 @@ KINDS = SINGLE, WINDOW = "single", "window"
 BATCHES = KNOWN, SUMMARY, ENDS = "known", "summary", "ends"
 
 REASONS = (
-    "last of its segment",
-    "two servers in one",
-    "clock does not advance",
-    "window too long",
-    "idle server",
-    "few requests",
-    "warm-up",
-    "preemption",
-    "stalled",
-)
+    "last of its segment", "two servers in one", "clock does not advance", "window too long",
+    "idle server", "few requests", "warm-up", "preemption", "stalled",
+)  # fmt: skip
 
 _COLUMNS = (
     "segment", "step_id", "start_s", "is_ambiguous", "prefill_requests", "decode_requests",

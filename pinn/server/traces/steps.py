@@ -297,8 +297,10 @@ def out_of_range(raw: pa.Table, counts: list[str], release: Release) -> Bool[np.
 #
 # A snapshot precedes its step: ``cached_tokens`` are in the cache, ``new_tokens`` follow now.
 
-_SNAPSHOT_COUNTS = ("new_tokens", "cached_tokens", "prompt_tokens", "output_tokens", "preemptions",
-           "kv_blocks_allocated", "kv_blocks_cached", "effective_prompt_tokens")  # fmt: skip
+_SNAPSHOT_COUNTS = (
+    "new_tokens", "cached_tokens", "prompt_tokens", "output_tokens", "preemptions",
+    "kv_blocks_allocated", "kv_blocks_cached", "effective_prompt_tokens",
+)  # fmt: skip
 SNAPSHOT_SCHEMA = pa.schema(
     {
         **dict.fromkeys(("server", "segment"), pa.int32()),
