@@ -173,8 +173,7 @@ def busy_card(found: list[dict[str, Any]]) -> str:
         if numbers and number not in numbers:
             continue
         used, total = card.get("used_mib"), card.get("total_mib")
-        known = isinstance(used, float) and isinstance(total, float)
-        if known and used > _IDLE_SHARE * total:
+        if isinstance(used, float) and isinstance(total, float) and used > _IDLE_SHARE * total:
             return f"card {number} ({card['name']}) has {used:.0f} of {total:.0f} MiB in use"
     return ""
 
