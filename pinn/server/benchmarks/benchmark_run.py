@@ -1,5 +1,7 @@
 """One measured point of a benchmark, whichever tool wrote it, and what the user says of it."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -92,7 +94,7 @@ class Lengths:
             raise PinnError(f"a mean length must be at least 1 token, got {self.mean}")
 
     @staticmethod
-    def listed(each: tuple[int, ...]) -> "Lengths":
+    def listed(each: tuple[int, ...]) -> Lengths:
         """Lengths of requests that are known one by one."""
         return Lengths(sum(each) / len(each) if each else math.nan, each=each)
 
@@ -237,7 +239,7 @@ class BenchmarkRun:
         return self.failed / max(self.served + self.failed, 1)
 
     @staticmethod
-    def from_json(values: Mapping[str, Any]) -> "BenchmarkRun":
+    def from_json(values: Mapping[str, Any]) -> BenchmarkRun:
         """Rebuild a run from its JSON.
 
         Raises:
