@@ -35,7 +35,7 @@ def test_the_file_needs_python_3_10_and_the_engine_alone():
     assert names["DESIGN"] == [("32 decode @ 1000", 0.125)]
     own = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     assert len(own) == len(set(own)), "two modules of one file have a name in common"
-    assert len(MODULES) == 7
+    assert len(MODULES) == 6
 
 
 def test_reader_and_writer_share_their_columns_and_rules():
