@@ -11,8 +11,8 @@ points. ``pinn.training.data.launch_facts`` reads the result.
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,15 +32,6 @@ _MODELS = {
 }
 #: Environment variables that set nothing a step or the schedule has.
 _IDLE = ("NCCL_", "PYTHONUNBUFFERED", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_ROOT", "TLLM_OVERRIDE")
-#: Runs of branches that the benchmark's default branch does not hold. MiniMax's commit beb6a6b18
-#: has the script of the merge bddbf4031; no branch holds Kimi's for B300, so B200's of that day
-#: stands in for it.
-_MINIMAX_MERGE, _MINIMAX_RUN, _MINIMAX_COMMIT = (
-    "2026-04-03T16:31Z", "2026-04-03T02:34Z", "beb6a6b18"
-)  # fmt: skip
-_KIMI_RUN, _KIMI_AFTER, _KIMI_IMAGE = (
-    "2026-04-03T16:53Z", "2026-04-03T16:54Z", "vllm/vllm-openai:v0.17.0-cu130"
-)  # fmt: skip
 
 
 def compact(source: pd.DataFrame) -> pd.DataFrame:
@@ -56,22 +47,16 @@ def compact(source: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values(order, kind="stable", ignore_index=True)
 
 
-#: Column -> the source's column and the values of it that say yes.
-_YES = {
-    "own_change": ("change_of", "this configuration"),
-    "enable_dp_attention": ("dp_attention_passed", "true"),
-    "enable_expert_parallel": ("expert_parallel_passed", "yes"),
-    "fuse_all_reduce": ("fused_allreduce", "on"),
-    "async_scheduling": ("async_scheduling", "on"),
-}
-#: Column -> the source's column and what it contains where the answer is yes.
-_CONTAINED = {
+#: Column -> the source's column and a pattern in it: its group is the value, else ``yes``.
+_PATTERNS = {
+    "own_change": ("change_of", "^this configuration$"),
+    "enable_dp_attention": ("dp_attention_passed", "^true$"),
+    "enable_expert_parallel": ("expert_parallel_passed", "^yes$"),
+    "fuse_all_reduce": ("fused_allreduce", "^on$"),
+    "async_scheduling": ("async_scheduling", "^on$"),
     "cudagraph_padding": ("graph_other", "enable_padding=True"),
     "fuse_attn_quant": ("compilation_config", r'"enable_attn_fusion": ?true'),
     "chat_template": ("other_flags", "use-chat-template"),
-}
-#: Column -> the source's column and the group of a pattern that is the value.
-_EXTRACTED = {
     "cudagraph_mode": ("graph_other", r"cudagraph_mode=(\w+)"),
     "piecewise_tokens": ("piecewise_graphs", r"1\.\.(\d+)"),
     "batch_wait_timeout_iters": ("batch_wait", r"batch_wait_timeout_iters=([\d.]+)"),
@@ -86,12 +71,8 @@ _SAME = {
 
 def _renamed(source: pd.DataFrame) -> pd.DataFrame:
     found = source[[*_SAME.values()]].set_axis([*_SAME], axis=1)
-    for name, (column, yes) in _YES.items():
-        found[name] = np.where(source[column] == yes, "yes", "")
-    for name, (column, part) in _CONTAINED.items():
-        found[name] = np.where(source[column].str.contains(part), "yes", "")
-    for name, (column, pattern) in _EXTRACTED.items():
-        found[name] = source[column].str.extract(pattern, expand=False).fillna("")
+    for name, (column, pattern) in _PATTERNS.items():
+        found[name] = source[column].map(partial(_said, pattern))
     found = found.assign(
         model=source["model"].map(_MODELS),
         gpu=source["gpu"] + "_sxm",
@@ -114,20 +95,21 @@ def _renamed(source: pd.DataFrame) -> pd.DataFrame:
 
 
 def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
-    of_b200 = lines["gpu"] == "b200_sxm"
-    minimax = lines[
-        of_b200 & (lines["model"] == _MODELS["MiniMax-M2.5"]) & (lines["precision"] == "fp8")
-        & (lines["since"] == _MINIMAX_MERGE)
-    ]  # fmt: skip
-    kimi = lines[
-        of_b200 & (lines["model"] == _MODELS["Kimi-K2.5"]) & (lines["precision"] == "fp4")
-        & (lines["since"] <= _KIMI_RUN) & (lines["until"] > _KIMI_RUN)
-    ]  # fmt: skip
+    """Runs of branches that the benchmark's default branch does not hold.
+
+    MiniMax's commit beb6a6b18 has the script of the merge bddbf4031; no branch holds Kimi's for
+    B300, so B200's of that day stands in for it.
+    """
+    lines, merge = lines[lines["gpu"] == "b200_sxm"], "2026-04-03T16:31Z"
+    of_minimax = lines["model"] == _MODELS["MiniMax-M2.5"]
+    of_kimi, run = lines["model"] == _MODELS["Kimi-K2.5"], "2026-04-03T16:53Z"
+    minimax = lines[of_minimax & (lines["precision"] == "fp8") & (lines["since"] == merge)]
+    held = (lines["since"] <= run) & (run < lines["until"])
     return [
-        minimax.assign(since=_MINIMAX_RUN, until=_MINIMAX_MERGE, commit=_MINIMAX_COMMIT),
-        kimi.assign(
-            gpu="b300_sxm", since=_KIMI_RUN, until=_KIMI_AFTER, image=_KIMI_IMAGE,
-            borrowed="B200's script of that day",
+        minimax.assign(since="2026-04-03T02:34Z", until=merge, commit="beb6a6b18"),
+        lines[of_kimi & (lines["precision"] == "fp4") & held].assign(
+            gpu="b300_sxm", since=run, until="2026-04-03T16:54Z",
+            image="vllm/vllm-openai:v0.17.0-cu130", borrowed="B200's script of that day",
         ),
     ]  # fmt: skip
 
@@ -135,15 +117,11 @@ def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
 def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
     """Lines that follow each other and differ in nothing else are one; the first's commit stays."""
     same = [c for c in lines.columns if c not in ("since", "until", "commit", "own_change")]
-    found: list[dict[Any, Any]] = []
-    for _, group in lines.groupby(same, sort=False):
-        for line in group.sort_values("since").to_dict("records"):
-            last = found[-1] if found else {}
-            if last.get("until") == line["since"] and all(last[c] == line[c] for c in same):
-                last["until"] = line["until"]
-            else:
-                found.append(line)
-    return pd.DataFrame(found)
+    of_one = lines.groupby(same, sort=False).ngroup().rename("of_one")
+    lines = lines.assign(of_one=of_one).sort_values(["of_one", "since"], kind="stable")
+    starts = lines["since"] != lines.groupby("of_one")["until"].shift()
+    stretches = lines.groupby(starts.cumsum())
+    return stretches.first().assign(until=stretches["until"].last())
 
 
 def _point(line: pd.Series) -> str:
@@ -162,6 +140,11 @@ def _longest(line: pd.Series) -> str:
     return f"+{margin}" if margin in (0, 20, 200, 256) else line["max_model_len"]
 
 
+def _said(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return "" if found is None else found[1] if found.re.groups else "yes"
+
+
 def _number(text: str) -> str:
     return f"{float(text):g}" if text else ""
 
@@ -174,18 +157,16 @@ def _balance(text: str) -> str:
     """``timeout_iters`` of a balanced attention data parallelism; ``default`` where not passed."""
     if "enable_balance=True" not in text:
         return ""
-    found = re.search(r"\btimeout_iters=(\d+)", text)
-    return found.group(1) if found else "default"
+    return _said(r"\btimeout_iters=(\d+)", text) or "default"
 
 
 def _drafts(text: str) -> str:
     """``METHOD tokens``."""
     if not text:
         return ""
-    layers = re.search(r'"num_nextn_predict_layers": (\d+)', text)
-    if layers:
-        return f"MTP {layers[1]}"
-    found = {name: value for name, _, value in (each.partition("=") for each in text.split())}
+    if layers := _said(r'"num_nextn_predict_layers": (\d+)', text):
+        return f"MTP {layers}"
+    found = dict(each.partition("=")[::2] for each in text.split())
     return f"{found['speculative-algorithm']} {found['speculative-num-steps']}"
 
 

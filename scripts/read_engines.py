@@ -23,7 +23,7 @@ from engine_reading import sglang, vllm
 from engine_reading.table import COLUMNS, KERNEL_COLUMNS, Line, default, merged
 from engine_reading.wheel import EngineSource, engine_source
 
-from pinn.common.tables import write_rows
+from pinn.common.tables import write_frame
 from pinn.errors import PinnError
 
 DEFAULTS = Path(__file__).resolve().parents[1] / "data" / "engines" / "defaults.csv"
@@ -41,19 +41,18 @@ def main(
     """Read engines' defaults off their releases and write data/engines, or show one's."""
     if engine not in ("", *ENGINES) or (versions and not engine):
         raise PinnError(f"--engine says whose release it is: one of {', '.join(ENGINES)}")
-    for name, module in ENGINES.items():
-        if engine not in ("", name):
-            continue
+    for name in [engine] if engine else ENGINES:
+        module = ENGINES[name]
         sources = [
             engine_source(name, module.requirement(version), wheels, _CACHE)
             for version in versions or module.RELEASES
         ]
         if versions:
             show(module, sources)
-        else:
-            write(DEFAULTS, COLUMNS, name, defaults_of(module, sources))
-            if module.KERNEL_READERS:
-                write(KERNELS, KERNEL_COLUMNS, name, kernels_of(module, sources))
+            continue
+        write(DEFAULTS, COLUMNS, name, defaults_of(module, sources))
+        if module.KERNEL_READERS:
+            write(KERNELS, KERNEL_COLUMNS, name, kernels_of(module, sources))
 
 
 def read_all(source: EngineSource, readers: Sequence) -> list[Line]:
@@ -78,15 +77,12 @@ def kernels_of(module: ModuleType, sources: list[EngineSource]) -> list[Line]:
 
 def write(path: Path, columns: tuple[str, ...], engine: str, rows: list[Line]) -> None:
     """Put an engine's rows in the table; others' stay, and its own of flags that were not read."""
-    old = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
-    subject = columns[1]
-    read = {row[subject] for row in rows}
-    kept = [row for row in old if row["engine"] == engine and row[subject] not in read]
-    order = dict.fromkeys([*(row["engine"] for row in old), engine])
-    others = {each: [row for row in old if row["engine"] == each] for each in order}
-    parts = others | {engine: [*rows, *kept]}
-    write_rows([row for part in parts.values() for row in part], columns, path)
-    print(f"{path.name}: {len(rows)} lines of {engine} read, {len(kept)} kept")
+    old = pd.read_csv(path, dtype=str, keep_default_na=False)
+    parts = dict(iter(old.groupby("engine", sort=False)))
+    own, read = parts.get(engine, old[:0]), pd.DataFrame(rows, columns=columns)
+    kept = own[~own[columns[1]].isin(read[columns[1]])]
+    write_frame(pd.concat((parts | {engine: pd.concat([read, kept])}).values()), path)
+    print(f"{path.name}: {len(read)} lines of {engine} read, {len(kept)} kept")
 
 
 def show(module: ModuleType, sources: list[EngineSource]) -> None:

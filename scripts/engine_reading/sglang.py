@@ -7,17 +7,19 @@ is in ``sglang_models.py``.
 from __future__ import annotations
 
 import ast
-import copy
 import re
-from functools import partial
-from types import SimpleNamespace
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache, partial
+from itertools import product
 from typing import Any
 
+from engine_reading.sandbox import Given, Symbol, World
 from engine_reading.sglang_models import DIGESTS, check_read, model_types
-from engine_reading.table import Line, default
-from engine_reading.wheel import EngineSource, compiled, literal
+from engine_reading.table import Line, default, runs
+from engine_reading.wheel import EngineSource, literal
 from pinn.engines.recipe import release
-from pinn.engines.vllm_sglang_trtllm import MemoryUsers, prompt_graph_sizes, reserve_mib
+from pinn.engines.vllm_sglang_trtllm import MemoryUsers, reserve_mib
 
 #: Every release that was read, oldest first.
 RELEASES = tuple(DIGESTS)
@@ -27,13 +29,17 @@ SM100, SM90 = "b[23]00", "h[128]00|h20"
 
 _SRT = "sglang/srt"
 ARGS = f"{_SRT}/server_args.py"
-_MEMORY = f"{_SRT}/arg_groups/memory_hook.py"
+_HANDLE_MEMORY = (
+    f"{_SRT}/arg_groups/memory_hook.py: handle_gpu_memory_settings",
+    f"{ARGS}: ServerArgs._handle_gpu_memory_settings",
+)
 _FIELDS = tuple(
-    f"{_SRT}/arg_groups/fields/{name}.py" for name in ("schedule", "exec_", "memory", "parallel")
+    f"{_SRT}/arg_groups/fields/{name}.py"
+    for name in ("schedule", "exec_", "memory", "parallel", "disagg")
 )
 _OVERRIDES = f"{_SRT}/arg_groups/overrides.py"
-#: Memory in GiB that a GPU of each kind in the rules has.
-_MEMORIES = (10, 24, 48, 80, 141, 192)
+#: GiB below which the rules of memory hold, and GiB that a GPU of each kind has.
+_BELOW, _MEMORIES = (20, 35, 60, 90, 160, None), (10, 24, 48, 80, 141, 192)
 
 
 def requirement(version: str) -> str:
@@ -43,13 +49,21 @@ def requirement(version: str) -> str:
 
 def field(source: EngineSource, name: str) -> tuple[Any, str]:
     """The default of an argument, and where it stands."""
+    if name not in _fields(source):
+        raise source.unread(name, "no argument of that name has a default")
+    value, path = _fields(source)[name]
+    return literal(value), f"{path}: {name}"
+
+
+@cache
+def _fields(source: EngineSource) -> dict[str, tuple[ast.expr, str]]:
+    """What every argument is by default, and the first file that says it."""
+    found: dict[str, tuple[ast.expr, str]] = {}
     for path in filter(source.exists, (ARGS, *_FIELDS)):
         for node in ast.walk(source.tree(path)):
-            if not isinstance(node, ast.AnnAssign) or node.value is None:
-                continue
-            if ast.unparse(node.target) == name:
-                return literal(node.value), f"{path}: {name}"
-    raise source.unread(name, "no argument of that name has a default")
+            if isinstance(node, ast.AnnAssign) and node.value is not None:
+                found.setdefault(ast.unparse(node.target), (node.value, path))
+    return found
 
 
 #: Arguments whose default no rule changes: flag, argument, and what its values are in the table.
@@ -86,12 +100,12 @@ def single_fields(source: EngineSource) -> list[Line]:
 
 
 def sampling(source: EngineSource) -> list[Line]:
-    where = _OVERRIDES, "_sampling_backend_default"
-    if not source.has(*where):
-        where = ARGS, "ServerArgs._handle_sampling_backend"
-    if "'flashinfer' if" not in ast.unparse(source.node(*where)):
-        raise source.unread(": ".join(where), "it does not pick FlashInfer where it is installed")
-    return [default("sampling_backend", "flashinfer", ": ".join(where))]
+    place = source.first(
+        f"{_OVERRIDES}: _sampling_backend_default", f"{ARGS}: ServerArgs._handle_sampling_backend"
+    )
+    if "'flashinfer' if" not in source.words(place):
+        raise source.unread(place, "it does not pick FlashInfer where it is installed")
+    return [default("sampling_backend", "flashinfer", place)]
 
 
 def requests(source: EngineSource) -> list[Line]:
@@ -114,159 +128,108 @@ def requests(source: EngineSource) -> list[Line]:
 
 def memory_rules(source: EngineSource) -> list[Line]:
     """Prompt tokens of a step and decodes of the largest graph, by memory and GPUs."""
-    rule = _memory_function(source)
-    where, said = ": ".join(rule), ast.unparse(source.node(*rule))
-    bounds = sorted({int(found) for found in re.findall(r"gpu_mem < (\d+) \* 1024", said)})
-    if bounds not in ([20, 35, 60, 90, 160], [20, 32, 35, 60, 64, 90, 160]):
-        raise source.unread(where, f"it tells memory apart at {bounds} GiB")
-    found = {(gib, tp): _settings(source, gib, tp_size=tp) for gib in _MEMORIES for tp in (1, 4)}
-    chunks, few, many = (
-        [getattr(found[gib, tp], name) for gib in _MEMORIES]
-        for name, tp in (("chunk", 1), ("graphs", 1), ("graphs", 4))
+    rule = source.first(*_HANDLE_MEMORY)
+    bounds = {int(found) for found in re.findall(r"gpu_mem < (\d+) \* 1024", source.words(rule))}
+    if bounds - {32, 64} != {*_BELOW} - {None}:
+        raise source.unread(rule, f"it tells memory apart at {sorted(bounds)} GiB")
+    of_one, of_four = (
+        [_settings(source, gib, MemoryUsers(0, 0, gpus, 0)) for gib in _MEMORIES] for gpus in (1, 4)
     )
-    if chunks != [found[gib, 4].chunk for gib in _MEMORIES]:
-        raise source.unread(where, "prompt tokens depend on the GPUs of a replica")
+    if [one[0] for one in of_one] != [four[0] for four in of_four]:
+        raise source.unread(rule, "prompt tokens depend on the GPUs of a replica")
     lines = [
-        default("max_num_batched_tokens", value, where, below_gib=below)
-        for below, value in _steps(chunks)
+        default("max_num_batched_tokens", value, rule, below_gib=below)
+        for below, value in _steps(one[0] for one in of_one)
     ]
-    for below, (of_one, of_four) in _steps([*zip(few, many, strict=True)]):
-        graphs = partial(default, "max_cudagraph_capture_size", source=where, below_gib=below)
-        lines += [graphs(of_one, below_tp=4)] if of_one != of_four else []
-        lines.append(graphs(of_four))
+    graphs = [(one[1], four[1]) for one, four in zip(of_one, of_four, strict=True)]
+    for below, (few, many) in _steps(graphs):
+        line = partial(default, "max_cudagraph_capture_size", source=rule, below_gib=below)
+        lines += [*([line(few, below_tp=4)] if few != many else []), line(many)]
     return lines
 
 
-def _steps(values: list[Any]) -> list[tuple[int | None, Any]]:
+def _steps(values: Iterable[Any]) -> list[tuple[int | None, Any]]:
     """Values with the memory below which each holds; of equal neighbours the last."""
-    pairs = [*zip((20, 35, 60, 90, 160, None), values, strict=True)]
-    return [p for p, after in zip(pairs, [*pairs[1:], (0, None)], strict=True) if p[1] != after[1]]
+    starts = zip((0, *_BELOW), values, strict=False)
+    return [(below, value) for _, below, value in runs(starts)]
 
 
-def _memory_function(source: EngineSource) -> tuple[str, str]:
-    if source.exists(_MEMORY):
-        return _MEMORY, "handle_gpu_memory_settings"
-    return ARGS, "ServerArgs._handle_gpu_memory_settings"
+class _Server(Given):
+    """``ServerArgs``: what is given, else its own defaults and methods in the release."""
+
+    def __getattr__(self, name: str) -> Any:
+        source, place = self.world.source, f"{ARGS}: ServerArgs.{name}"
+        if name not in _fields(source) and source.has(place):
+            return partial(self.world.rule(place), self)
+        return field(source, name)[0]
 
 
-_OFF, _BREAKABLE = "disabled", "breakable"
-#: The first release that captures graphs of prompts unless told not to.
-_PROMPT_GRAPHS_SINCE = (0, 5, 10)
+def _settings(source: EngineSource, gib: float, users: MemoryUsers) -> tuple[int, int, float]:
+    """Prompt tokens of a step, decodes of the largest graph, and share of memory of a server.
 
-
-def _settings(source: EngineSource, gib: float, **given: Any) -> SimpleNamespace:
-    """What the release's own function makes of a GPU's memory and some arguments."""
-    asked = {
-        "tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_dp_attention": False,
-        "speculative_algorithm": None, "mla": False, "prompts": False, "a2a": "none",
-    } | given  # fmt: skip
+    The release's own function answers, whatever ``users`` has of the first two.
+    """
+    prompts, mib = users.prompt_graph_tokens > 0, gib * 1024
     phase = {"bs": None, "max_bs": None}
-    server = SimpleNamespace(
-        **{k: v for k, v in asked.items() if k not in ("mla", "prompts", "a2a")},
-        attn_dp_size=asked["dp_size"], moe_a2a_backend=asked["a2a"], device="cuda",
-        chunked_prefill_size=None, max_prefill_tokens=16384, mem_fraction_static=None,
-        cuda_graph_max_bs=None, cuda_graph_bs=None, torch_compile_max_bs=None,
-        piecewise_cuda_graph_max_tokens=4096, piecewise_cuda_graph_tokens=None,
-        enable_piecewise_cuda_graph=asked["prompts"],
-        disable_piecewise_cuda_graph=not asked["prompts"],
-        max_total_tokens=None, max_running_requests=None, context_length=None, model_path="m",
-        disaggregation_mode="null", language_only=True, language_model_only=True,
-        enable_symm_mem=False, _cuda_graph_config_locked=set(),
-        cuda_graph_config=SimpleNamespace(
-            decode=SimpleNamespace(backend="full", **phase),
-            prefill=SimpleNamespace(backend=_BREAKABLE if asked["prompts"] else _OFF, **phase),
+    backend = Symbol("Backend")
+    world = World(source, {
+        **dict.fromkeys(("resolving_view", "resolved_view", "_resolved_view"), lambda s: s),
+        "declare_resolution": lambda s, _, **kept: vars(s).update(kept),
+        "get_device_memory_capacity": lambda _: mib,
+        "Backend": backend,
+        "is_npu": lambda: False,
+        "use_mla_backend": lambda _: users.latent,
+        "post_capture_kv_sizing_planned": lambda _: False,
+        "expand_multimodal_decode_graph_to_running_limit": lambda *_: None,
+        "model_config_of": lambda _: Given(),
+        "ModelConfig": Given(from_server_args=lambda _: Given()),
+        "get_platform": Given,
+        "attn_dp_enabled_of": lambda s: s.enable_dp_attention,
+    })  # fmt: skip
+    server = _Server(
+        world=world, tp_size=users.gpus, dp_size=users.replicas or 1, attn_dp_size=users.replicas,
+        enable_dp_attention=users.replicas > 0, speculative_algorithm=users.algorithm or None,
+        moe_a2a_backend="deepep" if users.deepep else "none", device="cuda", model_path="m",
+        enable_piecewise_cuda_graph=prompts, disable_piecewise_cuda_graph=not prompts,
+        use_mla_backend=lambda: users.latent, post_capture_kv_sizing_planned=lambda: False,
+        get_model_config=Given, _cuda_graph_config_locked=set(),
+        cuda_graph_config=Given(
+            decode=Given(backend=backend.FULL, **phase),
+            prefill=Given(backend=backend.BREAKABLE if prompts else backend.DISABLED, **phase),
         ),
     )  # fmt: skip
-    names = _stand_ins(source, server, asked, gib * 1024)
-    for method in ("reserve_for_graph_mb", "reserve_for_deepep_a2a_mb"):
-        for place, symbol in ((ARGS, f"ServerArgs.{method}"), (_MEMORY, method)):
-            if source.has(place, symbol):
-                node = source.node(place, symbol)
-                names[method] = lambda _, node=node: compiled(node, names)(server)
-                setattr(server, method, lambda node=node: compiled(node, names)(server))
-    function = source.node(*_memory_function(source))
-    compiled(function, names)(*[server, gib * 1024][: len(function.args.args)])
-    decode = server.cuda_graph_config.decode.max_bs
-    return SimpleNamespace(
-        chunk=server.chunked_prefill_size,
-        graphs=decode if decode is not None else server.cuda_graph_max_bs,
-        share=server.mem_fraction_static,
-    )
+    rule = source.first(*_HANDLE_MEMORY)
+    world.ask(rule, *[server, mib][: len(source.node(rule).args.args)])
+    graphs = server.cuda_graph_config.decode.max_bs or server.cuda_graph_max_bs
+    return server.chunked_prefill_size, graphs, server.mem_fraction_static
 
 
-def _stand_ins(
-    source: EngineSource, server: Any, asked: dict[str, Any], memory_mib: float
-) -> dict[str, Any]:
-    """What the function asks of the engine around it."""
-    model = SimpleNamespace(is_multimodal=False)
-
-    def prompts(most: int) -> list[int]:
-        return [*prompt_graph_sizes(most)]
-
-    vars(server).update(
-        _generate_piecewise_cuda_graph_tokens=lambda: prompts(
-            server.piecewise_cuda_graph_max_tokens
-        ),
-        _generate_cuda_graph_batch_sizes=lambda: [server.cuda_graph_max_bs],
-        _generate_decode_cuda_graph_batch_sizes=lambda most: [most],
-        _generate_prefill_cuda_graph_batch_sizes=prompts,
-        use_mla_backend=lambda: asked["mla"],
-        post_capture_kv_sizing_planned=lambda: False,
-        get_model_config=lambda: model,
-        _resolved=lambda: server,
-    )
-    if release(source.version) >= (0, 5, 7):
-        server.piecewise_cuda_graph_max_tokens = None
-    return {
-        **dict.fromkeys(("resolving_view", "resolved_view", "_resolved_view"), lambda s: s),
-        "is_npu": lambda: False, "copy": copy,
-        "declare_resolution": lambda s, _, **kept: vars(s).update(kept),
-        "get_device_memory_capacity": lambda _: memory_mib,
-        "Backend": SimpleNamespace(DISABLED=_OFF, BREAKABLE=_BREAKABLE),
-        "Phase": SimpleNamespace(PREFILL="prefill"),
-        "generate_decode_cuda_graph_batch_sizes": lambda _, most: [most],
-        "generate_prefill_cuda_graph_batch_sizes": prompts,
-        "use_mla_backend": lambda _: asked["mla"],
-        "post_capture_kv_sizing_planned": lambda *_: False,
-        "expand_multimodal_decode_graph_to_running_limit": lambda *_: None,
-        "model_config_of": lambda _: model,
-        "ModelConfig": SimpleNamespace(from_server_args=lambda _: model),
-        "get_platform": lambda: SimpleNamespace(is_xpu=False),
-        "adjust_mem_fraction_for_vlm": None,
-        "attn_dp_enabled_of": lambda s: s.enable_dp_attention,
-        "_DEFAULT_PP_PREFILL_CUDA_GRAPH_MAX_TOKENS": 8192,
-        "envs": SimpleNamespace(),
-    }  # fmt: skip
+#: The first release that captures graphs of prompts unless told not to.
+_PROMPT_GRAPHS_SINCE = (0, 5, 10)
+#: Kinds of servers; what the release chooses itself is 0, or 1 where it is to choose some.
+_SERVERS = (
+    MemoryUsers(0, 0, 1, 0), MemoryUsers(0, 0, 8, 0), MemoryUsers(0, 0, 8, 8),
+    *(MemoryUsers(0, 0, 1, 0, algorithm=name) for name in ("EAGLE", "STANDALONE", "NGRAM")),
+    MemoryUsers(0, 0, 1, 0, 1), MemoryUsers(0, 0, 1, 0, 1, latent=True),
+    MemoryUsers(0, 0, 8, 0, deepep=True), MemoryUsers(0, 0, 8, 0, 1, deepep=True),
+)  # fmt: skip
 
 
 def memory_share(source: EngineSource) -> list[Line]:
     """No line: that the recipe's reserve is the release's own, for each kind of server."""
     number = release(source.version)
-    for gib in (24, 80, 192):
-        for given in (
-            {}, {"tp_size": 8}, {"tp_size": 8, "dp_size": 8, "enable_dp_attention": True},
-            {"speculative_algorithm": "EAGLE"}, {"speculative_algorithm": "STANDALONE"},
-            {"speculative_algorithm": "NGRAM"}, {"prompts": True}, {"prompts": True, "mla": True},
-            {"tp_size": 8, "a2a": "deepep"}, {"tp_size": 8, "a2a": "deepep", "prompts": True},
-        ):  # fmt: skip
-            if given.get("prompts") and number < _PROMPT_GRAPHS_SINCE:
-                continue
-            found = _settings(source, gib, **given)
-            users = MemoryUsers(
-                chunk=found.chunk,
-                graphs=found.graphs,
-                gpus=given.get("tp_size", 1),
-                replicas=given.get("dp_size", 0),
-                prompt_graph_tokens=found.chunk if given.get("prompts") else 0,
-                latent=given.get("mla", False),
-                algorithm=given.get("speculative_algorithm", ""),
-                deepep=given.get("a2a") == "deepep",
-            )
-            reserve = reserve_mib(number, gib * 1024.0, users)
-            share = round((gib * 1024 - reserve) / (gib * 1024), 3)
-            if share != found.share:
-                where = ": ".join(_memory_function(source))
-                raise source.unread(where, f"{found.share} of {gib} GiB for {given}, here {share}")
+    for gib, users in product((24, 80, 192), _SERVERS):
+        if users.prompt_graph_tokens and number < _PROMPT_GRAPHS_SINCE:
+            continue
+        chunk, graphs, found = _settings(source, gib, users)
+        asked = replace(
+            users, chunk=chunk, graphs=graphs, prompt_graph_tokens=chunk * users.prompt_graph_tokens
+        )
+        reserve = reserve_mib(number, gib * 1024.0, asked)
+        share = round((gib * 1024 - reserve) / (gib * 1024), 3)
+        if share != found:
+            rule = source.first(*_HANDLE_MEMORY)
+            raise source.unread(rule, f"{found} of {gib} GiB for {asked}, here {share}")
     return []
 
 
@@ -290,21 +253,20 @@ def fused_all_reduce(source: EngineSource) -> list[Line]:
 
 def _fusion_rule(source: EngineSource) -> tuple[str, list[str], str]:
     """Where it stands, the architectures, and all conditions as the source words them."""
-    if source.has(_OVERRIDES, "_FLASHINFER_ALLREDUCE_FUSION_ARCHS"):
-        name = "_flashinfer_allreduce_fusion_auto_enable"
-        names = _constants(source.node(_OVERRIDES, "_FLASHINFER_ALLREDUCE_FUSION_ARCHS").value)
-        return f"{_OVERRIDES}: {name}", names, ast.unparse(source.node(_OVERRIDES, name))
-    where = ARGS, "ServerArgs._handle_model_specific_adjustments"
+    if source.has(listed := f"{_OVERRIDES}: _FLASHINFER_ALLREDUCE_FUSION_ARCHS"):
+        place = f"{_OVERRIDES}: _flashinfer_allreduce_fusion_auto_enable"
+        return place, _constants(source.value(listed)), source.words(place)
+    place = f"{ARGS}: ServerArgs._handle_model_specific_adjustments"
     names, conditions = [], []
-    for chain in _branches(source.node(*where)):
+    for chain in _branches(source.node(place)):
         tests = [ast.unparse(each.test) for each in chain]
         if "dp_attention" in " ".join(tests) and any(map(_sets_fusion, chain[-1].body)):
             conditions += tests
             said = [name for each in chain for name in _constants(each.test)]
             names += [name for name in said if name.endswith(("ForCausalLM", "Generation"))]
     if not names:
-        raise source.unread(": ".join(where), "it turns no fused all-reduce on")
-    return ": ".join(where), names, " ".join(conditions)
+        raise source.unread(place, "it turns no fused all-reduce on")
+    return place, names, " ".join(conditions)
 
 
 def _constants(tree: ast.AST) -> list[str]:

@@ -32,52 +32,44 @@ _TYPES: dict[str, tuple[str, ...]] = {
 }
 
 _SRT = "sglang/srt"
-_ARGS, _GROUPS = f"{_SRT}/server_args.py", f"{_SRT}/arg_groups"
 #: Where the rules stand, from one release or another on.
-_READ: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (_ARGS, (*(f"ServerArgs.{name}" for name in (
-        "_handle_model_specific_adjustments", "_handle_attention_backend_compatibility",
-        "_get_default_attn_backend", "_handle_mamba_radix_cache",
-        "_support_mamba_cache_extra_buffer", "_handle_page_size", "_handle_speculative_decoding",
-        "_handle_piecewise_cuda_graph", "_apply_cuda_graph_compatibility",
-        "_disable_breakable_cudagraph_if_incompatible",
-        "_disable_tc_piecewise_cudagraph_if_incompatible", "_handle_data_parallelism",
-        "_disable_prefill_cuda_graph_for_deepseek_trtllm_mla", "_handle_moe_kernel_config",
-        "_generate_cuda_graph_batch_sizes", "_generate_decode_cuda_graph_batch_sizes",
-        "_handle_load_balance_method",
-    )), "auto_choose_speculative_params")),
-    (f"{_GROUPS}/speculative_hook.py", (
-        "_handle_eagle_family", "_handle_ngram", "_auto_choose_speculative_params",
+_FILES = (
+    f"{_SRT}/server_args.py",
+    *(f"{_SRT}/arg_groups/{name}.py" for name in (
+        "speculative_hook", "cuda_graph_hook", "overrides", "model_override_base", "parallel_hook",
+        "serving_hook", "nemotron_h_hook", "model_overrides/deepseek_v2", "model_overrides/gpt_oss",
+        "model_overrides/qwen3_moe", "model_overrides/qwen3_5", "model_overrides/nemotron_h",
+        "model_overrides/llama4", "model_overrides/olmo2",
     )),
-    (f"{_GROUPS}/cuda_graph_hook.py", (
+    f"{_SRT}/configs/model_config.py", f"{_SRT}/model_executor/cuda_graph_config.py",
+)  # fmt: skip
+_NAMES = (
+    *(f"ServerArgs._{name}" for name in (
+        "handle_model_specific_adjustments", "handle_attention_backend_compatibility",
+        "get_default_attn_backend", "handle_mamba_radix_cache", "support_mamba_cache_extra_buffer",
+        "handle_page_size", "handle_speculative_decoding", "handle_piecewise_cuda_graph",
         "apply_cuda_graph_compatibility", "disable_breakable_cudagraph_if_incompatible",
-        "disable_prefill_cuda_graph_for_deepseek_trtllm_mla",
-        "generate_decode_cuda_graph_batch_sizes", "generate_prefill_cuda_graph_batch_sizes",
+        "disable_tc_piecewise_cudagraph_if_incompatible", "handle_data_parallelism",
+        "disable_prefill_cuda_graph_for_deepseek_trtllm_mla", "handle_moe_kernel_config",
+        "generate_cuda_graph_batch_sizes", "generate_decode_cuda_graph_batch_sizes",
+        "handle_load_balance_method",
     )),
-    (f"{_GROUPS}/overrides.py", (
-        "_deepseek_family_overrides", "_deepseek_moe_quant_resolution", "_gpt_oss_overrides",
-        "_qwen3_moe_family_overrides", "_qwen3_5_hybrid_overrides", "_nemotron_h_overrides",
-        "_falcon_h1_jet_overrides", "_granite_moe_hybrid_overrides", "_llama4_overrides",
-        "_olmo2_overrides", "_page_size_default", "_mamba_radix_cache_resolution",
-        "_MAMBA_RADIX_CACHE_ARCHS", "_MAMBA_EXTRA_BUFFER_ARCHS", "_DEEPSEEK_FAMILY_ARCHS",
-        "_dsa_kv_cache_dtype_default", "_attention_backend_default", "_fa4_page_constraint",
-    )),
-    (f"{_GROUPS}/model_override_base.py", ("get_default_attn_backend",)),
-    (f"{_GROUPS}/parallel_hook.py", ("handle_data_parallelism",)),
-    (f"{_GROUPS}/serving_hook.py", ("handle_load_balance_method",)),
-    (f"{_GROUPS}/nemotron_h_hook.py", ("apply_nemotron_h_defaults",)),
-    *((f"{_GROUPS}/model_overrides/{family}.py", names) for family, names in (
-        ("deepseek_v2", ("_deepseek_family_overrides",)), ("gpt_oss", ("_gpt_oss_overrides",)),
-        ("qwen3_moe", ("_qwen3_moe_family_overrides",)),
-        ("qwen3_5", ("_qwen3_5_hybrid_overrides",)), ("nemotron_h", ("_nemotron_h_overrides",)),
-        ("llama4", ("_llama4_overrides",)), ("olmo2", ("_olmo2_overrides",)),
-    )),
-    (f"{_SRT}/configs/model_config.py", (
-        "piecewise_cuda_graph_disabled_model_archs",
-        "multimodal_piecewise_cuda_graph_supported_model_archs",
-        "multimodal_breakable_cuda_graph_supported_model_archs",
-    )),
-    (f"{_SRT}/model_executor/cuda_graph_config.py", ("CudaGraphConfig", "default_prefill_backend")),
+    "auto_choose_speculative_params", "_handle_eagle_family", "_handle_ngram",
+    "_auto_choose_speculative_params", "apply_cuda_graph_compatibility",
+    "disable_breakable_cudagraph_if_incompatible",
+    "disable_prefill_cuda_graph_for_deepseek_trtllm_mla", "generate_decode_cuda_graph_batch_sizes",
+    "generate_prefill_cuda_graph_batch_sizes", "_deepseek_family_overrides",
+    "_deepseek_moe_quant_resolution", "_gpt_oss_overrides", "_qwen3_moe_family_overrides",
+    "_qwen3_5_hybrid_overrides", "_nemotron_h_overrides", "_falcon_h1_jet_overrides",
+    "_granite_moe_hybrid_overrides", "_llama4_overrides", "_olmo2_overrides", "_page_size_default",
+    "_mamba_radix_cache_resolution", "_MAMBA_RADIX_CACHE_ARCHS", "_MAMBA_EXTRA_BUFFER_ARCHS",
+    "_DEEPSEEK_FAMILY_ARCHS", "_dsa_kv_cache_dtype_default", "_attention_backend_default",
+    "_fa4_page_constraint", "get_default_attn_backend", "handle_data_parallelism",
+    "handle_load_balance_method", "apply_nemotron_h_defaults",
+    "piecewise_cuda_graph_disabled_model_archs",
+    "multimodal_piecewise_cuda_graph_supported_model_archs",
+    "multimodal_breakable_cuda_graph_supported_model_archs", "CudaGraphConfig",
+    "default_prefill_backend",
 )  # fmt: skip
 #: Releases that were read, oldest first, and the digest of those functions in each.
 DIGESTS: dict[str, str] = {
@@ -109,20 +101,16 @@ def model_types(architectures: Iterable[str]) -> tuple[str, ...]:
     return tuple(t for each in dict.fromkeys(architectures) for t in _TYPES.get(each, ()))
 
 
-def digest(source: EngineSource) -> str:
-    """Of all functions that the rules were read in."""
-    found = [
-        f"{path}: {name} {fingerprint(source.node(path, name))}"
-        for path, names in _READ
-        for name in names
-        if source.has(path, name)
-    ]
-    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:12]
-
-
 def check_read(source: EngineSource) -> list[Line]:
     """No line: that the rules were read in this very release."""
-    if DIGESTS.get(source.version) != digest(source):
-        names = ", ".join(n for path, names in _READ for n in names if source.has(path, n))
-        raise source.unread(names, f"their digest {digest(source)} was not read")
+    rules = [
+        place
+        for place in (f"{path}: {name}" for path in _FILES for name in _NAMES)
+        if source.has(place)
+    ]
+    said = "\n".join(f"{place} {fingerprint(source.node(place))}" for place in rules)
+    digest = hashlib.sha256(said.encode()).hexdigest()[:12]
+    if DIGESTS.get(source.version) != digest:
+        names = ", ".join(place.partition(": ")[2] for place in rules)
+        raise source.unread(names, f"their digest {digest} was not read")
     return []

@@ -57,7 +57,20 @@ def kernel_line(
     return dict(zip(KERNEL_COLUMNS, map(_cell, given), strict=True))
 
 
+def runs(values: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any, Any]]:
+    """Equal neighbours as one: where each run starts, where the next one does, and its value.
+
+    >>> runs([(0, "a"), (8, "a"), (9, "b")])
+    [(0, 9, 'a'), (9, None, 'b')]
+    """
+    first = [next(run) for _, run in groupby(values, key=lambda pair: pair[1])]
+    ends = [*(start for start, _ in first[1:]), None]
+    return [(start, end, value) for (start, value), end in zip(first, ends, strict=True)]
+
+
 def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, tuple):
         return " ".join(value)
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from engine_reading.sandbox import Given, Symbol
 from engine_reading.table import Line, default
 from engine_reading.vllm_experts import KERNEL_READERS as KERNEL_READERS
 from engine_reading.vllm_stand_ins import BLACKWELL, GPUS, HOPPER, Envs, gpu, world_of
-from engine_reading.vllm_steps import CONFIG, graph_sizes, overlap, word
+from engine_reading.vllm_steps import CONFIG, graph_sizes, overlap
 from engine_reading.wheel import EngineSource, literal
 
 #: Every release that was read, oldest first.
@@ -21,7 +22,8 @@ RELEASES = (
 #: Releases of which the index has no build for CPUs; their wheels are of hundreds of MB.
 _CUDA_ONLY = ("0.33.0",)
 
-_ARGS, _CACHE = "vllm/engine/arg_utils.py", "vllm/config/cache.py"
+_ARGS, _CACHE = "vllm/engine/arg_utils.py: EngineArgs", "vllm/config/cache.py: CacheConfig"
+_MODELS = "vllm/model_executor/models/config.py"
 
 
 def requirement(version: str) -> str:
@@ -32,22 +34,25 @@ def requirement(version: str) -> str:
 def budgets(source: EngineSource) -> list[Line]:
     """Tokens and requests of a step of the API server, by the GPU's memory and name."""
     rules = ("get_batch_defaults", "_set_default_args", "_set_default_args_v1")
-    name = next(f"EngineArgs.{r}" for r in rules if source.has(_ARGS, f"EngineArgs.{r}"))
+    rule = source.first(*(f"{_ARGS}.{name}" for name in rules))
     # The rule compares with multiples of GiB_bytes: ask on both sides of each.
     sizes = {
         literal(node.left)
-        for node in ast.walk(source.node(_ARGS, name))
+        for node in ast.walk(source.node(rule))
         if isinstance(node, ast.BinOp) and ast.unparse(node.right) == "GiB_bytes"
+    }
+    devices = ("NVIDIA A100", "a GPU")
+    # From small memory on: what larger ones have likewise is one line with the smallest.
+    answers = {
+        size: [_budgets(source, rule, size, each) for each in devices]
+        for size in sorted({0, *sizes})
     }
     found = []
     for index, flag in enumerate(("max_num_batched_tokens", "max_num_seqs")):
         lines: list[Line] = []
-        # From small memory on: what larger ones have likewise is one line with the smallest.
-        for size in sorted({0, *sizes}):
-            a100, other = (
-                _budgets(source, name, size, each)[index] for each in ("NVIDIA A100", "a GPU")
-            )
-            about = {"source": f"{_ARGS}: {name} (API server)", "least_gib": size or None}
+        for size, answer in answers.items():
+            a100, other = (each[index] for each in answer)
+            about = {"source": f"{rule} (API server)", "least_gib": size or None}
             named = [default(flag, a100, gpu="a100", **about)] if a100 != other else []
             alike = lines and not lines[0]["gpu"] and lines[0]["value"] == str(other)
             lines = [*named, *([] if alike else [default(flag, other, **about)]), *lines]
@@ -55,151 +60,140 @@ def budgets(source: EngineSource) -> list[Line]:
     return found
 
 
-def _budgets(source: EngineSource, name: str, gib: int, device: str) -> tuple[int, int]:
+def _budgets(source: EngineSource, rule: str, gib: int, device: str) -> tuple[int, int]:
     context = Symbol("UsageContext")
-    server = context.OPENAI_API_SERVER
+    server = Given(value="API server")
+    context.OPENAI_API_SERVER = server
     world = world_of(
         source, current_platform=gpu(source, 9.0, gib, device), UsageContext=context,
         GiB_bytes=2**30, EngineArgs=Given(scheduler_cls=None),
     )  # fmt: skip
-    if name == "EngineArgs.get_batch_defaults":
-        tokens, seqs = world.ask(_ARGS, name, None, 1)
+    if rule.endswith("get_batch_defaults"):
+        tokens, seqs = world.ask(rule, None, 1)
         return tokens[server], seqs[server]
     given = Given(
         max_num_batched_tokens=None, max_num_seqs=None, enable_prefix_caching=None,
         enable_chunked_prefill=None, scheduler_cls=None, enable_prompt_embeds=False,
     )  # fmt: skip
-    server.value = "API server"
-    world.ask(_ARGS, name, given, server, Given(runner_type="generate"))
+    world.ask(rule, given, server, Given(runner_type="generate"))
     return given.max_num_batched_tokens, given.max_num_seqs
 
 
 def memory_share(source: EngineSource) -> list[Line]:
     """Share of memory for weights and KV cache."""
-    where = _CACHE, "CacheConfig.gpu_memory_utilization"
-    return [default("gpu_memory_utilization", source.constant(*where), ": ".join(where))]
+    place = f"{_CACHE}.gpu_memory_utilization"
+    return [default("gpu_memory_utilization", source.constant(place), place)]
 
 
 def prefixes_and_chunks(source: EngineSource) -> list[Line]:
     """Whether prompts are cut, and whether prefixes of models with states are found."""
-    name = "EngineArgs._set_default_chunked_prefill_and_prefix_caching_args"
-    older = "EngineArgs.get_chunked_prefill_prefix_caching_defaults"
+    newest = f"{_ARGS}._set_default_chunked_prefill_and_prefix_caching_args"
+    older = f"{_ARGS}.get_chunked_prefill_prefix_caching_defaults"
+    oldest = f"{_MODELS}: MambaModelConfig.verify_and_update_config"
+    rule = source.first(newest, older, oldest)
     world = world_of(source, CUDAGraphMode=Symbol("CUDAGraphMode"))
     model = Given(attn_type="hybrid", pooler_config=None, runner_type="generate", is_hybrid=True)
-    of_chunks = of_states = f"{_ARGS}: {name}"
-    if source.has(_ARGS, name):
+    if rule == newest:
         # What a generating model of attention and states gets.
         for each in ("is_chunked_prefill_supported", "is_prefix_caching_supported"):
-            answer = world.ask("vllm/config/model.py", f"ModelConfig.{each}", model)
+            answer = world.ask(f"vllm/config/model.py: ModelConfig.{each}", model)
             setattr(model, each, answer)
         given = Given(
             enable_chunked_prefill=None, enable_prefix_caching=None, prefill_context_parallel_size=1
         )
-        world.ask(_ARGS, name, given, model)
+        world.ask(rule, given, model)
         chunks, prefixes = given.enable_chunked_prefill, given.enable_prefix_caching
-    elif source.has(_ARGS, older):
-        of_chunks = of_states = f"{_ARGS}: {older}"
-        chunks, prefixes = world.ask(_ARGS, older, None, model)
+    elif rule == older:
+        chunks, prefixes = world.ask(rule, None, model)
     else:
-        path, name = (
-            "vllm/model_executor/models/config.py", "MambaModelConfig.verify_and_update_config"
-        )  # fmt: skip
-        of_chunks, of_states = f"{_ARGS}: EngineArgs", f"{path}: {name}"
         config = Given(
             model_config=Given(architecture=""), cache_config=Given(enable_prefix_caching=True),
             compilation_config=Given(cudagraph_mode=None),
         )  # fmt: skip
-        world.ask(path, name, None, config)
+        world.ask(rule, None, config)
         chunks, prefixes = True, config.cache_config.enable_prefix_caching
     return [
-        default("enable_chunked_prefill", word(chunks), of_chunks),
-        default("state_prefix_caching", word(prefixes), of_states),
+        default("enable_chunked_prefill", chunks, _ARGS if rule == oldest else rule),
+        default("state_prefix_caching", prefixes, rule),
     ]
 
 
 def block_size(source: EngineSource) -> list[Line]:
     """Tokens of a KV block where the attention kernels ask for no other number."""
-    where = _CACHE, "CacheConfig.DEFAULT_BLOCK_SIZE"
-    if source.has(*where):
-        return [default("block_size", source.constant(*where), ": ".join(where))]
-    where = "vllm/platforms/cuda.py", "CudaPlatformBase.check_and_update_config"
-    for node in ast.walk(source.node(*where)):
-        if isinstance(node, ast.If) and "block_size is None" in ast.unparse(node.test):
-            assigned = node.body[-1]
-            if isinstance(assigned, ast.Assign):
-                return [default("block_size", literal(assigned.value), ": ".join(where))]
-    raise source.unread(": ".join(where), "it sets no block size")
+    if source.has(place := f"{_CACHE}.DEFAULT_BLOCK_SIZE"):
+        return [default("block_size", source.constant(place), place)]
+    place = "vllm/platforms/cuda.py: CudaPlatformBase.check_and_update_config"
+    said = re.search(r"block_size is None:\n.*block_size = (\d+)", source.words(place))
+    if said is None:
+        raise source.unread(place, "it sets no block size")
+    return [default("block_size", said[1], place)]
 
 
 def fused_all_reduce(source: EngineSource) -> list[Line]:
     """Whether the default optimization level makes all-reduce and norm one kernel."""
-    level, name = "OPTIMIZATION_LEVEL_02", "enable_allreduce_rms_fusion"
-    if not source.has(CONFIG, level):
-        older = "vllm/config/compilation.py", "PassConfig.enable_fi_allreduce_fusion"
-        return _never_fused(_check(source, *older, False))
-    _check(source, CONFIG, "VllmConfig.optimization_level", "OptimizationLevel.O2")
-    text = ast.unparse(source.node(CONFIG, level))
-    if "'fuse_allreduce_rms': False" in text:
-        return _never_fused(f"{CONFIG}: {level}")
-    if f"'fuse_allreduce_rms': {name}" not in text:
-        raise source.unread(f"{CONFIG}: {level}", "fuse_allreduce_rms is set in another way")
+    level, rule = f"{CONFIG}: OPTIMIZATION_LEVEL_02", f"{CONFIG}: enable_allreduce_rms_fusion"
+    if not source.has(level):
+        older = "vllm/config/compilation.py: PassConfig.enable_fi_allreduce_fusion"
+        return _never_fused(_check(source, older, False))
+    _check(source, f"{CONFIG}: VllmConfig.optimization_level", "OptimizationLevel.O2")
+    said = re.search(
+        "'fuse_allreduce_rms': (False|enable_allreduce_rms_fusion)", source.words(level)
+    )
+    if said is None:
+        raise source.unread(level, "fuse_allreduce_rms is set in another way")
+    if said[1] == "False":
+        return _never_fused(level)
 
     def fuses(capability: float, tp: int = 2, dp: int = 1, pp: int = 1) -> bool:
         parallel = Given(tensor_parallel_size=tp, data_parallel_size=dp, pipeline_parallel_size=pp)
-        return bool(world_of(source, capability).ask(CONFIG, name, Given(parallel_config=parallel)))
+        return bool(world_of(source, capability).ask(rule, Given(parallel_config=parallel)))
 
-    where = f"{CONFIG}: {name}"
     chips = [c for c in GPUS if fuses(c)]
     if any(fuses(c, tp=1) for c in GPUS) or not chips:
-        raise source.unread(where, "it fuses on one GPU, or nowhere")
+        raise source.unread(rule, "it fuses on one GPU, or nowhere")
     names = [BLACKWELL if c > 9 and {10.0, 10.3} <= set(chips) else GPUS[c] for c in chips]
     return [
-        default("fuse_all_reduce", "yes", where, gpu="|".join(dict.fromkeys(names)), least_tp=2),
-        default("fuse_all_reduce", "no", where),
-        default("fuse_all_reduce_data_parallel", word(fuses(chips[0], dp=2)), where),
-        default("fuse_all_reduce_pipelined", word(fuses(chips[0], pp=2)), where),
+        default("fuse_all_reduce", "yes", rule, gpu="|".join(dict.fromkeys(names)), least_tp=2),
+        default("fuse_all_reduce", "no", rule),
+        default("fuse_all_reduce_data_parallel", fuses(chips[0], dp=2), rule),
+        default("fuse_all_reduce_pipelined", fuses(chips[0], pp=2), rule),
     ]
 
 
-def _never_fused(where: str) -> list[Line]:
+def _never_fused(place: str) -> list[Line]:
     ends = ("", "_data_parallel", "_pipelined")
-    return [default(f"fuse_all_reduce{end}", "no", where) for end in ends]
+    return [default(f"fuse_all_reduce{end}", "no", place) for end in ends]
 
 
-def _check(source: EngineSource, path: str, name: str, expected: object) -> str:
+def _check(source: EngineSource, place: str, expected: object) -> str:
     """Where a constant stands that is what is expected of it."""
-    if source.constant(path, name) != expected:
-        raise source.unread(f"{path}: {name}", f"it is not {expected}")
-    return f"{path}: {name}"
+    if source.constant(place) != expected:
+        raise source.unread(place, f"it is not {expected}")
+    return place
 
 
 def fused_message(source: EngineSource) -> list[Line]:
     """MiB of the longest message that the fused kernel takes, by GPU and ranks."""
-    places = (
-        "vllm/compilation/passes/fusion/allreduce_rms_fusion.py",
-        "vllm/compilation/collective_fusion.py",
-    )
     name = "FI_ALLREDUCE_FUSION_MAX_SIZE_MB"
-    path = next((p for p in places if source.has(p, name)), None)
-    if path is None:
+    newer = f"vllm/compilation/passes/fusion/allreduce_rms_fusion.py: {name}"
+    place = newer if source.has(newer) else f"vllm/compilation/collective_fusion.py: {name}"
+    if not source.has(place):
         return []
-    table = source.constant(path, name)
+    table = source.constant(place)
     chips = {capability: GPUS[capability / 10] for capability in table if capability / 10 in GPUS}
     if table.get(100) == table.get(103):
         chips = {90: HOPPER, 100: BLACKWELL}
+    flag = "fuse_all_reduce_most_mib"
     return [
-        default(
-            "fuse_all_reduce_most_mib", float(mib), f"{path}: {name}", gpu=gpus, least_tp=ranks,
-            below_tp=ranks + 1,
-        )
+        default(flag, float(mib), place, gpu=gpus, least_tp=ranks, below_tp=ranks + 1)
         for capability, gpus in chips.items()
         for ranks, mib in table[capability].items()
-    ]  # fmt: skip
+    ]
 
 
 def sampler(source: EngineSource) -> list[Line]:
     """Whether FlashInfer's kernels or PyTorch's sample, where both are installed."""
-    where = "vllm/v1/sample/ops/topk_topp_sampler.py", "TopKTopPSampler.__init__"
+    rule = "vllm/v1/sample/ops/topk_topp_sampler.py: TopKTopPSampler.__init__"
     world = world_of(
         source,
         super=lambda: Given(__init__=lambda: None),
@@ -211,40 +205,39 @@ def sampler(source: EngineSource) -> list[Line]:
         register_top_k_top_p_warmups=lambda *_: None,
         FlashInferBackend=Given(supports_compute_capability=lambda _: True),
         apply_top_k_top_p=Symbol("unused"),
+        # The default of an argument, which is looked up when the function is defined.
+        LogprobsMode=Symbol("unused"),
     )
-    # The default of an argument, which is looked up when the function is defined.
-    world.space(where[0])["LogprobsMode"] = Symbol("unused")
     found = Given(forward_cuda="flashinfer", forward_native="pytorch", forward="")
-    world.ask(*where, found, "raw_logprobs")
-    return [default("sampling_backend", found.forward, ": ".join(where))]
+    world.ask(rule, found, "raw_logprobs")
+    return [default("sampling_backend", found.forward, rule)]
 
 
 def latent_state_block(source: EngineSource) -> list[Line]:
     """What a block of latent attention beside states is a multiple of, in tokens."""
-    path, name = "vllm/platforms/interface.py", "Platform._align_hybrid_block_size"
-    if not source.has(path, name):
-        path = "vllm/model_executor/models/config.py"
-        name = "HybridAttentionMambaModelConfig.verify_and_update_config"
-    text = ast.unparse(source.node(path, name))
+    place = source.first(
+        "vllm/platforms/interface.py: Platform._align_hybrid_block_size",
+        f"{_MODELS}: HybridAttentionMambaModelConfig.verify_and_update_config",
+    )
+    text = source.words(place)
     known = {
         "max(kernel_block_alignment_size, 128)": "128",
         "get_supported_kernel_block_sizes": "64",
         "128 if use_cutlass_mla else 64": "64",
         "16 * cdiv(mamba_page_size, 16 * attn_page_size_1_token)": "16",
     }
-    for words, value in known.items():
-        if words in text:
-            return [default("latent_state_block", value, f"{path}: {name}")]
-    raise source.unread(f"{path}: {name}", "it aligns blocks in another way")
+    value = next((value for words, value in known.items() if words in text), None)
+    if value is None:
+        raise source.unread(place, "it aligns blocks in another way")
+    return [default("latent_state_block", value, place)]
 
 
 def expert_backend(source: EngineSource) -> list[Line]:
     """That a rule picks the kernels of experts; ``KERNEL_READERS`` asks it."""
-    where = "vllm/config/kernel.py", "KernelConfig.moe_backend"
-    if source.has(*where):
-        return [default("moe_backend", "auto", _check(source, *where, "auto"))]
+    place = "vllm/config/kernel.py: KernelConfig.moe_backend"
     variables = f"{Envs.path}: VLLM_USE_DEEP_GEMM VLLM_USE_FLASHINFER_MOE_FP8"
-    return [default("moe_backend", "auto", variables)]
+    where = _check(source, place, "auto") if source.has(place) else variables
+    return [default("moe_backend", "auto", where)]
 
 
 READERS = (

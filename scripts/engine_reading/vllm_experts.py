@@ -5,16 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import groupby
 from typing import Any
 
-from engine_reading.sandbox import Given, RefusedError, Symbol, World
-from engine_reading.table import Line, kernel_line
-from engine_reading.vllm_stand_ins import Envs, world_of
+from engine_reading.sandbox import Given, Symbol, World
+from engine_reading.table import Line, kernel_line, runs
+from engine_reading.vllm_stand_ins import Envs, QuantizationArgs, world_of
 from engine_reading.wheel import EngineSource, fingerprint
+from pinn.errors import PinnError
 
 _MOE = "vllm/model_executor/layers/fused_moe"
+_STRATEGY = "compressed_tensors.quantization.QuantizationStrategy"
 _QUANTIZATION = "vllm/model_executor/layers/quantization"
+#: Releases that had no rule of their own: what ``Fp8MoEMethod`` did, by its fingerprint. vLLM turns
+#: DeepGEMM on where ``VLLM_USE_DEEP_GEMM`` is, FlashInfer where ``VLLM_USE_FLASHINFER_MOE_FP8`` is.
+_FP8_METHOD = f"{_QUANTIZATION}/fp8.py: Fp8MoEMethod.__init__"
+_FP8_METHODS = ("f3c47990b662", "b6f6ff0aaca5")
 
 #: Compute capabilities that are asked for: Ampere, Ada, Hopper, Blackwell and Blackwell Ultra of
 #: data centres, and Blackwell's other cards.
@@ -34,73 +39,79 @@ _SPREADS = {
 }  # fmt: skip
 
 _FP8 = (
-    (f"{_MOE}/oracle/fp8.py", "select_fp8_moe_backend"),
-    (f"{_QUANTIZATION}/fp8.py", "get_fp8_moe_backend"),
+    f"{_MOE}/oracle/fp8.py: select_fp8_moe_backend",
+    f"{_QUANTIZATION}/fp8.py: get_fp8_moe_backend",
+    _FP8_METHOD,
 )
 #: Number format to the formats of weights and activations that its rule is asked about, and the
 #: functions that chose its kernels, newest first.
-_RULES: dict[str, tuple[str, str, tuple[tuple[str, str], ...]]] = {
+_RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fp8_block": ("kFp8Static128BlockSym", "kFp8Dynamic128Sym", _FP8),
     "fp8": ("kFp8StaticTensorSym", "kFp8StaticTensorSym", _FP8),
     "nvfp4": (
-        "kNvfp4Static", "kNvfp4Dynamic",
-        ((f"{_MOE}/oracle/nvfp4.py", "select_nvfp4_moe_backend"),),
+        "kNvfp4Static", "kNvfp4Dynamic", (f"{_MOE}/oracle/nvfp4.py: select_nvfp4_moe_backend",),
     ),
-    "mxfp4": (
-        "", "",
-        (
-            (f"{_MOE}/oracle/mxfp4.py", "select_gpt_oss_mxfp4_moe_backend"),
-            (f"{_MOE}/oracle/mxfp4.py", "select_mxfp4_moe_backend"),
-            (f"{_QUANTIZATION}/mxfp4.py", "get_mxfp4_backend"),
-        ),
-    ),
-    "int4_wo": (
-        "kInt4Static", "", ((f"{_MOE}/oracle/int_wna16.py", "select_wna16_moe_backend"),),
-    ),
-    "bf16": ("", "", ((f"{_MOE}/oracle/unquantized.py", "select_unquantized_moe_backend"),)),
+    "mxfp4": ("", "", (
+        f"{_MOE}/oracle/mxfp4.py: select_gpt_oss_mxfp4_moe_backend",
+        f"{_MOE}/oracle/mxfp4.py: select_mxfp4_moe_backend",
+        f"{_QUANTIZATION}/mxfp4.py: get_mxfp4_backend",
+    )),
+    "int4_wo": ("kInt4Static", "", (f"{_MOE}/oracle/int_wna16.py: select_wna16_moe_backend",)),
+    "bf16": ("", "", (f"{_MOE}/oracle/unquantized.py: select_unquantized_moe_backend",)),
 }  # fmt: skip
 
 
 def expert_kernels(source: EngineSource) -> list[Line]:
     """Kernels of every number format that the release has a rule for."""
-    return [line for form in _RULES for line in _lines(source, form)]
+    rules = {form: next(filter(source.has, _RULES[form][2]), None) for form in _RULES}
+    return [line for form, rule in rules.items() if rule for line in _lines(source, rule, form)]
 
 
-def _lines(source: EngineSource, form: str) -> Iterator[Line]:
+def _lines(source: EngineSource, rule: str, form: str) -> Iterator[Line]:
     """Neighbouring capabilities of the same kernels as one line; none where none are chosen."""
-    rule = next((rule for rule in _RULES[form][2] if source.has(*rule)), None)
-    if rule:
-        chosen = [
-            (c, tuple(_chosen(source, *rule, form, c, each) for each in _SPREADS.values()))
-            for c in _CAPABILITIES
-        ]
-    elif form in ("fp8", "fp8_block"):
-        rule, chosen = _FP8_METHOD, _before_rules(source, form)
-    else:
-        return
-    runs = [(k, next(run)[0]) for k, run in groupby(chosen, key=lambda pair: pair[1])]
-    for (kernels, start), (_, below) in zip(runs, [*runs[1:], ((), None)], strict=True):
+    ask = _before_rules if rule == _FP8_METHOD else _chosen
+    chosen = [
+        (c, tuple(ask(source, rule, form, c, each) for each in _SPREADS.values()))
+        for c in _CAPABILITIES
+    ]
+    for start, below, kernels in runs(chosen):
         for name in dict.fromkeys(filter(None, kernels)):
             spreads = [s for s, each in zip(_SPREADS, kernels, strict=True) if each == name]
             spread = "" if len(spreads) == len(_SPREADS) else " ".join(spreads)
-            yield kernel_line(form, (start, below), spread, name, ": ".join(rule))
+            yield kernel_line(form, (start, below), spread, name, rule)
 
 
-def _chosen(
-    source: EngineSource, path: str, name: str, form: str, capability: float, parallel: Given
-) -> str:
+def _before_rules(source: EngineSource, rule: str, form: str, capability: float, _: Given) -> str:
+    found = fingerprint(source.node(rule))
+    if found not in _FP8_METHODS:
+        raise source.unread(rule, found)
+    block = form == "fp8_block"
+    deep = block and Envs(source).VLLM_USE_DEEP_GEMM
+    others = {
+        8.0: "marlin",
+        9.0: "deepgemm" if deep else "triton",
+        10.0: "deepgemm" if deep else "cutlass" if block else "triton",
+    }
+    return others.get(capability, "triton")
+
+
+def _chosen(source: EngineSource, rule: str, form: str, capability: float, parallel: Given) -> str:
     """The release's own name of the kernels, in small letters; empty where it refuses."""
     world = _world(source, capability)
     weights, activations, _ = _RULES[form]
     gated = form != "mxfp4"
+    activation = "SILU" if gated else "SWIGLUOAI"
     config = Given(
         moe_parallel_config=parallel, tp_size=parallel.tp_size, dp_size=parallel.dp_size,
         ep_size=parallel.ep_size, is_act_and_mul=True, moe_backend="auto", swiglu_limit=None,
-        activation=_activation(world, "SILU" if gated else "SWIGLUOAI"), has_bias=not gated,
+        activation=_member(world, "activation.py: MoEActivation", activation) or activation.lower(),
+        has_bias=not gated,
         in_dtype=Symbol("torch.bfloat16"), hidden_dim=4096, num_experts=128, num_local_experts=32,
         intermediate_size_per_partition=1024, intermediate_size_per_partition_unpadded=1024,
         intermediate_size=1024, experts_per_token=8, router_logits_dtype=Symbol("torch.bfloat16"),
-        routing_method=_routing(world), max_num_tokens=8192, num_logical_experts=128,
+        # Top k, then softmax: what Qwen's and gpt-oss's routers do.
+        routing_method=_member(world, "config.py: RoutingMethodType", "Renormalize"),
+        max_num_tokens=8192, num_logical_experts=128,
         hidden_dim_unpadded=4096, swiglu_alpha=None, swiglu_beta=None,
     )  # fmt: skip
     given: dict[str, Any] = {
@@ -110,13 +121,18 @@ def _chosen(
         "tp_size": parallel.tp_size,
         "with_lora_support": False, "is_act_and_mul": True, "use_ep": parallel.use_ep,
         "use_dp": parallel.dp_size > 1, "moe_parallel_config": parallel,
-        "quant_config": _quantization(world), "may_have_zp": False, "may_have_bias": False,
+        # Weights of 4 bits in groups of 128, as compressed-tensors checkpoints describe them.
+        "quant_config": QuantizationArgs(
+            group_size=128, actorder=None, num_bits=4, strategy=Symbol(f"{_STRATEGY}.GROUP")
+        ), "may_have_zp": False, "may_have_bias": False,
         "weight_bits": 4,
     }  # fmt: skip
-    asked = inspect.signature(world.rule(path, name)).parameters
+    asked = inspect.signature(world.rule(rule)).parameters
     try:
-        chosen = world.ask(path, name, **{key: given[key] for key in asked if key in given})
-    except RefusedError:
+        chosen = world.ask(rule, **{key: given[key] for key in asked if key in given})
+    except PinnError:
+        raise
+    except ValueError:
         return ""
     backend = chosen[0] if isinstance(chosen, tuple) else chosen
     return "" if backend is None or backend.name == "NONE" else backend.name.lower()
@@ -127,46 +143,10 @@ def _world(source: EngineSource, capability: float) -> World:
     return world_of(source, capability)
 
 
-def _activation(world: World, name: str) -> Any:
-    path = f"{_MOE}/activation.py"
-    if world.source.has(path, "MoEActivation"):
-        return getattr(world.space(path)["MoEActivation"], name)
-    return name.lower()
-
-
-def _routing(world: World) -> Any:
-    """Top k, then softmax: what Qwen's and gpt-oss's routers do."""
-    path = f"{_MOE}/config.py"
-    if world.source.has(path, "RoutingMethodType"):
-        return world.space(path)["RoutingMethodType"].Renormalize
-    return None
-
-
-def _quantization(world: World) -> Any:
-    """Weights of 4 bits in groups of 128, as compressed-tensors checkpoints describe them."""
-    kind = world.stand_ins["QuantizationArgs"]
-    strategy = Symbol("compressed_tensors.quantization.QuantizationStrategy.GROUP")
-    return kind(group_size=128, actorder=None, num_bits=4, strategy=strategy)
-
-
-#: Releases that had no rule of their own: what ``Fp8MoEMethod`` did, by its fingerprint. vLLM turns
-#: DeepGEMM on where ``VLLM_USE_DEEP_GEMM`` is, FlashInfer where ``VLLM_USE_FLASHINFER_MOE_FP8`` is.
-_FP8_METHOD = f"{_QUANTIZATION}/fp8.py", "Fp8MoEMethod.__init__"
-_FP8_METHODS = ("f3c47990b662", "b6f6ff0aaca5")
-
-
-def _before_rules(source: EngineSource, form: str) -> list[tuple[float, tuple[str, ...]]]:
-    found = fingerprint(source.node(*_FP8_METHOD))
-    if found not in _FP8_METHODS:
-        raise source.unread(": ".join(_FP8_METHOD), found)
-    block = form == "fp8_block"
-    blackwell = "cutlass" if block else "triton"
-    if block and Envs(source).VLLM_USE_DEEP_GEMM:
-        hopper = blackwell = "deepgemm"
-    else:
-        hopper = "triton"
-    kernels = ("marlin", "triton", hopper, blackwell, "triton", "triton")
-    return [(c, (k,) * len(_SPREADS)) for c, k in zip(_CAPABILITIES, kernels, strict=True)]
+def _member(world: World, enumeration: str, name: str) -> Any:
+    """Of an enumeration of the release; None where it has no such enumeration."""
+    path, _, kind = f"{_MOE}/{enumeration}".partition(": ")
+    return getattr(world.space(path)[kind], name) if world.source.has(f"{path}: {kind}") else None
 
 
 KERNEL_READERS = (expert_kernels,)

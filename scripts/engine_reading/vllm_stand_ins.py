@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -47,7 +46,7 @@ def gpu(source: EngineSource, capability: float, gib: float = 80, name: str = "a
     Whether it supports DeepGEMM is as ``vllm/platforms/cuda.py`` of the release answers.
     """
     own = round(capability * 10)
-    deep = "vllm/platforms/cuda.py", "CudaPlatformBase.support_deep_gemm"
+    deep = "vllm/platforms/cuda.py: CudaPlatformBase.support_deep_gemm"
     found = Platform(
         device_name="a GPU",
         is_cuda=lambda: True,
@@ -56,7 +55,7 @@ def gpu(source: EngineSource, capability: float, gib: float = 80, name: str = "a
         is_device_capability_family=lambda asked: own // 10 == asked // 10,
         has_device_capability=lambda asked: own >= _number(asked),
         get_device_capability=lambda: _Capability(*divmod(own, 10)),
-        support_deep_gemm=lambda: bool(compiled(source.node(*deep), {})(found)),
+        support_deep_gemm=lambda: bool(compiled(source.node(deep), {})(found)),
         supports_fp8=lambda: own >= 89,
         num_compute_units=lambda _: 132,
         get_device_total_memory=lambda: gib * 2**30,
@@ -73,30 +72,18 @@ def _number(asked: Any) -> int:
 class Envs:
     """``vllm.envs`` where no variable is set: each one's default as ``envs.py`` has it."""
 
-    path, name = "vllm/envs.py", "environment_variables"
+    path = "vllm/envs.py"
 
     def __init__(self, source: EngineSource) -> None:
-        self._source = source
+        none = SimpleNamespace(environ={}, getenv=lambda _, default=None: default)
+        self._variables = World(source, {"os": none}).space(self.path)["environment_variables"]
 
     def is_set(self, _: str) -> bool:
         """None is."""
         return False
 
     def __getattr__(self, name: str) -> Any:
-        table = self._source.node(self.path, self.name).value
-        for key, value in zip(table.keys, table.values, strict=True):
-            if isinstance(key, ast.Constant) and key.value == name:
-                return self._default(value)
-        raise self._source.unread(f"{self.path}: {name}", "there is no such variable")
-
-    def _default(self, value: ast.expr) -> Any:
-        space = {
-            "os": SimpleNamespace(environ={}, getenv=lambda _, default=None: default),
-            "env_with_choices": lambda _, default, *__, **___: lambda: default,
-            "maybe_convert_bool": lambda given: None if given is None else bool(int(given)),
-            "maybe_convert_int": lambda given: None if given is None else int(given),
-        }
-        return eval(compile(ast.Expression(value), self.path, "eval"), space)()
+        return self._variables[name]()
 
 
 class QuantizationArgs(Given):

@@ -7,18 +7,15 @@ import hashlib
 import subprocess
 import sys
 import zipfile
-from functools import cache
+from collections import ChainMap
 from pathlib import Path
 from typing import Any
 
 from pinn.errors import PinnError
 
-#: Calls whose first argument or ``default`` is the value of a field.
-_FIELDS = ("Field", "field")
-
 
 class EngineSource:
-    """One release of an engine.
+    """One release of an engine. A place in it is ``path: NAME`` or ``path: Class.attribute``.
 
     Attributes:
         engine: ``vllm`` or ``sglang``.
@@ -54,23 +51,43 @@ class EngineSource:
             "scripts/engine_reading"
         )
 
-    def has(self, path: str, name: str) -> bool:
-        """Whether a file has a function, class or value of a name, such as ``Class.method``."""
+    def has(self, place: str) -> bool:
+        """Whether the release has a function, class or value."""
+        path, _, name = place.partition(": ")
         return self.exists(path) and _find(self.tree(path), name) is not None
 
-    def node(self, path: str, name: str) -> Any:
-        """A function, class or value (``NAME``, ``Class.attribute``) of a file."""
+    def first(self, *places: str) -> str:
+        """Where a rule stands: the first of some places that the release has.
+
+        Raises:
+            PinnError: If it has none.
+        """
+        if not (found := [*filter(self.has, places)]):
+            raise self.unread(", ".join(places), "the release has none of them")
+        return found[0]
+
+    def node(self, place: str) -> Any:
+        """A function, class or value."""
+        path, _, name = place.partition(": ")
         found = _find(self.tree(path), name)
         if found is None:
-            raise self.unread(f"{path}: {name}", "the file has no such name")
+            raise self.unread(place, "the file has no such name")
         return found
 
-    def constant(self, path: str, name: str) -> Any:
-        """The value of ``NAME`` or ``Class.attribute``; the source's words where it is a name."""
-        value = getattr(self.node(path, name), "value", None)
+    def words(self, place: str) -> str:
+        """What it says, without comments."""
+        return ast.unparse(self.node(place))
+
+    def value(self, place: str) -> ast.expr:
+        """What a name is set to."""
+        value = getattr(self.node(place), "value", None)
         if value is None:
-            raise self.unread(f"{path}: {name}", "it has no value")
-        return literal(value)
+            raise self.unread(place, "it has no value")
+        return value
+
+    def constant(self, place: str) -> Any:
+        """A value; the source's words where it is a name."""
+        return literal(self.value(place))
 
 
 def literal(node: ast.expr) -> Any:
@@ -79,15 +96,13 @@ def literal(node: ast.expr) -> Any:
     >>> literal(ast.parse("Field(default=16 * 1024, ge=1)", mode="eval").body)
     16384
     """
-    if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in _FIELDS:
+    if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("Field", "field"):
         named = [k.value for k in node.keywords if k.arg == "default"]
-        given = [*named, *node.args]
-        return literal(given[0]) if given else ast.unparse(node)
-    if isinstance(node, ast.BinOp):
-        return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})
+        if given := [*named, *node.args]:
+            return literal(given[0])
     try:
-        return ast.literal_eval(node)
-    except ValueError:
+        return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})
+    except NameError:
         return ast.unparse(node)
 
 
@@ -100,7 +115,7 @@ def compiled(function: ast.FunctionDef | ast.ClassDef, names: dict[str, Any]) ->
     """
     bare = ast.fix_missing_locations(_Bare().visit(ast.parse(ast.unparse(function))))
     bare.body[0].decorator_list = []
-    own: dict[str, Any] = {}
+    own = ChainMap({}, names)  # defaults of arguments are looked up here
     exec(compile(bare, function.name, "exec"), names, own)
     return own[function.name]
 
@@ -153,23 +168,21 @@ class _Bare(ast.NodeTransformer):
     visit_ImportFrom = visit_Import  # noqa: N815
 
 
-def _find(tree: ast.AST, name: str) -> ast.AST | None:
+def _find(tree: ast.AST | None, name: str) -> ast.AST | None:
     """A name in a module or class; of several of one name the last, as when it runs."""
-    head, _, rest = name.partition(".")
-    found = [node for node in _statements(tree) if head in _bound(node)]
-    if not found or not rest:
-        return found[-1] if found else None
-    return _find(found[-1], rest)
+    for part in name.split("."):
+        tree = next((node for node in _statements(tree)[::-1] if part in _bound(node)), None)
+    return tree
 
 
-def _statements(tree: ast.AST) -> list[ast.stmt]:
+def _statements(tree: ast.AST | None) -> list[ast.stmt]:
     """Statements of a body, and those of the branches in it."""
     found: list[ast.stmt] = []
     for node in getattr(tree, "body", []):
-        inner = [node]
         if isinstance(node, (ast.If, ast.Try)):
-            inner = [*_statements(node), *_statements(ast.Module(node.orelse, []))]
-        found += inner
+            found += [*_statements(node), *_statements(ast.Module(node.orelse, []))]
+        else:
+            found.append(node)
     return found
 
 
@@ -180,7 +193,6 @@ def _bound(node: ast.stmt) -> list[str]:
     return [each.id for each in targets if isinstance(each, ast.Name)]
 
 
-@cache
 def engine_source(
     engine: str, requirement: str, wheels: Path | None, cache_dir: Path
 ) -> EngineSource:
@@ -194,18 +206,22 @@ def engine_source(
     """
     package, _, version = requirement.partition("==")
     pattern = f"{package.replace('-', '_')}-{version}-*.whl"
-    for folder in filter(None, (wheels, cache_dir)):
-        unpacked = folder / f"{package}-{version}"
-        found = [unpacked] if unpacked.is_dir() else sorted(folder.glob(pattern))
-        if found:
-            return EngineSource(engine, version, found[0])
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
-    done = subprocess.run([*pip, "-d", str(cache_dir), requirement], capture_output=True, text=True)
-    found = sorted(cache_dir.glob(pattern))
-    if done.returncode or not found:
-        raise PinnError(
-            f"pip cannot download {requirement}: {done.stderr.strip()[-300:]}: give a folder that "
-            "has its wheel by --wheels"
-        )
-    return EngineSource(engine, version, found[0])
+    at_hand = [
+        place
+        for folder in (wheels, cache_dir)
+        if folder
+        for place in (folder / f"{package}-{version}", *sorted(folder.glob(pattern)))
+        if place.exists()
+    ]
+    if not at_hand:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
+        command = [*pip, "-d", str(cache_dir), requirement]
+        done = subprocess.run(command, capture_output=True, text=True)
+        at_hand = sorted(cache_dir.glob(pattern))
+        if done.returncode or not at_hand:
+            raise PinnError(
+                f"pip cannot download {requirement}: {done.stderr.strip()[-300:]}: give a folder "
+                "that has its wheel by --wheels"
+            )
+    return EngineSource(engine, version, at_hand[0])

@@ -271,8 +271,11 @@ def test_what_states_keep_of_prefixes_is_said_where_it_is_not_modelled():
     assert "prefix_caching" in newer.recipe.assumed
 
 
+FP8 = "vllm/model_executor/layers/quantization/fp8.py"
+
+
 def _release(folder: Path, method: str) -> EngineSource:
-    path = folder / "vllm/model_executor/layers/quantization/fp8.py"
+    path = folder / FP8
     path.parent.mkdir(parents=True)
     path.write_text(f"class Fp8MoEMethod:\n    def __init__(self):\n        {method}\n")
     return EngineSource("vllm", "0.10.9", folder)
@@ -289,9 +292,7 @@ def test_a_fingerprint_is_of_what_a_function_does(tmp_path):
     same = _release(tmp_path / "b", "logger.info('said'); self.kernels = 'new'")
     other = _release(tmp_path / "c", "self.kernels = 'other'")
     prints = [
-        fingerprint(each.node("vllm/model_executor/layers/quantization/fp8.py", name))
-        for each in (node, same, other)
-        for name in ("Fp8MoEMethod.__init__",)
+        fingerprint(each.node(f"{FP8}: Fp8MoEMethod.__init__")) for each in (node, same, other)
     ]
     assert prints[0] == prints[1] != prints[2]
 
