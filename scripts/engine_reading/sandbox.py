@@ -145,7 +145,10 @@ class Space(dict[str, Any]):
             return self._world.space(whole)
         module, _, attribute = name.rpartition(".")
         path = self._file(module)
-        return self._world.space(path)[attribute] if path else Symbol(name)
+        if path:
+            return self._world.space(path)[attribute]
+        # Types of ``import torch`` are other symbols than those that stand-ins name.
+        return Symbol(name if module else f"{name}.")
 
     def _file(self, module: str) -> str | None:
         """The path of a module; None where the release has none of the name."""
