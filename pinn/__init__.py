@@ -53,30 +53,22 @@ __all__ = [
     "simulate",
 ]
 
+#: Module of each, but of what :mod:`pinn.interface.python.exports` has.
 _PLACES = {
-    "CalibratedServer": "calibration",
-    "PlannedFleet": "plans",
-    "Prediction": "prediction",
-    "Simulation": "simulation",
-    "calibrate": "calibration",
-    "explore": "exports",
-    "export_blis": "exports",
-    "export_onnx": "exports",
-    "export_specs": "exports",
-    "export_table": "exports",
-    "plan": "plans",
-    "predict": "prediction",
-    "predict_many": "exports",
-    "simulate": "simulation",
+    **dict.fromkeys(("CalibratedServer", "calibrate"), "calibration"),
+    **dict.fromkeys(("PlannedFleet", "plan"), "plans"),
+    **dict.fromkeys(("Prediction", "predict"), "prediction"),
+    **dict.fromkeys(("Simulation", "simulate"), "simulation"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in __all__:
         raise AttributeError(f"module 'pinn' has no attribute {name!r}")
     from importlib import import_module
 
-    found = getattr(import_module(f"pinn.interface.python.{_PLACES[name]}"), name)
+    module = import_module(f"pinn.interface.python.{_PLACES.get(name, 'exports')}")
+    found = getattr(module, name)
     globals()[name] = found
     return found
 

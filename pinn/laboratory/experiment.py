@@ -22,7 +22,6 @@ from pinn.common.tables import write_frame
 from pinn.kernels.exclusion import Exclusion
 from pinn.laboratory import crossvalidation, folds, methods, metrics, serving_runs
 from pinn.physics.descriptors import embed
-from pinn.training.data.released import released_predictions
 from pinn.training.data.splits import named_splits
 from pinn.training.kernel_learner import Fold, learn_all, learn_fold
 
@@ -87,7 +86,7 @@ def _evaluate(
         compared += methods.kernel_methods(fits)
         if runs_out:
             scores = serving_runs.score_left_out(fits.learner, runs_out, fits.root)
-    compared.append(methods.peer("aiconfigurator", released_predictions()))
+    compared.append(methods.peer())
     mark = methods.mark(config, measured)
     predictions = crossvalidation.cross_validate(measured.rows, splits, compared, folder, mark)
     write_frame(predictions, folder / "predictions.csv")

@@ -18,6 +18,7 @@ from pinn.errors import PinnError
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.laboratory.crossvalidation import held_out_errors, held_out_kernels, mean_steps, parts_of
 from pinn.laboratory.methods import Measured, kernel_fits, kernel_settings
+from pinn.laboratory.metrics import CHECKPOINT_COLUMN
 from pinn.laboratory.serving_runs import LEFT_OUT, RUNS_LEFT_OUT, network_latencies, run_folds
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
@@ -35,9 +36,6 @@ TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
 
 #: Networks that never saw a model, by what they were fitted without.
 LEFT_OUT_FOLDER = "left_out"
-
-#: Column of a kept table: the checkpoint that it belongs to, by the SHA-256 of its file.
-CHECKPOINT_COLUMN = "checkpoint_sha256"
 
 
 def publish(path: Path, folder: Path) -> Path:

@@ -13,6 +13,8 @@ from jaxtyping import Float
 from scipy.optimize import nnls
 
 from pinn.engines.deployment import Deployment
+from pinn.interface.exports.blis_features import BlisSums, blis_features
+from pinn.interface.exports.blis_model import blis_model
 from pinn.laboratory.methods import Method, Prediction, Predictor
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
@@ -22,6 +24,7 @@ from pinn.simulator.metric_features import MeanSteps, mean_steps
 from pinn.simulator.simulate import map_runs
 from pinn.training.data.deployments import measured_deployments
 from pinn.training.serving_rows import ServingRows, prior_jobs
+from pinn.units import MICROSECOND
 
 # What formulas of a step need of measured deployments: means of their own basis functions.
 #
@@ -237,3 +240,37 @@ def _relative_nnls(
     size = np.maximum(np.abs(matrix * factor[:, None]).max(axis=0), 1e-300)
     found, _ = nnls(matrix * factor[:, None] / size, target * factor)
     return found / size
+
+
+# BLIS's trained-physics formula.
+
+#: Global coefficients that come with BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``,
+#: August 2026): alpha us before the queue, us at completion, us per output token; beta.
+BLIS_ALPHA = (15563.2, 777.3, 45.9)
+BLIS_BETA = (0.152, 0.0, 1.363, 0.752, 32.1, 4.42, 126.0, 482.0, 0.0, 1.947, 0.752)
+
+
+def blis(observations: pd.DataFrame) -> Method:
+    """BLIS's formula with its own coefficients: it fits nothing."""
+    before, _, per_token = (us * MICROSECOND for us in BLIS_ALPHA)
+    bases = row_bases(observations, blis_basis)
+    return formula("BLIS, published", published, bases, np.array(BLIS_BETA), before, per_token)
+
+
+def blis_basis(
+    deployment: Deployment, sums: BatchSums, prompt_tokens: float
+) -> Float[np.ndarray, "batches basis"]:
+    """BLIS's basis functions of closed-loop batches, seconds.
+
+    Its prefill attention needs sum t (S + t / 2) over chunks of t tokens of prompts of S. The
+    second part is taken from the pairs that chunks attend to, which count cached tokens too; whole
+    prompts have none.
+    """
+    totals = BlisSums(
+        sums.prefill_tokens,
+        sums.decode_requests,
+        sums.decode_context - sums.decode_requests,
+        sums.requests,
+        sums.prefill_tokens * prompt_tokens + sums.prefill_pairs,
+    )
+    return blis_features(blis_model(deployment), totals) * MICROSECOND

@@ -19,6 +19,7 @@ from pinn.common.files import ReadReport, sorted_json
 from pinn.common.store import code_digest
 from pinn.kernels.exclusion import Exclusion
 from pinn.training.data.measured_runs import MeasuredRun, read_measured_runs
+from pinn.training.data.released import released_predictions
 from pinn.training.data.table import Manifest, read_manifest, read_observations
 from pinn.training.kernel_learner import KernelLearner, KernelSettings, Learned, fold_of, learn_fold
 from pinn.training.learner import ServingLearner, predict
@@ -129,12 +130,12 @@ def _learn_teacher(fits: KernelFits, train: ServingRows, exclude: Exclusion, _: 
     return from_kernels
 
 
-def peer(name: str, predictions: pd.DataFrame) -> Method:
-    """Another estimator's predictions, made beforehand and looked up by row id.
+def peer() -> Method:
+    """AIConfigurator's predictions, made beforehand and looked up by row id.
 
     It holds its own kernel measurements, those of the very models.
     """
-    return Method(name, partial(_look_up, predictions.set_index("row_id")))
+    return Method("aiconfigurator", partial(_look_up, released_predictions().set_index("row_id")))
 
 
 def _look_up(table: pd.DataFrame, *_: object) -> Predictor:
@@ -224,8 +225,8 @@ def mark(config: DictConfig, measured: Measured) -> str:
 
 def serving_learner(config: DictConfig) -> ServingLearner:
     """Learns from measured deployments alone, as the configuration says."""
-    network, fit = instantiate(config.network), instantiate(config.fit)
-    return ServingLearner(network, fit, instantiate(config.trainer), config.seed)
+    parts = map(instantiate, (config.network, config.fit, config.trainer))
+    return ServingLearner(*parts, config.seed)
 
 
 def make_repeatable(config: DictConfig) -> None:
@@ -242,19 +243,9 @@ def kernel_settings(config: DictConfig) -> KernelSettings:
     return KernelSettings(**values | {"gpus": tuple(values["gpus"])})
 
 
-def kernel_learner(config: DictConfig) -> KernelLearner:
-    """The recipe, as the configuration says."""
-    return KernelLearner(
-        kernel_settings(config),
-        instantiate(config.network),
-        instantiate(config.kernels.distillation),
-        instantiate(config.run_fit),
-        instantiate(config.trainer),
-        config.seed,
-    )
-
-
 def kernel_fits(config: DictConfig, runs: tuple[MeasuredRun, ...], folder: Path) -> KernelFits:
     """Trainings of the recipe; experiments share those that they have in common."""
     root = Path(config.folds) if config.folds else folder / FOLDS
-    return KernelFits(kernel_learner(config), runs, root)
+    parts = (config.network, config.kernels.distillation, config.run_fit, config.trainer)
+    learner = KernelLearner(kernel_settings(config), *map(instantiate, parts), config.seed)
+    return KernelFits(learner, runs, root)

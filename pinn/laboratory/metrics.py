@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
+from pinn.common.files import file_sha256
 from pinn.common.screen import WIDEST, Column, Grid, page
 from pinn.common.tables import read_frame
 from pinn.engines.deployment import Deployment
@@ -115,6 +116,31 @@ def read_results(path: Path) -> pd.DataFrame:
     if missing:
         raise PinnError(f"{path} is no results table: it lacks {', '.join(missing)}")
     return table
+
+
+#: Ending of a checkpoint's own table, and its column of the checkpoint that it belongs to, by the
+#: SHA-256 of its file.
+KEPT, CHECKPOINT_COLUMN = ".results.csv", "checkpoint_sha256"
+
+
+def check_checkpoint(table: pd.DataFrame, path: Path) -> None:
+    """Refuse a table beside a checkpoint that is not that checkpoint's.
+
+    Raises:
+        PinnError: With both hashes.
+    """
+    checkpoint = path.with_name(path.name.removesuffix(KEPT) + ".safetensors")
+    if not path.name.endswith(KEPT) or not checkpoint.is_file():
+        return
+    named = table[CHECKPOINT_COLUMN].unique() if CHECKPOINT_COLUMN in table else ()
+    got = ", ".join(f"{str(mark)[:12]}..." for mark in named) or "no checkpoint"
+    expected = file_sha256(checkpoint)
+    if list(named) != [expected]:
+        raise PinnError(
+            f"{path} belongs to another checkpoint: it names {got}, expected "
+            f"{expected[:12]}..., the SHA-256 of {checkpoint.name}: run 'python train.py "
+            "+experiment=release', which writes both"
+        )
 
 
 def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
@@ -256,6 +282,27 @@ def print_results(results: pd.DataFrame, evidence: str = "") -> None:
             previous = held_out
         console.print(table)
         console.print(f"{caption}\n")
+
+
+def screen_grid(part: pd.DataFrame) -> Grid:
+    """Held-out models or GPUs and all of them, by the methods that people know."""
+    known = [method for method in _KNOWN if method in set(part["method"])]
+    methods = known or list(dict.fromkeys(part["method"]))[: len(_KNOWN)]
+    return error_grid("left out", part, methods, models_only=True)
+
+
+def error_grid(heading: str, part: pd.DataFrame, methods: list[str], models_only: bool) -> Grid:
+    """Median / mean errors: a line per held-out part, named groups of rows after the others."""
+    named, counts = tuple(GROUPS), part.groupby("held_out")["n"].max()
+    cells = {
+        (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
+        for row in part.to_dict("records")
+    }
+    table = Grid.of(heading, "rows", *methods)
+    for name in sorted(counts.index, key=lambda n: (n == "all", n.startswith(named), n)):
+        if is_shown(name) and not (models_only and name.startswith(named)):
+            table.add(name, str(counts[name]), *(cells.get((name, m), "-") for m in methods))
+    return table
 
 
 def print_decisions(table: pd.DataFrame) -> None:

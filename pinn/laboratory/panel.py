@@ -30,8 +30,8 @@ from pinn.common.files import file_sha256
 from pinn.common.tables import write_frame
 from pinn.errors import PinnError
 from pinn.laboratory.engines import networks, score_engines
-from pinn.laboratory.folds import CHECKPOINT_COLUMN
 from pinn.laboratory.methods import json_sha256
+from pinn.laboratory.metrics import CHECKPOINT_COLUMN
 from pinn.laboratory.serving_runs import OVERLOADED, network_latencies, score_runs
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features

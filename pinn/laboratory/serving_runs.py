@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
 
 from pinn.coefficients import surrogate
 from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.intervals import Ends, gpu_is_known, read_calibration
 from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.common.screen import WIDEST, Column, Grid, page
+from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.laboratory.metrics import RESULT_COLUMNS, error_summary, inversions
 from pinn.simulator.linear_latency import LinearLatency
@@ -20,9 +20,25 @@ from pinn.simulator.metric_features import WHOLE_RUN, failed_share, figure_secon
 from pinn.simulator.simulate import Job, figure_ends, scaled, simulate_many
 from pinn.specs.model import ModelSpec
 from pinn.training import kernel_learner
+from pinn.training.data import measured_runs
 from pinn.training.data.measured_runs import FIGURES, MeasuredRun
 from pinn.training.kernel_learner import Fold, KernelLearner, Learned
 from pinn.training.serving_rows import ServingRows
+
+
+def read_runs(
+    path: Path, gpu: str | None, model_configs: Path | None, seed: int
+) -> Sequence[MeasuredRun]:
+    """Runs of a CSV, or of one or more folders of inference-perf, whose GPU has to be named."""
+    folders = [path] if measured_runs.is_load_report(path) else []
+    if path.is_dir() and not folders:
+        folders = sorted(filter(measured_runs.is_load_report, path.iterdir()))
+    if not folders:
+        return measured_runs.read_measured_runs(path, model_configs, seed)[0]
+    if gpu is None:
+        raise PinnError(f"{folders[0]} does not say which GPU served it: name it with --gpu")
+    return [measured_runs.read_load_report(folder, gpu, model_configs, seed) for folder in folders]
+
 
 # Simulated against measured serving runs, figure by figure.
 
@@ -124,16 +140,15 @@ def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
 _HEADINGS = {figure: figure.removesuffix("_s").replace("_", " ") for figure in FIGURES}
 
 
-def print_scores(scores: pd.DataFrame, console: Console | None = None) -> None:
+def print_scores(scores: pd.DataFrame) -> None:
     """One row per run and stage: every figure's error; files have what was measured too."""
-    console = console or page(WIDEST)
     for method, of_method in scores.groupby("method", sort=False):
         run, stage = Column("run", True, most=24), Column("stage", True)
         columns = [run, stage, *map(Column, ("req/s", *_HEADINGS.values(), "failed"))]
         table = Grid(columns, f"{method}: error in %", gap=1)
         for (name, number), rows in of_method.groupby(["run", "stage"], sort=False):
             table.add(str(name), str(number), *_cells(rows))
-        console.print(table)
+        page(WIDEST).print(table)
 
 
 def _cells(rows: pd.DataFrame) -> list[str]:
@@ -150,12 +165,10 @@ def _cells(rows: pd.DataFrame) -> list[str]:
 
 
 def print_summary(
-    summary: pd.DataFrame,
-    inversions: Mapping[str, Sequence[tuple[str, str]]],
-    console: Console | None = None,
+    summary: pd.DataFrame, inversions: Mapping[str, Sequence[tuple[str, str]]]
 ) -> None:
     """Median, mean and largest error of every figure; per method the pairs ranked wrongly."""
-    console = console or page(WIDEST)
+    console = page(WIDEST)
     shown = summary[summary["part"].isin(["all", "stages", "overloaded"])]
     headings = ("method", "part", "figure", "n", "median", "mean", "largest")
     table = Grid.of(*headings, caption="absolute error in %", text=3)

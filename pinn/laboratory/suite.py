@@ -6,10 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from hydra.utils import instantiate
-from jaxtyping import Float
 from omegaconf import DictConfig
 
 from pinn.coefficients.interval_fit import calibration_curve
@@ -17,25 +15,22 @@ from pinn.coefficients.intervals import calibration_path, read_calibration
 from pinn.common.files import find_checkpoint, replace_atomically, write_json_file
 from pinn.common.screen import doing, say
 from pinn.common.tables import write_frame
-from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.interface.exports.blis_features import BlisSums, blis_features
-from pinn.interface.exports.blis_model import blis_model
 from pinn.laboratory import crossvalidation, formulas, methods, metrics
 from pinn.laboratory.comparison import rank
 from pinn.laboratory.decisions import decide, decision_table
 from pinn.laboratory.folds import shipped_predictions, shipped_runs
 from pinn.laboratory.regressions import tuned_regressions
 from pinn.laboratory.report.write import write_report
-from pinn.physics.batch_sums import BatchSums
-from pinn.training.data.released import released_predictions
 from pinn.training.data.splits import deployment_keys, named_splits
 from pinn.training.data.table import read_observations
 from pinn.training.kernel_learner import fitted_surrogates
-from pinn.units import MICROSECOND
 
 #: What every table rests on.
 EVIDENCE = "4 measured deployment models and 6 serving-run models"
+
+#: Methods that saw what they predict, or kernels of the very models: no choice for an unseen pair.
+NOT_FOR_UNSEEN = ("blackbox, per configuration", "aiconfigurator")
 
 
 def run_suite(config: DictConfig) -> dict[str, Any]:
@@ -58,7 +53,8 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     observations, rows = measured.observations, measured.rows
     mark = methods.mark(config, measured)
     splits = named_splits(config.evaluation.splits, observations, folder / "splits")
-    wanted = crossvalidation.cells(splits, published_methods(observations), folder, mark)
+    published = [methods.roofline(), formulas.blis(observations), methods.peer()]
+    wanted = crossvalidation.cells(splits, published, folder, mark)
     slow = crossvalidation.cells(splits, _learned(config, measured), folder, mark)
     crossvalidation.adopt(wanted + slow, [Path(other) for other in config.cells_from])
     to_make = wanted if config.fast else wanted + slow
@@ -192,44 +188,3 @@ def _first(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
     for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
         found.setdefault(str(split), {})[str(metric)] = part["method"].tolist()
     return found
-
-
-# The methods of the evaluation suite: everything that is compared on the same rows.
-
-#: Global coefficients that come with BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``,
-#: August 2026): alpha us before the queue, us at completion, us per output token; beta.
-BLIS_ALPHA = (15563.2, 777.3, 45.9)
-BLIS_BETA = (0.152, 0.0, 1.363, 0.752, 32.1, 4.42, 126.0, 482.0, 0.0, 1.947, 0.752)
-
-#: Methods that saw what they predict, or kernels of the very models: no choice for an unseen pair.
-NOT_FOR_UNSEEN = ("blackbox, per configuration", "aiconfigurator")
-
-
-def published_methods(observations: pd.DataFrame) -> list[methods.Method]:
-    """Methods that fit nothing: BLIS's trained-physics formula has its own coefficients."""
-    before, _, per_token = (us * MICROSECOND for us in BLIS_ALPHA)
-    basis, given = (
-        formulas.row_bases(observations, blis_basis),
-        (np.array(BLIS_BETA), before, per_token),
-    )
-    blis = formulas.formula("BLIS, published", formulas.published, basis, *given)
-    return [methods.roofline(), blis, methods.peer("aiconfigurator", released_predictions())]
-
-
-def blis_basis(
-    deployment: Deployment, sums: BatchSums, prompt_tokens: float
-) -> Float[np.ndarray, "batches basis"]:
-    """BLIS's basis functions of closed-loop batches, seconds.
-
-    Its prefill attention needs sum t (S + t / 2) over chunks of t tokens of prompts of S. The
-    second part is taken from the pairs that chunks attend to, which count cached tokens too; whole
-    prompts have none.
-    """
-    blis = BlisSums(
-        sums.prefill_tokens,
-        sums.decode_requests,
-        sums.decode_context - sums.decode_requests,
-        sums.requests,
-        sums.prefill_tokens * prompt_tokens + sums.prefill_pairs,
-    )
-    return blis_features(blis_model(deployment), blis) * MICROSECOND

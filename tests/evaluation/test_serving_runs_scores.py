@@ -1,13 +1,11 @@
 """Scores of serving runs and their ranking."""
 
 from dataclasses import replace
-from io import StringIO
 
 import numpy as np
 import pandas as pd
 import pytest
 from calibrations import small_calibration
-from rich.console import Console
 from run_cases import measured, operator_betas, three_runs
 
 from pinn.coefficients.intervals import calibration_path, write_calibration
@@ -99,11 +97,10 @@ def test_only_runs_that_differ_clearly_can_be_ranked_wrongly():
     assert ranking_inversions(ranked([1.0, 1.1, 2.0], [1.6, 1.1, 1.5])) == [("c", "a")]
 
 
-def test_tables_hold_every_stage(scored):
+def test_tables_hold_every_stage(scored, capsys):
     _, _, scores = scored
-    console = Console(width=200, record=True, file=StringIO())
-    print_scores(scores, console)
-    print_summary(summarize_runs(scores), {"method": [("a", "b")]}, console)
-    text = console.export_text()
+    print_scores(scores)
+    print_summary(summarize_runs(scores), {"method": [("a", "b")]})
+    text = capsys.readouterr().out
     assert text.count("+10.0") == len(scores)
     assert "a is slower than b" in text

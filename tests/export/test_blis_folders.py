@@ -21,6 +21,7 @@ from pinn.interface.exports.blis_features import (
     BASIS,
     BlisSums,
     Projection,
+    Timed,
     blis_features,
     blis_step_us,
 )
@@ -47,10 +48,11 @@ def vector(load: str, decodes: float = 30.0, prompt: int = 512, worst: float = 0
     """Coefficients of which each term shows in a step time; alpha says which they are."""
     beta = np.linspace(0.3, 1.3, len(BASIS))
     projection = Projection(beta, (), np.zeros(1))
-    none = {load: 0.0}
+    none, no_batches = {load: 0.0}, Timed(np.zeros((0, len(BASIS))), np.zeros(0))
     return BlisVector(
-        load, (9e3 + decodes + prompt, 500.0, 0.0), projection, 1e4, Lengths(prompt, 256), decodes,
-        (1.0, 128.0), WorstBatch(worst, 7, 0), 50 * decodes, 20.0, False, 0.0, none, none,
+        load, no_batches, 1e4, Lengths(prompt, 256), decodes, 0.0, 0.0, False, 0.0,
+        (9e3 + decodes + prompt, 500.0, 0.0), projection, (1.0, 128.0), WorstBatch(worst, 7, 0),
+        50 * decodes, 20.0, none, none,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from pinn.coefficients.intervals import read_calibration
 from pinn.common.files import find_checkpoint
 from pinn.common.plots import MARKERS
 from pinn.errors import PinnError
-from pinn.laboratory.report.tables import read_tables
+from pinn.laboratory.report.contents import read_tables
 from pinn.laboratory.report.write import DOCS_PICTURES, render, summary, write_report
 
 EVIDENCE = "4 models <of> which 3 are made up"

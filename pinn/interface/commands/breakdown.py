@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.common.files import find_checkpoint, find_kernels
 from pinn.interface.commands import options
 from pinn.interface.commands.outputs import PICTURES, write_json
@@ -26,6 +27,7 @@ class BreakdownRequest:
         batch: Step to break down, such as '64 decode @ 2000' (64 requests after 2000 tokens each)
             or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
         explain: Show what parts hold, the composed step, and its kernels, too.
+        plot: Also draw it: .png, .svg or .pdf.
         kernels: Folder of fitted kernel surrogates. [default: kernels/all beside the checkpoint,
             else checkpoints/kernels/all]
     """
@@ -34,9 +36,7 @@ class BreakdownRequest:
     gpu: options.Gpu = None
     batch: list[str] | None = None
     explain: bool = False
-    plot: Annotated[
-        Path | None, options.output("--plot", "Also draw it: .png, .svg or .pdf.", *PICTURES)
-    ] = None
+    plot: Annotated[Path | None, options.output(*PICTURES)] = None
     checkpoint: options.Checkpoint = None
     kernels: Path | None = None
 
@@ -57,7 +57,6 @@ def breakdown(
       pinn breakdown --model Llama-3.1-70B --gpu B200 --tensor-parallel-size 4
         --batch '256 decode @ 4000' --plot step.png
     """
-    from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.coefficients.surrogate import Surrogate
     from pinn.interface.commands.breakdown_report import draw, make_report, print_report
     from pinn.training.breakdown import breakdown as breakdown_of

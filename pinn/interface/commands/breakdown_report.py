@@ -13,7 +13,7 @@ import numpy as np
 from pinn.common.files import replace_atomically
 from pinn.common.screen import WIDEST, Column, Grid, page, say
 from pinn.engines.deployment import Deployment
-from pinn.interface.commands import outputs, report_parts
+from pinn.interface.commands import report_parts
 from pinn.kernels.evidence import KernelUse
 from pinn.specs.batch import parse_batch
 from pinn.training.breakdown import DRAFTING, PART_OF_FEATURE, PARTS, Breakdown
@@ -272,14 +272,10 @@ def draw(report: dict[str, Any], path: Path) -> None:
 
     Args:
         report: As ``pinn.interface.commands.breakdown_report.make_report`` gives it.
-        path: Picture to write; its suffix names the format.
-
-    Raises:
-        PinnError: If the suffix is not one of ``PICTURES``.
+        path: Picture to write; its suffix, one of ``outputs.PICTURES``, names the format.
     """
     from matplotlib.figure import Figure
 
-    outputs.check_suffix(path, outputs.PICTURES)
     steps = report["steps"]
     heights = [h for step in steps for h in _heights(step)]
     figure = Figure(figsize=(11, sum(heights) + 1.4), layout="constrained")

@@ -7,8 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pinn.coefficients import coefficients as sets
-from pinn.coefficients import surrogate as networks
+from pinn.coefficients import coefficients, surrogate
 from pinn.coefficients.coefficients import CoefficientSet
 from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.common.files import find_checkpoint
@@ -49,8 +48,8 @@ def make_report(
     rows = zip(
         batches,
         parsed,
-        networks.batch_seconds(found.beta, deployment, parsed).tolist(),
-        networks.batch_floor_seconds(deployment, parsed).tolist(),
+        surrogate.batch_seconds(found.beta, deployment, parsed).tolist(),
+        surrogate.batch_floor_seconds(deployment, parsed).tolist(),
         report_parts.batch_marks(parsed, deployment),
         strict=True,
     )
@@ -65,8 +64,8 @@ def make_report(
         for text, batch, seconds, floor, marks in rows
     ]
     return (
-        sets.set_to_json(found)
-        | sets.deployment_facts(deployment)
+        coefficients.set_to_json(found)
+        | coefficients.deployment_facts(deployment)
         | {
             "asked_as": deployment.model.title,
             "recipe": deployment.recipe.described(),
@@ -102,21 +101,20 @@ def one_set(
     configuration = canonical(given)
     if path is None:
         deployment = make_deployment(configuration)
-        found = network_set(networks.Surrogate.load(find_checkpoint(checkpoint)), deployment)
+        found = network_set(surrogate.Surrogate.load(find_checkpoint(checkpoint)), deployment)
     else:
-        found = sets.read_coefficient_set(path)
+        found = coefficients.read_coefficient_set(path)
         configuration = canonical(found.configuration() | given)
         deployment = make_deployment(configuration)
         found.check_deployment(deployment, str(path))
-    named = {k: configuration[k] for k in sets.NAMED if k in configuration}
+    named = {k: configuration[k] for k in coefficients.NAMED if k in configuration}
     return replace(found, deployment=found.deployment | {"named": named}), deployment
 
 
-def network_set(surrogate: networks.Surrogate, deployment: Deployment) -> CoefficientSet:
+def network_set(network: surrogate.Surrogate, deployment: Deployment) -> CoefficientSet:
     """The coefficients that a network gives."""
-    coefficients = surrogate.coefficients([deployment])
-    facts = sets.deployment_facts(deployment)
-    return CoefficientSet(facts, coefficients, surrogate.taught_alphas())
+    facts = coefficients.deployment_facts(deployment)
+    return CoefficientSet(facts, network.coefficients([deployment]), network.taught_alphas())
 
 
 def one_report(
@@ -133,30 +131,27 @@ def report_of(
 ) -> dict[str, Any]:
     """The report of the coefficients of the network ``checkpoint``, or, with None, of a file."""
     if checkpoint is not None:
-        distance = _distance(networks.Surrogate.load(checkpoint), deployment)
+        distance = _distance(surrogate.Surrogate.load(checkpoint), deployment)
         report = make_report(found, deployment, batches, distance)
         return report_parts.with_trust(report, checkpoint, deployment)
     names = ", ".join(source["path"] for source in found.calibration.get("sources", ()))
     text = f"Calibrated to {names}." if names else "Coefficients from a file, not the network."
     report = make_report(found, deployment, batches, {"sentence": text})
-    return (
-        report
-        if found.covariance is None
-        else report_parts.with_posterior(report, found, deployment)
-    )
+    if found.covariance is None:
+        return report
+    return report_parts.with_posterior(report, found, deployment)
 
 
-def _distance(surrogate: networks.Surrogate, deployment: Deployment) -> dict[str, Any]:
-    space = networks.training_space(surrogate.checkpoint)
+def _distance(network: surrogate.Surrogate, deployment: Deployment) -> dict[str, Any]:
+    space = surrogate.training_space(network.checkpoint)
     located = space.locate([deployment])
-    outside = located.outside_names(0)
     measured = located.nearest[0] >= 0
     held_out = sorted(space.held_out_distances().tolist())
     found = {
         "nearest_measured": space.names[located.nearest[0]] if measured else None,
         "distance": float(located.distance[0]) if measured else None,
         "left_out_models": [held_out[0], held_out[-1]] if held_out else None,
-        "outside_training_range": outside,
+        "outside_training_range": located.outside_names(0),
     }
     return found | {"sentence": _sentence(found)}
 

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from pinn.coefficients import configurations as asked
-from pinn.coefficients import surrogate as networks
+from pinn.coefficients import configurations, surrogate
 from pinn.common import files, screen, tables
 from pinn.engines.deployment import Deployment
 from pinn.interface.commands.report_parts import marks_of_each, memory_columns
@@ -22,10 +21,10 @@ from pinn.units import MICROSECOND
 
 def crossed(configs: Path | None, grid: str | None, given: dict[str, Any]) -> list[dict[str, Any]]:
     """The configurations of file and grid, combined with each other and with the flags."""
-    shared = asked.canonical(given)
-    rows = asked.read_configurations(configs) if configs is not None else [{}]
-    points = asked.parse_grid(grid) if grid is not None else [{}]
-    asked.check_configurations(len(rows) * len(points))
+    shared = configurations.canonical(given)
+    rows = configurations.read_configurations(configs) if configs is not None else [{}]
+    points = configurations.parse_grid(grid) if grid is not None else [{}]
+    configurations.check_configurations(len(rows) * len(points))
     return [{**shared, **row, **point} for row in rows for point in points]
 
 
@@ -34,14 +33,14 @@ def many_table(
 ) -> tuple[pa.Table, list[str]]:
     """The table of many configurations, and why others were left out."""
     screen.doing(f"{len(rows):,} configurations")
-    surrogate = networks.Surrogate.load(files.find_checkpoint(checkpoint))
-    kept, deployments, reasons = asked.make_deployments(rows, skip_invalid)
-    return coefficient_table(surrogate, kept, deployments, batches), reasons
+    network = surrogate.Surrogate.load(files.find_checkpoint(checkpoint))
+    kept, deployments, reasons = configurations.make_deployments(rows, skip_invalid)
+    return coefficient_table(network, kept, deployments, batches), reasons
 
 
 def coefficient_table(
-    surrogate: networks.Surrogate,
-    configurations: Sequence[dict[str, Any]],
+    network: surrogate.Surrogate,
+    given: Sequence[dict[str, Any]],
     deployments: Sequence[Deployment],
     batches: Sequence[str] = (),
 ) -> pa.Table:
@@ -52,16 +51,17 @@ def coefficient_table(
     ``marks: BATCH`` (limits that it exceeds); whether it fits its GPUs (see ``memory_columns``);
     and the nearest measured deployment with its distance.
     """
-    given = {key for configuration in configurations for key in configuration}
     columns: dict[str, Any] = {
-        key: pa.array([c.get(key) for c in configurations]) for key in asked.KEYS if key in given
+        key: pa.array([configuration.get(key) for configuration in given])
+        for key in configurations.KEYS
+        if any(key in configuration for configuration in given)
     }
     distinct, place = _seen_alike(deployments)
-    found = surrogate.coefficients(distinct).take(place)
+    found = network.coefficients(distinct).take(place)
     columns |= coefficient_columns(found)
     columns |= _batch_columns(found.beta, deployments, batches)
-    columns |= memory_columns(configurations, deployments)
-    space = networks.training_space(surrogate.checkpoint)
+    columns |= memory_columns(given, deployments)
+    space = surrogate.training_space(network.checkpoint)
     located = space.locate(distinct)
     nearest, distance = located.nearest[place], located.distance[place]
     names = pa.array(space.names, pa.string())
@@ -92,8 +92,6 @@ def _batch_columns(
     beta: np.ndarray, deployments: Sequence[Deployment], batches: Sequence[str]
 ) -> dict[str, Any]:
     columns: dict[str, Any] = {}
-    if not batches:
-        return columns
     plain = np.array([d.recipe.speculation is None for d in deployments])
     costs = step_costs([d for d, is_plain in zip(deployments, plain, strict=True) if is_plain])
     windows = np.array([d.model.window_tokens or np.inf for d in deployments])[plain]
@@ -104,11 +102,11 @@ def _batch_columns(
             alike = np.flatnonzero(windows == window)
             rows = np.flatnonzero(plain)[alike]
             sums, own = batch_sums.sum_batches([batch], window), costs.take(alike)
-            seconds[rows] = networks.step_seconds(beta[rows], own, sums)
+            seconds[rows] = surrogate.step_seconds(beta[rows], own, sums)
             floors[rows] = step_values.floor_seconds(own, sums)
         for row in np.flatnonzero(~plain).tolist():
-            seconds[row] = networks.batch_seconds(beta[row], deployments[row], [batch])[0]
-            floors[row] = networks.batch_floor_seconds(deployments[row], [batch])[0]
+            seconds[row] = surrogate.batch_seconds(beta[row], deployments[row], [batch])[0]
+            floors[row] = surrogate.batch_floor_seconds(deployments[row], [batch])[0]
         columns[f"step_time_us: {text}"] = seconds / MICROSECOND
         columns[f"floor_us: {text}"] = floors / MICROSECOND
         columns[f"marks: {text}"] = marks_of_each(batch, deployments)

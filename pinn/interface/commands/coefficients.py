@@ -22,22 +22,6 @@ EXAMPLES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions:
-    """What is said of one configuration.
-
-    Attributes:
-        batch: Batch to time, such as '32 decode @ 700' (32 requests after 700 tokens each) or
-            '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
-        recipe: Print what the engine runs and what set it instead.
-        betas: Print the coefficients with their units instead.
-    """
-
-    batch: list[str] | None = None
-    recipe: bool = False
-    betas: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class ManyOptions:
     """Many configurations in place of one.
 
@@ -45,6 +29,7 @@ class ManyOptions:
         configs: CSV, YAML or JSON list of configurations, or a YAML or JSON grid (lists per key).
             Keys are the flags' names; flags given beside it hold where a row has none.
         grid: Grid in place of a file: 'gpu=H100,A100 tensor_parallel_size=1,2'.
+        out: Table to write, one row per configuration: .csv, .json or .parquet.
         skip_invalid: Leave out, and count, configurations that do not fit together.
     """
 
@@ -52,22 +37,19 @@ class ManyOptions:
 
     configs: Path | None = None
     grid: str | None = None
-    out: Annotated[
-        Path | None,
-        output(
-            "--out", "Table to write, one row per configuration: .csv, .json or .parquet.", *TABLES
-        ),
-    ] = None
+    out: Annotated[Path | None, output(*TABLES)] = None
     skip_invalid: bool = False
 
 
 @engine_flags(ServingSpec, deploys=True)
 def coefficients(
     asked: PredictionRequest,
-    shown: ReportOptions,
+    batch: list[str] | None = None,
+    recipe: bool = False,
+    betas: bool = False,
+    *,
     many: ManyOptions,
     json_path: JsonPath = None,
-    *,
     flags: dict[str, Any],
 ) -> None:
     """How long the steps of an engine take, and the coefficients that say so.
@@ -87,6 +69,12 @@ def coefficients(
 
       pinn coefficients --model meta-llama/Llama-3.1-70B --out grid.csv
         --grid 'gpu=H100,B200 tensor_parallel_size=2,4,8 precision=bf16,fp8'
+
+    Options:
+        batch: Batch to time, such as '32 decode @ 700' (32 requests after 700 tokens each) or
+            '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
+        recipe: Print what the engine runs and what set it instead.
+        betas: Print the coefficients with their units instead.
     """
     given = named(asked.model, asked.gpu) | flags
     if many.configs is None and many.grid is None:
@@ -94,10 +82,9 @@ def coefficients(
 
         if many.out is not None or many.skip_invalid:
             raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
-        report = one_report(given, shown.batch or EXAMPLES, asked.checkpoint, asked.coefficients)
-        if json_path is not None:
-            write_json(report, json_path)
-        print_report(report, recipe=shown.recipe, betas=shown.betas)
+        report = one_report(given, batch or EXAMPLES, asked.checkpoint, asked.coefficients)
+        write_json(report, json_path)
+        print_report(report, recipe=recipe, betas=betas)
     elif asked.coefficients is not None:
         raise PinnError("--coefficients belong to one configuration: leave --configs, --grid out")
     elif many.out is None:
@@ -108,7 +95,7 @@ def coefficients(
         from pinn.interface.commands.coefficient_table import crossed, many_table, write_table
 
         rows = crossed(many.configs, many.grid, given)
-        table, reasons = many_table(rows, shown.batch or [], asked.checkpoint, many.skip_invalid)
+        table, reasons = many_table(rows, batch or [], asked.checkpoint, many.skip_invalid)
         write_table(table, many.out)
         for reason in sorted(set(reasons)):
             typer.echo(f"{reasons.count(reason):8} left out: {reason}")

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any, ClassVar
 
 import typer
@@ -193,15 +192,6 @@ def _continued(paragraph: str) -> str:
 _ERROR_CHARACTERS = 3000
 
 
-def alone(module: ModuleType) -> typer.Typer:
-    """The commands of a module: its ``app``, or the one function that has its name."""
-    if hasattr(module, "app"):
-        return module.app
-    application = typer.Typer()
-    application.command()(getattr(module, module.__name__.rpartition(".")[2]))
-    return application
-
-
 @dataclass(frozen=True)
 class Subcommand:
     """Where a subcommand is found.
@@ -223,7 +213,11 @@ class Subcommand:
 
     def load(self) -> Any:
         """Import the module and build its command."""
-        application = alone(importlib.import_module(self.module))
+        module = importlib.import_module(self.module)
+        application = getattr(module, "app", None)
+        if application is None:
+            application = typer.Typer()
+            application.command()(getattr(module, self.name))
         application._add_completion = False  # the whole command has it once
         application.rich_markup_mode = None
         application.info.cls = PlainHelpGroup

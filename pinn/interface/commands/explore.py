@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pinn.coefficients.configurations import canonical
 from pinn.common.files import file_sha256, find_checkpoint, write_whole
 from pinn.errors import PinnError
 from pinn.interface.commands import options, requests
@@ -13,7 +14,7 @@ from pinn.specs.serving import ServingSpec
 
 @options.engine_flags(ServingSpec, several=("tensor_parallel_size",), deploys=True)
 def explore(
-    out: Annotated[Path, options.output("--out", "Page to write.", ".html")],
+    out: Annotated[Path, options.output(".html")],
     asked: requests.ExploreRequest,
     flags: dict[str, Any],
 ) -> None:
@@ -27,6 +28,9 @@ def explore(
     Example:
       pinn explore --model Qwen/Qwen3-30B-A3B --gpu H100,H200,B200
         --out explore.html
+
+    Options:
+        out: Page to write.
     """
     if asked.model is None or asked.gpus is None:
         raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
@@ -38,7 +42,6 @@ def write_explore_page(
     out: Path, model: str, gpus: list[str], checkpoint: Path | None, flags: dict[str, Any]
 ) -> int:
     """Write the page; how many servers it holds. Arguments are the command's options."""
-    from pinn.coefficients.configurations import canonical
     from pinn.planning.explore.page import FORMATS, SIZES, find_servers, render
 
     used = find_checkpoint(checkpoint)

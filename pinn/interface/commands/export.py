@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinn.coefficients.configurations import canonical, make_deployments, typed_configurations
 from pinn.common.files import find_checkpoint
+from pinn.common.screen import counted
 from pinn.errors import PinnError
 from pinn.interface.commands.options import asked, output
 from pinn.interface.commands.requests import BlisRequest, OnnxRequest, SpecsRequest, TableRequest
@@ -43,9 +45,7 @@ def _root() -> None:
 
 @app.command()
 @asked
-def onnx(
-    out: Annotated[Path, typer.Option(help="Folder for the two graphs.")], how: OnnxRequest
-) -> None:
+def onnx(out: Path, how: OnnxRequest) -> None:
     """The network and the step time as ONNX graphs.
 
     coefficients.onnx maps embedded deployments to alpha and beta, step_time.onnx maps summed batch
@@ -53,8 +53,10 @@ def onnx(
 
     Example:
       pinn export onnx --out export/onnx --inputs inputs.json
+
+    Options:
+        out: Folder for the two graphs.
     """
-    from pinn.coefficients.configurations import typed_configurations
     from pinn.coefficients.trained_network import load_checkpoint
     from pinn.interface.exports.configured import checkpoint_provenance
     from pinn.interface.exports.onnx_graphs import export_onnx, write_inputs
@@ -78,10 +80,7 @@ def onnx(
 @app.command()
 @asked
 def table(
-    out: Annotated[
-        Path,
-        output("--out", "File to write: .json, .csv or .parquet.", ".json", ".csv", ".parquet"),
-    ],
+    out: Annotated[Path, output(".json", ".csv", ".parquet")],
     configs: Configs = None,
     *,
     how: TableRequest,
@@ -92,6 +91,9 @@ def table(
       pinn export table --configs 'model=Llama-3.1-8B gpu=H100,H200' --out table.json
 
       pinn export table --coefficients run1.json --out coefficients.json
+
+    Options:
+        out: File to write: .json, .csv or .parquet.
     """
     table_of(_asked_rows(configs, how.coefficients), out, how)
 
@@ -114,7 +116,7 @@ def table_of(rows: list[dict[str, Any]], out: Path, how: TableRequest) -> None:
 @app.command()
 @asked
 def blis(
-    out: Annotated[Path, typer.Option(help="Folder for the folders.")],
+    out: Path,
     configs: Configs = None,
     *,
     how: BlisRequest,
@@ -128,6 +130,9 @@ def blis(
 
     Example:
       pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out blis
+
+    Options:
+        out: Folder for the folders.
     """
     blis_of(_asked_rows(configs, how.coefficients), out, how)
 
@@ -143,15 +148,15 @@ def blis_of(rows: list[dict[str, Any]], out: Path, how: BlisRequest) -> None:
 
 @app.command()
 @asked
-def specs(
-    out: Annotated[Path, output("--out", "JSON file to write.", ".json")], how: SpecsRequest
-) -> None:
+def specs(out: Annotated[Path, output(".json")], how: SpecsRequest) -> None:
     """Models and GPUs as JSON, of which the Go package makes coefficients with a checkpoint.
 
     Example:
       pinn export specs --model ./config.json --gpu H100 --out specs.json
+
+    Options:
+        out: JSON file to write.
     """
-    from pinn.common.screen import counted
     from pinn.interface.exports.specs import specs_document, write_specs
 
     found = [load_model(name) for name in counted(how.models or list_models(), "model")]
@@ -170,7 +175,6 @@ def specs(
 
 
 def _configured(rows: list[dict[str, Any]], how: TableRequest | BlisRequest) -> Configured:
-    from pinn.coefficients.configurations import make_deployments
     from pinn.interface.exports.configured import from_checkpoint, with_coefficient_files
 
     kept, deployments, reasons = make_deployments(rows, how.skip_invalid)
@@ -181,15 +185,12 @@ def _configured(rows: list[dict[str, Any]], how: TableRequest | BlisRequest) -> 
 
 
 def _asked_rows(configs: str | None, coefficients: list[Path] | None) -> list[dict[str, Any]]:
-    from pinn.coefficients.configurations import typed_configurations
-
     return rows_of_files(coefficients) if configs is None else typed_configurations(configs)
 
 
 def rows_of_files(paths: list[Path] | None) -> list[dict[str, Any]]:
     """The configurations that coefficient files belong to."""
     from pinn.coefficients.coefficients import read_coefficient_set
-    from pinn.coefficients.configurations import canonical
 
     if not paths:
         raise PinnError("nothing to export: give --configs, or files with --coefficients")

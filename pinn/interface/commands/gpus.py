@@ -1,6 +1,7 @@
 """``pinn gpus``."""
 
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -11,9 +12,10 @@ from pinn.specs.gpu import GpuSpec, list_gpus, load_gpu
 from pinn.units import GIB, GIGA, TERA
 
 
+@options.asked
 def gpus(
-    contains: str = typer.Argument("", help="Show only names with this text, in any case."),
-    sources: bool = typer.Option(False, "--sources", help="Say where the figures come from."),
+    contains: Annotated[str, typer.Argument()] = "",
+    sources: bool = False,
     json_path: options.JsonPath = None,
 ) -> None:
     """List the GPUs known by name with their datasheets; TFLOP/s are dense.
@@ -24,6 +26,10 @@ def gpus(
     A GPU of your own needs a JSON file like those in data/gpus and no code: --gpu my_gpu.json.
 
     Example: pinn gpus h100
+
+    Options:
+        contains: Show only names with this text, in any case.
+        sources: Say where the figures come from.
     """
     known = [load_gpu(name) for name in list_gpus() if contains.lower() in name.lower()]
     if not known:

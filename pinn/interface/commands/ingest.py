@@ -81,15 +81,19 @@ def _target(asked: IngestRequest, flags: dict[str, Any]) -> Target | None:
 @app.command()
 @engine_flags(ServingSpec)
 def vllm(
-    traces: Annotated[Path, typer.Argument(help="traces.json: one OTLP-JSON export a line.")],
+    traces: Annotated[Path, typer.Argument()],
     asked: IngestRequest,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that parse.")] = 1,
+    workers: Annotated[int, typer.Option(min=1)] = 1,
     *,
     flags: dict[str, Any],
 ) -> None:
     """Read the traces of an instrumented vLLM.
 
     Example: pinn ingest vllm traces.json -o run1 --model Llama-3.1-8B --gpu H100
+
+    Options:
+        traces: traces.json: one OTLP-JSON export a line.
+        workers: Processes that parse.
     """
     target = _target(asked, flags)
     tables = ingestion.ingest_vllm(traces, asked.out, target, workers)
@@ -104,13 +108,7 @@ def vllm(
 @app.command()
 @engine_flags(ServingSpec)
 def steps(
-    file: Annotated[
-        Path,
-        typer.Argument(help="Step summaries as Parquet, or whole steps: a folder or a CSV file."),
-    ],
-    asked: IngestRequest,
-    *,
-    flags: dict[str, Any],
+    file: Annotated[Path, typer.Argument()], asked: IngestRequest, *, flags: dict[str, Any]
 ) -> None:
     """Read step summaries that are already in a table, or whole steps with their own times.
 
@@ -121,6 +119,9 @@ def steps(
       pinn ingest steps steps.parquet -o run1 --model Llama-3.1-8B --gpu H100
 
       pinn ingest steps steps/ -o run1
+
+    Options:
+        file: Step summaries as Parquet, or whole steps: a folder or a CSV file.
     """
     if file.is_dir() or file.suffix == ".csv":
         found = measured_steps.read_measured_steps(file)
@@ -138,13 +139,7 @@ def steps(
 @app.command()
 @engine_flags(ServingSpec, benchmark_run.GivenLoad)
 def benchmarks(
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="Files or folders; metrics pages in pairs, the earlier first."),
-    ],
-    asked: IngestRequest,
-    *,
-    flags: dict[str, Any],
+    files: Annotated[list[Path], typer.Argument()], asked: IngestRequest, *, flags: dict[str, Any]
 ) -> None:
     """Read result files of serving benchmarks, metrics pages and logs, of any known tool.
 
@@ -153,6 +148,9 @@ def benchmarks(
     and its request spans. The content tells which tool wrote a file.
 
     Example: pinn ingest benchmarks *.json -o run1 --model Llama-3.1-8B --gpu H100
+
+    Options:
+        files: Files or folders; metrics pages in pairs, the earlier first.
     """
     server, given = benchmark_run.split_flags(flags)
     runs, report = read.read_benchmarks(files, given)

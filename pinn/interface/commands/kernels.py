@@ -1,20 +1,16 @@
 """``pinn kernels``: how well the kernel surrogates predict what they were not fitted on."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import Grid
 from pinn.errors import PinnError
-from pinn.interface.commands.options import output
-
-if TYPE_CHECKING:
-    import pandas as pd
+from pinn.interface.commands.options import asked, output
+from pinn.interface.commands.outputs import write_csv
 
 app = typer.Typer(
     add_completion=False,
@@ -24,17 +20,20 @@ app = typer.Typer(
 
 
 @app.command()
-def score(out: Annotated[Path, output("--out", "CSV file to write.", ".csv")]) -> None:
+@asked
+def score(out: Annotated[Path, output(".csv")]) -> None:
     """Fit surrogates without some measured kernels and predict those; 10 to 15 minutes on a core.
 
     Left out are a fifth of the kernel shapes, then one GPU after the other. Errors are fractions,
     by operator, GPU and number format.
 
     Example: pinn kernels score --out checkpoints/kernels/held_out.csv
+
+    Options:
+        out: CSV file to write.
     """
     import torch
 
-    from pinn.common.tables import write_frame
     from pinn.kernels.heldout import held_out_table
     from pinn.kernels.tables.tables import read_kernel_tables
 
@@ -42,22 +41,21 @@ def score(out: Annotated[Path, output("--out", "CSV file to write.", ".csv")]) -
     table = held_out_table(
         read_kernel_tables(), progress=lambda text: print(text, file=sys.stderr, flush=True)
     )
-    write_frame(table, out, float_format="%.4f")
+    write_csv(table, out, float_format="%.4f")
     typer.echo(f"{len(table)} errors written to {out}")
 
 
 @app.command()
-def errors(
-    path: Annotated[
-        Path | None,
-        typer.Argument(help="Table of 'pinn kernels score'. [default: that of the checkpoint]"),
-    ] = None,
-) -> None:
+@asked
+def errors(path: Annotated[Path | None, typer.Argument()] = None) -> None:
     """Median / mean absolute percentage error of each operator on kernels left out.
 
     A Markdown table; the file has every GPU and number format.
 
     Example: pinn kernels errors
+
+    Options:
+        path: Table of 'pinn kernels score'. [default: that of the checkpoint]
     """
     from pinn.common.tables import read_frame
     from pinn.kernels.heldout import TABLE_COLUMNS
@@ -66,7 +64,16 @@ def errors(
     table = read_frame(path, f"run 'pinn kernels score --out {path}'")
     if tuple(table.columns) != TABLE_COLUMNS:
         raise PinnError(f"{path} is no table of kernel errors: needs {', '.join(TABLE_COLUMNS)}")
-    typer.echo(_markdown(table))
+    operators = list(dict.fromkeys(table["operator"]))
+    grid = Grid.of("left out", *operators)
+    for left_out, rows in table[table["precision"] == "all"].groupby("left_out", sort=False):
+        cells = {
+            row["operator"]: f"{100 * row['median']:.1f} / {100 * row['mean']:.1f}"
+            for row in rows.to_dict("records")
+            if row["rows"]
+        }
+        grid.add(str(left_out), *(cells.get(name, "-") for name in operators))
+    typer.echo(grid.markdown())
 
 
 @app.command()
@@ -81,16 +88,3 @@ def mixers() -> None:
     from pinn.kernels.heldout import error_grid, mixer_errors
 
     typer.echo(error_grid(mixer_errors()).markdown())
-
-
-def _markdown(table: pd.DataFrame) -> str:
-    operators = list(dict.fromkeys(table["operator"]))
-    grid = Grid.of("left out", *operators)
-    for left_out, rows in table[table["precision"] == "all"].groupby("left_out", sort=False):
-        cells = {
-            row["operator"]: f"{100 * row['median']:.1f} / {100 * row['mean']:.1f}"
-            for row in rows.to_dict("records")
-            if row["rows"]
-        }
-        grid.add(str(left_out), *(cells.get(name, "-") for name in operators))
-    return grid.markdown()

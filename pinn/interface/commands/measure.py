@@ -24,9 +24,11 @@ class MeasureRequest:
 
     Attributes:
         model: Folder with a config.json, or a name that vLLM knows.
+        out: Folder for the table of steps.
         minutes: Of measuring, once the engine has started.
         load: Closed loop that is asked for, as CLIENTSxPROMPTxOUTPUT; may be given again. [default:
             1, 16, 64 and 256 clients of 1000x200]
+        script: Write the program for another machine, and run nothing.
         python: Interpreter that has the engine.
         serve: Also load a server on this machine, before the steps.
         port: Of that server; 0 for a free one.
@@ -34,16 +36,11 @@ class MeasureRequest:
     """
 
     model: str
-    out: Annotated[Path, output("--out", "Folder for the table of steps.", short="-o")] = Path(
-        "steps"
-    )
+    out: Annotated[Path, output(names=("--out", "-o"))] = Path("steps")
     gpu: Gpu = None
     minutes: Annotated[float, typer.Option(min=0.1)] = 10.0
     load: list[str] | None = None
-    script: Annotated[
-        Path | None,
-        output("--script", "Write the program for another machine, and run nothing.", ".py"),
-    ] = None
+    script: Annotated[Path | None, output(".py")] = None
     python: Annotated[str, typer.Option(show_default="that of pinn")] = sys.executable
     serve: bool = False
     port: Annotated[int, typer.Option(min=0, max=65535)] = 0
@@ -54,10 +51,7 @@ class MeasureRequest:
 @engine_flags(serving.ServingSpec)
 def measure(
     asked: MeasureRequest,
-    more: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FLAGS", help="After --: flags of vLLM that pinn does not know."),
-    ] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="FLAGS")] = None,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -75,6 +69,9 @@ def measure(
         --load 32x4000x300 --script measure.py
 
       pinn calibrate --steps steps -o server.json
+
+    Options:
+        more: After --: flags of vLLM that pinn does not know.
     """
     from pinn.server.measuring import measuring_script
 

@@ -1,5 +1,7 @@
 """``pinn models``."""
 
+from typing import Annotated
+
 import typer
 
 from pinn.common.screen import say
@@ -8,9 +10,10 @@ from pinn.interface.commands import options, outputs
 from pinn.specs import catalog, model
 
 
+@options.asked
 def models(
-    contains: str = typer.Argument("", help="Show only names with this text, in any case."),
-    mixers: bool = typer.Option(False, "--mixers", help="Show the kinds of layers, too."),
+    contains: Annotated[str, typer.Argument()] = "",
+    mixers: bool = False,
     json_path: options.JsonPath = None,
 ) -> None:
     """List the models known by name, one a line.
@@ -19,6 +22,10 @@ def models(
     from the hub where there is a network.
 
     Example: pinn models qwen3
+
+    Options:
+        contains: Show only names with this text, in any case.
+        mixers: Show the kinds of layers, too.
     """
     names = [name for name in catalog.list_models() if contains.lower() in name.lower()]
     if not names:

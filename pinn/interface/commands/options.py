@@ -46,45 +46,41 @@ def named(model: str | None, gpu: str | None) -> dict[str, str]:
     return {name: value for name, value in pairs.items() if value is not None}
 
 
-def output(option: str, help: str, *suffixes: str, short: str = "") -> Any:
+def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> Any:
     """An option that names a file to write, with the suffixes of the formats that it may have.
 
     With one suffix the name may have none; with none it names a folder.
     """
 
-    def check(path: Path | None) -> Path | None:
+    def check(path: Path | None, parameter: typer.CallbackParam) -> Path | None:
         if path is not None and (len(suffixes) > 1 or (suffixes and path.suffix)):
-            check_suffix(path, suffixes, option)
+            check_suffix(path, suffixes, max(parameter.opts, key=len))
         return path
 
-    names = (option, short) if short else (option,)
     return typer.Option(*names, help=help, callback=check)
 
 
-JsonPath = Annotated[
-    Path | None,
-    output("--json", "Also write it as JSON; - prints JSON in place of all else.", ".json"),
-]
+_JSON_HELP = "Also write it as JSON; - prints JSON in place of all else."
+JsonPath = Annotated[Path | None, output(".json", names=("--json",), help=_JSON_HELP)]
 Details = Annotated[
     bool, typer.Option("--details", help="Print all of it, in place of what fits one screen.")
 ]
-PredictionsPath = Annotated[
-    Path | None, output("--out", "Also write every row's prediction, as CSV.", ".csv")
-]
 
 
-# Requests: dataclasses whose fields are a command's options and a Python function's arguments.
+# Arguments of a command that its docstring explains; some are requests: dataclasses whose fields
+# are options, and a Python function's arguments.
 
 _NAMED = inspect.Parameter.KEYWORD_ONLY
-#: A field's name and text in the Attributes of a docstring.
-_ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
+#: A name and its text in the Options or Attributes of a docstring.
+_EXPLAINED = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 
 def asked(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the fields of its arguments that are requests as options of its own.
+    """Give a command its arguments, and the fields of those that are requests, as options.
 
-    The docstring's Attributes are their help, ``PANEL`` is their heading; a field may be
-    ``Annotated`` with what else Typer needs of an option. The command gets the request.
+    The docstring's Options, at its end, and the requests' Attributes are their help, ``PANEL`` is
+    the heading of a request's; each may be ``Annotated`` with what else Typer needs of an option.
+    The command gets the request.
     """
     signature = inspect.signature(command, eval_str=True)
     requests: dict[str, Any] = {
@@ -101,19 +97,28 @@ def asked(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(**made, **arguments)
 
+    run.__doc__, helps = _explained(command, "Options")
     options: list[inspect.Parameter] = []
     for name, own in signature.parameters.items():
-        named = own.replace(kind=_NAMED)
-        options += request_parameters(requests[name]) if name in requests else [named]
+        if name in requests:
+            options += request_parameters(requests[name])
+        else:
+            hint = _described(name, own.annotation, helps) if name in helps else own.annotation
+            options.append(own.replace(kind=_NAMED, annotation=hint))
     run.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
     return run
+
+
+def _explained(what: Any, section: str) -> tuple[str, dict[str, str]]:
+    """A docstring without its last section, and what that says of each name."""
+    text, _, listed = inspect.cleandoc(what.__doc__ or "").partition(f"{section}:\n")
+    return text.rstrip(), {n: " ".join(said.split()) for n, said in _EXPLAINED.findall(listed)}
 
 
 def request_parameters(request: type) -> list[inspect.Parameter]:
     """The fields of a request, as parameters that are named."""
     hints = get_type_hints(request, include_extras=True)
-    _, _, listed = inspect.cleandoc(request.__doc__ or "").partition("Attributes:\n")
-    helps = {name: " ".join(text.split()) for name, text in _ATTRIBUTE.findall(listed)}
+    _, helps = _explained(request, "Attributes")
     panel = getattr(request, "PANEL", None)
     return [
         inspect.Parameter(
@@ -126,8 +131,8 @@ def request_parameters(request: type) -> list[inspect.Parameter]:
     ]
 
 
-def _described(name: str, hint: Any, helps: Mapping[str, str], panel: str | None) -> Any:
-    """A field's type with its option: the one that it is annotated with, or one of its name."""
+def _described(name: str, hint: Any, helps: Mapping[str, str], panel: str | None = None) -> Any:
+    """An argument's type with its option: the one it is annotated with, or one of its name."""
     if get_origin(hint) is Annotated:
         hint, option = get_args(hint)
         option = copy(option)

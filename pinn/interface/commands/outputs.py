@@ -126,6 +126,14 @@ def only_json() -> Iterator[None]:
         _STANDARD_OUTPUT.reset(before)
 
 
+def write_csv(table: pd.DataFrame, path: Path | None, **written: Any) -> None:
+    """Write a table as CSV where ``--out`` says; None writes nothing."""
+    from pinn.common.tables import write_frame
+
+    if path is not None:
+        write_frame(table, path, **written)
+
+
 def records(table: pd.DataFrame) -> Any:
     """The rows of a table for JSON: what is missing is null."""
     return json.loads(table.to_json(orient="records"))

@@ -1,37 +1,19 @@
 """``pinn plan``."""
 
-from __future__ import annotations
-
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-import typer
-
-from pinn.common.files import find_checkpoint
+from pinn.common.workers import Workers, stopping_at_once
 from pinn.errors import PinnError
 from pinn.interface.commands.options import engine_flags, output
 from pinn.interface.commands.requests import PlanRequest
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.workloads.load import Load, LoadFlags, asked_load
-from pinn.simulator.workloads.workload import mean_rate_per_s
-from pinn.specs.catalog import load_model
-from pinn.specs.flags import flags_apart
+from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.gpu import load_gpu
-from pinn.specs.serving import VLLM, ServingSpec
-
-if TYPE_CHECKING:
-    from pinn.common.workers import Workers
-    from pinn.planning.candidates import Brief, Wanted
-    from pinn.planning.make import Progress
-    from pinn.planning.plan import Plan
-
-#: How long a load in flags lasts where nothing says it.
-_DURATION_S = 600.0
-#: Draws of the load whose highest rates are compared, by default.
-_DRAWS = 5
+from pinn.specs.serving import ServingSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +37,8 @@ class WorkersRequest:
 def plan(
     asked: PlanRequest,
     where: WorkersRequest,
-    price: Annotated[
-        str | None,
-        typer.Option(help="Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]"),
-    ] = None,
-    out: Annotated[
-        Path | None, output("--out", "Folder for plan.json, plan.csv, plan.html, PNGs.")
-    ] = None,
+    price: str | None = None,
+    out: Annotated[Path | None, output()] = None,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -102,18 +79,21 @@ def plan(
 
       pinn plan --model Qwen/Qwen3-30B-A3B --workload trace.csv --gpu H100
         --slo 'p99 ttft<=2s' --quantization bf16,fp8
-    """
-    from pinn.common.workers import Workers, stopping_at_once
-    from pinn.interface.commands.plan_report import print_plan
 
+    Options:
+        price: Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]
+        out: Folder for plan.json, plan.csv, plan.html, PNGs.
+    """
+    from pinn.interface.commands.plan_report import planned, print_plan, write_files
+
+    count = where.workers or os.cpu_count() or 1
     with stopping_at_once("nothing is kept: a plan is written when it is done"):
+        workers = Workers(where.backend, count, where.address, torch=False)
         made = planned(
             asked,
             flags,
-            {} if price is None else _prices(price),
-            Workers(
-                where.backend, where.workers or os.cpu_count() or 1, where.address, torch=False
-            ),
+            _prices(price or ""),
+            workers,
             lambda line: print(line, file=sys.stderr, flush=True),
         )
         if out is not None:
@@ -121,92 +101,7 @@ def plan(
     print_plan(made, out)
 
 
-def planned(
-    asked: PlanRequest,
-    flags: dict[str, Any],
-    prices: dict[str, float],
-    workers: Workers,
-    progress: Progress = lambda _: None,
-) -> Plan:
-    """The plan.
-
-    Args:
-        asked: The load, its limits and what may be rented.
-        flags: Of engine and load.
-        prices: Per GPU and hour, by its name; GPUs are counted where there are none.
-        workers: Who simulates.
-        progress: Told what is done.
-    """
-    from pinn.coefficients.configurations import read_configurations
-    from pinn.interface.commands.plan_report import ask_of
-    from pinn.planning.candidates import find_candidates, grid_configurations
-    from pinn.planning.make import make_plan
-
-    used = find_checkpoint(asked.checkpoint)
-    load, flags = asked_load(asked.workload, flags, asked.seed, closed=False)
-    brief = _brief(asked, load, prices, used)
-    wanted = _wanted(asked, flags)
-    files, listed = asked.coefficients or [], asked.configs is not None
-    if asked.configs is None:
-        if not wanted.gpus or ("model" not in wanted.shared and not files):
-            raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
-        rows = grid_configurations(wanted, asked.candidates)
-    else:
-        rows = [{**wanted.shared, **row} for row in read_configurations(asked.configs)]
-        if "engine" in flags:
-            rows = [{**row, "engine": engine} for engine in wanted.engines for row in rows]
-    if asked.disaggregate and listed:
-        raise PinnError("--configs names all candidates: leave it or --disaggregate out")
-    # Predicting takes as long as the processes take to start.
-    with workers.kept("pinn.planning.make", "pinn.simulator.simulate") as kept:
-        found, misfits = find_candidates(rows, wanted, brief.workload, used, files, listed=listed)
-        if asked.disaggregate:
-            from pinn.planning.pools import find_pools
-
-            apart, more = find_pools(wanted, brief.workload, used, asked.candidates)
-            found, misfits = [*found, *apart], [*misfits, *more]
-        return make_plan(
-            ask_of(wanted, found, misfits, brief),
-            brief,
-            found,
-            misfits,
-            top=asked.top,
-            each_alone=listed,
-            workers=kept,
-            progress=progress,
-        )
-
-
-def write_files(made: Plan, out: Path) -> None:
-    """Write plan.json, plan.csv, plan.html and its pictures into a folder."""
-    from pinn.interface.commands.plan_report import write_csv
-    from pinn.planning.page import write_page
-    from pinn.planning.plan import write_plan
-
-    write_plan(made, out / "plan.json")
-    write_csv(made, out / "plan.csv")
-    write_page(made, out)
-
-
-def _brief(asked: PlanRequest, load: Load, prices: dict[str, float], checkpoint: Path) -> Brief:
-    from pinn.planning.candidates import Brief
-    from pinn.planning.plan import parse_limits
-
-    limits, rate = parse_limits(asked.slo), asked.rate
-    if rate is not None and not 0 < rate < float("inf"):
-        raise PinnError(f"--rate must be positive and finite, got {rate:g} requests/s")
-    if load.path is None and not {"num_prompts", "duration"} & set(load.flags.given):
-        load = replace(load, flags=replace(load.flags, duration=_DURATION_S))
-    # Flags have no rate of their own; what a server holds does not hang on the one to begin with.
-    drawn_at = 1.0 if rate is None and load.path is None else rate
-    seeds = [load.seed, *((load.seed or 0) + 1000 + i for i in range(1, _DRAWS))]
-    draws = [load.draw(drawn_at, each) for each in seeds]
-    mean_rate_per_s(draws[0])
-    return Brief(draws, rate, limits, checkpoint, prices, asked.max_gpus, load)
-
-
 def _prices(text: str) -> dict[str, float]:
-
     found: dict[str, float] = {}
     for part in text.replace(",", " ").split():
         name, equals, value = part.partition("=")
@@ -220,26 +115,3 @@ def _prices(text: str) -> dict[str, float]:
         if found.setdefault(gpu, number) != number:
             raise PinnError(f"--price: {gpu} costs {found[gpu]:g} and {number:g}: give one price")
     return found
-
-
-def _wanted(asked: PlanRequest, flags: dict[str, Any]) -> Wanted:
-    from pinn.coefficients.coefficients import read_coefficient_set
-    from pinn.coefficients.configurations import canonical
-    from pinn.planning.candidates import Wanted
-
-    of_engine, serving = flags_apart(EngineSpec, flags)
-    formats = [part.strip() for part in str(serving.pop("precision", "")).split(",") if part]
-    engines = serving.pop("engine", [])
-    engines = [engines] if isinstance(engines, str) else engines
-    shared = canonical(({} if asked.model is None else {"model": asked.model}) | serving)
-    gpus = [part.strip() for part in (asked.gpu or "").split(",") if part.strip()]
-    for name in gpus:
-        load_gpu(name)
-    if asked.model is not None:
-        load_model(asked.model)
-    if not gpus:
-        files = asked.coefficients or []
-        gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in files]
-    return Wanted(
-        shared, gpus, formats or [None], EngineSpec(**of_engine), asked.max_gpus, engines or [VLLM]
-    )

@@ -2,17 +2,124 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from pinn.coefficients.coefficients import read_coefficient_set
+from pinn.coefficients.configurations import canonical, read_configurations
+from pinn.common.files import find_checkpoint
 from pinn.common.screen import Column, Grid, as_typed, page, say
 from pinn.common.tables import write_rows
+from pinn.common.workers import Workers
 from pinn.errors import PinnError
 from pinn.interface.commands.report_parts import notices
+from pinn.interface.commands.requests import PlanRequest
+from pinn.planning import candidates
 from pinn.planning import plan as plans
-from pinn.planning.candidates import NETWORK, Brief, Candidate, Wanted, nearest_fit
+from pinn.planning.candidates import NETWORK, Brief, Candidate, Wanted
+from pinn.planning.make import Progress, make_plan
+from pinn.planning.pools import find_pools
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.workloads.load import Load, asked_load
+from pinn.simulator.workloads.workload import mean_rate_per_s
+from pinn.specs.catalog import load_model
+from pinn.specs.flags import flags_apart
+from pinn.specs.gpu import load_gpu
+from pinn.specs.serving import VLLM
 from pinn.units import MILLISECOND
 
-# What ``pinn plan`` was asked, once there are candidates for it.
+# What ``pinn plan`` was asked, and the candidates for it.
+
+#: How long a load in flags lasts where nothing says it.
+_DURATION_S = 600.0
+#: Draws of the load whose highest rates are compared, by default.
+_DRAWS = 5
+
+
+def planned(
+    asked: PlanRequest,
+    flags: dict[str, Any],
+    prices: dict[str, float],
+    workers: Workers,
+    progress: Progress = lambda _: None,
+) -> plans.Plan:
+    """The plan.
+
+    Args:
+        asked: The load, its limits and what may be rented.
+        flags: Of engine and load.
+        prices: Per GPU and hour, by its name; GPUs are counted where there are none.
+        workers: Who simulates.
+        progress: Told what is done.
+    """
+    used = find_checkpoint(asked.checkpoint)
+    load, flags = asked_load(asked.workload, flags, asked.seed, closed=False)
+    brief = _brief(asked, load, prices, used)
+    wanted = _wanted(asked, flags)
+    files, listed = asked.coefficients or [], asked.configs is not None
+    if asked.configs is None:
+        if not wanted.gpus or ("model" not in wanted.shared and not files):
+            raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
+        rows = candidates.grid_configurations(wanted, asked.candidates)
+    else:
+        rows = [{**wanted.shared, **row} for row in read_configurations(asked.configs)]
+        if "engine" in flags:
+            rows = [{**row, "engine": engine} for engine in wanted.engines for row in rows]
+    if asked.disaggregate and listed:
+        raise PinnError("--configs names all candidates: leave it or --disaggregate out")
+    # Predicting takes as long as the processes take to start.
+    with workers.kept("pinn.planning.make", "pinn.simulator.simulate") as kept:
+        found, misfits = candidates.find_candidates(
+            rows, wanted, brief.workload, used, files, listed=listed
+        )
+        if asked.disaggregate:
+            apart, more = find_pools(wanted, brief.workload, used, asked.candidates)
+            found, misfits = [*found, *apart], [*misfits, *more]
+        ask, how = ask_of(wanted, found, misfits, brief), {"top": asked.top, "each_alone": listed}
+        return make_plan(ask, brief, found, misfits, **how, workers=kept, progress=progress)
+
+
+def write_files(made: plans.Plan, out: Path) -> None:
+    """Write plan.json, plan.csv, plan.html and its pictures into a folder."""
+    from pinn.planning.page import write_page
+
+    plans.write_plan(made, out / "plan.json")
+    write_csv(made, out / "plan.csv")
+    write_page(made, out)
+
+
+def _brief(asked: PlanRequest, load: Load, prices: dict[str, float], checkpoint: Path) -> Brief:
+    limits, rate = plans.parse_limits(asked.slo), asked.rate
+    if rate is not None and not 0 < rate < float("inf"):
+        raise PinnError(f"--rate must be positive and finite, got {rate:g} requests/s")
+    if load.path is None and not {"num_prompts", "duration"} & set(load.flags.given):
+        load = replace(load, flags=replace(load.flags, duration=_DURATION_S))
+    # Flags have no rate of their own; what a server holds does not hang on the one to begin with.
+    drawn_at = 1.0 if rate is None and load.path is None else rate
+    seeds = [load.seed, *((load.seed or 0) + 1000 + i for i in range(1, _DRAWS))]
+    draws = [load.draw(drawn_at, each) for each in seeds]
+    mean_rate_per_s(draws[0])
+    return Brief(draws, rate, limits, checkpoint, prices, asked.max_gpus, load)
+
+
+def _wanted(asked: PlanRequest, flags: dict[str, Any]) -> Wanted:
+    of_engine, serving = flags_apart(EngineSpec, flags)
+    formats = [part.strip() for part in str(serving.pop("precision", "")).split(",") if part]
+    engines = serving.pop("engine", [])
+    engines = [engines] if isinstance(engines, str) else engines
+    shared = canonical(({} if asked.model is None else {"model": asked.model}) | serving)
+    gpus = [part.strip() for part in (asked.gpu or "").split(",") if part.strip()]
+    for name in gpus:
+        load_gpu(name)
+    if asked.model is not None:
+        load_model(asked.model)
+    if not gpus:
+        files = asked.coefficients or []
+        gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in files]
+    return Wanted(
+        shared, gpus, formats or [None], EngineSpec(**of_engine), asked.max_gpus, engines or [VLLM]
+    )
 
 
 def ask_of(
@@ -57,7 +164,7 @@ def _fits_nowhere(misfits: Sequence[plans.LeftOut], wanted: Wanted, brief: Brief
     else:
         most = "" if wanted.most_gpus is None else f" within --max-gpus {wanted.most_gpus}"
         last = f"the engine starts none of the grid's on {', '.join(wanted.gpus)}{most}"
-    fit = nearest_fit(wanted, brief.workload)
+    fit = candidates.nearest_fit(wanted, brief.workload)
     # A misfit that more GPUs do not mend names its own remedy.
     advice = "" if misfits else "; name other GPUs, or combinations with --candidates"
     return f"no candidate: {last}" + (f"; what fits is {fit}" if fit else advice)
@@ -80,20 +187,11 @@ def print_plan(plan: plans.Plan, out: Path | None) -> None:
         f"{ask.output_tokens:,.0f} output tokens; {'; '.join(ask.limits)}"
     )
     page().print(_table(plan))
-    _print_first(plan.choices[0])
+    first = plan.choices[0]
+    print("First choice:", *map(as_typed, first.serve_command.split("\n")), sep="\n")
+    print("Its figures:", *map(as_typed, first.simulate_command.split("\n")), sep="\n")
     for line in _notes(plan, out):
         say(line)
-
-
-def _print_first(first: plans.Choice) -> None:
-    """How to start the first choice, and to have its figures again."""
-    for heading, commands in (
-        ("First choice:", first.serve_command),
-        ("Its figures:", first.simulate_command),
-    ):
-        print(heading)
-        for command in commands.split("\n"):
-            print(as_typed(command))
 
 
 def _table(plan: plans.Plan) -> Grid:
@@ -230,18 +328,18 @@ def choice_rows(plan: plans.Plan) -> list[dict[str, object]]:
     return rows
 
 
+#: Columns that are called as in a choice: those before its flags, and the last ones.
+_FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_output_tokens", "replicas", "engine",
+                  "gpu", "gpus_per_replica")  # fmt: skip
+_LAST_COLUMNS = ("limited_by", "chance", "safe", "serve_command", "simulate_command")
+
+
 def _row(place: int, c: plans.Choice) -> dict[str, object]:
     low, high = c.fleet_rate.interval_per_s or (None, None)
     seeds = c.highest_rate.seeds_per_s
     return {
         "rank": place,
-        "gpus": c.gpus,
-        "cost_per_hour": c.cost_per_hour,
-        "cost_per_million_output_tokens": c.cost_per_million_output_tokens,
-        "replicas": c.replicas,
-        "engine": c.engine,
-        "gpu": c.gpu,
-        "gpus_per_replica": c.gpus_per_replica,
+        **{name: getattr(c, name) for name in _FIRST_COLUMNS},
         **c.flags,
         **{f"format_{part}": name for part, name in c.formats.items()},
         "coefficients": c.coefficients,
@@ -262,9 +360,5 @@ def _row(place: int, c: plans.Choice) -> dict[str, object]:
         },
         "output_tokens_per_gpu_s": c.seen.output_tokens_per_gpu_s,
         "user_tokens_per_s": c.seen.user_tokens_per_s,
-        "limited_by": c.limited_by,
-        "chance": c.chance,
-        "safe": c.safe,
-        "serve_command": c.serve_command,
-        "simulate_command": c.simulate_command,
+        **{name: getattr(c, name) for name in _LAST_COLUMNS},
     }

@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from pinn.coefficients import coefficients
-from pinn.coefficients import intervals as stated
+from pinn.coefficients import coefficients, intervals
 from pinn.common.screen import Column, Grid
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, unread_notice
@@ -191,18 +189,18 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
     Where the checkpoint has no intervals, ``intervals`` says why and nothing else changes.
     """
     try:
-        calibration = stated.read_calibration(checkpoint)
+        calibration = intervals.read_calibration(checkpoint)
         texts = [entry["batch"] for entry in report["batches"]]
-        distance, *far = stated.locate_each(
-            checkpoint, deployment, [stated.REFERENCE_BATCH, *texts]
+        distance, *far = intervals.locate_each(
+            checkpoint, deployment, [intervals.REFERENCE_BATCH, *texts]
         )
-        known = stated.gpu_is_known(checkpoint, deployment)
-        situation = stated.Situation(deployment, distance, known)
-        halves = [stated.step_half_width(calibration, known, text) for text in texts]
+        known = intervals.gpu_is_known(checkpoint, deployment)
+        situation = intervals.Situation(deployment, distance, known)
+        halves = [intervals.step_half_width(calibration, known, text) for text in texts]
     except PinnError as error:
         return report | {"intervals": {"missing": str(error)}}
     outside = report["distance"]["outside_training_range"]
-    described = stated.describe_trust(situation, outside, calibration)
+    described = intervals.describe_trust(situation, outside, calibration)
     sentence = described.pop("sentence")
     nearest = report["distance"]["nearest_measured"]
     if nearest is not None:
@@ -219,7 +217,7 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
         "distance": report["distance"] | described | {"sentence": sentence},
         "intervals": {
             "level": calibration.level,
-            **{m: stated.around(1.0, calibration.half_width(m, known)) for m in METRICS},
+            **{m: intervals.around(1.0, calibration.half_width(m, known)) for m in METRICS},
         },
     }
 
@@ -236,9 +234,11 @@ def with_posterior(
     pairs = zip(coefficients.NAMES, posterior_coefficient_ends(found).T.tolist(), strict=True)
     ends = {name: pair for name, pair in pairs if not math.isnan(pair[0])}
     texts = [entry["batch"] for entry in report["batches"]]
-    *halves, usual = posterior_step_half_widths(found, deployment, [*texts, stated.REFERENCE_BATCH])
-    intervals = {"level": stated.LEVEL, "tpot": stated.around(1.0, float(usual))}
-    return _bounded(report, ends, map(float, halves)) | {"intervals": intervals}
+    *halves, usual = posterior_step_half_widths(
+        found, deployment, [*texts, intervals.REFERENCE_BATCH]
+    )
+    stated = {"level": intervals.LEVEL, "tpot": intervals.around(1.0, float(usual))}
+    return _bounded(report, ends, map(float, halves)) | {"intervals": stated}
 
 
 def _coefficients(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -255,32 +255,32 @@ def _bounded(
         if name in ends:
             entry["low"], entry["high"] = ends[name]
     for entry, half in zip(report["batches"], halves, strict=True):
-        low, high = stated.around(entry["step_time_us"], half)
+        low, high = intervals.around(entry["step_time_us"], half)
         entry |= {"step_time_low_us": low, "step_time_high_us": high}
     return report
 
 
-def _far(calibration: stated.StatedIntervals, distance: float) -> list[str]:
+def _far(calibration: intervals.StatedIntervals, distance: float) -> list[str]:
     """A mark where a batch's kernels lie farther from measured ones than all that was left out."""
     farthest = max(kind.farthest for kind in calibration.kinds)
     if distance <= farthest:
         return []
     return [
-        f"its kernels' sizes and GPU differ from measured ones by a factor of {exp(distance):.2f}, "
-        f"those of left-out rows by {exp(farthest):.2f} at most"
+        "its kernels' sizes and GPU differ from measured ones by a factor of "
+        f"{math.exp(distance):.2f}, those of left-out rows by {math.exp(farthest):.2f} at most"
     ]
 
 
-def intervals_line(intervals: Mapping[str, Any]) -> str:
+def intervals_line(stated: Mapping[str, Any]) -> str:
     """The intervals of every metric in one sentence, or why there are none."""
-    if "missing" in intervals:
-        return f"No intervals: {intervals['missing']}."
+    if "missing" in stated:
+        return f"No intervals: {stated['missing']}."
     named = ", ".join(
-        f"{label} {100 * (intervals[m][0] - 1):+.0f} % to {100 * (intervals[m][1] - 1):+.0f} %"
+        f"{label} {100 * (stated[m][0] - 1):+.0f} % to {100 * (stated[m][1] - 1):+.0f} %"
         for m, label in METRICS.items()
-        if m in intervals
+        if m in stated
     )
     return (
-        f"{100 * intervals['level']:.0f} % intervals below saturation, of "
-        f"{stated.REFERENCE_BATCH}: {named}."
+        f"{100 * stated['level']:.0f} % intervals below saturation, of "
+        f"{intervals.REFERENCE_BATCH}: {named}."
     )

@@ -38,12 +38,8 @@ def simulate(
     asked: SimulationRequest,
     apart: PoolsRequest,
     json_path: JsonPath = None,
-    requests: Annotated[
-        Path | None, output("--requests", "Also write every request, as Parquet.", ".parquet")
-    ] = None,
-    timeline: Annotated[
-        Path | None, output("--timeline", "Also draw the run over time, as PNG.", ".png")
-    ] = None,
+    requests: Annotated[Path | None, output(".parquet")] = None,
+    timeline: Annotated[Path | None, output(".png")] = None,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -67,25 +63,35 @@ def simulate(
 
       pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H100 --workload trace.csv
         --prefill '2x tp=2' --decode '1x tp=4 ep'
+
+    Options:
+        requests: Also write every request, as Parquet.
+        timeline: Also draw the run over time, as PNG.
     """
-    from pinn.interface.commands import simulation_report as report
+    from pinn.interface.commands import simulation_report
 
     load, flags = asked_load(asked.workload, flags, asked.seed)
     if apart != PoolsRequest():
-        from pinn.interface.commands.simulate_pools import pool_flags, refuse, serve_pools
-
-        refuse(flags | {"timeline": timeline, "sensitivity": asked.sensitivity})
-        pools = pool_flags(apart.prefill, apart.decode)
-        jobs = [report.simulation_job(asked, load, flags | of_pool) for _, of_pool in pools]
-        about = [report.about(job, load, asked) for job in jobs]
-        workers = [count for count, _ in pools]
-        write_json(serve_pools(jobs, workers, apart.kv_link_gb_per_s, requests, about), json_path)
+        simulation_report.refuse(flags | {"timeline": timeline, "sensitivity": asked.sensitivity})
+        workers, of_pools = zip(
+            *simulation_report.pool_flags(apart.prefill, apart.decode), strict=True
+        )
+        jobs = [
+            simulation_report.simulation_job(asked, load, flags | of_pool) for of_pool in of_pools
+        ]
+        about = [simulation_report.about(job, load, asked) for job in jobs]
+        document = simulation_report.serve_pools(
+            jobs, workers, apart.kv_link_gb_per_s, requests, about
+        )
+        write_json(document, json_path)
         return
-    job = report.simulation_job(asked, load, flags)
-    served = report.serve(job, asked)
-    report.print_simulation(job.deployment, served)
+    job = simulation_report.simulation_job(asked, load, flags)
+    served = simulation_report.serve(job, asked)
+    simulation_report.print_simulation(job.deployment, served)
     if json_path is not None:
-        document = report.about(job, load, asked) | report.simulation_figures(served)
+        document = simulation_report.about(job, load, asked) | simulation_report.simulation_figures(
+            served
+        )
         write_json(document, json_path)
     if requests is not None:
         run.write_requests(served[0], requests)

@@ -46,7 +46,7 @@ class Seen:
     """What one load makes a deployment do.
 
     Attributes:
-        name: Of the load.
+        load: Its name, or ``mix``.
         batches: BLIS's basis functions of its batches and the surrogate's step times.
         mean_step_us: Over all steps.
         lengths: Of a request in the mean.
@@ -58,7 +58,7 @@ class Seen:
         shared: Share of its steps' time that prompts which decodes have in common save.
     """
 
-    name: str
+    load: str
     batches: blis_features.Timed
     mean_step_us: float
     lengths: Lengths
@@ -66,7 +66,7 @@ class Seen:
     first_token_delay_us: float
     ttft_us: float
     overloaded: bool
-    shared: float = 0.0
+    shared: float
 
 
 def rate_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> float:
@@ -222,40 +222,30 @@ class WorstBatch:
 
 
 @dataclass(frozen=True)
-class BlisVector:
-    """What BLIS needs for one configuration under one load.
+class BlisVector(Seen):
+    """What BLIS needs for one configuration under one load, beside what was seen of that.
+
+    ``alpha[0]`` holds at the load's mean step; what prompts in common save is in the coefficients.
 
     Attributes:
-        load: Name of the load, or ``mix``.
         alpha: For ``--alpha-coeffs``: microseconds per request before queueing, once at
             completion, per output token (0).
         projection: Beta with its error.
-        mean_step_us: Mean step under the load, at which ``alpha[0]`` holds.
-        lengths: Of its requests in the mean.
-        decodes: In a step of one replica, the mean over the requests that decode.
         taken: From how many decodes to how many ``run.sh`` takes it, alone or with its neighbour.
         worst: Of the batches there.
         output_per_s: Tokens that so many decodes alone give in a second, of all replicas.
         prompt_us: What a prompt token adds to a step of so many decodes, over all replicas.
-        overloaded: Whether the configuration cannot keep up with the load.
-        shared: Share of the load's steps that prompts in common save; in the coefficients.
         step_errors: Taken for each load, the median |BLIS - surrogate| / surrogate of a step.
         first_token_errors: Taken for each load, what ``alpha[0]`` adds too much (or, negative, too
             little), over that load's median time to first token.
     """
 
-    load: str
     alpha: tuple[float, float, float]
     projection: blis_features.Projection
-    mean_step_us: float
-    lengths: Lengths
-    decodes: float
     taken: tuple[float, float]
     worst: WorstBatch
     output_per_s: float
     prompt_us: float
-    overloaded: bool
-    shared: float
     step_errors: dict[str, float]
     first_token_errors: dict[str, float]
 
@@ -338,20 +328,15 @@ def _vector(
     prompt_us = step_us(latency, one.decodes, one.lengths, prompt=True) - decode_us
     replicas = deployment.recipe.data_parallel_size
     return BlisVector(
-        one.name,
+        *vars(one).values(),
         alpha,
         projection,
-        one.mean_step_us,
-        one.lengths,
-        one.decodes,
         taken,
         WorstBatch(float(errors[at]), int(shapes[at, 0]), int(shapes[at, 1])),
         one.decodes * replicas / (decode_us * MICROSECOND),
         prompt_us / one.lengths.prompt / replicas,
-        one.overloaded,
-        one.shared,
-        {load.name: float(np.median(np.abs(load.batches.errors(beta)))) for load in loads},
-        {load.name: (alpha[0] - load.first_token_delay_us) / load.ttft_us for load in loads},
+        {each.load: float(np.median(np.abs(each.batches.errors(beta)))) for each in loads},
+        {each.load: (alpha[0] - each.first_token_delay_us) / each.ttft_us for each in loads},
     )
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from pinn.coefficients.coefficients import write_coefficient_set
 from pinn.errors import PinnError
 from pinn.interface.commands import calibration_report, outputs, requests
-from pinn.interface.commands.calibrate import fit_measurements
 from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.server.benchmarks.benchmark_run import GivenLoad
 from pinn.server.calibration.fit import Fit
@@ -76,5 +75,5 @@ def calibrate(
     """
     own = {"benchmarks": benchmarks, "model": model, "gpu": gpu}
     asked, flags = read_request(requests.CalibrationRequest, given, *_SPECIFICATIONS, **own)
-    fit, notes = fit_measurements(asked, flags)
+    fit, notes = calibration_report.fit_measurements(asked, flags)
     return CalibratedServer(fit, asked.append is not None, tuple(notes))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinn.coefficients.configurations import canonical, expand_grid, typed_configurations
 from pinn.errors import PinnError
-from pinn.interface.commands import export as command
-from pinn.interface.commands import requests
+from pinn.interface.commands import export, requests
 from pinn.interface.commands.coefficient_table import many_table
 from pinn.interface.commands.explore import write_explore_page
 from pinn.interface.commands.options import named
@@ -99,7 +98,7 @@ def export_table(
         PinnError: If something is unknown or does not fit together.
     """
     how, _ = read_request(requests.TableRequest, given)
-    printed(command.table_of, _rows(configurations, how.coefficients), Path(out), how)
+    printed(export.table_of, _rows(configurations, how.coefficients), Path(out), how)
 
 
 @with_arguments(request=requests.BlisRequest)
@@ -117,7 +116,7 @@ def export_blis(
         PinnError: If something is unknown, does not fit together, or BLIS cannot express it.
     """
     how, _ = read_request(requests.BlisRequest, given)
-    printed(command.blis_of, _rows(configurations, how.coefficients), Path(out), how)
+    printed(export.blis_of, _rows(configurations, how.coefficients), Path(out), how)
 
 
 @with_arguments(request=requests.OnnxRequest)
@@ -129,7 +128,7 @@ def export_onnx(out: str | Path, **given: Any) -> None:
         **given: The keyword arguments below.
     """
     how, _ = read_request(requests.OnnxRequest, given)
-    printed(command.onnx, out=Path(out), **vars(how))
+    printed(export.onnx, out=Path(out), **vars(how))
 
 
 @with_arguments(request=requests.SpecsRequest)
@@ -141,7 +140,7 @@ def export_specs(out: str | Path, **given: Any) -> None:
         **given: The keyword arguments below.
     """
     how, _ = read_request(requests.SpecsRequest, given)
-    printed(command.specs, out=Path(out), **vars(how))
+    printed(export.specs, out=Path(out), **vars(how))
 
 
 @with_arguments(ServingSpec, request=requests.ExploreRequest, deploys=True)
@@ -187,5 +186,5 @@ def _rows(
     configurations: AnyConfigurations | None, files: list[Path] | None
 ) -> list[dict[str, object]]:
     if configurations is None:
-        return command.rows_of_files(files)
+        return export.rows_of_files(files)
     return configuration_rows(configurations)

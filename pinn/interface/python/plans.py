@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinn.common.workers import Workers
 from pinn.interface.commands import outputs, requests
-from pinn.interface.commands.plan import planned, write_files
+from pinn.interface.commands.plan_report import choice_rows, planned, print_plan, write_files
 from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.planning.plan import Plan
 from pinn.simulator.engine_spec import EngineSpec
@@ -35,8 +35,6 @@ class PlannedFleet:
         """A row per choice, in SI units, with every flag: what plan.csv holds."""
         import pandas as pd
 
-        from pinn.interface.commands.plan_report import choice_rows
-
         return pd.DataFrame(choice_rows(self.plan))
 
     def save(self, folder: str | Path) -> None:
@@ -45,8 +43,6 @@ class PlannedFleet:
 
     def __str__(self) -> str:
         """What ``pinn plan`` prints."""
-        from pinn.interface.commands.plan_report import print_plan
-
         return outputs.printed(print_plan, self.plan, None)
 
 

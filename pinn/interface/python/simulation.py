@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pinn.common.files import json_text
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.interface.commands import simulation_report as report
+from pinn.interface.commands import simulation_report
 from pinn.interface.commands.outputs import printed
 from pinn.interface.commands.requests import SimulationRequest
 from pinn.interface.python.arguments import read_request, with_arguments
@@ -45,7 +45,7 @@ class Simulation:
     @cached_property
     def figures(self) -> dict[str, Any]:
         """What ``pinn simulate --json`` writes: ``e2e_mean_ms``, ``ttft_p99_ms``, ``stages``."""
-        return report.simulation_figures((self.run, self.intervals, self.sensitivity))
+        return simulation_report.simulation_figures((self.run, self.intervals, self.sensitivity))
 
     def requests(self) -> pd.DataFrame:
         """A row per request: status, tokens, every moment of its life in seconds."""
@@ -59,7 +59,7 @@ class Simulation:
     def __str__(self) -> str:
         """What ``pinn simulate`` prints."""
         served = self.run, self.intervals, self.sensitivity
-        return printed(report.print_simulation, self.deployment, served)
+        return printed(simulation_report.print_simulation, self.deployment, served)
 
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
@@ -100,8 +100,8 @@ def simulate(
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
         load, flags = asked_load(asked.workload, flags, asked.seed)
-        job = report.simulation_job(asked, load, flags)
-    return Simulation(job.deployment, *report.serve(job, asked))
+        job = simulation_report.simulation_job(asked, load, flags)
+    return Simulation(job.deployment, *simulation_report.serve(job, asked))
 
 
 @contextlib.contextmanager

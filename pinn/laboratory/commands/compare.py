@@ -1,30 +1,20 @@
 """``pinn compare``."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Details, JsonPath
+from pinn.interface.commands.options import Details, JsonPath, asked
 from pinn.interface.commands.outputs import records, write_json
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-
-app = typer.Typer()
-
-
-@app.command()
+@asked
 def compare(
-    a: Annotated[Path, typer.Argument(help="Checkpoint, coefficient file or evaluation.")],
-    b: Annotated[Path, typer.Argument(help="What to compare it with.")],
-    method: Annotated[
-        str, typer.Option("--method", help="Whose errors are compared, of tables with several.")
-    ] = "network",
+    a: Annotated[Path, typer.Argument()],
+    b: Annotated[Path, typer.Argument()],
+    method: str = "network",
     details: Details = False,
     json_path: JsonPath = None,
 ) -> None:
@@ -43,13 +33,17 @@ def compare(
       pinn compare before.json after.json
 
       pinn compare results/moe_ep results/mine
+
+    Options:
+        a: Checkpoint, coefficient file or evaluation.
+        b: What to compare it with.
+        method: Whose errors are compared, of tables with several.
     """
     from pinn.laboratory.commands import compare_sides
     from pinn.laboratory.comparison import compare as compare_scores
 
     sides = compare_sides.read_side(a, method), compare_sides.read_side(b, method)
-    tables: dict[str, pd.DataFrame] = {}
-    refusal = None
+    tables, refusal = {}, None
     try:
         tables["errors"] = compare_scores(sides[0].scores, sides[1].scores)
     except PinnError as error:

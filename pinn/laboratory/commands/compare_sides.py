@@ -276,10 +276,8 @@ def compare_step_times(a: Side, b: Side) -> pd.DataFrame:
     rows = []
     for label, deployment in _deployments(a, b).items():
         batches = [parse_batch(text) for text in BATCHES]
-        of_a, of_b = (
-            1e6 * batch_seconds(side.coefficients(deployment, name)[0], deployment, batches)
-            for side, name in ((a, "A"), (b, "B"))
-        )
+        known = _coefficients_of(a, b, deployment)
+        of_a, of_b = (1e6 * batch_seconds(beta, deployment, batches) for beta, _ in known)
         rows += [
             (label, batch, float(x), float(y), float(y / x))
             for batch, x, y in zip(BATCHES, of_a, of_b, strict=True)
@@ -299,14 +297,18 @@ def compare_coefficients(a: Side, b: Side) -> pd.DataFrame:
     rows = []
     units = [f.unit for f in STEP_FEATURES.values()] + [f.unit for f in REQUEST_FEATURES.values()]
     for deployment in _deployments(a, b).values():
-        of_a, of_b = (
-            np.concatenate(side.coefficients(deployment, name)).tolist()
-            for side, name in ((a, "A"), (b, "B"))
-        )
+        known = _coefficients_of(a, b, deployment)
+        of_a, of_b = (np.concatenate(both).tolist() for both in known)
         for name, unit, x, y in zip(NAMES, units, of_a, of_b, strict=True):
             ratio = y / x if x else (1.0 if not y else float("inf"))
             rows.append((name, unit, x, y, ratio, _inside((a.ends or {}).get(name), y)))
     return pd.DataFrame(rows, columns=["name", "unit", "a", "b", "ratio", "verdict"])
+
+
+def _coefficients_of(
+    a: Side, b: Side, deployment: Deployment
+) -> list[tuple[Float[np.ndarray, " beta"], Float[np.ndarray, " alpha"]]]:
+    return [a.coefficients(deployment, "A"), b.coefficients(deployment, "B")]
 
 
 def _inside(ends: tuple[float, float] | None, value: float) -> str:

@@ -1,43 +1,28 @@
 """``pinn evaluate``: predictions against measurements."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pinn.common.files import cache_folder, conf_file, find_checkpoint, json_text
+from pinn.common.screen import doing
+from pinn.common.workers import stopping_at_once
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, JsonPath, PredictionsPath, output
-from pinn.interface.commands.outputs import records, write_json
+from pinn.interface.commands.options import Checkpoint, JsonPath, asked, output
+from pinn.interface.commands.outputs import records, write_csv, write_json
 from pinn.laboratory.commands.evaluate_measured import coefficients, decisions, panel, speculation
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pinn.training.data.measured_runs import MeasuredRun
-
 
 app = typer.Typer()
 app.command("decisions")(decisions)
 
 
 @app.callback(invoke_without_command=True)
+@asked
 def evaluate(
     context: typer.Context,
-    fast: Annotated[
-        bool, typer.Option("--fast", help="Fit nothing: score what is on disk and was published.")
-    ] = False,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Value of conf/experiment/suite.yaml, such as workers.backend=ray or "
-            "'evaluation.splits=[leave-one-gpu-out]'. Repeatable.",
-        ),
-    ] = None,
+    fast: bool = False,
+    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
 ) -> None:
     """Every split x method x metric, in one table and one page.
 
@@ -49,6 +34,11 @@ def evaluate(
     prints one screen and writes into the user's cache folder.
 
     Example: pinn evaluate --fast
+
+    Options:
+        fast: Fit nothing: score what is on disk and was published.
+        overrides: Value of conf/experiment/suite.yaml, such as workers.backend=ray or
+            'evaluation.splits=[leave-one-gpu-out]'. Repeatable.
     """
     if context.invoked_subcommand is not None:
         return
@@ -56,8 +46,6 @@ def evaluate(
     from hydra.errors import HydraException
     from hydra.utils import get_method
     from omegaconf import OmegaConf
-
-    from pinn.common.workers import stopping_at_once
 
     conf = conf_file("train.yaml").parent
     # A look writes nothing where it is taken.
@@ -78,26 +66,14 @@ def evaluate(
 
 
 @app.command("serving-runs")
+@asked
 def serving_runs(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            help="CSV of serving runs, or a folder that inference-perf wrote (or of such folders)."
-        ),
-    ],
-    model_configs: Annotated[
-        Path | None,
-        typer.Option(
-            "--model-configs", help="Folder of MODEL/config.json for models pinn does not know."
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", help="GPU of inference-perf's runs, whose files do not name it."),
-    ] = None,
+    path: Annotated[Path, typer.Argument()],
+    model_configs: Path | None = None,
+    gpu: str | None = None,
     checkpoint: Checkpoint = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of arrival times and lengths.")] = 0,
-    out: Annotated[Path | None, output("--out", "Also write every figure, as CSV.", ".csv")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    out: Annotated[Path | None, output(".csv")] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Simulate measured serving runs and score what their clients see.
@@ -108,13 +84,18 @@ def serving_runs(
     simulations a run.
 
     Example: pinn evaluate serving-runs runs.csv --model-configs configs --json s.json
+
+    Options:
+        path: CSV of serving runs, or a folder that inference-perf wrote (or of such folders).
+        model_configs: Folder of MODEL/config.json for models pinn does not know.
+        gpu: GPU of inference-perf's runs, whose files do not name it.
+        seed: Of arrival times and lengths.
+        out: Also write every figure, as CSV.
     """
     from pinn.coefficients.trained_network import load_checkpoint
-    from pinn.common.screen import doing
-    from pinn.common.tables import write_frame
     from pinn.laboratory import serving_runs as scoring
 
-    runs = _read(path, gpu, model_configs, seed)
+    runs = scoring.read_runs(path, gpu, model_configs, seed)
     doing(f"simulating {len(runs):,} runs")
     path_of = find_checkpoint(checkpoint)
     latencies = scoring.network_latencies(load_checkpoint(path_of).network, runs)
@@ -131,22 +112,26 @@ def serving_runs(
     scoring.print_summary(summary, inversions)
     if without is not None:
         typer.echo(f"No intervals: {without}")
-    if out is not None:
-        write_frame(scores, out)
+    write_csv(scores, out)
     document = {"scores": records(scores), "summary": records(summary)}
     write_json(document | {"ranked_wrongly": inversions}, json_path)
 
 
 @app.command("engines")
-def engines(checkpoint: Checkpoint = None, out: PredictionsPath = None) -> None:
+@asked
+def engines(
+    checkpoint: Checkpoint = None, out: Annotated[Path | None, output(".csv")] = None
+) -> None:
     """Score measured SGLang and TensorRT-LLM deployments, each model left out.
 
     Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU
     and number format, beside AIConfigurator where it has an answer.
 
     Example: pinn evaluate engines --out engines.csv
+
+    Options:
+        out: Also write every row's prediction, as CSV.
     """
-    from pinn.common.tables import write_frame
     from pinn.laboratory import engines as other_engines
 
     scores = other_engines.score_engines(
@@ -154,28 +139,7 @@ def engines(checkpoint: Checkpoint = None, out: PredictionsPath = None) -> None:
     )
     for line in other_engines.engine_lines(other_engines.engine_table(scores)):
         typer.echo(line)
-    if out is not None:
-        write_frame(scores, out)
-
-
-def _read(
-    path: Path, gpu: str | None, model_configs: Path | None, seed: int
-) -> Sequence[MeasuredRun]:
-    """Runs of a CSV, or of one or more folders of inference-perf."""
-    from pinn.training.data.measured_runs import (
-        is_load_report,
-        read_load_report,
-        read_measured_runs,
-    )
-
-    folders = [path] if is_load_report(path) else []
-    if path.is_dir() and not folders:
-        folders = sorted(folder for folder in path.iterdir() if is_load_report(folder))
-    if not folders:
-        return read_measured_runs(path, model_configs, seed)[0]
-    if gpu is None:
-        raise PinnError(f"{folders[0]} does not say which GPU served it: name it with --gpu")
-    return [read_load_report(folder, gpu, model_configs, seed) for folder in folders]
+    write_csv(scores, out)
 
 
 app.command("coefficients")(coefficients)

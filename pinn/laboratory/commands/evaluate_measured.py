@@ -10,7 +10,8 @@ import typer
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import Grid
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, PredictionsPath, engine_flags, output
+from pinn.interface.commands.options import Checkpoint, asked, engine_flags, output
+from pinn.interface.commands.outputs import write_csv
 from pinn.simulator.engine_spec import EngineSpec
 
 if TYPE_CHECKING:
@@ -25,13 +26,9 @@ _PRINTED = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s", "output_to
 
 @engine_flags(EngineSpec)
 def coefficients(
-    file: Annotated[
-        Path, typer.Argument(help="Of 'pinn calibrate' or 'pinn coefficients --json'.")
-    ],
-    observations: Annotated[
-        Path, typer.Option("--observations", help="Folder that 'pinn ingest' wrote.")
-    ],
-    out: Annotated[Path | None, output("--out", "Also write the table, as CSV.", ".csv")] = None,
+    file: Annotated[Path, typer.Argument()],
+    observations: Path,
+    out: Annotated[Path | None, output(".csv")] = None,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -42,9 +39,13 @@ def coefficients(
     first. Flags say how the engine schedules the loads, where that is not its default.
 
     Example: pinn evaluate coefficients run1.json --observations run2
+
+    Options:
+        file: Of 'pinn calibrate' or 'pinn coefficients --json'.
+        observations: Folder that 'pinn ingest' wrote.
+        out: Also write the table, as CSV.
     """
     from pinn.coefficients.coefficients import read_coefficient_set
-    from pinn.common.tables import write_frame
     from pinn.server.calibration.fit import benchmark_runs, score_benchmarks, score_steps
     from pinn.server.traces.trace_tables import read_trace_tables
 
@@ -64,7 +65,7 @@ def coefficients(
         lines = _benchmarks(table)
     typer.echo("\n".join(lines))
     if out is not None:
-        write_frame(table, out)
+        write_csv(table, out)
         typer.echo(f"wrote {out}")
 
 
@@ -110,14 +111,10 @@ def _benchmarks(table: pd.DataFrame) -> list[str]:
 # ``pinn evaluate decisions``.
 
 
+@asked
 def decisions(
-    path: Annotated[
-        Path | None,
-        typer.Argument(help="predictions.csv of an experiment. [default: that of the checkpoint]"),
-    ] = None,
-    out: Annotated[
-        Path | None, output("--out", "Also write every decision, as CSV.", ".csv")
-    ] = None,
+    path: Annotated[Path | None, typer.Argument()] = None,
+    out: Annotated[Path | None, output(".csv")] = None,
 ) -> None:
     """What choosing deployments by predictions costs, priced by what was measured.
 
@@ -127,8 +124,11 @@ def decisions(
     the limit; a pick whose TPOT is more than 5 % beyond the limit, or none, loses everything.
 
     Example: pinn evaluate decisions
+
+    Options:
+        path: predictions.csv of an experiment. [default: that of the checkpoint]
+        out: Also write every decision, as CSV.
     """
-    from pinn.common.tables import write_frame
     from pinn.laboratory.decisions import decide, decision_table
     from pinn.laboratory.metrics import print_decisions
     from pinn.training.data.silicon import read_silicon
@@ -139,8 +139,7 @@ def decisions(
     if decided.empty:
         raise PinnError("no decisions: the file predicts no measured deployments of left-out parts")
     print_decisions(decision_table(decided))
-    if out is not None:
-        write_frame(decided, out)
+    write_csv(decided, out)
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -158,12 +157,11 @@ def _read(path: Path) -> pd.DataFrame:
 # ``pinn evaluate speculation``.
 
 
+@asked
 def speculation(
     checkpoint: Checkpoint = None,
-    draft_tokens: Annotated[
-        int, typer.Option("--draft-tokens", min=1, max=8, help="Taken to be drafted in a step.")
-    ] = 3,
-    out: PredictionsPath = None,
+    draft_tokens: Annotated[int, typer.Option(min=1, max=8)] = 3,
+    out: Annotated[Path | None, output(".csv")] = None,
 ) -> None:
     """Score the measured deployments that hide multi-token prediction, each model left out.
 
@@ -171,8 +169,11 @@ def speculation(
     absolute percentage error and bias of TPOT without drafts, and for an acceptance of 0.5 to 0.9.
 
     Example: pinn evaluate speculation --draft-tokens 1
+
+    Options:
+        draft_tokens: Taken to be drafted in a step.
+        out: Also write every row's prediction, as CSV.
     """
-    from pinn.common.tables import write_frame
     from pinn.laboratory.engines import networks, score_speculating, speculating_table
     from pinn.training.data.engine_deployments import read_speculating
 
@@ -182,39 +183,20 @@ def speculation(
     typer.echo(f"{len(rows):8,} rows left, taken to draft {draft_tokens} tokens in a step\n")
     scores = score_speculating(rows, *networks(checkpoint), draft_tokens)
     typer.echo(speculating_table(scores))
-    if out is not None:
-        write_frame(scores, out)
+    write_csv(scores, out)
 
 
 # ``pinn evaluate panel``.
 
 
+@asked
 def panel(
     checkpoint: Checkpoint = None,
-    against: Annotated[
-        Path | None, typer.Option("--against", help="Another panel, written by --out: compare.")
-    ] = None,
-    judges: Annotated[
-        Path | None,
-        typer.Option(
-            "--judges",
-            envvar="PINN_JUDGE_RUNS",
-            help="CSV of serving runs that nothing was fitted to.",
-        ),
-    ] = None,
-    steps: Annotated[
-        Path | None,
-        typer.Option("--steps", envvar="PINN_WHOLE_STEPS", help="CSV of measured whole steps."),
-    ] = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            "--ledger", metavar="WHAT", help="Add a line to the ledger.csv of the shipped one."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, output("--out", "Also write errors by configuration, as CSV.", ".csv")
-    ] = None,
+    against: Path | None = None,
+    judges: Annotated[Path | None, typer.Option(envvar="PINN_JUDGE_RUNS")] = None,
+    steps: Annotated[Path | None, typer.Option(envvar="PINN_WHOLE_STEPS")] = None,
+    ledger: Annotated[str | None, typer.Option(metavar="WHAT")] = None,
+    out: Annotated[Path | None, output(".csv")] = None,
 ) -> None:
     """Score a checkpoint on its panel: groups of one source and one model each.
 
@@ -223,37 +205,34 @@ def panel(
     other's place. Two minutes on two cores.
 
     Example: pinn evaluate panel --out panel.csv
+
+    Options:
+        against: Another panel, written by --out: compare.
+        judges: CSV of serving runs that nothing was fitted to.
+        steps: CSV of measured whole steps.
+        ledger: Add a line to the ledger.csv of the shipped one.
+        out: Also write errors by configuration, as CSV.
     """
-    from pinn.common.tables import read_frame, write_frame
-    from pinn.laboratory.panel import (
-        NOISE_FILE,
-        add_to_ledger,
-        compare_panels,
-        group_scores,
-        learned_steps,
-        ledger_line,
-        panel_rows,
-        sum_up,
-    )
+    import pinn.laboratory.panel as scoring
+    from pinn.common.tables import read_frame
 
     path = find_checkpoint(checkpoint)
     other = None if against is None else read_frame(against, "write one with --out")
-    if steps is not None and learned_steps(path, steps):
+    if steps is not None and scoring.learned_steps(path, steps):
         typer.echo(f"{path} learned from {steps}: whole steps do not judge it", err=True)
-    found = sum_up(panel_rows(path, judges, steps))
-    scores = group_scores(found)
-    if out is not None:
-        write_frame(found, out, float_format="%.6g")
+    found = scoring.sum_up(scoring.panel_rows(path, judges, steps))
+    scores = scoring.group_scores(found)
+    write_csv(found, out, float_format="%.6g")
     if other is None:
         typer.echo(panel_table(scores))
     else:
-        seeds = find_checkpoint().with_name(NOISE_FILE)
+        seeds = find_checkpoint().with_name(scoring.NOISE_FILE)
         noise = read_frame(seeds, "scripts/training_noise.py writes it").set_index("group")["score"]
-        table, verdict = compare_panels(other, found, noise)
+        table, verdict = scoring.compare_panels(other, found, noise)
         typer.echo(f"{panel_table(table)}\n\nB is {verdict}.")
     if ledger is not None:
         ledger_path = find_checkpoint().with_name("ledger.csv")
-        add_to_ledger(ledger_path, ledger_line(path, scores, ledger))
+        scoring.add_to_ledger(ledger_path, scoring.ledger_line(path, scores, ledger))
 
 
 def panel_table(table: pd.DataFrame) -> str:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from pinn.common.plots import Looks, markers, new_figure, short
 from pinn.laboratory.metrics import percent_errors
-from pinn.laboratory.report.tables import Tables
+from pinn.laboratory.report.contents import Tables
 
 # Errors of every left-out model and GPU as dots: one dot a deployment, a bar across their
 # median.

@@ -6,9 +6,8 @@ from pathlib import Path
 from pinn.common import files, pages
 from pinn.common.screen import Grid
 from pinn.laboratory import folds, metrics
-from pinn.laboratory.report import figures
-from pinn.laboratory.report import tables as grids
-from pinn.laboratory.report.tables import METHOD, Picture, Section, Tables
+from pinn.laboratory.report import contents, figures
+from pinn.laboratory.report.contents import METHOD, Picture, Section, Tables
 
 # What a page says first: how far off the network is on what it never saw, and who comes next.
 
@@ -44,9 +43,9 @@ def summary(tables: Tables) -> list[tuple[str, str]]:
 
 def origin(tables: Tables) -> str:
     """Which predictions were taken from a checkpoint's own folds; empty where none were."""
-    if folds.CHECKPOINT_COLUMN not in tables.predictions:
+    if metrics.CHECKPOINT_COLUMN not in tables.predictions:
         return ""
-    kept = tables.predictions.dropna(subset=folds.CHECKPOINT_COLUMN)
+    kept = tables.predictions.dropna(subset=metrics.CHECKPOINT_COLUMN)
     if kept.empty:
         return ""
     of_splits = [
@@ -55,7 +54,7 @@ def origin(tables: Tables) -> str:
     ]
     return (
         "Not fitted anew but predicted by the folds of the published checkpoint (SHA-256 "
-        f"{kept[folds.CHECKPOINT_COLUMN].iloc[0][:12]}), which left the same parts out: "
+        f"{kept[metrics.CHECKPOINT_COLUMN].iloc[0][:12]}), which left the same parts out: "
         f"{'; '.join(of_splits)}."
     )
 
@@ -118,7 +117,7 @@ def make_sections(tables: Tables) -> list[Section]:
         if (tables.predictions["split"] == split).any()
     ]
     return [*found, _loads(tables), _ranking(tables), _decisions(tables), _intervals(tables),
-            Section("All splits", "Every split and method.", grids.result_grids(tables)),
+            Section("All splits", "Every split and method.", contents.result_grids(tables)),
             ]  # fmt: skip
 
 
@@ -131,19 +130,19 @@ def _left_out(tables: Tables, split: str, title: str) -> Section:
     agreement: list[Picture | Grid] = []
     medians: list[Picture | Grid] = []
     for metric in _METRICS:
-        dots += grids.picture(
+        dots += contents.picture(
             f"accuracy-{split}-{metric}",
             figures.accuracy_figure(tables, split, metric),
             f"Errors of {metric.upper()}: one dot per row, markers tell GPUs, bars are medians; "
             f"errors above {figures.EDGE:.0f} % lie at the edge, the dotted line at 10 %. {about}.",
         )
-        agreement += grids.picture(
+        agreement += contents.picture(
             f"agreement-{split}-{metric}",
             figures.agreement_figure(rows, metric),
             f"{metric.upper()} of the method {METHOD!r} against the measured one: the line is "
             f"equality, the band 10 %. n = {len(rows)}; {about}.",
         )
-        medians += grids.held_out_grid(tables, split, metric)
+        medians += contents.held_out_grid(tables, split, metric)
     text = (
         "Each part was predicted by methods that never saw it: none of its rows and, where the "
         "split says so, none of its kernels."
@@ -158,7 +157,7 @@ def _loads(tables: Tables) -> Section:
         f"Signed errors of the method {METHOD!r}, cut at 100 %: dots are rows, markers tell "
         f"models, wide bars are medians, the band is 10 %. n = {len(rows)} rows of {split}."
     )
-    items = grids.picture("loads", figures.load_figure(tables, split), caption)
+    items = contents.picture("loads", figures.load_figure(tables, split), caption)
     text = "Whether errors grow with requests in flight or with lengths."
     return Section("Errors and load", text, items, f"no predictions of {METHOD!r} in {split}.")
 
@@ -169,7 +168,7 @@ def _ranking(tables: Tables) -> Section:
         "difference to the first reaches 0. Draws are whole deployments, since their rows share "
         "their error; they do not make new models."
     )
-    return Section("Ranking", text, grids.ranking_grids(tables))
+    return Section("Ranking", text, contents.ranking_grids(tables))
 
 
 def _decisions(tables: Tables) -> Section:
@@ -179,7 +178,7 @@ def _decisions(tables: Tables) -> Section:
         "50 ms) is picked and priced by its measurement. 'Expected' weighs each throughput by the "
         "chance that the limit is held, under the law of the errors on other models or GPUs."
     )
-    return Section("Decisions", text, grids.decision_grids(tables))
+    return Section("Decisions", text, contents.decision_grids(tables))
 
 
 def _intervals(tables: Tables) -> Section:
@@ -190,7 +189,7 @@ def _intervals(tables: Tables) -> Section:
         "Share of rows inside intervals of each level; every left-out part is judged by intervals "
         f"calibrated without it. Markers tell left-out parts, the line all rows. {counts}."
     )
-    items = grids.picture("calibration", figures.calibration_figure(tables), caption)
+    items = contents.picture("calibration", figures.calibration_figure(tables), caption)
     text = (
         "Intervals whose widths are learned on left-out models and GPUs: number format, experts, "
         "distance from measured kernels, load. So few groups promise coverage on average, not for "
@@ -199,7 +198,7 @@ def _intervals(tables: Tables) -> Section:
         "serving runs too."
     )
     missing = "no left-out predictions of the network that kernels taught."
-    return Section("Intervals", text, [*items, *grids.coverage_grid(tables)], missing)
+    return Section("Intervals", text, [*items, *contents.coverage_grid(tables)], missing)
 
 
 # The page and its pictures.
@@ -226,7 +225,7 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
     Raises:
         PinnError: If the folder holds no results.
     """
-    tables = grids.read_tables(folder)
+    tables = contents.read_tables(folder)
     sections = make_sections(tables)
     pictures = [i for section in sections for i in section.items if isinstance(i, Picture)]
     _write_pictures(pictures, folder / "figures")
