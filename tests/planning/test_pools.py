@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from pinn.coefficients.configurations import make_deployment, parse_pool
+from pinn.coefficients.intervals import ErrorLaw
 from pinn.common.files import find_checkpoint
 from pinn.interface.commands import plan as plan_command
 from pinn.interface.commands import simulate as simulate_command
@@ -171,7 +172,7 @@ def test_the_floor_is_below_a_lone_request(candidates, folder, prompt, output):
 
 def test_both_pools_are_as_far_off_as_either_may_be(monkeypatch):
     class Crossing:
-        level, law = 0.9, object()
+        level, law = 0.9, ErrorLaw((0.0,))
 
         def half_width(self, metric, known):
             return {"tpot": (0.3, 0.1), "ttft": (0.2, 0.4)}[metric][known]
