@@ -286,7 +286,8 @@ def contents_digest(path: Path) -> str:
     if path.is_dir():
         return _recipe_digest(_contents(path))
     try:
-        return files.file_sha256(path)
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise PinnError(f"{path}: cannot be read ({error.strerror}): give a file") from error
 
