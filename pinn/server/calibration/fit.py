@@ -173,6 +173,6 @@ def fit_measured_steps(
         calibration = found.calibration | {"steps": alone.calibration}
         whole = replace(found, base=alone.base, calibration=calibration)
         return Fit(served.found, whole, kept=True, first=first)
-    alone = "the loads that were served are no better predicted than by the steps alone"
-    start.notes.append(f"{alone}: they are left out")
+    text = "the loads that were served are no better predicted than by the steps alone"
+    start.notes.append(f"{text}: they are left out")
     return first

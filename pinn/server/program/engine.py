@@ -65,7 +65,8 @@ class VllmEngine:
         except (Exception, SystemExit) as error:
             raise MeasuringError(f"the engine did not start: {_in_a_line(error)}") from error
         self._engine, self._sampling = engine, SamplingParams
-        self._core: Any = getattr(engine.engine_core, "engine_core", None)
+        core: Any = getattr(engine.engine_core, "engine_core", None)
+        self._core = core
         for name in ("step_fn", "post_step", "scheduler", "log_error_detail"):
             if not hasattr(self._core, name):
                 raise MeasuringError(
@@ -73,7 +74,7 @@ class VllmEngine:
                     f"timed; known are {_dotted(OLDEST)} to {_dotted(NEWEST)}"
                 )
         self._check(engine.vllm_config)
-        layout = getattr(self._core.scheduler, "kv_cache_config", None)
+        layout = getattr(core.scheduler, "kv_cache_config", None)
         groups = len(getattr(layout, "kv_cache_groups", None) or [0])
         self.limits = _limits(engine.vllm_config, groups)
         self.facts = _facts(engine.vllm_config, release, self.limits)

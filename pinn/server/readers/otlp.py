@@ -127,9 +127,9 @@ class Vocabulary:
         def texts(*names: str) -> list[Any]:
             return [(name, str, "") for name in names]
 
-        about = ("attributes", attributes, [])
+        about: tuple[Any, ...] = ("attributes", attributes, [])
         event = struct("Event", *texts("name"), ("timeUnixNano", _Int64, 0), about)
-        events = ("events", list[event], [])  # type: ignore[valid-type]
+        events: tuple[Any, ...] = ("events", list[event], [])  # type: ignore[valid-type]
         span = struct("Span", *texts("name", "spanId", "parentSpanId"), about, events)
         scope = struct("ScopeSpans", ("spans", list[span]))  # type: ignore[valid-type]
         scopes = ("scopeSpans", list[scope])  # type: ignore[valid-type]

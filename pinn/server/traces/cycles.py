@@ -141,11 +141,16 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
         "start_s": here["start_s"],
         "steps": _masked(length, is_last),
         "step_s": step_s,
-        "kind": pd.Categorical.from_codes(window, KINDS),
-        "batches": pd.Categorical.from_codes(batches, BATCHES),
-        "set_aside": pd.Categorical.from_codes(reason, REASONS),
+        "kind": _named(window, KINDS),
+        "batches": _named(batches, BATCHES),
+        "set_aside": _named(reason, REASONS),
     }
     return pd.DataFrame(columns, copy=False)
+
+
+def _named(codes: np.ndarray, names: tuple[str, ...]) -> pd.Categorical:
+    kind = pd.CategoricalDtype(list(names))
+    return pd.Categorical.from_codes(codes, dtype=kind)  # type: ignore[call-overload]
 
 
 def _masked(values: np.ndarray, missing: np.ndarray) -> pd.arrays.IntegerArray:

@@ -132,7 +132,7 @@ class MeasuredSteps:
     def engine(self, flags: Mapping[str, Any]) -> EngineSpec:
         """How the engine schedules: the user's word, then the engine's settings."""
         blocks, ahead = self.facts.get("kv_blocks") or None, self.facts.get("async_scheduling")
-        settings = {"num_gpu_blocks_override": blocks, "async_scheduling": ahead}
+        settings: dict[str, Any] = {"num_gpu_blocks_override": blocks, "async_scheduling": ahead}
         return EngineSpec(**settings | dict(flags))
 
     @property
