@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int, Shaped
 
 from pinn.coefficients.intervals import ErrorLaw, gpu_is_known, read_calibration
 from pinn.engines.deployment import Deployment
@@ -85,14 +84,12 @@ def _table(values: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
     return {name: value if np.isfinite(value) else None for name, value in found.items()}
 
 
-def least_latencies_s(
-    requests: Shaped[np.ndarray, " requests"], tokens: Int[np.ndarray, " requests"], now_s: float
-) -> Latencies:
+def least_latencies_s(requests: np.ndarray, tokens: np.ndarray, now_s: float) -> Latencies:
     """Lower bounds of every request's latencies in a run that goes on.
 
     Args:
-        requests: The engine's records (``pinn.simulator.state.REQUEST``).
-        tokens: Of each request's output.
+        requests: The engine's records (``pinn.simulator.state.REQUEST``) of shape ``[requests]``.
+        tokens: Of each request's output, ``[requests]``.
         now_s: The engine's time.
     """
     status, sent = requests["status"], requests["sent_s"]
