@@ -13,8 +13,6 @@ What the commands do, in Python (imported when it is first used):
 True
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from pinn.errors import PinnError

@@ -8,8 +8,6 @@ the client's load, and where it stands there; lines that are equal in it are one
 points. ``pinn.training.data.launch_facts`` reads the result.
 """
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from pathlib import Path

@@ -10,8 +10,6 @@ which are read as text, never imported. A model is served where vLLM's registry
 release has is left out; ``absent`` is the last release without it, ``since`` the first with it.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

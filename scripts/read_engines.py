@@ -9,8 +9,6 @@ them (``requirement``) and what is read of them (``READERS``, and ``KERNEL_READE
 of experts). Lines of flags that no reader reads stay as they are in the table.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

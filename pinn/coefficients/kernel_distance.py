@@ -1,7 +1,5 @@
 """How far a deployment's kernels lie from those measured, and errors of coefficients."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

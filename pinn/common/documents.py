@@ -1,7 +1,5 @@
 """Text, JSON, YAML and CSV that users give, and how large an input may be."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import io

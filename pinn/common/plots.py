@@ -1,7 +1,5 @@
 """How every figure looks: colours that differ in lightness, markers and hatches: grey is enough."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable
 from typing import Any

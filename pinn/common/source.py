@@ -1,7 +1,5 @@
 """What one source file says: its code without comments, what it imports, which data it reads."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """A launch command, read flag by flag."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping

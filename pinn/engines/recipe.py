@@ -1,7 +1,5 @@
 """What an engine runs: what a release does by default, and every setting derived from it."""
 
-from __future__ import annotations
-
 import csv
 import math
 import re

@@ -1,7 +1,5 @@
 """What vLLM, SGLang and TensorRT-LLM each make of flags."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import chain, takewhile

@@ -1,7 +1,5 @@
 """What the costs of a deployment are made of."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache

@@ -5,8 +5,6 @@ GPU's memory, arithmetic and links can do per second is kept apart (``RATES``): 
 these three monotonically, so that a faster GPU never gets larger time coefficients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 

@@ -6,8 +6,6 @@ hierarchical decomposition (base: load, configuration: flags, residual: constant
 the configuration's own step time is added because a request waits for whole steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -17,8 +17,6 @@ passes of the draft, and eager launches of its layers under large prompts. A ste
 every decode came with all its drafts; n-grams without a match would come with none.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 

@@ -14,8 +14,6 @@ measured kernels say something of a beta, the spread is how far their betas lie 
 kernels say: they would know kernels of models and GPUs that an experiment leaves out.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Float
 

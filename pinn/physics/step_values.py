@@ -1,7 +1,5 @@
 """What the step features measure, and what an entry of their registry says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Typed access to the fields of a config.json, with errors that name the file and the remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,8 +4,6 @@ The field's name is the key of lists, grids, JSON and tables. Its declaration gi
 every command with its help, the checks with their errors, and the field of the Go struct.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Attention and feed-forward layers of a config.json."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -5,8 +5,6 @@ of ``key_dim x value_dim`` instead of keys and values: each token reads and writ
 long the context.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """A model: its layers with their sizes and formats."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

@@ -1,7 +1,5 @@
 """Variants of a model: other formats of its weights, and names that say so."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

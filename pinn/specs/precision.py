@@ -1,7 +1,5 @@
 """Number formats of weights and caches: how many bytes they take, which math units run them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pinn.errors import PinnError

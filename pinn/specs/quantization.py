@@ -1,7 +1,5 @@
 """Which weights of a model are quantized, and how."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Each engine asks for it in its own words; what runs is the same few numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate

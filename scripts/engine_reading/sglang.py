@@ -4,8 +4,6 @@ Arguments live in ``server_args.py``, from 0.5.19 on in ``arg_groups``. What onl
 is in ``sglang_models.py``.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable

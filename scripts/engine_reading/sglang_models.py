@@ -6,8 +6,6 @@ lines of ``data/engines/defaults.csv`` (``block_size``, ``async_scheduling``, ``
 release that was read: one whose digest is not here is an error.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 

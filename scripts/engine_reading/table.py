@@ -1,7 +1,5 @@
 """From lines of single releases to the table: runs of releases that say the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any

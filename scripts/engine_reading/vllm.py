@@ -1,7 +1,5 @@
 """What vLLM does by default, by release."""
 
-from __future__ import annotations
-
 import ast
 import re
 

@@ -1,7 +1,5 @@
 """Which kernels vLLM multiplies routed experts by, as its own rules answer on each kind of GPU."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from functools import lru_cache

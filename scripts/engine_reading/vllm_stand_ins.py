@@ -1,7 +1,5 @@
 """What vLLM's rules find instead of a GPU, environment variables and installed libraries."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Which steps vLLM launches as CUDA graphs, and whether it plans one while the last runs."""
 
-from __future__ import annotations
-
 import ast
 import re
 import typing

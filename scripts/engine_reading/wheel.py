@@ -1,7 +1,5 @@
 """The source files of one release of an engine, from a wheel or an unpacked one."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import subprocess
