@@ -1,5 +1,7 @@
 """Engine settings that decide the schedule but not the coefficients."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from pinn.engines.deployment import Deployment

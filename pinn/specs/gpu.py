@@ -1,5 +1,7 @@
 """A GPU: its datasheet, read by name from the catalogue, a file or other tools' formats."""
 
+from __future__ import annotations
+
 import difflib
 import re
 import warnings

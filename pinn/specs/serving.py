@@ -1,5 +1,7 @@
 """What is known about the engine before it serves: its flags, whatever it calls them."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from pinn.errors import PinnError

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from finished_plans import read_plan
+from typed import alone
 from typer.testing import CliRunner
 
 from pinn.coefficients.configurations import make_deployment
 from pinn.common.files import find_checkpoint
 from pinn.interface.commands import plan as plan_command
-from pinn.interface.commands.command_group import alone
 from pinn.planning.candidates import LEAST_REQUESTS, MOST_REPEATED, replica_load
 from pinn.planning.examine import KV_MEMORY, limited_by
 from pinn.simulator.engine_spec import EngineSpec

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from assumed_priors import prior_coefficients
 from finished_plans import read_plan
+from typed import alone
 from typer.testing import CliRunner
 
 from pinn.coefficients.coefficients import CoefficientSet, deployment_facts, write_coefficient_set
@@ -21,7 +22,6 @@ from pinn.coefficients.intervals import read_calibration
 from pinn.common.files import find_checkpoint
 from pinn.interface.commands import plan as plan_command
 from pinn.interface.commands import simulate as simulate_command
-from pinn.interface.commands.command_group import alone
 from pinn.interface.commands.plan_report import print_plan
 
 app = alone(plan_command)

@@ -14,6 +14,7 @@ import pytest
 from finished_plans import read_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typed import alone
 from typer.testing import CliRunner
 
 from pinn.coefficients.configurations import make_deployment, parse_pool
@@ -21,7 +22,6 @@ from pinn.coefficients.intervals import ErrorLaw
 from pinn.common.files import find_checkpoint
 from pinn.interface.commands import plan as plan_command
 from pinn.interface.commands import simulate as simulate_command
-from pinn.interface.commands.command_group import alone
 from pinn.planning import sizing
 from pinn.planning.candidates import Wanted
 from pinn.planning.make import floor_latencies_s

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typed import alone
 from typer.testing import CliRunner
 
 from pinn.errors import PinnError
 from pinn.interface.commands import simulate as simulate_command
-from pinn.interface.commands.command_group import alone
 from pinn.interface.python.arguments import given_flags
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.load import LoadFlags, asked_load, load_workload

@@ -7,12 +7,12 @@ import json
 import pyarrow.parquet as pq
 import pytest
 from simulator_helpers import BLIS_KEYS
+from typed import alone
 from typer.testing import CliRunner
 
 from pinn.coefficients.configurations import parse_pool, pool_text
 from pinn.errors import PinnError
 from pinn.interface.commands import simulate as simulate_command
-from pinn.interface.commands.command_group import alone
 
 app = alone(simulate_command)
 

@@ -10,12 +10,12 @@ from dataclasses import fields
 import pyarrow.parquet as pq
 import pytest
 from simulator_helpers import BLIS_KEYS
+from typed import alone
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from pinn.errors import PinnError
 from pinn.interface.commands import simulate as simulate_command
-from pinn.interface.commands.command_group import alone
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
