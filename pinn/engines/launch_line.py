@@ -174,7 +174,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
         name, equals, value = word.partition("=")
         base, dot, path = name.partition(".")
         name = base.replace("_", "-") + dot + path
-        if name[:2] == "-O" and name not in known and name[2:3].isdigit():
+        if "-O" in known and name[:2] == "-O" and name[2:3].isdigit():
             yield "-O", name[2:]
             continue
         try:

@@ -290,27 +290,3 @@ func otherSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {
 	}
 	return (((w[1]*chosen1 + (w[2]*chosen5 + w[3]*chosen6)) + (w[4]*requests + (w[6]*larger(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*requests) + w[13]*larger(c.DecodeAttentionTime*(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext), c.DecodeAttentionTime*(c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext))))) + ((w[14]*decodeContext + (w[15]*windowedDecodeContext + w[16]*larger(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs))) + (w[17]*prefillTokens + (w[18]*prefillCached + w[19]*windowedPrefillCached))))
 }
-
-// power of a base of at most 1 by its logarithm.
-func power(log, exponent float64) float64 {
-	if exponent == 0 {
-		return 1
-	}
-	return math.Exp(log * exponent)
-}
-
-// larger is max of numbers; of what is none, the second.
-func larger(a, b float64) float64 {
-	if a > b {
-		return a
-	}
-	return b
-}
-
-// smaller is min likewise.
-func smaller(a, b float64) float64 {
-	if a < b {
-		return a
-	}
-	return b
-}

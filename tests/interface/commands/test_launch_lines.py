@@ -95,6 +95,7 @@ def test_every_flag_is_in_one_of_three_lists():
         ("python -m sglang.launch_server --model-path a --chunked-prefill-size x", "cannot read"),
         ("vllm serve Qwen/Qwen3-8B --no-tensor-parallel-size 3", "no flag of vllm"),
         ("vllm serve Qwen/Qwen3-8B --config.a 2", "no flag of vllm"),
+        ("python -m sglang.launch_server --model Qwen/Qwen3-8B -O1", "no flag of sglang"),
         ("vllm serve Qwen/Qwen3-8B --enforce-eager.a=1", "no flag of vllm"),
         ("vllm serve Qwen/Qwen3-8B -cc.cudagraph_mode=FULL -cc.cudagraph_mode.x=1", "JSON object"),
         ("vllm serve Qwen/Qwen3-8B -cc [1] -cc.x=1", "JSON object"),
