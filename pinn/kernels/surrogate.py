@@ -133,7 +133,7 @@ class OperatorSurrogate:
     network: CorrectionNetwork
     linear: RooflineFit | None
     chips: Float[np.ndarray, "trained 5"]
-    _lattices: dict[tuple[Any, ...], np.ndarray] = field(default_factory=dict, init=False)
+    _lattices: dict[tuple, Float[np.ndarray, " nodes"]] = field(default_factory=dict, init=False)
 
     @staticmethod
     def fit(

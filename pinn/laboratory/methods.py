@@ -225,8 +225,8 @@ def mark(config: DictConfig, measured: Measured) -> str:
 
 def serving_learner(config: DictConfig) -> ServingLearner:
     """Learns from measured deployments alone, as the configuration says."""
-    parts = map(instantiate, (config.network, config.fit, config.trainer))
-    return ServingLearner(*parts, config.seed)
+    network, fit, trainer = map(instantiate, (config.network, config.fit, config.trainer))
+    return ServingLearner(network, fit, trainer, config.seed)
 
 
 def make_repeatable(config: DictConfig) -> None:
@@ -247,5 +247,7 @@ def kernel_fits(config: DictConfig, runs: tuple[MeasuredRun, ...], folder: Path)
     """Trainings of the recipe; experiments share those that they have in common."""
     root = Path(config.folds) if config.folds else folder / FOLDS
     parts = (config.network, config.kernels.distillation, config.run_fit, config.trainer)
-    learner = KernelLearner(kernel_settings(config), *map(instantiate, parts), config.seed)
+    network, teaching, run_fit, trainer = map(instantiate, parts)
+    kernels = kernel_settings(config)
+    learner = KernelLearner(kernels, network, teaching, run_fit, trainer, config.seed)
     return KernelFits(learner, runs, root)

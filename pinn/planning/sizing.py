@@ -84,7 +84,7 @@ def _table(values: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
     return {name: value if np.isfinite(value) else None for name, value in found.items()}
 
 
-def least_latencies_s(requests: np.ndarray, tokens: np.ndarray, now_s: float) -> Latencies:
+def _least_latencies_s(requests: np.ndarray, tokens: np.ndarray, now_s: float) -> Latencies:
     """Lower bounds of every request's latencies in a run that goes on.
 
     Args:
@@ -219,7 +219,7 @@ class Trials:
             return scaled(latency, self.misjudged.step, self.misjudged.request)
 
         def hopeless(requests: np.ndarray, now_s: float) -> bool:
-            least = least_latencies_s(requests, workload.output_tokens, now_s)
+            least = _least_latencies_s(requests, workload.output_tokens, now_s)
             return self.limits.are_missed(self._stretched(least), len(workload))
 
         self.count += 1

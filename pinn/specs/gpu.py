@@ -277,8 +277,8 @@ def _plain(name: str) -> str:
 def _known() -> dict[str, Path]:
     """Names and aliases of the catalogue -> the file of their GPU."""
     found: dict[str, Path] = {}
-    for path in sorted(data_folder("gpus").glob("*.json")):
-        values = read_json(path)
+    read = {path: read_json(path) for path in sorted(data_folder("gpus").glob("*.json"))}
+    for path, values in read.items():
         for name in (values.get("name", path.stem), *values.get("aliases", ())):
             other = found.setdefault(_plain(name), path)
             if other != path:

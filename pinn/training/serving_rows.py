@@ -126,10 +126,14 @@ def serving_rows(observations: pd.DataFrame) -> ServingRows:
     place = {deployment: i for i, deployment in enumerate(deployments)}
     index = np.array([place[m.deployment] for m in measured])
     sums = remembered_table(mean_sums, observations)
-    columns = ([c for c in _COLUMNS if c.startswith(f"{part}:")] for part in _PARTS)
-    features = [sums[each].to_numpy() for each in (*columns, *_SECONDS)]
+    tpot, ttft, request = (
+        sums[[c for c in _COLUMNS if c.startswith(f"{part}:")]].to_numpy() for part in _PARTS
+    )
+    offset_s, tpot_s, ttft_s = (sums[name].to_numpy() for name in _SECONDS)
     weight = model_weights([deployments[i].model.name for i in index])
-    return ServingRows(tuple(measured), deployments, index, *features, weight)
+    return ServingRows(
+        tuple(measured), deployments, index, tpot, ttft, request, offset_s, tpot_s, ttft_s, weight
+    )
 
 
 _PARTS = ("tpot", "ttft", "request")

@@ -76,8 +76,8 @@ def planned(
         if asked.disaggregate:
             apart, more = find_pools(wanted, brief.workload, used, asked.candidates)
             found, misfits = [*found, *apart], [*misfits, *more]
-        ask, how = ask_of(wanted, found, misfits, brief), {"top": asked.top, "each_alone": listed}
-        return make_plan(ask, brief, found, misfits, **how, workers=kept, progress=progress)
+        how: Any = {"top": asked.top, "each_alone": listed, "workers": kept, "progress": progress}
+        return make_plan(ask_of(wanted, found, misfits, brief), brief, found, misfits, **how)
 
 
 def write_files(made: plans.Plan, out: Path) -> None:

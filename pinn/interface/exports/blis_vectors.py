@@ -328,15 +328,17 @@ def _vector(
     prompt_us = step_us(latency, one.decodes, one.lengths, prompt=True) - decode_us
     replicas = deployment.recipe.data_parallel_size
     return BlisVector(
-        *vars(one).values(),
-        alpha,
-        projection,
-        taken,
-        WorstBatch(float(errors[at]), int(shapes[at, 0]), int(shapes[at, 1])),
-        one.decodes * replicas / (decode_us * MICROSECOND),
-        prompt_us / one.lengths.prompt / replicas,
-        {each.load: float(np.median(np.abs(each.batches.errors(beta)))) for each in loads},
-        {each.load: (alpha[0] - each.first_token_delay_us) / each.ttft_us for each in loads},
+        **vars(one),
+        alpha=alpha,
+        projection=projection,
+        taken=taken,
+        worst=WorstBatch(float(errors[at]), int(shapes[at, 0]), int(shapes[at, 1])),
+        output_per_s=one.decodes * replicas / (decode_us * MICROSECOND),
+        prompt_us=prompt_us / one.lengths.prompt / replicas,
+        step_errors={e.load: float(np.median(np.abs(e.batches.errors(beta)))) for e in loads},
+        first_token_errors={
+            each.load: (alpha[0] - each.first_token_delay_us) / each.ttft_us for each in loads
+        },
     )
 
 

@@ -19,6 +19,8 @@ floor(length x (1 - range ratio)) to ceil(length x (1 + range ratio)), prompts b
 all of them share. 1,000 requests are its default (``--num-prompts``).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
