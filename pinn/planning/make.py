@@ -370,11 +370,7 @@ def make_plan(
 
 
 def _run(
-    pool: Workers,
-    do: Callable[[_Kind], _Found],
-    tasks: Sequence[_Kind],
-    tell: Progress,
-    verb: str,
+    pool: Workers, do: Callable[[_Kind], _Found], tasks: Sequence[_Kind], tell: Progress, verb: str
 ) -> Iterator[tuple[int, _Found]]:
     begin = time.monotonic()
     for done, (i, result) in enumerate(pool.run(do, tasks), 1):

@@ -109,9 +109,7 @@ class PoolsCandidate(candidates.Candidate):
         del hopeless  # runs of two pools always come to their end
         prefill, decode = (
             Pool(
-                one.deployment,
-                misjudge(one.latency),
-                replace(engine, replicas=engine.replicas * n),
+                one.deployment, misjudge(one.latency), replace(engine, replicas=engine.replicas * n)
             )
             for one, n in ((self.prefill, self.prefill_servers), (self, self.decode_servers))
         )

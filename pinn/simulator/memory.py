@@ -242,13 +242,7 @@ def _ffn_width(group: LayerGroup, deployment: Deployment) -> float:
 
 @lru_cache(maxsize=16384)
 def _layout(
-    model: ModelSpec,
-    tp: int,
-    pp: int,
-    size: int,
-    item_bytes: float,
-    in_blocks: bool,
-    most: float,
+    model: ModelSpec, tp: int, pp: int, size: int, item_bytes: float, in_blocks: bool, most: float
 ) -> KvLayout:
     """Groups and block size, without blocks yet; ``in_blocks`` where states lie in the blocks.
 

@@ -115,12 +115,7 @@ def table_of(rows: list[dict[str, Any]], out: Path, how: TableRequest) -> None:
 
 @app.command()
 @asked
-def blis(
-    out: Path,
-    configs: Configs = None,
-    *,
-    how: BlisRequest,
-) -> None:
+def blis(out: Path, configs: Configs = None, *, how: BlisRequest) -> None:
     """A folder per configuration that an unmodified BLIS runs as it is.
 
     config.json, hardware.json, coefficients and run.sh, one whole command line: behind it goes what

@@ -293,18 +293,10 @@ class LoadFlags:
         spelled={_BENCH: "max_concurrency"},
     )
     num_prompts: int | None = flag(
-        None,
-        "Requests in all.",
-        least=1,
-        most=MOST_REQUESTS,
-        shown="1000, or rate x duration",
+        None, "Requests in all.", least=1, most=MOST_REQUESTS, shown="1000, or rate x duration"
     )
     duration: float | None = flag(
-        None,
-        "How long requests are sent at --rate.",
-        unit="s",
-        above=0,
-        most=MOST_SECONDS,
+        None, "How long requests are sent at --rate.", unit="s", above=0, most=MOST_SECONDS
     )
     range_ratio: float = flag(
         0.0,
