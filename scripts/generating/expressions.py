@@ -66,11 +66,12 @@ class Symbol(np.ndarray):
     def __new__(cls, kind: str, *parts: Any) -> Symbol:
         """The symbol of an expression of that kind and those parts."""
         made = super().__new__(cls, ())
+        made.fill(np.nan)  # what a function that does not know symbols would see
         made.expression = Expression(kind, parts)
         return made
 
-    def __array_ufunc__(self, ufunc: Any, _: str, *operands: Any) -> Symbol:
-        if ufunc not in _KINDS:
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **how: Any) -> Symbol:
+        if ufunc not in _KINDS or method != "__call__" or how:
             raise _unknown(f"np.{ufunc.__name__}")
         parts = [number(operand) for operand in operands]
         if ufunc is np.multiply and ONE in parts:
@@ -79,7 +80,7 @@ class Symbol(np.ndarray):
         return Symbol(_KINDS[ufunc], *parts)
 
     def __array_function__(self, function: Any, _: Any, arguments: Any, __: Any) -> Symbol:
-        if function is not np.where:
+        if function is not np.where or not isinstance(arguments[0], Symbol):
             raise _unknown(f"np.{function.__name__}")
         condition, *values = arguments
         return Symbol("where", condition.expression, *map(number, values))
@@ -95,13 +96,18 @@ class Symbol(np.ndarray):
     def __bool__(self) -> bool:
         raise _unknown("if, and, or, max(), min()")
 
-    def __float__(self) -> float:
+    def item(self, *_: Any) -> Any:
+        """Refuse: nobody knows the number."""
         raise _unknown("functions of plain numbers")
+
+    __float__ = __int__ = __index__ = __round__ = item
 
 
 def number(value: Any) -> Expression:
     """The expression of a symbol or a number; of a comparison, 1 where it holds."""
     if not isinstance(value, Symbol):
+        if np.isnan(value):
+            raise _unknown("functions of plain arrays")
         return Expression("number", (float(value),))
     found = value.expression
     return Expression("where", (found, ONE, ZERO)) if found.kind[0] in "<>=!" else found
@@ -135,6 +141,9 @@ class Formulas:
         sys.setprofile(self._name)
         try:
             return number(function(*records))
+        except PinnError as error:
+            place = f"{function.__module__}, line {function.__code__.co_firstlineno}"
+            raise PinnError(f"{place}: {error}") from error
         finally:
             sys.setprofile(before)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 import shutil
 from collections import namedtuple
 from collections.abc import Iterable
@@ -144,7 +145,9 @@ def numbers(values: Iterable[float]) -> str:
 
 def test_what_no_other_language_can_say_is_refused():
     costs = record("costs", StepCosts)
-    with pytest.raises(PinnError, match=r"cannot hold np\.exp; use arithmetic"):
+    with pytest.raises(
+        PinnError, match=r"test_formulas, line \d+: .* hold np\.exp; use arithmetic"
+    ):
         Formulas().read(lambda c: np.exp(c.layers), costs)
     with pytest.raises(PinnError, match=r"cannot hold np\.stack"):
         Formulas().read(lambda c: np.stack([c.layers]), costs)
@@ -152,5 +155,9 @@ def test_what_no_other_language_can_say_is_refused():
         Formulas().read(lambda c: c.layers if c.layers > 1 else 0.0, costs)
     with pytest.raises(PinnError, match=r"cannot hold .*max\(\), .* np.maximum"):
         Formulas().read(lambda c: max(c.layers, 1.0), costs)
-    with pytest.raises(PinnError, match="cannot hold functions of plain numbers"):
-        Formulas().read(lambda c: math.exp(c.layers), costs)
+    plain = (math.exp, int, round, np.asarray, lambda layers: layers.item())
+    for function in plain:
+        with pytest.raises(PinnError, match="cannot hold functions of plain"):
+            Formulas().read(lambda c, each=function: 2 * each(c.layers), costs)
+    with pytest.raises(PinnError, match=r"cannot hold np\.add"):
+        Formulas().read(lambda c: operator.iadd(c.layers, c.moe_layers), costs)
