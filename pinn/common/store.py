@@ -434,7 +434,7 @@ def _is_whole(folder: Path, recipe: Recipe) -> bool:
 
 
 def _finish(folder: Path, recipe: Recipe) -> None:
-    digests = {name: at for name, at in _contents(folder).items() if Path(name).name != RECIPE_FILE}
+    digests = {n: digest for n, digest in _contents(folder).items() if Path(n).name != RECIPE_FILE}
     with suppress(OSError):
         found = {"recipe": recipe.to_json(), "files_sha256": digests}
         files.write_json_file(folder / RECIPE_FILE, found, indent=1)

@@ -395,5 +395,5 @@ def settle_prompt_wait(found: RecipeFields) -> None:
     steps = "batch_wait_timeout_iters" if ranks == 1 else "attention_dp_timeout_iters"
     found.take("prompt_wait_steps", steps)
     budget = found.values["token_budget"]
-    whole = budget if ranks == 1 else 0
-    found.take("prompt_wait_tokens", "batch_wait_max_tokens_ratio", lambda r: math.ceil(r * whole))
+    waited = budget if ranks == 1 else 0
+    found.take("prompt_wait_tokens", "batch_wait_max_tokens_ratio", lambda r: math.ceil(r * waited))

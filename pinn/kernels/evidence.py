@@ -76,7 +76,7 @@ def _uses(
                 arguments = [np.full((1, 1), size, dtype=np.float64) for size in call.sizes]
                 seconds = kind.seconds(kernels, gpu, Coded((call.form,), one), *arguments).item()
                 # What messages carry beside their sizes, a norm or none, has no name.
-                named = zip(kind.sizes, arguments, strict=False)
+                named = zip(kind.sizes, arguments[: len(kind.sizes)], strict=True)
                 sizes = {name: size.item() for name, size in named}
                 nearest = _nearest(kernels, part, kind, deployment.gpu, call.form, sizes)
                 count = np.asarray(call.count, dtype=np.float64).item()

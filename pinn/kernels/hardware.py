@@ -122,9 +122,9 @@ def hardware(
 
 def chip_tags(gpus: Sequence[GpuSpec]) -> Float[np.ndarray, "gpus 5"]:
     """What makes two datasheets one chip to the surrogates, whatever their names."""
-    rates = ((g.memory_bandwidth_bytes_per_s, g.peak_flop_per_s["bf16"]) for g in gpus)
-    cores = ((g.sm_count, g.l2_bytes, g.compute_capability) for g in gpus)
-    return np.array([(*r, *c) for r, c in zip(rates, cores, strict=True)], dtype=np.float64)
+    rates = [(g.memory_bandwidth_bytes_per_s, g.peak_flop_per_s["bf16"]) for g in gpus]
+    cores = [(g.sm_count, g.l2_bytes, g.compute_capability) for g in gpus]
+    return np.hstack([np.reshape(rates, (-1, 2)), np.reshape(cores, (-1, 3))]).astype(np.float64)
 
 
 def is_known(

@@ -23,7 +23,8 @@ from pinn.specs.gpu import GpuSpec
 # On shapes never seen it rivals the network, and the geometric mean of the two beats both. It is
 # linear in times that grow with work, so it is monotone in tokens.
 
-#: A unit that makes the fitted weight of order one, as the 10 us of a launch; it decides nothing.
+#: Units that make the fitted weights of an expert and of a launch of order one; they decide
+#: nothing.
 _EXPERT_SECONDS, _LAUNCH_SECONDS = 1e-6, 1e-5
 
 
@@ -284,9 +285,9 @@ class OperatorSurrogate:
 
 # Routed experts by kernels that the engine would not pick by itself.
 #
-# They take what the engine's own kernel takes (:class:`Moe`) and more: weights of
-# times that grow with the work, fitted per chip and kernel to tables of the same shapes, and
-# never below 0.
+# They take what the engine's own kernel takes (:class:`pinn.kernels.gemm_attention_moe.Moe`) and
+# more: weights of times that grow with the work, fitted per chip and kernel to tables of the same
+# shapes, and never below 0.
 
 #: Rows beyond are not served by one node in one step, and bend the fit where it counts.
 _MOST_RANKS, _MOST_TOKENS = 16, 16_384

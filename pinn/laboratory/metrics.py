@@ -118,9 +118,10 @@ def read_results(path: Path) -> pd.DataFrame:
     return table
 
 
-#: Ending of a checkpoint's own table, and its column of the checkpoint that it belongs to, by the
-#: SHA-256 of its file.
-KEPT, CHECKPOINT_COLUMN = ".results.csv", "checkpoint_sha256"
+#: Ending of a checkpoint's own table.
+KEPT = ".results.csv"
+#: Its column of the checkpoint that it belongs to, by the SHA-256 of its file.
+CHECKPOINT_COLUMN = "checkpoint_sha256"
 
 
 def check_checkpoint(table: pd.DataFrame, path: Path) -> None:

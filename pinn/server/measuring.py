@@ -52,7 +52,9 @@ def _bare(source: str) -> str:
     """A module without what a part of one file cannot have: imports of its own package."""
     lines = source.splitlines()
     for node in ast.parse(source).body:
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pinn."):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(
+            ("pinn.", "__future__")
+        ):
             for number in range(node.lineno - 1, node.end_lineno or node.lineno):
                 lines[number] = ""
     return "\n".join(lines).rstrip()

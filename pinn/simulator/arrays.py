@@ -68,7 +68,7 @@ _SIZES = (
 
 #: What changes.
 _COUNTERS = (
-    "open_stage", "round_robin", "endings", "deadlines",  # the latter entries of two heaps
+    "open_stage", "round_robin", "endings", "deadlines",  # the last two: entries of two heaps
     "next",  # request that is sent next
     "sent",  # requests whose clients wait, under a concurrency limit
     "unresolved",  # requests of the open stage that have not ended

@@ -474,7 +474,7 @@ def _finish(engine, replica, r, completion_s):
     request.status = FINISHED
     blocks.free_request(engine, replica, r)
     delay = request.scheduling_s + request.preemption_s + completion_s
-    if engine.role:  # of one of two pools
+    if engine.role:  # of one of two pools; the decoding one's answers pass on in either way
         pass_on(engine, r, request.last_sent_s + delay)
     else:
         resolve(engine, r, request.last_sent_s + delay)

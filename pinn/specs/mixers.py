@@ -304,8 +304,8 @@ def kda_mixer(fields: ConfigFields) -> LinearMixerSpec:
     config = fields.get("linear_attn_config")
     inner = ConfigFields(config, config, f"{fields.source}: linear_attn_config")
     heads, width = inner.integer("num_heads"), inner.integer("head_dim")
-    taps = inner.integer("short_conv_kernel_size", default=4)
-    return LinearMixerSpec(KDA, heads, heads, width, width, taps, 0, CHUNK_TOKENS[KDA], 4.0)
+    taps, bytes_ = inner.integer("short_conv_kernel_size", default=4), _BYTES["float32"]
+    return LinearMixerSpec(KDA, heads, heads, width, width, taps, 0, CHUNK_TOKENS[KDA], bytes_)
 
 
 def lightning_mixer(fields: ConfigFields) -> LinearMixerSpec:

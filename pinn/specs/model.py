@@ -402,6 +402,7 @@ _LINEAR = {
 }
 
 
+#: Names by :func:`mixer_name` of what no recurrence or selection is part of.
 _PLAIN = {"latent attention", "full attention", "windowed attention"}
 
 

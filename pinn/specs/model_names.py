@@ -164,7 +164,9 @@ def _download(repo_id: str, filename: str) -> Path | None:
         return Path(hf_hub_download(repo_id, filename, etag_timeout=PROBE_TIMEOUT_S))
     except errors.GatedRepoError as error:
         raise PinnError("it is gated: accept its licence on the hub and set HF_TOKEN") from error
-    except errors.LocalEntryNotFoundError as error:  # of the next two classes, too
+    except (
+        errors.LocalEntryNotFoundError
+    ) as error:  # also an EntryNotFoundError and a ValueError, so it goes first
         raise PinnError("the model hub did not answer (LocalEntryNotFoundError)") from error
     except errors.EntryNotFoundError:
         return None

@@ -230,10 +230,9 @@ def features_of_batches(
     deployments: Sequence[Deployment], batches: Sequence[UniformBatches]
 ) -> Float[np.ndarray, "m n features"]:
     """Step features of ``n`` batches of each of ``m`` deployments."""
-    costs, each = step_costs(deployments), enumerate(zip(deployments, batches, strict=True))
-    return np.array(
-        [step_features(costs.take(i), b.sums(d.model.window_tokens)) for i, (d, b) in each]
-    )
+    costs, pairs = step_costs(deployments), zip(deployments, batches, strict=True)
+    sums = [of_one.sums(deployment.model.window_tokens) for deployment, of_one in pairs]
+    return np.array([step_features(costs.take(i), each) for i, each in enumerate(sums)])
 
 
 @dataclass(frozen=True)

@@ -332,7 +332,7 @@ class Reading:
     def run(
         self,
         load: Load,
-        figures: Stated,
+        figures: Mapping[str, float],
         served: int,
         failed: int = 0,
         server: StatedServer = UNSTATED,

@@ -67,8 +67,9 @@ def read_page(text: str) -> Page:
     for engine, series, labels, value in _SERIES.findall(text):
         named = dict(_LABEL.findall(labels))
         page.engine = engine
-        page.models |= {value for label, value in named.items() if label == "model_name"}
-        page.engines |= {value for label, value in named.items() if label == "engine"}
+        for label, seen in (("model_name", page.models), ("engine", page.engines)):
+            if label in named:
+                seen.add(named[label])
         if series == "cache_config_info":
             page.info = named
         elif not series.endswith(("_bucket", "_created")):

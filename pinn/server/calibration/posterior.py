@@ -89,7 +89,8 @@ def fit_posterior(
     target = (seconds - fixed) / seconds - matrix @ lower
     centre = root @ (prior.mean[free] / scale - lower)
     told = np.ones(len(seconds))
-    size, trust = (_NOISE * told, _trust(matrix, root)) if noise is None else (noise, told)
+    size = _NOISE * told if noise is None else noise
+    trust = _trust(matrix, root) if noise is None else told
     weight = trust
     for _ in range(_ROUNDS if noise is None else 1):
         at = np.sqrt(weight) / size
