@@ -1,6 +1,7 @@
 """What holds for every function and module: few arguments, and one way to write JSON."""
 
 import ast
+import csv
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,15 @@ def writes_json(node):
 def test_json_is_written_in_one_way():
     wanted = [path for path in MODULES if APART not in path.parents]
     assert {path for path in wanted if any(map(writes_json, nodes(path)))} == {WRITER}
+
+
+def test_every_new_name_of_a_renamed_module_is_a_module():
+    with (ROOT.parent / "scripts" / "renames.csv").open() as table:
+        renames = list(csv.DictReader(table))
+    known = {
+        ".".join(("pinn", *path.with_suffix("").parts)).removesuffix(".__init__")
+        for path in MODULES
+    }
+    modules = [row for row in renames if row["before"].startswith("pinn.")]
+    assert modules
+    assert not {row["after"] for row in modules} - known
