@@ -115,6 +115,7 @@ def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
 def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
     """Lines that follow each other and differ in nothing else are one; the first's commit stays."""
     same = [c for c in lines.columns if c not in ("since", "until", "commit", "own_change")]
+    lines = lines.dropna(subset=same)
     of_one = lines.groupby(same, sort=False).ngroup().rename("of_one")
     lines = lines.assign(of_one=of_one).sort_values(["of_one", "since"], kind="stable")
     starts = lines["since"] != lines.groupby("of_one")["until"].shift()

@@ -18,6 +18,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from engine_reading.wheel import EngineSource, compiled
+from pinn.errors import PinnError
 
 #: Modules of Python itself that files import.
 _PYTHON = ("abc", "copy", "dataclasses", "enum", "functools", "math", "typing", "itertools")
@@ -33,6 +34,9 @@ class Symbol:
     """Something that is only compared, such as a number format or a torch type."""
 
     name: str
+
+    def __repr__(self) -> str:
+        return self.name
 
     def __getattr__(self, name: str) -> Symbol:
         if name.startswith("__"):
@@ -74,9 +78,9 @@ class World:
         """
         try:
             return self.rule(place)(*given, **named)
-        except ValueError:
-            raise
         except Exception as error:
+            if type(error) in (ValueError, PinnError):
+                raise
             raise self.source.unread(place, f"it cannot be asked: {error!r}") from error
 
     def rule(self, place: str) -> Any:

@@ -74,14 +74,17 @@ class Envs:
 
     def __init__(self, source: EngineSource) -> None:
         none = SimpleNamespace(environ={}, getenv=lambda _, default=None: default)
-        self._variables = World(source, {"os": none}).space(self.path)["environment_variables"]
+        self._world = World(source, {"os": none})
 
     def is_set(self, _: str) -> bool:
         """None is."""
         return False
 
     def __getattr__(self, name: str) -> Any:
-        return self._variables[name]()
+        variables = self._world.space(self.path)["environment_variables"]
+        if name not in variables:
+            raise self._world.source.unread(f"{self.path}: {name}", "there is no such variable")
+        return variables[name]()
 
 
 class QuantizationArgs(Given):

@@ -128,14 +128,12 @@ def _overlaps(source: EngineSource, method: str = "", stages: int = 1) -> bool:
 
 def _chain(source: EngineSource) -> ast.FunctionDef:
     """The part of ``__post_init__`` that decides, as a function of its own."""
-    decides = re.compile(
-        r"if self\.scheduler_config\.async_scheduling:|.*v1_async_sched_incompat", re.S
-    )
-    made = ast.parse(
-        "def overlaps(self, executor_backend, executor_supports_async_sched, "
-        "uses_rocm_deepep_ht_dbo): pass"
-    ).body[0]
-    made.body = [each for each in source.node(_INIT).body if decides.match(ast.unparse(each))]
-    if not made.body:
+    body = source.node(_INIT).body
+    tests = [ast.unparse(each.test) if isinstance(each, ast.If) else "" for each in body]
+    if (decided := "self.scheduler_config.async_scheduling") not in tests:
         raise source.unread(_INIT, "async_scheduling is decided elsewhere")
+    at = tests.index(decided)
+    given = "self, executor_backend, executor_supports_async_sched, uses_rocm_deepep_ht_dbo"
+    made = ast.parse(f"def overlaps({given}): pass").body[0]
+    made.body = [*(n for n in body[:at] if "v1_async_sched_incompat" in ast.unparse(n)), body[at]]
     return made

@@ -99,8 +99,10 @@ def literal(node: ast.expr) -> Any:
         if given := [*named, *node.args]:
             return literal(given[0])
     try:
-        return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})
-    except NameError:
+        if isinstance(node, ast.BinOp):
+            return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})
+        return ast.literal_eval(node)
+    except Exception:
         return ast.unparse(node)
 
 
