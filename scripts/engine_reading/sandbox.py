@@ -151,8 +151,7 @@ class Space(dict[str, Any]):
         path = self._file(module)
         if path:
             return self._world.space(path)[attribute]
-        # Types of ``import torch`` are other symbols than those that stand-ins name.
-        return Symbol(name if module else f"{name}.")
+        return Symbol(name)
 
     def _file(self, module: str) -> str | None:
         """The path of a module; None where the release has none of the name."""
