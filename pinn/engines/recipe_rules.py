@@ -116,12 +116,12 @@ def _shared_recipe(
     found = RecipeFields(serving, gpu, model_type)
     _settle_parallelism(found)
     _settle_what_flags_say(found)
-    _settle_all_reduce(found)
     _settle_kernels(found)
     _settle_speculation(found)
     settle_prompt_wait(found)
     found.put("scheduler", recipe.SchedulerRules(), "vLLM alone has rules that change")
     SETTLERS[serving.engine](found)
+    _settle_all_reduce(found)
     return found.recipe()
 
 
@@ -201,8 +201,14 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
 
 
 def _settle_all_reduce(found: RecipeFields) -> None:
-    """How long the engine's own all-reduce takes; without NVLink all run NCCL."""
-    latency, source = kernel_choice.ALL_REDUCE_LATENCY[found.serving.engine]
+    """How long the engine's own all-reduce takes; without NVLink all run NCCL.
+
+    vLLM's with the norm in it is FlashInfer's copy of TensorRT-LLM's kernel (vllm 0.20.1
+    compilation/passes/fusion/allreduce_rms_fusion.py: flashinfer_trtllm_fused_allreduce_norm).
+    """
+    engine = found.serving.engine
+    fuses = engine == VLLM and found.values["fused_all_reduce"]
+    latency, source = kernel_choice.ALL_REDUCE_LATENCY[TRTLLM if fuses else engine]
     if not found.gpu.has_nvlink:
         latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
     found.put("all_reduce_latency", latency, source)

@@ -57,11 +57,19 @@ _FEATURES = (
         lambda c, s: c.quantized_layers * values.busy(s),
     ),
     StepFeature(
-        "parallel_layer", "s/layer", 0.0, 7e-6, Overhead(3e-6, 0.2), "host",
+        "parallel_layer", "s/layer", 0.0, 7e-6, None, "host",
         "communication", ("all_reduce",),
         "Per layer under tensor parallelism: the latency of its two all-reduces.",
         assumed(0.6, "two all-reduces, of which the shortest on H100 takes 4.2 us in the tables"),
         lambda c, s: c.parallel_layers * values.busy(s),
+    ),
+    StepFeature(
+        "around_all_reduce", "s/layer", 0.0, 0.0, Overhead(3e-6, 0.2), "host",
+        "communication", (),
+        "Per layer under tensor parallelism: small kernels around its all-reduces and the wait for "
+        "the slowest GPU.",
+        "assumption: two norms of 1 to 2 us, no table holds them",
+        lambda c, s: c.around_all_reduces * values.busy(s),
     ),
     StepFeature(
         "eager_layer", "s/layer", 0.0, 0.0, Overhead(1e-4, 0.7), "host", "small_kernels", (),
@@ -217,13 +225,14 @@ _FEATURES = (
         "all_reduce_first_256k", "1", 0.0, 0.5, None, "link", "communication", ("all_reduce",),
         "The same for the first 256 KiB of each message: one-shot algorithms move more bytes.",
         assumed(2.1, "one-shot moves p - 1 messages where a ring moves 2 (p - 1) / p"),
-        lambda c, s: values.first_bytes(c, s, values.ONE_SHOT_BYTES),
+        lambda c, s: c.small_all_reduce_token_s
+        * values.first_tokens(c, s, values.ONE_SHOT_BYTES),
     ),
     StepFeature(
         "all_reduce_first_8m", "1", 0.0, 0.5, None, "link", "communication", ("all_reduce",),
         "The same for the first 8 MiB of each message, up to which latency shows.",
         assumed(1.4, "half as fast as the link"),
-        lambda c, s: values.first_bytes(c, s, values.CUSTOM_BYTES),
+        lambda c, s: c.all_reduce_token_s * values.first_tokens(c, s, values.CUSTOM_BYTES),
     ),
     StepFeature(
         "large_all_reduce", "s", 0.0, 3e-6, None, "host", "communication", ("all_reduce",),

@@ -142,10 +142,9 @@ def message_tokens(costs: StepCosts, message_bytes: float) -> Values:
     return message_bytes / costs.all_reduce_token_bytes
 
 
-def first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Values:
-    """All-reduce time of the tokens that fit in the first bytes of a message."""
-    tokens = np.minimum(sums.tokens, message_tokens(costs, message_bytes))
-    return costs.small_all_reduce_token_s * tokens
+def first_tokens(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Values:
+    """Tokens of a batch that fit in the first bytes of an all-reduce's message."""
+    return np.minimum(sums.tokens, message_tokens(costs, message_bytes))
 
 
 def eager_layers(costs: StepCosts, sums: BatchSums) -> Values:

@@ -9,6 +9,7 @@ type Costs struct {
 	QuantizedLayers       float64 // Layers whose activations are quantized in every step by kernels of their own.
 	LaunchedLayers        float64 // Layers by their kernels: one of experts or of latent attention counts for more.
 	ParallelLayers        float64 // Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.
+	AroundAllReduces      float64 // The same, where norms lie around its all-reduces; one fused with them saves a share.
 	GraphTokens           float64 // Largest captured CUDA graph, in tokens.
 	GraphRequests         float64 // Decodes of the largest step without prompts that one was; 0 for no limit.
 	GemmWeights           float64 // Reading every weight but the routed experts' once.
@@ -33,10 +34,10 @@ type Costs struct {
 	PrefillToken          float64 // Queries in and outputs out of prefill attention, per token.
 	PrefillPair           float64 // Attention arithmetic of a prefill per pair, in full layers.
 	WindowedPrefillPair   float64 // The same in windowed layers.
-	AllReduces            float64 // All-reduces of a step, as vLLM's own kernel takes; 0 on one GPU.
+	AllReduces            float64 // All-reduces of a step; 0 on one GPU.
 	AllReduceTokenBytes   float64 // Message of one of them, per token.
 	AllReduceToken        float64 // Moving one token's all-reduces over the GPU links.
-	SmallAllReduceToken   float64 // The same for tokens of small messages, as vLLM's own kernel takes.
+	SmallAllReduceToken   float64 // The same for tokens of messages up to 256 KiB, as vLLM's own kernel takes.
 	ExchangeToken         float64 // Moving one token to its experts and back between GPUs.
 	PipelineToken         float64 // Handing one token from stage to stage.
 	Offload               float64 // Reading the weights that lie in host memory over PCIe.
@@ -52,6 +53,7 @@ var costNames = []struct {
 	{"quantized_layers", func(c *Costs) *float64 { return &c.QuantizedLayers }},
 	{"launched_layers", func(c *Costs) *float64 { return &c.LaunchedLayers }},
 	{"parallel_layers", func(c *Costs) *float64 { return &c.ParallelLayers }},
+	{"around_all_reduces", func(c *Costs) *float64 { return &c.AroundAllReduces }},
 	{"graph_tokens", func(c *Costs) *float64 { return &c.GraphTokens }},
 	{"graph_requests", func(c *Costs) *float64 { return &c.GraphRequests }},
 	{"gemm_weights_s", func(c *Costs) *float64 { return &c.GemmWeights }},
@@ -145,6 +147,11 @@ type costFacts struct {
 
 func (w *costFacts) costs() Costs {
 	var c Costs
+	var chosen1 float64
+	if w.TensorParallelSize > 1 {
+		chosen1 = 1
+	}
+	parallelLayers := w.Layers * chosen1 * (1 - w.FasterAllReduce)
 	weights := w.DenseWeightBytes / w.MemoryBytesPerS
 	experts := w.RoutedExperts / w.ExpertSpread
 	expertRead := w.ExpertWeights * w.ExpertWeightBytes / w.MemoryBytesPerS
@@ -155,11 +162,8 @@ func (w *costFacts) costs() Costs {
 	c.MoeLayers = w.MoeLayers
 	c.QuantizedLayers = w.Layers * w.Quantized * (1 - w.FusedQuantization)
 	c.LaunchedLayers = w.Layers + 0.8*w.MoeLayers + (0.8+w.LatentLaunches)*w.LatentLayers + 4*w.StateLayers + 0.3*w.Layers*w.Quantized
-	var chosen1 float64
-	if w.TensorParallelSize > 1 {
-		chosen1 = 1
-	}
-	c.ParallelLayers = w.Layers * chosen1 * (1 - w.FasterAllReduce) * (1 - 0.3*w.FusedAllReduce)
+	c.ParallelLayers = parallelLayers
+	c.AroundAllReduces = parallelLayers * (1 - 0.3*w.FusedAllReduce)
 	c.GraphTokens = w.GraphTokens
 	c.GraphRequests = w.GraphRequests
 	c.GemmWeights = weights
@@ -188,7 +192,7 @@ func (w *costFacts) costs() Costs {
 	if w.TensorParallelSize > 1 {
 		chosen2 = 1
 	}
-	c.AllReduces = w.AllReduces * chosen2 * (1 - w.FasterAllReduce)
+	c.AllReduces = w.AllReduces * chosen2
 	c.AllReduceTokenBytes = tokenBytes
 	c.AllReduceToken = allReduceToken
 	c.SmallAllReduceToken = allReduceToken * (1 - w.FasterAllReduce)
