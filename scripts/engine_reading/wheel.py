@@ -102,7 +102,7 @@ def literal(node: ast.expr) -> Any:
         if isinstance(node, ast.BinOp):
             return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})
         return ast.literal_eval(node)
-    except Exception:
+    except Exception:  # foreign source: what cannot be worked out, whyever, is kept as words
         return ast.unparse(node)
 
 
