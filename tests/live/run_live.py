@@ -203,7 +203,7 @@ def predict(
     loads = _scores(pd.read_csv(folder / "scores.csv"), files, used)
     worst = max(abs(load["e2e_mean_s"]["error_percent"]) for load in loads.values())
     return {
-        "passed": worst <= LIMIT,
+        "passed": bool(worst <= LIMIT),
         "refused_without_force": refused,
         "calibration_written": written,
         "worst_e2e_percent": worst,
