@@ -33,9 +33,8 @@ from pinn.laboratory.commands.evaluate_measured import panel_table
 from pinn.laboratory.engines import networks
 from pinn.laboratory.panel import group_scores
 from pinn.laboratory.serving_runs import LEFT_OUT, NETWORK
-from pinn.physics.request import REQUEST_FEATURES, RequestFeature
+from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
-from pinn.physics.step_values import StepFeature
 from pinn.server.calibration.calibrate import TEST
 from pinn.simulator.metric_features import WHOLE_RUN
 
@@ -169,20 +168,14 @@ def serving_runs() -> str:
 
 def beta() -> str:
     features = STEP_FEATURES.values()
-    rows = ((f"`{f.name}`", _unit(f, "x datasheet time"), f.meaning) for f in features)
+    units = ("x datasheet time" if f.unit == "1" else f.unit for f in features)
+    rows = ((f"`{f.name}`", unit, f.meaning) for f, unit in zip(features, units, strict=True))
     return table(3, rows, "feature", "unit of beta", "what it measures")
 
 
 def alpha() -> str:
-    rows = (
-        (f"`{f.name}`", _unit(f, "x step time"), f"{f.prior:g}", "yes" if f.in_simulator else "no")
-        for f in REQUEST_FEATURES.values()
-    )
-    return table(4, rows, "feature", "unit of alpha", "prior", "in the Go simulator")
-
-
-def _unit(feature: StepFeature | RequestFeature, multiplier: str) -> str:
-    return multiplier if feature.unit == "1" else feature.unit
+    rows = ((f"`{f.name}`", f.unit, f"{f.prior:g}", f.source) for f in REQUEST_FEATURES.values())
+    return table(4, rows, "feature", "unit of alpha", "prior", "what it rests on")
 
 
 def calibration(steps: Path) -> str:

@@ -75,7 +75,8 @@ class CoefficientNetwork(nn.Module):
     alone go on. (Falling back on prior times base there made layers of 32 ranks half as long as
     those of 8, and a better card slower.) ``rates`` are the log datasheet rates, clamped likewise;
     their elasticities are bounded such that no faster GPU gets a larger time (see ``elasticity``).
-    Heads start at zero: before training the network is the prior.
+    Heads start at zero: before training the network is the prior. Every deployment has the same
+    alpha, prior x exp(base).
 
     This form is for training and for ONNX; :meth:`trained` gives the one that predicts.
     """
@@ -115,7 +116,6 @@ class CoefficientNetwork(nn.Module):
         layers = [(nn.Linear(a, b), nn.SiLU()) for a, b in itertools.pairwise(widths)]
         self.trunk = nn.Sequential(*itertools.chain.from_iterable(layers))
         self.beta_head = _zero(nn.Linear(settings.hidden, n_beta))
-        self.alpha_head = _zero(nn.Linear(settings.hidden, n_alpha))
         self.elasticity_head = _zero(nn.Linear(settings.hidden, n_beta * len(RATES)))
 
     @classmethod
@@ -142,18 +142,16 @@ class CoefficientNetwork(nn.Module):
     ) -> tuple[Float[Tensor, "n beta"], Float[Tensor, "n alpha"]]:
         """Coefficients of ``n`` embedded deployments, in the order of the registries."""
         beta_log: Tensor = self.beta_base.expand(free.shape[0], -1)
-        alpha_log: Tensor = self.alpha_base
         if self.settings.corrected:
-            beta_correction, alpha_correction = self.corrections(free, rates)
-            beta_log, alpha_log = beta_log + beta_correction, alpha_log + alpha_correction
+            beta_log = beta_log + self.corrections(free, rates)
         beta = self.beta_floor + self.beta_excess * torch.exp(beta_log)
-        alpha = self.alpha_prior * torch.exp(alpha_log)
+        alpha = self.alpha_prior * torch.exp(self.alpha_base)
         return beta, alpha.expand(free.shape[0], -1)
 
     def corrections(
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
-    ) -> tuple[Float[Tensor, "n beta"], Float[Tensor, "n alpha"]]:
-        """Log corrections of beta and alpha: what is added to the base's logarithm."""
+    ) -> Float[Tensor, "n beta"]:
+        """Log corrections of beta: what is added to the base's logarithm."""
         standard = (free - self.mean) / self.scale
         hidden = self.trunk(torch.clamp(standard, self.low, self.high).to(self.dtype))
         span = self.elasticity_upper - self.elasticity_lower
@@ -162,16 +160,12 @@ class CoefficientNetwork(nn.Module):
         raw = self.elasticity_head(hidden).unflatten(-1, span.shape) + zero
         elasticity = self.elasticity_lower + span * torch.sigmoid(raw)
         bend = (elasticity * torch.clamp(rates, self.rate_low, self.rate_high)[:, None, :]).sum(-1)
-        beta = self.settings.beta_bound * torch.tanh(self.beta_head(hidden)) + bend
-        alpha = self.settings.alpha_bound * torch.tanh(self.alpha_head(hidden))
-        return beta, alpha
+        return self.settings.beta_bound * torch.tanh(self.beta_head(hidden)) + bend
 
     def set_alpha(self, alpha: Float[Tensor, " alpha"]) -> None:
-        """Say this alpha, in seconds, of every deployment; one whose prior is 0 stays 0."""
-        known = (self.alpha_prior > 0) & (alpha > 0)
-        ratio = torch.where(known, alpha / torch.where(known, self.alpha_prior, 1.0), 1.0)
+        """Say this alpha, in seconds, of every deployment."""
         with torch.no_grad():
-            self.alpha_base.copy_(torch.log(ratio))
+            self.alpha_base.copy_(torch.log(alpha / self.alpha_prior))
 
     @property
     def dtype(self) -> torch.dtype:

@@ -14,7 +14,7 @@ from pinn.common.files import write_json_file
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
-from pinn.physics.request import REQUEST_FEATURES, RequestState
+from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.batch import Batch
 from pinn.specs.flags import flags_of
@@ -50,16 +50,16 @@ class LatencyModel(Protocol):
     def step_time(self, batch: Batch) -> float:
         """One busy-loop step of a batch; positive."""
 
-    def queueing_time(self, request: RequestState) -> float:
+    def queueing_time(self, prompt_tokens: float) -> float:
         """The API server's work on a request, until it is in the engine's input queue."""
 
     def output_token_processing_time(self) -> float:
         """The API server's work on each token that it streams."""
 
-    def scheduling_processing_time(self, request: RequestState) -> float:
+    def scheduling_processing_time(self, prompt_tokens: float) -> float:
         """Once per request between queue and first token, beyond its waiting and its steps."""
 
-    def preemption_processing_time(self, request: RequestState) -> float:
+    def preemption_processing_time(self, prompt_tokens: float) -> float:
         """Per preemption, beside the recomputation."""
 
     def post_decode_fixed_overhead(self) -> float:
@@ -220,9 +220,8 @@ def deployment_facts(deployment: Deployment) -> dict[str, Any]:
 def set_to_json(found: CoefficientSet) -> dict[str, Any]:
     """A coefficient set as JSON-ready values; seconds and multipliers, never microseconds."""
     beta, alpha = _entries("beta", found), _entries("alpha", found)
-    alphas = zip(alpha.values(), REQUEST_FEATURES.values(), found.taught, strict=True)
-    for entry, feature, taught in alphas:
-        entry |= {"taught": bool(taught), "in_simulator": feature.in_simulator}
+    for entry, taught in zip(alpha.values(), found.taught, strict=True):
+        entry["taught"] = bool(taught)
     tree = {"schema": SCHEMA, **found.deployment, "beta": beta, "alpha": alpha}
     if found.covariance is not None:
         tree["covariance"] = covariance_entry(found.covariance)

@@ -69,20 +69,18 @@ class NetworkSettings:
     """Size and bounds of the network.
 
     On deployments left out, half the parameters cost 0.1 points and half the bound of beta as much
-    (LOG.md). The bound of alpha is an assumption: a factor of 1.65.
+    (LOG.md).
 
     Attributes:
         hidden: Width of each hidden layer.
         depth: Hidden layers.
         beta_bound: Largest |log| correction of a beta's part above its lower bound.
-        alpha_bound: Largest |log| correction of an alpha.
         corrected: Whether the configuration correction is on; off leaves one global vector.
     """
 
     hidden: int = 128
     depth: int = 2
     beta_bound: float = 4.0
-    alpha_bound: float = 0.5
     corrected: bool = True
 
     def __post_init__(self) -> None:
@@ -91,11 +89,9 @@ class NetworkSettings:
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 given = documents.written(value)
                 raise PinnError(f"network {name} must be a whole number, got {given}")
-        for name in ("beta_bound", "alpha_bound"):
-            value = getattr(self, name)
-            if not documents.is_finite(value) or not 0 <= value <= _MOST_BOUND:
-                given = documents.written(value)
-                raise PinnError(f"network {name} must lie between 0 and {_MOST_BOUND}, got {given}")
+        if not documents.is_finite(self.beta_bound) or not 0 <= self.beta_bound <= _MOST_BOUND:
+            given = documents.written(self.beta_bound)
+            raise PinnError(f"network beta_bound must lie between 0 and {_MOST_BOUND}, got {given}")
         for value, most, what in (
             (self.hidden, documents.MOST_HIDDEN, "units of a hidden layer"),
             (self.depth, documents.MOST_DEPTH, "hidden layers"),
@@ -135,10 +131,9 @@ class TrainedNetwork:
         elasticity_lower: Least bend of each beta with each rate.
         elasticity_upper: Largest.
         beta_base: Log factor of each beta that all deployments share.
-        alpha_base: The same of each alpha.
+        alpha_base: The same of each alpha; nothing else moves one.
         trunk: Hidden layers, each followed by a SiLU.
         beta_head: Hidden units -> correction of beta before its bound.
-        alpha_head: The same of alpha.
         elasticity_head: Hidden units -> elasticities before their bounds, rates innermost.
     """
 
@@ -153,7 +148,6 @@ class TrainedNetwork:
     alpha_base: Float[Array, " alpha"]
     trunk: tuple[Layer, ...]
     beta_head: Layer
-    alpha_head: Layer
     elasticity_head: Layer
 
     @classmethod
@@ -197,17 +191,17 @@ class TrainedNetwork:
             free: Descriptors.
             rates: Log datasheet rates.
         """
-        bases = self.beta_base, self.alpha_base
-        beta_log, alpha_log = (np.tile(base, (len(free), 1)) for base in bases)
+        beta_log, alpha_log = (
+            np.tile(base, (len(free), 1)) for base in (self.beta_base, self.alpha_base)
+        )
         if self.settings.corrected:
-            beta_correction, alpha_correction = self._corrections(free, rates)
-            beta_log, alpha_log = beta_log + beta_correction, alpha_log + alpha_correction
+            beta_log = beta_log + self._corrections(free, rates)
         beta = self.beta_floor + self.beta_excess * np.exp(beta_log)
         return beta, self.alpha_prior * np.exp(alpha_log)
 
-    def _corrections(self, free: Array, rates: Array) -> tuple[Array, Array]:
-        """Log corrections of beta ``[n, beta]`` and alpha ``[n, alpha]``."""
-        scale, settings = self.embedding, self.settings
+    def _corrections(self, free: Array, rates: Array) -> Float[Array, "n beta"]:
+        """Log corrections of beta."""
+        scale = self.embedding
         standard = (free - scale.mean) / scale.scale
         hidden = np.clip(standard, scale.low, scale.high)
         for layer in self.trunk:
@@ -215,9 +209,7 @@ class TrainedNetwork:
             hidden = raw * _sigmoid(raw)
         clamped = np.clip(rates, scale.rate_low, scale.rate_high)
         bend = (self._elasticity(hidden) * clamped[:, None, :]).sum(-1)
-        beta = settings.beta_bound * np.tanh(self.beta_head(hidden)) + bend
-        alpha = settings.alpha_bound * np.tanh(self.alpha_head(hidden))
-        return beta, alpha
+        return self.settings.beta_bound * np.tanh(self.beta_head(hidden)) + bend
 
     def _elasticity(self, hidden: Float[Array, "n hidden"]) -> Float[Array, "n beta rates"]:
         """D log(beta) / d log(rate), within its bounds."""
@@ -228,7 +220,7 @@ class TrainedNetwork:
 
 
 _EMBEDDING = tuple(field.name for field in fields(EmbeddingScale))
-_HEADS = ("beta_head", "alpha_head", "elasticity_head")
+_HEADS = ("beta_head", "elasticity_head")
 _ARRAYS = (
     "beta_floor", "beta_excess", "alpha_prior", "elasticity_lower", "elasticity_upper",
     "beta_base", "alpha_base",
@@ -251,7 +243,7 @@ def _shapes(settings: NetworkSettings) -> dict[str, tuple[int, ...]]:
     inputs = [d, *[settings.hidden] * settings.depth]
     trunk = zip(_trunk_names(settings), inputs, strict=False)
     layers = {name: (settings.hidden, width) for name, width in trunk}
-    for name, width in zip(_HEADS, (beta, alpha, beta * r), strict=True):
+    for name, width in zip(_HEADS, (beta, beta * r), strict=True):
         layers[name] = (width, settings.hidden)
     for name, shape in layers.items():
         shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
@@ -285,7 +277,7 @@ def _logit(share: Array) -> Array:
 
 # The network on disk: a safetensors file whose header says what it is. No code is loaded.
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)

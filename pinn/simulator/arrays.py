@@ -29,7 +29,7 @@ _INT64 = ir.IntType(64)
 _SETTINGS = (
     "token_budget", "max_requests", "max_model_len", "block_tokens", "slots", "long_prefill",
     "window", "full_groups", "window_groups", "window_blocks", "prefix_caching", "chunked_prefill",
-    "asynchronous", "pipeline_parallel_size", "least_loaded", "tensor_parallel", "concurrency",
+    "asynchronous", "pipeline_parallel_size", "least_loaded", "concurrency",
     "stages_wait",
     "max_seqs",  # rows of a batch
     "blocks",  # blocks of one replica that a run can come to use

@@ -451,7 +451,6 @@ def _append_tokens(engine, request, server, now, tokens):
         note_work(server, request.first_work)
         request.early_preemption_s = request.preemption_s
         request.early_preemptions = request.preemptions
-        request.early_recomputed_tokens = request.recomputed_tokens
     else:
         gap = server.start_s - request.gap_start_s
         last = engine.n_gaps - 1

@@ -10,7 +10,7 @@ from numba import types
 from pinn.coefficients.coefficients import LatencyModel
 from pinn.errors import PinnError
 from pinn.physics.costs import COST_NAMES, StepCosts
-from pinn.physics.request import PHASES, REQUEST_FEATURES, RequestState
+from pinn.physics.request import PHASES, REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator import arrays
 from pinn.simulator.client import group_of
@@ -25,18 +25,8 @@ from pinn.specs.batch import Batch
 # ``pinn.physics.request`` is what defines them; a test compares the two.
 
 
-#: A request's ``RequestState`` as numbers, same names and order.
-Situation: Any = namedtuple("Situation", (
-    "prompt_tokens", "step_time_s", "queue_share", "kv_usage", "prompt_share",
-    "inverse_tensor_parallel", "prefix_caching", "chunked_prefill", "recomputed_tokens",
-))  # fmt: skip
-
 #: What a request feature can be, by the last part of its name in the registry.
-RequestValues: Any = namedtuple("RequestValues", (
-    "constant", "prompt_token", "step_time", "queue_share", "kv_usage", "prompt_share",
-    "inverse_tensor_parallel", "prefix_caching", "chunked_prefill", "queue_share_squared",
-    "kv_usage_squared", "recomputed_token",
-))  # fmt: skip
+RequestValues: Any = namedtuple("RequestValues", ("constant", "prompt_token"))
 
 ARRIVAL, SCHEDULE, FIRST_TOKEN, OUTPUT_TOKEN, COMPLETION, PREEMPTION = range(len(PHASES))
 #: Phases whose methods know no request (``output_token_processing_time`` takes no argument).
@@ -66,22 +56,9 @@ def request_coefficients(
 
 
 @inner
-def request_values(s):
-    """Values of one request in a ``Situation``."""
-    return RequestValues(
-        1.0,
-        s.prompt_tokens,
-        s.step_time_s,
-        s.queue_share,
-        s.kv_usage,
-        s.prompt_share,
-        s.inverse_tensor_parallel,
-        s.prefix_caching,
-        s.chunked_prefill,
-        s.queue_share * s.queue_share,
-        s.kv_usage * s.kv_usage,
-        s.recomputed_tokens,
-    )
+def request_values(prompt_tokens):
+    """Values of one request."""
+    return RequestValues(1.0, float(prompt_tokens))
 
 
 # The step features in compiled code: one batch, plain numbers.
@@ -173,36 +150,6 @@ class SpeculativeCoefficients(NamedTuple):
     apart: int | None = None
 
 
-@inner
-def situation(engine, r):
-    """What is known of a request and the replica that it is on, right now.
-
-    The step time is a moving average over the replica's last steps, 0 before the first; the queue
-    does not count the request itself; all its known tokens count as recomputed.
-    """
-    request = arrays.requests(engine, r)
-    state = arrays.replicas(engine, request.replica)
-    group = arrays.groups(engine, group_of(engine, request.replica))
-    return Situation(
-        float(request.prompt),
-        group.step_time_s,
-        arrays.waiting(engine, request.replica).size / engine.max_requests,
-        (engine.blocks - state.free_blocks) / engine.cache_blocks,
-        request.prompt / engine.max_model_len,
-        1 / engine.tensor_parallel,
-        1.0 if engine.prefix_caching else 0.0,
-        1.0 if engine.chunked_prefill else 0.0,
-        float(request.prompt + request.generated),
-    )
-
-
-@inner
-def note_situation(engine, r, noted):
-    """Record the situation that the latency model is asked about."""
-    now = situation(engine, r)
-    noted[0], noted[1], noted[2] = now.step_time_s, now.queue_share, now.kv_usage
-
-
 def step_seconds(latency: LatencyModel, engine: arrays.PlainEngine, replica: int) -> float:
     """StepTime of the batch that a replica has just scheduled."""
     group = arrays.groups(engine, group_of(engine, replica))
@@ -241,8 +188,7 @@ _METHODS = {
 
 def request_seconds(latency: LatencyModel, engine: arrays.PlainEngine, r: int, phase: int) -> float:
     """What a request takes that was just sent, scheduled for the first time, or preempted."""
-    state = RequestState(*(np.asarray(value, np.float64) for value in situation(engine, r)))
-    return float(getattr(latency, _METHODS[phase])(state))
+    return float(getattr(latency, _METHODS[phase])(float(arrays.requests(engine, r).prompt)))
 
 
 def after_output_seconds(latency: LatencyModel) -> tuple[float, float]:
@@ -318,7 +264,7 @@ def _(latency, engine, r, phase):  # noqa: ARG001
         return None
 
     def seconds(latency, engine, r, phase):
-        values = request_values(situation(engine, r))
+        values = request_values(arrays.requests(engine, r).prompt)
         total = _dot(latency.alpha[phase], values)
         if phase == SCHEDULE:
             total += _dot(latency.alpha[FIRST_TOKEN], values)

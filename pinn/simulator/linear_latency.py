@@ -1,6 +1,6 @@
 """Latency models: linear in the features, from a checkpoint, or anyone's own in Python."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -14,7 +14,7 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics import batch_sums, speculation
 from pinn.physics.costs import model_costs
-from pinn.physics.request import RequestState, phase_mask, request_features
+from pinn.physics.request import phase_mask, request_features
 from pinn.simulator import hooks
 from pinn.specs.batch import Batch
 
@@ -62,33 +62,30 @@ class LinearLatency:
         sums = batch_sums.sum_batches([batch], self.deployment.model.window_tokens)
         return float((speculation.deployment_features(self.deployment, sums) @ self.beta)[0])
 
-    def queueing_time(self, request: RequestState) -> float:
+    def queueing_time(self, prompt_tokens: float) -> float:
         """Phase ``arrival_to_queue``."""
-        return self._phase("arrival_to_queue", request)
+        return self._phase("arrival_to_queue", prompt_tokens)
 
     def output_token_processing_time(self) -> float:
         """Phase ``output_token``."""
-        return self._phase("output_token", _NO_REQUEST)
+        return self._phase("output_token")
 
-    def scheduling_processing_time(self, request: RequestState) -> float:
+    def scheduling_processing_time(self, prompt_tokens: float) -> float:
         """Phases ``queue_to_schedule`` and ``schedule_to_first_token``."""
-        return self._phase("queue_to_schedule", request) + self._phase(
-            "schedule_to_first_token", request
-        )
+        phases = ("queue_to_schedule", "schedule_to_first_token")
+        return sum(self._phase(phase, prompt_tokens) for phase in phases)
 
-    def preemption_processing_time(self, request: RequestState) -> float:
+    def preemption_processing_time(self, prompt_tokens: float) -> float:
         """Phase ``preemption``."""
-        return self._phase("preemption", request)
+        return self._phase("preemption", prompt_tokens)
 
     def post_decode_fixed_overhead(self) -> float:
         """Phase ``completion``."""
-        return self._phase("completion", _NO_REQUEST)
+        return self._phase("completion")
 
-    def _phase(self, phase: str, request: RequestState) -> float:
-        return float(request_features(request) @ (self.alpha * phase_mask(phase)))
-
-
-_NO_REQUEST = RequestState(*(np.zeros(()) for _ in fields(RequestState)))
+    def _phase(self, phase: str, prompt_tokens: float = 0.0) -> float:
+        features = request_features(np.array(prompt_tokens))
+        return float(features @ (self.alpha * phase_mask(phase)))
 
 
 # Latency models written in Python, for the uncompiled loop.

@@ -26,9 +26,6 @@ from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
 DONE, FULL, BAD_STEP = range(3)
 END, _SEND, _TURN, _HANG_UP = range(4)
 
-#: Weight of a new step in the moving average that request features see.
-STEP_TIME_WEIGHT = 1 / 16
-
 
 @compiled
 def advance(engine, latency):
@@ -51,7 +48,6 @@ def act(engine, latency, event, index, moment):
     if event == _SEND:
         r = client.send(engine, moment)
         if r >= 0:
-            hooks.note_situation(engine, r, arrays.requests(engine, r).sent_situation)
             client.hand_over(engine, r, hooks.request_seconds(latency, engine, r, hooks.ARRIVAL))
         return True
     if event == _HANG_UP:
@@ -100,7 +96,6 @@ def _charge_requests(latency, engine, group):
         for i in range(state.new):
             r = arrays.new(engine, replica, i)
             request = arrays.requests(engine, r)
-            hooks.note_situation(engine, r, request.start_situation)
             request.scheduling_s = hooks.request_seconds(latency, engine, r, hooks.SCHEDULE)
         for i in range(state.preempted):
             _charge_preemption(latency, engine, arrays.preempted(engine, replica, i))
@@ -214,9 +209,6 @@ def _launch(engine, group, duration, slowest):
     state.in_flight += 1
     state.launched += 1
     _note_tokens(engine, group, column, end)
-    if state.step_time_s == 0:
-        state.step_time_s = duration
-    state.step_time_s += STEP_TIME_WEIGHT * (duration - state.step_time_s)
     _record(engine, group, start, duration, slowest)
 
 

@@ -1,7 +1,7 @@
 """Latencies of a run, and the sums of features behind each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -11,7 +11,7 @@ from pinn.errors import PinnError
 from pinn.physics import batch_sums, speculation
 from pinn.physics.request import REQUEST_FEATURES, phase_mask, request_features
 from pinn.physics.step import STEP_FEATURES
-from pinn.simulator.run import RequestRecords, Run, StepRecords
+from pinn.simulator.run import Run, StepRecords
 
 # What clients would report of a simulated stage: figures, and the requests that make them.
 
@@ -157,23 +157,15 @@ def request_delay_features(
         Features up to the first token, and up to the end.
     """
     r = run.requests
-    once = request_features(r.start_state)
-    start = once * (phase_mask("queue_to_schedule") + phase_mask("schedule_to_first_token"))
-    before = request_features(r.arrival_state) * phase_mask("arrival_to_queue") + start
+    once = request_features(r.prompt_tokens)
+    start = phase_mask("queue_to_schedule") + phase_mask("schedule_to_first_token")
+    before, preemption = once * start, once * phase_mask("preemption")
     before[:, _SERVED] = r.handed_work
-    first = before + _preemptions(r, r.early_preemptions, r.early_recomputed_tokens)
+    first = before + preemption * r.early_preemptions[:, None]
     first[:, _SERVED] += r.first_work
-    last = before + once * phase_mask("completion")
-    last = last + _preemptions(r, r.preemptions, r.recomputed_tokens)
+    last = before + once * phase_mask("completion") + preemption * r.preemptions[:, None]
     last[:, _SERVED] += r.last_work
     return first, last
-
-
-def _preemptions(r: RequestRecords, count: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Sum over a request's preemptions, whose situations differ in their tokens alone."""
-    mean = np.divide(tokens, count, out=np.zeros(len(count)), where=count > 0)
-    state = replace(r.start_state, recomputed_tokens=mean)
-    return request_features(state) * phase_mask("preemption") * count[:, None]
 
 
 def _integral(

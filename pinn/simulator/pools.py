@@ -54,7 +54,7 @@ class Transfers:
 #: What clients see of a request at the prefill pool alone.
 _OF_PREFILL = (
     "arrival_s", "handed_s", "queued_s", "scheduled_s", "cached_tokens", "reused_tokens",
-    "arrival_state", "start_state", "handed_work",
+    "handed_work",
 )  # fmt: skip
 
 
@@ -82,7 +82,6 @@ def client_records(
         preemptions=begun.preemptions + ended.preemptions,
         early_preemptions=begun.preemptions + ended.early_preemptions,
         recomputed_tokens=begun.recomputed_tokens + ended.recomputed_tokens,
-        early_recomputed_tokens=begun.recomputed_tokens + ended.early_recomputed_tokens,
         **{name: getattr(begun, name) for name in _OF_PREFILL},
     )
 

@@ -12,7 +12,6 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from pinn.common.files import replace_atomically
 from pinn.physics.batch_sums import BatchSums
-from pinn.physics.request import RequestState
 from pinn.simulator import state
 from pinn.simulator.workloads.workload import Workload
 
@@ -49,9 +48,6 @@ class RequestRecords:
         engine_finish_s: End of the step that made its last token.
         early_preemptions: Preemptions before its first token.
         recomputed_tokens: Tokens known at each of its preemptions, added up.
-        early_recomputed_tokens: Those of preemptions before its first token.
-        arrival_state: What ``queueing_time`` was asked about.
-        start_state: What ``scheduling_processing_time`` was asked about.
         handed_work: What its API server had done since it was last idle when the request was handed
             over: requests taken in, their prompt tokens, tokens streamed.
         first_work: The same when its first token was sent.
@@ -80,9 +76,6 @@ class RequestRecords:
     engine_finish_s: Float[np.ndarray, " requests"]
     early_preemptions: Int[np.ndarray, " requests"]
     recomputed_tokens: Int[np.ndarray, " requests"]
-    early_recomputed_tokens: Int[np.ndarray, " requests"]
-    arrival_state: RequestState
-    start_state: RequestState
     handed_work: Float[np.ndarray, "requests 3"]
     first_work: Float[np.ndarray, "requests 3"]
     last_work: Float[np.ndarray, "requests 3"]

@@ -255,7 +255,6 @@ def _settings(
         "least_loaded": (spec.data_parallel_routing or recipe.routing) == recipes.LEAST_LOADED,
         "gpu_cache_tokens": gpu_cache_tokens(deployment),
         "most_reread": _most_reread(deployment),
-        "tensor_parallel": deployment.serving.tensor_parallel_size,
         "concurrency": workload.concurrency or 0,
         "transfer_latency_s": spec.kv_transfer_latency_s,
         "transfer_token_s": layout.token_bytes(size) / spec.kv_transfer_bytes_per_s,

@@ -13,7 +13,7 @@ from pinn.coefficients.coefficients import LatencyModel
 from pinn.common.documents import MOST_STEPS, check_size
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.physics.request import REQUEST_FEATURES, RequestState
+from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator import engine_spec, memory, metric_features, setup
 from pinn.simulator.arrays import Engine, PlainEngine
@@ -56,8 +56,6 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
         "finish_s": np.where(finished, last, r["last_s"]),
         "engine_first_token_s": _column(r["first_s"]),
         "engine_finish_s": np.where(finished, r["last_s"], np.nan),
-        "arrival_state": _state(state, "sent"),
-        "start_state": _state(state, "start"),
         "completion_s": completion_s,
     }
     return RequestRecords(**columns)
@@ -68,25 +66,6 @@ def _column(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind == "i":
         return values.astype(np.int64)
     return np.where(values < 0, np.nan, values)
-
-
-def _state(engine: Engine, when: str) -> RequestState:
-    """The situation of every request at one moment of its life."""
-    r, record = engine.arrays["requests"], engine.record[0]
-    prompt = r["prompt"].astype(np.float64)
-    known = np.ones(len(r))
-    step_time_s, queue_share, kv_usage = r[f"{when}_situation"].T.copy()
-    return RequestState(
-        prompt_tokens=prompt,
-        step_time_s=step_time_s,
-        queue_share=queue_share,
-        kv_usage=kv_usage,
-        prompt_share=prompt / record["max_model_len"],
-        inverse_tensor_parallel=known / record["tensor_parallel"],
-        prefix_caching=known * record["prefix_caching"],
-        chunked_prefill=known * record["chunked_prefill"],
-        recomputed_tokens=prompt,
-    )
 
 
 # Simulate a workload on a deployment.

@@ -62,10 +62,6 @@ REQUEST = np.dtype(
         ("early_preemption_s", "f8"),  # of that, before the first token
         ("early_preemptions", "i8"),
         ("recomputed_tokens", "i8"),  # tokens known at each preemption, together
-        ("early_recomputed_tokens", "i8"),
-        # Step time, queue share and KV usage when it was sent, and when it was first scheduled.
-        ("sent_situation", "f8", 3),
-        ("start_situation", "f8", 3),
         # Work of the API server, since it was last idle, up to the request's hand-over, its first
         # and its last token.
         ("handed_work", "f8", 3),
@@ -138,7 +134,6 @@ GROUP = np.dtype(
         ("now_s", "f8"),
         ("gpu_free_s", "f8"),
         ("last_end_s", "f8"),
-        ("step_time_s", "f8"),  # moving average
         ("waited", "i8"),  # steps that prompts have waited for others
     ],
     align=True,

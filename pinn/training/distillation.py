@@ -112,8 +112,7 @@ class Distillation(lightning.LightningModule):
         self.register_buffer("groups", torch.tensor(FEATURE_GROUPS, dtype=torch.float32), False)
         # Before a strategy wraps the module: DDP waits for the gradient of all that learns.
         network.requires_grad_(True)
-        for parameter in (network.alpha_base, *network.alpha_head.parameters()):
-            parameter.requires_grad_(False)
+        network.alpha_base.requires_grad_(False)
 
     def training_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
         """Huber loss of the log step times, and of steps of which one group alone is predicted."""

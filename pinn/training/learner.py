@@ -124,7 +124,7 @@ class ServingFit(lightning.LightningModule):
         penalty = bases / s.base_spread**2 / 2
         if network.settings.corrected and s.learn_beta:
             corrections = network.corrections(batch["free"], batch["rates"])
-            size = sum((c**2).mean(0).sum() for c in corrections)
+            size = (corrections**2).mean(0).sum()
             penalty = penalty + size / s.correction_spread**2 / 2
         return penalty
 

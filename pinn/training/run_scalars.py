@@ -148,9 +148,6 @@ _OVERHEAD_COLUMNS = [list(STEP_FEATURES).index(name) for name in teacher.OVERHEA
 #: No coefficient is looked for farther from its prior: an exponential there says nothing any more.
 FARTHEST_SPREADS = 6.0
 
-#: Alphas that measured servers can teach; one whose prior is 0 stays 0.
-LEARNED_ALPHAS = np.flatnonzero(PRIOR_ALPHA > 0)
-
 
 @dataclass(frozen=True)
 class RunFitSettings:
@@ -261,7 +258,7 @@ def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -
     of_run = np.array([names.index(model) for model in evidence.models], dtype=np.int64)
     place = of_run[evidence.rows.run]
     shared = len(COMPOSED_PARTS) + len(teacher.OVERHEADS)
-    sizes = [shared, len(names) * (len(COMPOSED_PARTS) + 1), len(LEARNED_ALPHAS)]
+    sizes = [shared, len(names) * (len(COMPOSED_PARTS) + 1), len(PRIOR_ALPHA)]
     objective = _Objective(evidence, torch.tensor(place), len(names), sizes, settings)
     start = _pack(current, names)
     base = objective.terms(torch.tensor(start))
@@ -356,8 +353,8 @@ def _terms(parts: np.ndarray, features: np.ndarray) -> Tensor:
 
 
 def _request_terms(features: np.ndarray) -> Tensor:
-    """Seconds of each learned alpha at its prior, ``[n, learned alphas]``."""
-    return torch.tensor(features[:, LEARNED_ALPHAS] * PRIOR_ALPHA[LEARNED_ALPHAS])
+    """Seconds of each alpha at its prior, ``[n, alphas]``."""
+    return torch.tensor(features * PRIOR_ALPHA)
 
 
 def _pack(fit: RunFit, models: Sequence[str]) -> np.ndarray:
@@ -365,7 +362,7 @@ def _pack(fit: RunFit, models: Sequence[str]) -> np.ndarray:
     none = np.zeros(len(COMPOSED_PARTS) + 1)
     factors = fit.scalars.multipliers, fit.scalars.overheads[_OVERHEAD_COLUMNS] / priors
     own = (fit.departures.get(model, none) for model in models)
-    alpha = fit.alpha[LEARNED_ALPHAS] / PRIOR_ALPHA[LEARNED_ALPHAS]
+    alpha = fit.alpha / PRIOR_ALPHA
     return np.concatenate([*map(np.log, factors), *own, np.log(alpha)])
 
 
@@ -375,7 +372,6 @@ def _unpack(logs: np.ndarray, models: Sequence[str]) -> RunFit:
     overheads = teacher.prior_scalars().overheads
     overheads[_OVERHEAD_COLUMNS] *= np.exp(logs[operators:shared])
     own = logs[shared : shared + len(models) * width].reshape(len(models), width)
-    alpha = PRIOR_ALPHA.copy()
-    alpha[LEARNED_ALPHAS] *= np.exp(logs[shared + own.size :])
+    alpha = PRIOR_ALPHA * np.exp(logs[shared + own.size :])
     scalars = teacher.Scalars(np.exp(logs[:operators]), overheads)
     return RunFit(scalars, dict(zip(models, own.copy(), strict=True)), alpha)

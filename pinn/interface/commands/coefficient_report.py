@@ -250,8 +250,7 @@ def _ends(entry: dict[str, Any], scale: float) -> str:
 
 
 def _notes(entry: dict[str, Any]) -> str:
-    notes = [] if entry.get("taught", True) else ["prior only"]
-    return ", ".join(notes if entry.get("in_simulator", True) else [*notes, "not in simulator"])
+    return "" if entry.get("taught", True) else "prior only"
 
 
 def _batch_table(batches: list[dict[str, Any]]) -> Grid:

@@ -3,12 +3,11 @@
 import itertools
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from pinn.coefficients import configurations, surrogate
@@ -19,7 +18,6 @@ from pinn.common.screen import counted
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.costs import COST_NAMES, model_costs
-from pinn.physics.request import RequestState
 from pinn.planning import candidates, sizing
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import max_model_len, memory_fit
@@ -155,31 +153,14 @@ def _entry(latency: LinearLatency) -> dict[str, Any]:
 
 
 def first_token_s(latency: LinearLatency) -> dict[str, float]:
-    """What happens to a request's first token outside the steps: linear in prompt and step time."""
-
-    def seconds(prompt_tokens: float, step_time_s: float) -> float:
-        recipe = latency.deployment.recipe
-        known = {
-            "prompt_tokens": prompt_tokens,
-            "step_time_s": step_time_s,
-            "prompt_share": prompt_tokens / max_model_len(latency.deployment),
-            "inverse_tensor_parallel": 1 / recipe.tensor_parallel_size,
-            "prefix_caching": float(recipe.prefix_caching),
-            "chunked_prefill": float(recipe.chunked_prefill),
-        }
-        state = RequestState(*(np.array(known.get(f.name, 0.0)) for f in fields(RequestState)))
-        return (
-            latency.queueing_time(state)
-            + latency.scheduling_processing_time(state)
-            + latency.output_token_processing_time()
-        )
-
-    start = seconds(0.0, 0.0)
-    return {
-        "constant_s": start,
-        "per_prompt_token_s": seconds(1.0, 0.0) - start,
-        "step_share": seconds(0.0, 1.0) - start,
-    }
+    """What happens to a request's first token outside the steps: linear in its prompt."""
+    start, with_one = (
+        latency.queueing_time(prompt_tokens)
+        + latency.scheduling_processing_time(prompt_tokens)
+        + latency.output_token_processing_time()
+        for prompt_tokens in (0.0, 1.0)
+    )
+    return {"constant_s": start, "per_prompt_token_s": with_one - start}
 
 
 # The page, as one file that asks nobody.

@@ -98,8 +98,7 @@ function serve(server, load) {
   const waiting = inFlight > 1 ? left + (at.waits - 1) * tpot : 0;
   // Prompts that wait for others' prompts, as if each came at random (M/D/1).
   const queue = Math.min(at.busy / (2 * (1 - Math.min(at.busy, 0.99))), inFlight - 1) * mixed * at.chunks;
-  const server_s = server.first_token.constant_s + server.first_token.per_prompt_token_s * (context + prompt)
-    + server.first_token.step_share * tpot;
+  const server_s = server.first_token.constant_s + server.first_token.per_prompt_token_s * (context + prompt);
   const ttft = server_s + waiting + own + queue;
   return withRates(server, load, tpot, ttft);
 }

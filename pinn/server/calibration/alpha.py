@@ -5,10 +5,9 @@ for the first token, in beta:
 
     seconds = alpha . features + share x step in flight + beta . the prompt's own steps + noise
 
-Alphas whose prior is 0 are such waits, or flags that no run varies. The shares of the step in
-flight are fitted beside the others, so that no constant takes up a wait, but not kept: a simulation
-would count them twice. For the same reason the wait for capacity is left out, by fitting
-``queue_to_schedule`` to requests that met no queue.
+The shares of the step in flight are fitted beside the alphas, so that no constant takes up a wait,
+but not kept: a simulation would count them twice. For the same reason the wait for capacity is left
+out, by fitting ``queue_to_schedule`` to requests that met no queue.
 
 What is left of a step is anything up to its length, noise of a known size: step / sqrt(12).
 Beyond that residuals have Tukey's weights, since stalls of a server are no property of a request.
@@ -28,7 +27,7 @@ from pinn.physics.step import STEP_FEATURES
 from pinn.server.calibration.calibrate import PARTS, Verdict, judge
 from pinn.server.calibration.posterior import Posterior, fit_posterior
 from pinn.server.calibration.prior import Prior
-from pinn.server.calibration.requests import IN_FLIGHT, MIN_REQUESTS, PHASES, RequestRows
+from pinn.server.calibration.requests import MIN_REQUESTS, PHASES, RequestRows
 
 #: Share of the step in flight that a request waits before the queue: anything from 0 to 1, so a
 #: half give or take 1 / sqrt(12).
@@ -48,10 +47,8 @@ _FAR = 2.0
 _ROUNDS, _BLOCKS = 8, 20
 
 _BETA = len(STEP_FEATURES)
-#: Feature of the registry -> how far the share of the step in flight may be off that it holds.
-_SHARES = {"arrival_to_queue.step_time": _WAIT_SPREAD,
-           "schedule_to_first_token.step_time": _SHARE_SPREAD}  # fmt: skip
-_IS_SHARE = np.isin(list(REQUEST_FEATURES), list(_SHARES))
+#: Phase -> how far the share of the step in flight may be off that it holds.
+_SHARES = {"arrival_to_queue": _WAIT_SPREAD, "schedule_to_first_token": _SHARE_SPREAD}
 
 Rows = Float[np.ndarray, " requests"]
 Design = Float[np.ndarray, "requests coefficients"]
@@ -65,7 +62,7 @@ class AlphaCalibration:
         prior: Coefficients before the journeys, beta as the steps taught it.
         posterior: Coefficients after them.
         taught: Which alphas the requests taught.
-        waits: Shares of the step in flight that were fitted beside alpha, in its order.
+        waits: Phase -> share of the step in flight that was fitted beside alpha.
         errors: Per phase, the errors of :func:`phase_errors`.
         verdicts: Before and after on later time, a phase each that was kept.
         worse: The same of phases that keep what was before, since they got worse.
@@ -74,7 +71,7 @@ class AlphaCalibration:
     prior: Prior
     posterior: Prior
     taught: Bool[np.ndarray, " features"]
-    waits: Float[np.ndarray, " features"]
+    waits: dict[str, float]
     errors: pd.DataFrame
     verdicts: tuple[Verdict, ...]
     worse: tuple[Verdict, ...]
@@ -97,7 +94,7 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
         train = known & (rows.part == 0)
         if train.sum() < MIN_REQUESTS:
             continue
-        prior = _of_phase(before, phase, waits)
+        prior = _of_phase(before, phase, waits[phase])
         found = _fit(prior, design[train], seconds[train], _noise_floor(rows, phase)[train])
         later = known & (rows.part > 0)
         if later.any():
@@ -106,30 +103,33 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
             if verdict.is_worse:
                 continue
         mine = phase_mask(phase) > 0
-        waits = np.where(mine & _IS_SHARE, found.alpha, waits)
+        waits[phase] = float(found.mean[-1])
         learned = mine & (np.diag(before.covariance)[_BETA:] > 0)
         taught |= learned
         after = _with_phase(after, found, _BETA + np.flatnonzero(learned))
-    errors = phase_errors(rows, before, after.alpha + waits)
+    errors = phase_errors(rows, before, after.alpha, waits)
     return AlphaCalibration(before, after, taught, waits, errors, tuple(verdicts), tuple(worse))
 
 
-def _prior_waits(rows: RequestRows) -> Float[np.ndarray, " features"]:
+def _prior_waits(rows: RequestRows) -> dict[str, float]:
     """Shares of the step in flight that each phase is expected to hold."""
-    expected = {
-        "arrival_to_queue.step_time": _WAIT,
-        "schedule_to_first_token.step_time": float(rows.is_ahead.any()),
-    }
-    return np.array([expected.get(name, 0.0) for name in REQUEST_FEATURES])
+    ahead = float(rows.is_ahead.any())
+    expected = {"arrival_to_queue": _WAIT, "schedule_to_first_token": ahead}
+    return {phase: expected.get(phase, 0.0) for phase in PHASES}
+
+
+def _waited_s(rows: RequestRows, phase: str) -> Rows:
+    """The step of which a phase holds a share; 0 where it holds none."""
+    return rows.waits.get(phase, np.zeros(len(rows)))
 
 
 def _measured(
     rows: RequestRows, phase: str, before: Prior
 ) -> tuple[Design, Rows, Bool[np.ndarray, " requests"]]:
-    """What each coefficient adds to a phase, its seconds, and which requests can tell."""
+    """What each coefficient and, last, the share add to a phase, its seconds, and who can tell."""
     first = phase == "schedule_to_first_token"
     own = rows.own_steps * first
-    design = np.hstack([own, rows.features * phase_mask(phase)])
+    design = np.column_stack([own, rows.features * phase_mask(phase), _waited_s(rows, phase)])
     seconds = rows.targets[phase] + own @ before.beta
     known = np.isfinite(seconds)
     if phase == "queue_to_schedule":
@@ -139,25 +139,20 @@ def _measured(
 
 def _noise_floor(rows: RequestRows, phase: str) -> Rows:
     """Standard deviation of what is left of the step in flight."""
-    in_flight = rows.features[:, IN_FLIGHT] * (phase == "arrival_to_queue")
+    in_flight = _waited_s(rows, phase) * (phase == "arrival_to_queue")
     return np.maximum(in_flight / np.sqrt(12), _LEAST_S)
 
 
-def _of_phase(before: Prior, phase: str, waits: np.ndarray) -> Prior:
-    """The prior with the shares of the step in flight that a phase may hold.
+def _of_phase(before: Prior, phase: str, share: float) -> Prior:
+    """The prior with, last, the share of the step in flight that a phase may hold.
 
     Each alpha is off by itself: that all of a server's are off together is no more than likely, and
     as a prior it would let what a phase knows well decide what it knows less of.
     """
-    mean, covariance = before.mean.copy(), before.covariance.copy()
-    covariance[_BETA:] = covariance[:, _BETA:] = 0.0
-    variance = np.diag(before.covariance)[_BETA:].copy()
-    for i, name in enumerate(REQUEST_FEATURES):
-        if phase_mask(phase)[i] and name in _SHARES:
-            mean[_BETA + i], variance[i] = waits[i], _SHARES[name] ** 2
-    at = np.arange(_BETA, len(mean))
-    covariance[at, at] = variance
-    return Prior(mean, covariance)
+    variance = np.append(np.diag(before.covariance), _SHARES.get(phase, 0.0) ** 2)
+    covariance = np.diag(variance)
+    covariance[:_BETA, :_BETA] = before.covariance[:_BETA, :_BETA]
+    return Prior(np.append(before.mean, share), covariance)
 
 
 def _fit(prior: Prior, design: Design, seconds: Rows, floor: Rows) -> Posterior:
@@ -203,20 +198,24 @@ def _judged(phase: str, seconds: Rows, design: Design, prior: Prior, found: Post
 
 
 def phase_errors(
-    rows: RequestRows, before: Prior, calibrated: Float[np.ndarray, " features"]
+    rows: RequestRows,
+    before: Prior,
+    calibrated: Float[np.ndarray, " features"],
+    waits: dict[str, float],
 ) -> pd.DataFrame:
     """Errors of each phase on the last 20 % of time, in seconds.
 
     Args:
         rows: Whole requests of a run.
         before: Coefficients before the journeys.
-        calibrated: Alpha after them, with the shares of the step in flight beside it.
+        calibrated: Alpha after them.
+        waits: Phase -> share of the step in flight that was fitted beside it.
 
     Returns:
         Columns ``phase``, ``method`` (before, calibrated), ``n``, ``median_s`` (measured) and
         ``error_s`` (median absolute).
     """
-    alphas = {"before": before.alpha + _prior_waits(rows), "calibrated": calibrated}
+    sides = {"before": (before.alpha, _prior_waits(rows)), "calibrated": (calibrated, waits)}
     table = []
     for phase in PHASES:
         seconds = rows.targets[phase]
@@ -224,8 +223,9 @@ def phase_errors(
         test = known & (rows.part == PARTS.index("last 20 %"))
         if (known & (rows.part == 0)).sum() < MIN_REQUESTS or not test.any():
             continue
-        for name, alpha in alphas.items():
-            error = np.abs(rows.features @ (alpha * phase_mask(phase)) - seconds)
+        for name, (alpha, shares) in sides.items():
+            waited = shares[phase] * _waited_s(rows, phase)
+            error = np.abs(rows.features @ (alpha * phase_mask(phase)) + waited - seconds)
             medians = (float(np.median(values[test])) for values in (seconds, error))
             table.append((phase, name, int(test.sum()), *medians))
     return pd.DataFrame(table, columns=["phase", "method", "n", "median_s", "error_s"])

@@ -127,7 +127,7 @@ class Prior:
     @property
     def alpha(self) -> Float[np.ndarray, " request_features"]:
         """Coefficients of requests."""
-        return self.mean[len(STEP_FEATURES) :]
+        return self.mean[len(STEP_FEATURES) : len(NAMES)]
 
     def spread(self, features: Float[np.ndarray, "n coefficients"]) -> Float[np.ndarray, " n"]:
         """Relative standard deviation of features . coefficients; 0 where they add up to 0."""
@@ -141,8 +141,12 @@ class Prior:
 
     @property
     def lower(self) -> Vector:
-        """Smallest coefficients: those of the registry, or the mean where it lies below."""
-        return np.minimum(LOWER_BOUNDS, self.mean)
+        """Smallest coefficients: those of the registry, or the mean where it lies below.
+
+        What is fitted beside them, after them, is not negative.
+        """
+        bounds = np.pad(LOWER_BOUNDS, (0, len(self.mean) - len(LOWER_BOUNDS)))
+        return np.minimum(bounds, self.mean)
 
 
 def all_features(

@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float, Int
 
 from pinn.engines.deployment import Deployment
 from pinn.physics.costs import step_costs
-from pinn.physics.request import REQUEST_FEATURES, RequestState, request_features
+from pinn.physics.request import REQUEST_FEATURES, request_features
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.server.traces.interval_batches import IntervalBatches, is_ahead
 from pinn.server.traces.trace_tables import TraceTables
@@ -48,8 +48,6 @@ MAX_STATE_AGE_S = 5.0
 #: More chunks of one prompt than this are a fault of the traces.
 MAX_CHUNKS = 1000
 
-#: What is left of the step in flight, as a share of it.
-IN_FLIGHT = list(REQUEST_FEATURES).index("arrival_to_queue.step_time")
 _PROMPT = list(REQUEST_FEATURES).index("arrival_to_queue.prompt_token")
 
 #: Share of a step by which the engine must have been at work before a request was queued, and the
@@ -65,7 +63,9 @@ class RequestRows:
     """``n`` whole requests of a run.
 
     Attributes:
-        features: Request features; the alphas' in the order of the registry.
+        features: Request features, in the order of the registry.
+        waits: Phase -> seconds of a step of which the phase holds a share: the one in flight at the
+            arrival, 0 if none ran, and one before the first token.
         own_steps: Step features of the steps that work on the prompt; 0 where unknown.
         targets: Phase -> seconds; NaN where a moment is missing or nothing can be learned.
         part: Index into ``PARTS``: where in the run's time it arrived.
@@ -74,6 +74,7 @@ class RequestRows:
     """
 
     features: Float[np.ndarray, "requests features"]
+    waits: dict[str, Rows]
     own_steps: Float[np.ndarray, "requests step_features"]
     targets: dict[str, Rows]
     part: Int[np.ndarray, " requests"]
@@ -104,33 +105,20 @@ def read_requests(
         known = table["issue"].isna() & (table["state_age_s"] <= MAX_STATE_AGE_S)
         known &= table["state_step_s"].notna() & (table["preemptions"].fillna(0) == 0)
         table = table[known]
-    serving, recipe = deployment.serving, deployment.recipe
-    zero, one = np.zeros(len(table)), np.ones(len(table))
-    prompt = table["prompt_tokens"].to_numpy(float)
-    longest = serving.max_model_len or deployment.model.max_position
-    state = RequestState(
-        prompt_tokens=prompt,
-        step_time_s=table["state_step_s"].to_numpy(float),
-        queue_share=np.nan_to_num(table["state_waiting_depth"].to_numpy(float))
-        / recipe.max_requests,
-        kv_usage=np.nan_to_num(table["state_kv_usage"].to_numpy(float)),
-        prompt_share=prompt / longest,
-        inverse_tensor_parallel=one / serving.tensor_parallel_size,
-        prefix_caching=one * recipe.prefix_caching,
-        chunked_prefill=one * recipe.chunked_prefill,
-        recomputed_tokens=zero,
-    )
     steps = _Steps(traces, deployment)
     ahead = np.isin(table["segment"], traces.steps["segment"][is_ahead(traces.steps)])
     own = steps.of_prompts(table)
     targets = _targets(table, traces.steps, own @ beta)
-    features = request_features(state)
+    features = request_features(table["prompt_tokens"].to_numpy(float))
+    usual = table["state_step_s"].to_numpy(float)
     in_flight = steps.in_flight_s(table, everyone, ahead, beta)
     if np.isfinite(in_flight).sum() >= MIN_REQUESTS:
-        features[:, IN_FLIGHT] = np.nan_to_num(in_flight)
         targets["arrival_to_queue"][np.isnan(in_flight)] = np.nan
+    else:
+        in_flight = usual
+    waits = {"arrival_to_queue": np.nan_to_num(in_flight), "schedule_to_first_token": usual}
     part, met_queue = _parts(table), _met_queue(table)
-    return RequestRows(features, np.nan_to_num(own), targets, part, met_queue, ahead)
+    return RequestRows(features, waits, np.nan_to_num(own), targets, part, met_queue, ahead)
 
 
 class _Steps:
