@@ -6,6 +6,8 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from generating.go_text import go_variable
 from pinn.engines import kernel_choice, vllm_sglang_trtllm
 from pinn.engines.deployment import EAGLE3_VOCABULARY
@@ -60,7 +62,8 @@ def go_tables() -> str:
     kernels = {go_variable(name.lower()): astuple(getattr(cost_facts, name)) for name in _SAMPLERS}
     words = {"vllm": _vllm_words(), "trtllm": _trtllm_words()}
     features = [
-        (_made("Feature", f.name, f.unit), f.phase, _seen(f)) for f in REQUEST_FEATURES.values()
+        (_made("Feature", f.name, f.unit), f.phase, _is_per_prompt(f))
+        for f in REQUEST_FEATURES.values()
     ]
     parts = [
         *_constants(constants),
@@ -86,23 +89,10 @@ def go_tables() -> str:
     return "\n".join([_HEAD, "\n\n".join(parts), ""])
 
 
-#: What simulators see of a request's situation, by the last part of a feature's name.
-_SEEN = {
-    "constant": "1",
-    "prompt_token": "s.PromptTokens",
-    "step_time": "s.StepSeconds",
-    "recomputed_token": "s.RecomputedTokens",
-    "prompt_share": "s.PromptTokens / r.MaxModelLen",
-    "inverse_tensor_parallel": "1 / r.TensorParallel",
-    "prefix_caching": "truth(r.PrefixCaching)",
-    "chunked_prefill": "truth(r.ChunkedPrefill)",
-}
-
-
-def _seen(feature: RequestFeature) -> Source:
-    """A function of the row and the situation; 0 of what no callback sees."""
-    text = _SEEN[feature.name.split(".")[1]] if feature.in_simulator else "0"
-    return Source(f"func(r *Row, s Situation) float64 {{ return {text} }}")
+def _is_per_prompt(feature: RequestFeature) -> bool:
+    """Whether its value is the prompt's tokens, and not 1."""
+    tokens = np.array([2.0, 3.0])
+    return bool((feature.value(tokens) == tokens).all())
 
 
 def _defaults() -> list[tuple]:
@@ -177,6 +167,8 @@ def _made(kind: str, *values: Any) -> Source:
 def _literal(value: Any) -> str:
     """A constant, or several of them; 0 for a limit that is none."""
     match value:
+        case bool():
+            return str(value).lower()
         case Source() | int():
             return str(value)
         case str():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import numpy as np
 from pinn.coefficients.configurations import expand_grid, make_deployment, make_deployments
 from pinn.coefficients.trained_network import registry
 from pinn.common.files import file_sha256
-from pinn.engines.deployment import Deployment
 from pinn.engines.kernel_choice import NAMES
 from pinn.errors import PinnError
 from pinn.interface.exports.configured import Configured, from_checkpoint, with_coefficient_files
@@ -26,7 +24,6 @@ from pinn.interface.exports.table import export_table, table_json, write_table_f
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import COST_NAMES, step_costs
 from pinn.physics.descriptors import DESCRIPTORS, RATES, embed
-from pinn.physics.request import RequestState
 from pinn.physics.speculation import deployment_features
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
@@ -251,47 +248,27 @@ def _requests(batch: Batch, prompts: Sequence[int]) -> list[int]:
 
 
 def phase_cases(configured: Configured, per_row: int = 4) -> list[dict]:
-    """Situations of requests with the microseconds of every method that this program gives."""
+    """Requests with the microseconds of every method that this program gives."""
     rng = np.random.default_rng(_SEED)
     found = []
     for row, deployment in enumerate(configured.deployments):
         beta, alpha = configured.coefficients.beta[row], configured.coefficients.alpha[row]
         latency = LinearLatency(deployment, beta, alpha)
-        for _ in range(per_row):
-            prompt, lost = rng.integers(1, _LONGEST, 2).tolist()
-            step_s = float(rng.choice([0.0, rng.uniform(1e-3, 0.1)]))
-            found.append(_phase_case(row, latency, deployment, prompt, step_s, lost))
+        prompts = rng.integers(1, _LONGEST, per_row).tolist()
+        found += [_phase_case(row, latency, prompt) for prompt in prompts]
     return found
 
 
-def _phase_case(
-    row: int, latency: LinearLatency, deployment: Deployment, prompt: int, step_s: float, lost: int
-) -> dict[str, Any]:
-    serving, recipe = deployment.serving, deployment.recipe
-    numbers = {
-        "prompt_tokens": prompt,
-        "step_time_s": step_s,
-        "queue_share": 0,
-        "kv_usage": 0,
-        "prompt_share": prompt / (serving.max_model_len or deployment.model.max_position),
-        "inverse_tensor_parallel": 1 / serving.tensor_parallel_size,
-        "prefix_caching": recipe.prefix_caching,
-        "chunked_prefill": recipe.chunked_prefill,
-        "recomputed_tokens": lost,
-    }
-    unknown = {f.name for f in fields(RequestState)} - set(numbers)
-    if unknown:
-        raise PinnError(f"request states have new fields {', '.join(unknown)}: add them here")
-    state = RequestState(**{k: np.array(float(v)) for k, v in numbers.items()})
+def _phase_case(row: int, latency: LinearLatency, prompt: int) -> dict[str, Any]:
     seconds = {
-        "queueing": latency.queueing_time(state),
-        "scheduling": latency.scheduling_processing_time(state),
+        "queueing": latency.queueing_time(prompt),
+        "scheduling": latency.scheduling_processing_time(prompt),
         "output_token": latency.output_token_processing_time(),
         "completion": latency.post_decode_fixed_overhead(),
-        "preemption": latency.preemption_processing_time(state),
+        "preemption": latency.preemption_processing_time(prompt),
     }
     times = {name: int(whole_microseconds(np.array(value))) for name, value in seconds.items()}
-    return {"row": row, "prompt": prompt, "step_s": step_s, "recomputed": lost, "us": times}
+    return {"row": row, "prompt": prompt, "us": times}
 
 
 def network_cases(checkpoint: Path, count: int = NETWORK_CASES) -> list[dict]:

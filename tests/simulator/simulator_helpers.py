@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pinn.engines.deployment import Deployment
-from pinn.physics.request import RequestState
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
@@ -45,26 +44,22 @@ class Recorder:
     preemption_s: float = 0.0
     completion_s: float = 0.0
     batches: list[list[str]] = field(default_factory=list)
-    states: list[RequestState] = field(default_factory=list)
 
     def step_time(self, batch: Batch) -> float:
         rows = zip(batch.new_tokens, batch.cached_tokens, strict=True)
         self.batches.append([f"{new}@{cached}" for new, cached in rows])
         return self.step_s
 
-    def queueing_time(self, request: RequestState) -> float:
-        self.states.append(request)
+    def queueing_time(self, _: float) -> float:
         return self.queueing_s
 
     def output_token_processing_time(self) -> float:
         return self.output_s
 
-    def scheduling_processing_time(self, request: RequestState) -> float:
-        self.states.append(request)
+    def scheduling_processing_time(self, _: float) -> float:
         return self.scheduling_s
 
-    def preemption_processing_time(self, request: RequestState) -> float:
-        self.states.append(request)
+    def preemption_processing_time(self, _: float) -> float:
         return self.preemption_s
 
     def post_decode_fixed_overhead(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import numpy as np
@@ -91,12 +90,9 @@ def test_many_runs_equal_single_ones():
 
 
 def test_sensitivities_equal_the_mean_features_where_nothing_queues():
-    # One request at a time: the batches do not depend on the coefficients. Request features that
-    # carry the step time are set aside, because beta moves them too.
+    # One request at a time: the batches do not depend on the coefficients.
     workload = load([20, 30], [8, 8], [0.0, 5.0])
     model = latency()
-    follows = np.array([name.endswith(".step_time") for name in REQUEST_FEATURES])
-    model = dataclasses.replace(model, alpha=np.where(follows, 0.0, model.alpha))
     found = coefficient_sensitivities(
         Job(model.deployment, workload, model), lambda r: r.requests.e2e_s.mean()
     )

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums, sum_batches
 from pinn.physics.costs import COST_NAMES, step_costs
-from pinn.physics.request import PHASES, REQUEST_FEATURES, RequestState, request_features
+from pinn.physics.request import PHASES, REQUEST_FEATURES, request_features
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.simulator import hooks as step_kernel
 from pinn.simulator.compiler import compiled
 from pinn.simulator.hooks import (
     RequestValues,
-    Situation,
     StepValues,
     cost_numbers,
     request_coefficients,
@@ -39,7 +38,6 @@ def _compiled_values(costs, sums):
 def test_compiled_code_knows_exactly_the_registry():
     assert set(StepValues._fields) == set(STEP_FEATURES)
     assert tuple(f.name for f in dataclasses.fields(BatchSums)) == SUMS
-    assert tuple(f.name for f in dataclasses.fields(RequestState)) == Situation._fields
     kinds = {name.split(".", 1)[1] for name in REQUEST_FEATURES}
     assert kinds <= set(RequestValues._fields)
 
@@ -62,13 +60,12 @@ def test_step_features_are_equal(deployment, batch, reread):
 
 def test_request_features_are_equal():
     rng = np.random.default_rng(0)
-    values = rng.uniform(0.1, 2.0, len(Situation._fields))
-    state = RequestState(*(np.array(v) for v in values))
-    alpha = rng.uniform(0.1, 2.0, len(REQUEST_FEATURES))
-    table = request_coefficients(alpha) @ np.array(request_values(Situation(*values)))
+    prompt_tokens, *alpha = rng.uniform(0.1, 2.0, 1 + len(REQUEST_FEATURES))
+    alpha = np.array(alpha)
+    table = request_coefficients(alpha) @ np.array(request_values(prompt_tokens))
     for i, phase in enumerate(PHASES):
         mine = np.array([f.phase == phase for f in REQUEST_FEATURES.values()])
-        assert table[i] == pytest.approx(request_features(state)[mine] @ alpha[mine], rel=1e-12)
+        assert table[i] == pytest.approx(request_features(prompt_tokens)[mine] @ alpha[mine])
 
 
 def test_a_feature_without_a_compiled_form_is_named(monkeypatch):

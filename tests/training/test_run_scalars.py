@@ -15,7 +15,6 @@ from pinn.simulator.simulate import simulate
 from pinn.training.kernel_learner import alternate, run_latencies
 from pinn.training.run_scalars import (
     FIGURE_WEIGHTS,
-    LEARNED_ALPHAS,
     RunFit,
     RunFitSettings,
     run_fit_from_json,
@@ -178,13 +177,6 @@ def test_alpha_means_the_same_with_runs_and_without(runs, parts, rows, factor):
         assert np.abs(again.ttft_s / serving.ttft_s - 1).mean() < 0.15
         assert np.abs(again.tpot_s / serving.tpot_s - 1).max() < 0.06
     assert errors(together, seen, parts, "ttft_mean_s").max() < 0.05
-
-
-def test_the_step_time_is_no_alpha_of_a_simulation():
-    names = np.array(list(REQUEST_FEATURES))
-    assert not any(name.endswith("step_time") for name in names[LEARNED_ALPHAS])
-    steps = [i for i, name in enumerate(names) if name.endswith("step_time")]
-    assert (RunFit().alpha[steps] == 0).all()
 
 
 def test_json_and_back():

@@ -16,7 +16,7 @@ from pinn.training.learner import STEPS_PER_EPOCH, predict, predict_rows, servin
 
 def test_a_network_can_overfit_a_few_rows(rows, learner, folder):
     free = replace(learner.fit, steps=600, base_spread=100.0, correction_spread=100.0)
-    loose = replace(learner, fit=free, network=NetworkSettings(hidden=32, alpha_bound=3.0))
+    loose = replace(learner, fit=free, network=NetworkSettings(hidden=32))
     network = loose.learn(rows, folder)
     tpot, ttft = (x.numpy() for x in predict_rows(network, serving_batch(rows)))
     assert error_summary(tpot, rows.tpot_s)["mean"] < 2

@@ -198,25 +198,22 @@ func near(got, want, tolerance float64) bool {
 }
 
 type phaseCase struct {
-	Row        int              `json:"row"`
-	Prompt     int64            `json:"prompt"`
-	StepS      float64          `json:"step_s"`
-	Recomputed float64          `json:"recomputed"`
-	US         map[string]int64 `json:"us"`
+	Row    int              `json:"row"`
+	Prompt int64            `json:"prompt"`
+	US     map[string]int64 `json:"us"`
 }
 
 func TestRequestTimesEqualPython(t *testing.T) {
 	table := goldenTable(t)
 	for i, c := range goldenLines[phaseCase](t, "phases.json.gz") {
 		model := goldenModel(t, &table.Rows[c.Row])
-		model.stepSeconds = c.StepS
 		request := &Request{InputLen: c.Prompt}
 		got := map[string]int64{
 			"queueing":     model.QueueingTime(request),
 			"scheduling":   model.SchedulingTime(float64(c.Prompt)),
 			"output_token": model.OutputTokenProcessingTime(),
 			"completion":   model.PostDecodeFixedOverhead(),
-			"preemption":   model.PreemptionTime(c.Recomputed),
+			"preemption":   model.PreemptionTime(float64(c.Prompt)),
 		}
 		if !reflect.DeepEqual(got, c.US) {
 			t.Errorf("case %d: %v, Python %v", i, got, c.US)

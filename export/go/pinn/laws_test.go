@@ -12,7 +12,6 @@ import (
 func zeroRow() *Row {
 	return &Row{
 		Beta: make([]float64, numStepFeatures), Alpha: make([]float64, len(requestFeatures)),
-		MaxModelLen: 4096, TensorParallel: 1,
 	}
 }
 
@@ -114,10 +113,9 @@ func TestModelsRefuseWhatIsNoLatency(t *testing.T) {
 	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1e-9} {
 		for name, change := range map[string]func(*Row){
 			"beta.layer":                func(r *Row) { r.Beta[fLayer] = bad },
-			"alpha.output_token":        func(r *Row) { r.Alpha[15] = bad },
+			"alpha.output_token":        func(r *Row) { r.Alpha[4] = bad },
 			"cost.kv_read_s":            func(r *Row) { r.Costs.KVRead = bad },
 			"cost.offload_s":            func(r *Row) { r.Costs.Offload = bad },
-			"max_model_len":             func(r *Row) { r.MaxModelLen = bad },
 			"cost.windowed_decode_pair": func(r *Row) { r.Costs.WindowedDecodePair = bad },
 		} {
 			row := zeroRow()

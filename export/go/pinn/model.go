@@ -113,9 +113,9 @@ func (m *Model) Features(sums *Sums) []float64 {
 	return f[:]
 }
 
-// Phase is the time of one phase of a request, such as [ArrivalToQueue].
-func (m *Model) Phase(phase string, s Situation) int64 {
-	return microseconds(m.row.phaseSeconds(phase, s))
+// Phase is the time of one phase of a request of so many prompt tokens, such as [ArrivalToQueue].
+func (m *Model) Phase(phase string, promptTokens float64) int64 {
+	return microseconds(m.row.phaseSeconds(phase, promptTokens))
 }
 
 // StepAverage is the moving average of the step times so far in seconds, 0 before the first step.
@@ -124,8 +124,7 @@ func (m *Model) StepAverage() float64 { return m.stepSeconds }
 // QueueingTime is the time from a request's arrival to the engine's input queue. The wait in that
 // queue is not in it: a simulator has that from its own queue.
 func (m *Model) QueueingTime(req *Request) int64 {
-	prompt := float64(max(req.InputLen, 0))
-	return m.Phase(ArrivalToQueue, Situation{PromptTokens: prompt, StepSeconds: m.stepSeconds})
+	return m.Phase(ArrivalToQueue, float64(max(req.InputLen, 0)))
 }
 
 // FirstTokenDelay is all that comes before a request's first token beside its waiting and its
@@ -133,31 +132,30 @@ func (m *Model) QueueingTime(req *Request) int64 {
 // arrival to first token and, if others are being served, one mean step, which vLLM's asynchronous
 // scheduling costs a newcomer.
 func (m *Model) FirstTokenDelay(promptTokens float64, besideOthers bool) int64 {
-	s := Situation{PromptTokens: promptTokens, StepSeconds: m.stepSeconds}
-	return microseconds(m.stepSeconds*truth(besideOthers) + m.row.phaseSeconds(ArrivalToQueue, s) +
-		m.row.phaseSeconds(QueueToSchedule, s) + m.row.phaseSeconds(ScheduleToFirstToken, s))
+	seconds := m.row.phaseSeconds(ArrivalToQueue, promptTokens) + m.schedulingSeconds(promptTokens)
+	return microseconds(m.stepSeconds*truth(besideOthers) + seconds)
 }
 
 // OutputTokenProcessingTime is what the API server works on each token that it streams. It hides
 // behind the steps while the server keeps up.
-func (m *Model) OutputTokenProcessingTime() int64 { return m.Phase(OutputToken, Situation{}) }
+func (m *Model) OutputTokenProcessingTime() int64 { return m.Phase(OutputToken, 0) }
 
 // PostDecodeFixedOverhead is the time once at completion.
-func (m *Model) PostDecodeFixedOverhead() int64 { return m.Phase(Completion, Situation{}) }
+func (m *Model) PostDecodeFixedOverhead() int64 { return m.Phase(Completion, 0) }
 
 // SchedulingTime is the time once per request between queue and first token, beyond its waiting and
 // its steps.
 func (m *Model) SchedulingTime(promptTokens float64) int64 {
-	s := Situation{PromptTokens: promptTokens, StepSeconds: m.stepSeconds}
-	return microseconds(
-		m.row.phaseSeconds(QueueToSchedule, s) + m.row.phaseSeconds(ScheduleToFirstToken, s))
+	return microseconds(m.schedulingSeconds(promptTokens))
 }
 
-// PreemptionTime is the time per preemption of a request that loses so many tokens, beside the
-// recomputation, which is in the steps that do it.
-func (m *Model) PreemptionTime(recomputedTokens float64) int64 {
-	return m.Phase(Preemption, Situation{
-		PromptTokens: recomputedTokens, StepSeconds: m.stepSeconds,
-		RecomputedTokens: recomputedTokens,
-	})
+func (m *Model) schedulingSeconds(promptTokens float64) float64 {
+	return m.row.phaseSeconds(QueueToSchedule, promptTokens) +
+		m.row.phaseSeconds(ScheduleToFirstToken, promptTokens)
+}
+
+// PreemptionTime is the time per preemption, beside the recomputation, which is in the steps that
+// do it.
+func (m *Model) PreemptionTime(promptTokens float64) int64 {
+	return m.Phase(Preemption, promptTokens)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // CheckpointVersion is the version of the checkpoints that this package reads.
-const CheckpointVersion = 1
+const CheckpointVersion = 2
 
 // Network is a trained network: embedding -> alpha and beta. It is safe for concurrent use.
 type Network struct {
@@ -19,7 +19,6 @@ type Network struct {
 		Hidden     int     `json:"hidden"`
 		Depth      int     `json:"depth"`
 		BetaBound  float64 `json:"beta_bound"`
-		AlphaBound float64 `json:"alpha_bound"`
 		Corrected  bool    `json:"corrected"`
 	}
 	tensors map[string]tensor
@@ -125,7 +124,6 @@ func (n *Network) shapes() map[string][]int {
 		"beta_floor": {b}, "beta_excess": {b}, "alpha_prior": {a}, "beta_base": {b}, "alpha_base": {a},
 		"elasticity_lower": {b, r}, "elasticity_upper": {b, r},
 		"beta_head.weight": {b, h}, "beta_head.bias": {b},
-		"alpha_head.weight": {a, h}, "alpha_head.bias": {a},
 		"elasticity_head.weight": {b * r, h}, "elasticity_head.bias": {b * r},
 	}
 	before := d
@@ -175,7 +173,7 @@ func (n *Network) forward(free, rates []float64) (beta, alpha []float64) {
 	beta = append([]float64(nil), n.at("beta_base")...)
 	alpha = append([]float64(nil), n.at("alpha_base")...)
 	if n.settings.Corrected {
-		n.correct(free, rates, beta, alpha)
+		n.correct(free, rates, beta)
 	}
 	floor, excess, prior := n.at("beta_floor"), n.at("beta_excess"), n.at("alpha_prior")
 	for i := range beta {
@@ -190,7 +188,7 @@ func (n *Network) forward(free, rates []float64) (beta, alpha []float64) {
 func (n *Network) at(name string) []float64 { return n.tensors[name].values }
 
 // correct adds the configuration's corrections to the logarithms of the coefficients.
-func (n *Network) correct(free, rates, beta, alpha []float64) {
+func (n *Network) correct(free, rates, beta []float64) {
 	hidden := n.trunk(free)
 	low, high := n.at("rate_low"), n.at("rate_high")
 	lower, upper := n.at("elasticity_lower"), n.at("elasticity_upper")
@@ -205,9 +203,6 @@ func (n *Network) correct(free, rates, beta, alpha []float64) {
 			bend += elasticity * clamp(rate, low[j], high[j])
 		}
 		beta[i] += n.settings.BetaBound*math.Tanh(head[i]) + bend
-	}
-	for i, v := range n.linear("alpha_head", hidden) {
-		alpha[i] += n.settings.AlphaBound * math.Tanh(v)
 	}
 }
 
@@ -273,9 +268,7 @@ func (n *Network) Row(d *Deployment) (*Row, error) {
 		Beta:   beta, Alpha: alpha, Costs: d.Costs(), Drafts: d.drafts,
 		WindowTokens:   d.model.WindowTokens,
 		GPUCacheTokens: d.gpuCacheTokens(),
-		MaxModelLen:    float64(d.serving.MaxModelLen),
-		TensorParallel: float64(d.serving.TensorParallelSize),
-		PrefixCaching:  !d.serving.NoPrefixCaching, ChunkedPrefill: d.recipe.chunkedPrefill,
+		PrefixCaching:  !d.serving.NoPrefixCaching,
 	}
 	return row, row.check("deployment")
 }

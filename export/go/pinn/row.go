@@ -23,10 +23,7 @@ type Row struct {
 
 	WindowTokens   int64   // of the windowed layers; 0 where every layer sees everything
 	GPUCacheTokens float64 // whose keys and values of one head its cache holds; 0 if the table is silent
-	MaxModelLen    float64
-	TensorParallel float64
 	PrefixCaching  bool
-	ChunkedPrefill bool
 }
 
 // check refuses what cannot be a latency; where names the row.
@@ -52,13 +49,6 @@ func (r *Row) check(where string) error {
 	}
 	if !usable(r.GPUCacheTokens) {
 		return unusable(where, "gpu_cache_tokens", r.GPUCacheTokens)
-	}
-	for name, v := range map[string]float64{
-		"max_model_len": r.MaxModelLen, "tensor_parallel_size": r.TensorParallel,
-	} {
-		if !usable(v) || v < 1 {
-			return fmt.Errorf("%s: %s must be a number of at least 1, got %v", where, name, v)
-		}
 	}
 	return nil
 }
@@ -97,11 +87,14 @@ func unusable(where, name string, v float64) error {
 }
 
 // phaseSeconds adds up a phase's alpha x feature.
-func (r *Row) phaseSeconds(phase string, s Situation) float64 {
+func (r *Row) phaseSeconds(phase string, promptTokens float64) float64 {
 	total := 0.0
 	for i, f := range requestFeatures {
-		if f.phase == phase {
-			total += r.Alpha[i] * f.value(r, s)
+		switch {
+		case f.phase == phase && f.perPrompt:
+			total += r.Alpha[i] * promptTokens
+		case f.phase == phase:
+			total += r.Alpha[i]
 		}
 	}
 	return total

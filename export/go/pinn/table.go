@@ -243,21 +243,16 @@ func wholeCount(v float64) int64 {
 func (r *Row) readSettings() error {
 	var window float64
 	var refused []error
-	for _, setting := range []struct {
-		name     string
-		place    *float64
-		optional bool
-	}{
-		{"window_tokens", &window, true}, {"gpu_cache_tokens", &r.GPUCacheTokens, true},
-		{"max_model_len", &r.MaxModelLen, false}, {"tensor_parallel_size", &r.TensorParallel, false},
+	for name, place := range map[string]*float64{
+		"window_tokens": &window, "gpu_cache_tokens": &r.GPUCacheTokens,
 	} {
-		text := r.Config[setting.name]
-		if text == "" && setting.optional {
+		text := r.Config[name]
+		if text == "" {
 			continue
 		}
 		var err error
-		if *setting.place, err = strconv.ParseFloat(text, 64); err != nil {
-			refused = append(refused, fmt.Errorf("%s must be a number, got %q", setting.name, text))
+		if *place, err = strconv.ParseFloat(text, 64); err != nil {
+			refused = append(refused, fmt.Errorf("%s must be a number, got %q", name, text))
 		}
 	}
 	r.WindowTokens = int64(window)
@@ -269,13 +264,9 @@ func (r *Row) readSettings() error {
 		rates, err := readRates("draft_acceptance", text)
 		r.Drafts.Acceptance, refused = rates, append(refused, err)
 	}
-	for name, place := range map[string]*bool{
-		"enable_prefix_caching": &r.PrefixCaching, "enable_chunked_prefill": &r.ChunkedPrefill,
-	} {
-		text := r.Config[name]
-		if *place = text == "true"; !*place && text != "false" {
-			refused = append(refused, fmt.Errorf("%s must be true or false, got %q", name, text))
-		}
+	prefixes := r.Config["enable_prefix_caching"]
+	if r.PrefixCaching = prefixes == "true"; !r.PrefixCaching && prefixes != "false" {
+		refused = append(refused, fmt.Errorf("enable_prefix_caching must be true or false, got %q", prefixes))
 	}
 	return errors.Join(refused...)
 }

@@ -35,9 +35,9 @@ type words struct {
 	keys                             []string
 }
 
-// requestFeature is an entry of the registry that alpha belongs to, and what simulators see of it.
+// requestFeature is an entry of the registry that alpha belongs to: 1, or the prompt's tokens.
 type requestFeature struct {
 	Feature
-	phase string
-	value func(*Row, Situation) float64
+	phase     string
+	perPrompt bool
 }

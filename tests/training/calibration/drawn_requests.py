@@ -3,9 +3,9 @@
 import numpy as np
 from assumed_priors import prior_coefficients
 
-from pinn.physics.request import REQUEST_FEATURES, RequestState, phase_mask, request_features
+from pinn.physics.request import REQUEST_FEATURES, phase_mask, request_features
 from pinn.physics.step import STEP_FEATURES
-from pinn.server.calibration.requests import IN_FLIGHT, PHASES, RequestRows
+from pinn.server.calibration.requests import PHASES, RequestRows
 
 ALPHA = prior_coefficients(1).alpha[0]
 
@@ -23,20 +23,17 @@ def requests(alpha: np.ndarray, count: int = 300, stalls: float = 0.03, seed: in
     long = draw.random(count) < 0.25
     in_flight = np.where(long, draw.uniform(0.02, 0.08, count), draw.uniform(0.006, 0.012, count))
     in_flight[draw.random(count) < 0.2] = 0.0
-    zero = np.zeros(count)
-    state = RequestState(
-        np.exp(draw.uniform(4, 8, count)), in_flight, zero, zero, zero, zero, zero, zero, zero
-    )
-    features = request_features(state)
+    features = request_features(np.exp(draw.uniform(4, 8, count)))
     targets = {}
     for phase in PHASES:
         seconds = features @ (alpha * phase_mask(phase)) * (1 + 0.1 * draw.standard_normal(count))
         if phase == "arrival_to_queue":
-            seconds += features[:, IN_FLIGHT] * draw.random(count)
+            seconds += in_flight * draw.random(count)
         targets[phase] = seconds + (draw.random(count) < stalls) * draw.exponential(0.05, count)
     never = np.zeros(count, bool)
     return RequestRows(
         features,
+        {"arrival_to_queue": in_flight, "schedule_to_first_token": in_flight},
         np.zeros((count, len(STEP_FEATURES))),
         targets,
         np.digitize(np.arange(count) / count, (0.6, 0.8)),

@@ -152,9 +152,8 @@ def test_overheads_of_requests_come_back(traced: Traced) -> None:
     assert completion == pytest.approx(HTTP_S, rel=0.03)
     # A wait ends with a step, so single ones are anything up to its length; their mean is known.
     queue = rows.targets["arrival_to_queue"]
-    predicted = rows.features @ (
-        (found.posterior.alpha + found.waits) * phase_mask("arrival_to_queue")
-    )
+    predicted = rows.features @ (found.posterior.alpha * phase_mask("arrival_to_queue"))
+    predicted += found.waits["arrival_to_queue"] * rows.waits["arrival_to_queue"]
     known = np.isfinite(queue)
     assert known.mean() > 0.9
     assert predicted[known].mean() == pytest.approx(queue[known].mean(), rel=0.05)
@@ -162,16 +161,13 @@ def test_overheads_of_requests_come_back(traced: Traced) -> None:
     spread = np.sqrt(np.diag(found.posterior.covariance))[-len(names) :]
     constant = names.index("arrival_to_queue.constant")
     assert abs(found.posterior.alpha[constant] - HTTP_S) < 2 * spread[constant] < 1.5e-3
-    share = names.index("arrival_to_queue.step_time")
-    assert found.waits[share] == pytest.approx(0.5, abs=0.05)
-    assert found.posterior.alpha[share] == 0
+    assert found.waits["arrival_to_queue"] == pytest.approx(0.5, abs=0.05)
     # The writer stamps first tokens when the step ends, so nothing is left beside the step itself.
     first_token = rows.targets["schedule_to_first_token"]
-    own_step = np.nanmedian(rows.features[:, names.index("schedule_to_first_token.step_time")])
+    own_step = np.nanmedian(rows.waits["schedule_to_first_token"])
     assert np.nanmedian(np.abs(first_token)) < 0.1 * own_step
     untaught = dict(zip(names, found.taught, strict=True))
     assert untaught["completion.constant"]
     assert not untaught["preemption.constant"]
-    assert not untaught["queue_to_schedule.chunked_prefill"]
     errors = found.errors.set_index(["phase", "method"])["error_s"]
     assert errors["completion", "calibrated"] < 0.1 * errors["completion", "before"]

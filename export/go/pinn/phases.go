@@ -1,14 +1,5 @@
 package pinn
 
-// Situation is what a simulator can know of a request outside its steps. The depth of the queue and
-// the use of the cache, which some coefficients ask for, no simulator callback sees: those features
-// are 0 here.
-type Situation struct {
-	PromptTokens     float64
-	StepSeconds      float64 // the configuration's own step time around the request
-	RecomputedTokens float64 // after a preemption
-}
-
 // Phases of a request outside the steps that work on it.
 const (
 	ArrivalToQueue       = "arrival_to_queue"
