@@ -320,16 +320,17 @@ def _checked_entries(tree: Any, part: str, path: Path) -> dict[str, dict[str, An
     given = tree.get(part) if isinstance(tree, dict) else None
     if not isinstance(given, dict):
         raise PinnError(f"{path}: expected {part} as a mapping from feature names to values")
-    odd = sorted(set(given) ^ set(_REGISTRIES[part]))
+    registry = _REGISTRIES[part]
+    entries = {k: e if isinstance(e, dict) else {"value": e} for k, e in given.items()}
+    # A coefficient of 0 adds nothing: versions before this one wrote more of them.
+    known = {k: e for k, e in entries.items() if k in registry or e.get("value") != 0}
+    odd = sorted(set(known) ^ set(registry))
     if odd:
         raise PinnError(
             f"{path}: {part} and this version's features differ in {', '.join(odd)}: write the "
             "file anew with 'pinn coefficients --json' or 'pinn calibrate'"
         )
-    return {
-        name: given[name] if isinstance(given[name], dict) else {"value": given[name]}
-        for name in _REGISTRIES[part]
-    }
+    return {name: known[name] for name in registry}
 
 
 def _vectors(entries: dict[str, dict[str, dict[str, Any]]], key: str, path: Path) -> Coefficients:

@@ -374,7 +374,7 @@ def _check_header(header: Any, path: Path) -> None:
     if version != FORMAT_VERSION:
         raise PinnError(
             f"{path} has checkpoint format {version}, this program reads {FORMAT_VERSION}: use the "
-            "pinn release that made it, or train a new one"
+            "pinn release that made it, or train a new one with 'python train.py'"
         )
     expected = registry()
     for part, names in expected.items():
