@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from pinn.coefficients.surrogate import Surrogate
 from pinn.coefficients.trained_network import load_checkpoint
 from pinn.errors import PinnError
 from pinn.kernels import stored
+from pinn.physics.request import REQUEST_FEATURES
 
 RELEASED = Path(__file__).parent / "released"
 
@@ -76,3 +78,15 @@ def test_the_oldest_layouts_are_refused(kind: str, tmp_path: Path) -> None:
     """Their features are not those of today: what would be predicted would be something else."""
     with pytest.raises(PinnError, match=REMEDIES[kind]):
         numbers_of(kind, files(kind)[0], tmp_path)
+
+
+def test_files_of_before_are_read_without_the_alphas_that_were_0_everywhere(tmp_path: Path) -> None:
+    path = RELEASED / "coefficients" / "2026-11-24-6a0a36f.json"
+    tree = json.loads(path.read_text())
+    values = {name: entry["value"] for name, entry in tree["alpha"].items()}
+    found = dict(zip(REQUEST_FEATURES, read_coefficient_set(path).alpha.tolist(), strict=True))
+    assert found == {name: value for name, value in values.items() if value}
+    tree["alpha"]["queue_to_schedule.kv_usage"]["value"] = 1e-3
+    (tmp_path / "other.json").write_text(json.dumps(tree))
+    with pytest.raises(PinnError, match=r"differ in queue_to_schedule\.kv_usage: write the file"):
+        read_coefficient_set(tmp_path / "other.json")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Real
 
 Values = Float[np.ndarray, "*requests"]
 
@@ -71,7 +71,9 @@ _FEATURES = (
 REQUEST_FEATURES: dict[str, RequestFeature] = {f.name: f for f in _FEATURES}
 
 
-def request_features(prompt_tokens: Values) -> Float[np.ndarray, "*requests features"]:
+def request_features(
+    prompt_tokens: Real[np.ndarray, "*requests"],
+) -> Float[np.ndarray, "*requests features"]:
     """All features of requests, last axis over ``REQUEST_FEATURES``."""
     prompts = np.asarray(prompt_tokens, dtype=np.float64)
     return np.stack([f.value(prompts) for f in REQUEST_FEATURES.values()], axis=-1)

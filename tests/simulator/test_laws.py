@@ -257,7 +257,9 @@ def test_a_smaller_max_model_len_never_admits_a_longer_request():
 def test_offload_never_speeds_a_run_up(gib):
     slow, fast = _busy_run(cpu_offload_gb=gib), _busy_run()
     assert slow.requests.e2e_s.mean() > fast.requests.e2e_s.mean()
-    assert slow.requests.finish_s.max() > fast.requests.finish_s.max()
+    assert slow.steps["duration_s"].sum() > fast.steps["duration_s"].sum()
+    # The last answer waits for the API server, to which steps are nothing.
+    assert slow.requests.finish_s.max() >= fast.requests.finish_s.max()
 
 
 def test_ranks_that_share_experts_step_together():
