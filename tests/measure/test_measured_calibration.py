@@ -61,20 +61,25 @@ def test_a_calibration_finds_what_the_steps_take(steps, checkpoint_path, tmp_pat
     np.testing.assert_allclose(asked @ found.beta, 1.2 * (asked @ before), rtol=0.02)
 
 
+def write_loads(folder, factor, checkpoint_path):
+    """Files of a load generator, of a server whose steps take so many times the network's."""
+    folder.mkdir()
+    start = Start(None, None, checkpoint_path)
+    for clients in (4, 16, 32):
+        of = served(
+            lambda d: LinearLatency(d, factor * start.coefficients(d).beta,
+                                    start.coefficients(d).alpha),
+            clients, requests=6 * clients,
+        )  # fmt: skip
+        (folder / f"{clients}.json").write_text(json.dumps(vllm_bench(of)))
+
+
 @pytest.fixture(scope="module")
 def served_steps(steps, tmp_path_factory, checkpoint_path):
     """The same with what a server of those steps did, whose steps take another 15 % longer."""
     folder = tmp_path_factory.mktemp("served") / "steps"
     shutil.copytree(steps, folder)
-    (folder / "serving").mkdir()
-    start = Start(None, None, checkpoint_path)
-    for clients in (4, 16, 32):
-        of = served(
-            lambda d: LinearLatency(d, 1.15 * 1.2 * start.coefficients(d).beta,
-                                    start.coefficients(d).alpha),
-            clients, requests=6 * clients,
-        )  # fmt: skip
-        (folder / "serving" / f"{clients}.json").write_text(json.dumps(vllm_bench(of)))
+    write_loads(folder / "serving", 1.15 * 1.2, checkpoint_path)
     return folder
 
 
@@ -100,11 +105,12 @@ def test_what_a_server_adds_is_learned_beside_its_steps(served_steps, checkpoint
 
 
 def test_a_calibration_goes_on_with_what_it_was_of(served_steps, checkpoint_path, tmp_path):
-    """Files of a load generator name no GPU and no flags."""
+    """Files of a load generator name no GPU and no flags; the server has become slower since."""
     first, then = tmp_path / "a.json", tmp_path / "b.json"
     done = run("calibrate", "--steps", served_steps, "-o", first, checkpoint=checkpoint_path)
     assert done.exit_code == 0, done.output
-    words = ["calibrate", "--benchmarks", served_steps / "serving", "--force", "-o", then]
+    write_loads(tmp_path / "later", 1.6, checkpoint_path)
+    words = ["calibrate", "--benchmarks", tmp_path / "later", "--force", "-o", then]
     without = run(*words, checkpoint=checkpoint_path)
     assert "give --gpu" in " ".join(without.output.split())
     result = run(*words, "--append", first, "--model", "Llama-3.1-8B", checkpoint=checkpoint_path)

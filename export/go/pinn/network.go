@@ -16,10 +16,10 @@ const CheckpointVersion = 2
 // Network is a trained network: embedding -> alpha and beta. It is safe for concurrent use.
 type Network struct {
 	settings struct {
-		Hidden     int     `json:"hidden"`
-		Depth      int     `json:"depth"`
-		BetaBound  float64 `json:"beta_bound"`
-		Corrected  bool    `json:"corrected"`
+		Hidden    int     `json:"hidden"`
+		Depth     int     `json:"depth"`
+		BetaBound float64 `json:"beta_bound"`
+		Corrected bool    `json:"corrected"`
 	}
 	tensors map[string]tensor
 }
