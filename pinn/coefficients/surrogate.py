@@ -71,10 +71,9 @@ class Surrogate:
     def taught_alphas(self) -> Bool[np.ndarray, " alpha"]:
         """Whether data taught each alpha; the others are their priors.
 
-        A base at exactly 0 never had a gradient, and a prior of 0 stays 0 whatever is learned.
+        A base at exactly 0 never had a gradient.
         """
-        network = self.checkpoint.network
-        return (network.alpha_base != 0) & (network.alpha_prior != 0)
+        return self.checkpoint.network.alpha_base != 0
 
 
 def batch_work(deployment: Deployment, batches: Sequence[Batch]) -> tuple[StepCosts, BatchSums]:

@@ -1,8 +1,8 @@
 """The request features: the one ordered registry that alpha belongs to.
 
 What happens to a request outside the steps that work on it, phase by phase, each phase a dot
-product of its alphas with features of the request. Waits are none of them, for the API server, the
-step in flight, the queue or the cache: a simulation makes those itself and would count them twice.
+product of its alphas with features of the request. Its waits (for the API server, the step in
+flight, the queue, the cache) are in none, since a simulation makes them itself.
 """
 
 from collections.abc import Callable

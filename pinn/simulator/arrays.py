@@ -27,7 +27,7 @@ _INT64 = ir.IntType(64)
 
 #: Whole numbers of an engine: what does not change during a run.
 _SETTINGS = (
-    "token_budget", "max_requests", "max_model_len", "block_tokens", "slots", "long_prefill",
+    "token_budget", "max_model_len", "block_tokens", "slots", "long_prefill",
     "window", "full_groups", "window_groups", "window_blocks", "prefix_caching", "chunked_prefill",
     "asynchronous", "pipeline_parallel_size", "least_loaded", "concurrency",
     "stages_wait",

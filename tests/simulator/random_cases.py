@@ -65,9 +65,9 @@ class Case:
 
 
 def latency_of(target, request_s=1.0):
-    """Priors, with every request feature in use; alpha is multiplied by ``request_s``."""
+    """Priors; alpha is multiplied by ``request_s``."""
     prior = prior_coefficients(1)
-    return LinearLatency(target, prior.beta[0], (prior.alpha[0] + 1e-6) * request_s)
+    return LinearLatency(target, prior.beta[0], prior.alpha[0] * request_s)
 
 
 @st.composite

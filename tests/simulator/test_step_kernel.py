@@ -60,12 +60,12 @@ def test_step_features_are_equal(deployment, batch, reread):
 
 def test_request_features_are_equal():
     rng = np.random.default_rng(0)
-    prompt_tokens, alpha = 7.0, rng.uniform(0.1, 2.0, len(REQUEST_FEATURES))
+    prompt_tokens, alpha = rng.uniform(1, 9000), rng.uniform(0.1, 2.0, len(REQUEST_FEATURES))
     table = request_coefficients(alpha) @ np.array(request_values(prompt_tokens))
     features = request_features(np.array(prompt_tokens))
     for i, phase in enumerate(PHASES):
         mine = np.array([f.phase == phase for f in REQUEST_FEATURES.values()])
-        assert table[i] == pytest.approx(features[mine] @ alpha[mine])
+        assert table[i] == pytest.approx(features[mine] @ alpha[mine], rel=1e-12)
 
 
 def test_a_feature_without_a_compiled_form_is_named(monkeypatch):
