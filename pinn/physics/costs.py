@@ -23,6 +23,7 @@ from pinn.units import GIB
 
 # The longer formulas of ``StepCosts``, each of a deployment's numbers.
 
+
 def token_bytes(w: CostFacts) -> Values:
     """The residual stream of one token."""
     return w.hidden_size * ACTIVATION_BYTES

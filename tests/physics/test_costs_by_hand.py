@@ -343,9 +343,8 @@ def test_arithmetic_beyond_a_tile_and_beyond_a_wave():
 
 def test_messages_of_an_all_reduce_change_their_way_at_256_kib():
     # 8 KiB per token: 32 tokens fill 256 KiB, 1024 tokens 8 MiB.
-    flags = {"tensor_parallel_size": 2, "fuse_all_reduce": False}
-    deployment = deploy("Llama-3.1-8B", **flags)
-    token = costs("Llama-3.1-8B", **flags)["all_reduce_token_s"]
+    deployment = deploy("Llama-3.1-8B", tensor_parallel_size=2)
+    token = costs("Llama-3.1-8B", tensor_parallel_size=2)["all_reduce_token_s"]
     for tokens in (16, 32, 33, 2000):
         found = features(deployment, Batch.decode(tokens, 10))
         assert found["all_reduce"] == pytest.approx(token * tokens)

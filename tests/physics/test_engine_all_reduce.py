@@ -16,8 +16,6 @@ from pinn.specs.serving import ServingSpec
 LLAMA = with_precision(load_model("meta-llama/Llama-3.3-70B-Instruct"), "fp8")
 LAYERS = 80
 LATENCY = {"sglang": 0.65, "trtllm": 0.69}
-#: The kernel with the norm in it: vLLM's is TensorRT-LLM's.
-FUSED_LATENCY = {**LATENCY, "vllm": 0.69}
 
 
 def deploy(engine, tp, gpu="H200", **flags):
@@ -29,15 +27,15 @@ def costs(*arguments, **flags):
     return step_costs([deploy(*arguments, **flags)])
 
 
-@pytest.mark.parametrize("engine", FUSED_LATENCY)
+@pytest.mark.parametrize("engine", LATENCY)
 def test_a_fused_faster_all_reduce_by_hand(engine):
     found = costs(engine, 4, fuse_all_reduce=True)
-    assert found.parallel_layers == pytest.approx(LAYERS * FUSED_LATENCY[engine])
+    assert found.parallel_layers == pytest.approx(LAYERS * LATENCY[engine])
     assert found.unfused_layers == 0
-    assert found.all_reduces == pytest.approx((2 * LAYERS + 1) * FUSED_LATENCY[engine])
+    assert found.all_reduces == pytest.approx((2 * LAYERS + 1) * LATENCY[engine])
     assert found.quantized_layers == (0 if engine == "trtllm" else LAYERS)
     small = found.small_all_reduce_token_s / found.all_reduce_token_s
-    assert small == pytest.approx(FUSED_LATENCY[engine])
+    assert small == pytest.approx(LATENCY[engine])
 
 
 @pytest.mark.parametrize("engine", LATENCY)
@@ -79,8 +77,8 @@ def test_no_feature_of_communication_grows(tokens):
     names = [n for n, f in STEP_FEATURES.items() if f.part == "communication"]
     places = [list(STEP_FEATURES).index(n) for n in names]
     own, other = (
-        step_features(*batch_work(deploy(engine, 8, fuse_all_reduce=fuses), [batch]))[0, places]
-        for engine, fuses in (("trtllm", True), ("vllm", False))
+        step_features(*batch_work(deploy(engine, 8), [batch]))[0, places]
+        for engine in ("trtllm", "vllm")
     )
     assert (own <= other).all()
     assert np.any(own < other)
