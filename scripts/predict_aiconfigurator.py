@@ -19,7 +19,7 @@ from pinn.common.tables import write_frame
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
 from pinn.training.data.engine_deployments import read_engines, read_other_campaign
-from pinn.training.data.released import AICONFIGURATOR_FILE as FILE
+from pinn.training.data.released import PEERS
 from pinn.training.data.silicon import read_silicon
 from pinn.units import MILLISECOND
 
@@ -147,14 +147,14 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
         try:
             answer = cli_estimate(**arguments, backend_version=version)
         except Exception as error:  # the package raises many kinds for a lack of data or memory
-            reason = _reason(error)
+            reason = kind_of_failure(error)
             continue
         ttft_s, tpot_s = answer.ttft * MILLISECOND, answer.tpot * MILLISECOND
         return row["row_id"], ttft_s, tpot_s, recipe, ""
     return row["row_id"], float("nan"), float("nan"), "", reason
 
 
-def _reason(error: Exception) -> str:
+def kind_of_failure(error: Exception) -> str:
     """The error's kind of failure, without the paths of this machine and the details of the row."""
     text = re.sub(r"\s+", " ", str(error))
     if text.startswith("OOM"):
@@ -177,7 +177,7 @@ def main(folder: Path) -> None:
     """Predict every row that is scored anew and write the file."""
     readers = (read_silicon, read_engines, read_other_campaign)
     rows = predict(pd.concat([reader()[0] for reader in readers], ignore_index=True))
-    write_frame(rows, folder / FILE, float_format="%.6g")
+    write_frame(rows, folder / PEERS[PACKAGE], float_format="%.6g")
     print(rows["recipe"].replace("", "none").value_counts().to_string())
 
 

@@ -37,6 +37,7 @@ from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.server.calibration.calibrate import TEST
 from pinn.simulator.metric_features import WHOLE_RUN
+from pinn.training.data.released import PEERS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -89,10 +90,11 @@ def left_out() -> str:
         rows = found.loc[(split, metric)]
         cells = (
             f"{rows.loc[m, 'median']:.1f} / {rows.loc[m, 'mean']:.1f}" if m in rows.index else ""
-            for m in (NETWORK, "aiconfigurator", "roofline")
+            for m in (NETWORK, *PEERS, "roofline")
         )
         shown.append((what, figure, str(rows.loc[NETWORK, "n"]), *cells))
-    return table(2, shown, "left out", "predicted", "n", "pinn", "AIConfigurator", "roofline")
+    methods = ("pinn", "AIConfigurator 0.12", "AISimulate 0.13", "roofline")
+    return table(2, shown, "left out", "predicted", "n", *methods)
 
 
 _RUNS = "serving runs, leave-one-model-out"

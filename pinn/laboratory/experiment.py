@@ -86,7 +86,7 @@ def _evaluate(
         compared += methods.kernel_methods(fits)
         if runs_out:
             scores = serving_runs.score_left_out(fits.learner, runs_out, fits.root)
-    compared.append(methods.peer())
+    compared += methods.peers()
     mark = methods.mark(config, measured)
     predictions = crossvalidation.cross_validate(measured.rows, splits, compared, folder, mark)
     write_frame(predictions, folder / "predictions.csv")

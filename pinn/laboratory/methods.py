@@ -19,7 +19,7 @@ from pinn.common.files import ReadReport, sorted_json
 from pinn.common.store import code_digest
 from pinn.kernels.exclusion import Exclusion
 from pinn.training.data.measured_runs import MeasuredRun, read_measured_runs
-from pinn.training.data.released import released_predictions
+from pinn.training.data.released import PEERS, released_predictions
 from pinn.training.data.table import Manifest, read_manifest, read_observations
 from pinn.training.kernel_learner import KernelLearner, KernelSettings, Learned, fold_of, learn_fold
 from pinn.training.learner import ServingLearner, predict
@@ -130,12 +130,13 @@ def _learn_teacher(fits: KernelFits, train: ServingRows, exclude: Exclusion, _: 
     return from_kernels
 
 
-def peer() -> Method:
-    """AIConfigurator's predictions, made beforehand and looked up by row id.
+def peers() -> list[Method]:
+    """What other estimators predict, made beforehand and looked up by row id.
 
-    It holds its own kernel measurements, those of the very models.
+    They hold their own kernel measurements, those of the very models.
     """
-    return Method("aiconfigurator", partial(_look_up, released_predictions().set_index("row_id")))
+    tables = {peer: released_predictions(peer).set_index("row_id") for peer in PEERS}
+    return [Method(peer, partial(_look_up, table)) for peer, table in tables.items()]
 
 
 def _look_up(table: pd.DataFrame, *_: object) -> Predictor:

@@ -22,6 +22,7 @@ from pinn.laboratory.decisions import decide, decision_table
 from pinn.laboratory.folds import shipped_predictions, shipped_runs
 from pinn.laboratory.regressions import tuned_regressions
 from pinn.laboratory.report.write import write_report
+from pinn.training.data.released import PEERS
 from pinn.training.data.splits import deployment_keys, named_splits
 from pinn.training.data.table import read_observations
 from pinn.training.kernel_learner import fitted_surrogates
@@ -30,7 +31,7 @@ from pinn.training.kernel_learner import fitted_surrogates
 EVIDENCE = "4 measured deployment models and 6 serving-run models"
 
 #: Methods that saw what they predict, or kernels of the very models: no choice for an unseen pair.
-NOT_FOR_UNSEEN = ("blackbox, per configuration", "aiconfigurator")
+NOT_FOR_UNSEEN = ("blackbox, per configuration", *PEERS)
 
 
 def run_suite(config: DictConfig) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     observations, rows = measured.observations, measured.rows
     mark = methods.mark(config, measured)
     splits = named_splits(config.evaluation.splits, observations, folder / "splits")
-    published = [methods.roofline(), formulas.blis(observations), methods.peer()]
+    published = [methods.roofline(), formulas.blis(observations), *methods.peers()]
     wanted = crossvalidation.cells(splits, published, folder, mark)
     slow = crossvalidation.cells(splits, _learned(config, measured), folder, mark)
     crossvalidation.adopt(wanted + slow, [Path(other) for other in config.cells_from])

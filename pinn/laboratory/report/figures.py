@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from pinn.common.plots import Looks, markers, new_figure, short
 from pinn.laboratory.metrics import percent_errors
 from pinn.laboratory.report.contents import Tables
+from pinn.training.data.released import PEERS
 
 # Errors of every left-out model and GPU as dots: one dot a deployment, a bar across their
 # median.
@@ -19,7 +20,7 @@ from pinn.laboratory.report.contents import Tables
 #: Methods that are shown side by side, where they are there.
 METHODS = (
     "network", "teacher", "network, no kernels", "global vector", "BLIS, published",
-    "gradient-boosted trees", "roofline, constant efficiencies", "aiconfigurator",
+    "gradient-boosted trees", "roofline, constant efficiencies", *PEERS,
 )  # fmt: skip
 
 #: Where a legend stands.

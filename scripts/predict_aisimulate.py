@@ -1,0 +1,177 @@
+"""Asks AISimulate, AIConfigurator's successor, for every vLLM row of ``silicon_sample.csv``.
+
+    python scripts/predict_aisimulate.py data/peers
+
+It simulates the benchmark behind a row, as this project does: the same requests in a closed loop,
+on steps composed of the package's own kernels (``op_level``; its newest tables that are complete,
+vLLM 0.24.0), under the flags of the row's launch script. It needs the version named below, with
+``pip install --pre`` in an environment of its own, beside this project; what it wrote is read by
+``pinn.training.data.released``. Twenty minutes.
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from itertools import chain, count, islice
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+import typer
+from predict_aiconfigurator import COLUMNS, RECIPES, kind_of_failure, request
+
+from pinn.common.tables import write_frame
+from pinn.errors import PinnError
+from pinn.simulator.workloads.workload import Workload
+from pinn.training.data.deployments import measured_deployment
+from pinn.training.data.released import PEERS
+from pinn.training.data.silicon import read_silicon
+from pinn.units import MILLISECOND
+
+PACKAGE, VERSION = "aisimulate", "0.13.0.dev202610270000000085"
+#: Its tables' alias of the newest release whose kernels were all timed.
+TABLES = "current"
+#: Tokens that one number of a trace stands for, by the package's default; equal numbers would be
+#: shared prompts.
+TRACE_BLOCK = 512
+#: Seats of a server that names none, as the package's ceiling: vLLM's own default is above the
+#: clients of every row.
+SEATS = 1024
+
+
+def is_installed() -> bool:
+    """Whether the package is there in the version that the predictions belong to."""
+    is_there = importlib.util.find_spec(PACKAGE) is not None
+    return is_there and importlib.metadata.version(PACKAGE) == VERSION
+
+
+def predict(observations: pd.DataFrame) -> list[tuple[str, float, float, str, str]]:
+    """The mean TTFT and TPOT of each observation, in their order: ``COLUMNS``.
+
+    Raises:
+        PinnError: If the package is missing or of another version.
+    """
+    if not is_installed():
+        raise PinnError(
+            f"the peer {PACKAGE}=={VERSION} is not installed: "
+            f"run 'pip install --pre {PACKAGE}=={VERSION}'"
+        )
+    return [_predict_row(row) for _, row in observations.iterrows()]
+
+
+def trace(load: Workload) -> str:
+    """The requests of a closed loop in Mooncake's form, a line of JSON each; none share a token."""
+    blocks = count()
+    requests = zip(load.prompt_tokens.tolist(), load.output_tokens.tolist(), strict=True)
+    return "".join(
+        json.dumps({
+            "timestamp": 0,
+            "input_length": prompt,
+            "output_length": output,
+            "hash_ids": list(islice(blocks, ceil(prompt / TRACE_BLOCK))),
+        })
+        + "\n"
+        for prompt, output in requests
+    )  # fmt: skip
+
+
+def config(row: pd.Series, recipe: str, requests: Path) -> dict[str, object] | None:
+    """The package's ``CorePredictionConfig`` for an observation, as a recipe states it.
+
+    Args:
+        row: An observation.
+        recipe: One of ``predict_aiconfigurator.RECIPES``.
+        requests: File of its :func:`trace`.
+
+    Returns:
+        The configuration; None where the recipe says nothing else than an earlier one.
+    """
+    asked = request(row, recipe)
+    if asked is None:
+        return None
+    return {
+        "traffic": {
+            "source": {"type": "trace", "paths": [str(requests)], "format": "mooncake"},
+            "load": {"type": "concurrency", "concurrency": int(row["concurrency"])},
+        },
+        "engine": {
+            "model": asked["model_path"],
+            "hardware": asked["system_name"],
+            "backend": asked["backend_name"],
+            "backend_version": TABLES,
+            "estimation_mode": "op_level",
+            "workers": {"aggregated": _worker(row, asked)},
+        },
+    }
+
+
+def _worker(row: pd.Series, asked: dict[str, object]) -> dict[str, object]:
+    """How the server was started; what its script left out is the package's own default."""
+    names = {
+        "tp_size": "tensor", "attention_dp_size": "attention_data",
+        "moe_tp_size": "moe_tensor", "moe_ep_size": "moe_expert",
+    }  # fmt: skip
+    scheduler = {"max_sequences": int(row["max_num_seqs"] or SEATS)}
+    if row["max_num_batched_tokens"]:
+        scheduler["max_batched_tokens"] = int(row["max_num_batched_tokens"])
+    cache_: dict[str, object] = {"prefix_caching": row["enable_prefix_caching"] != "no"}
+    if row["gpu_memory_utilization"]:
+        cache_["capacity"] = {"memory_fraction": float(row["gpu_memory_utilization"])}
+    return {
+        "parallelism": {names[name]: size for name, size in asked.items() if name in names},
+        "scheduler": scheduler,
+        "kv_cache": cache_,
+        "timing": {name: mode for name, mode in asked.items() if name.endswith("_quant_mode")},
+    }
+
+
+def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
+    """The first answer of a recipe, or the last one's reason for giving none."""
+    from aisimulate.config.cli import CorePredictionConfig
+    from aisimulate.predict import PredictionExecutionError, run_prediction
+
+    why = "no recipe"
+    with TemporaryDirectory() as folder:
+        requests = Path(folder, "requests.jsonl")
+        requests.write_text(trace(measured_deployment(row).workload))
+        for recipe in RECIPES:
+            stated = config(row, recipe, requests)
+            if stated is None:
+                continue
+            checked = CorePredictionConfig.model_validate(stated)
+            try:
+                found = run_prediction(checked, stack="engine", runner_factory=_runners()).summary
+            except PredictionExecutionError as error:  # a lack of kernels or of memory
+                why = kind_of_failure(error)
+                continue
+            ttft_s, tpot_s = (found[f"mean_{name}_ms"] * MILLISECOND for name in ("ttft", "tpot"))
+            return row["row_id"], ttft_s, tpot_s, recipe, ""
+    return row["row_id"], float("nan"), float("nan"), "", why
+
+
+@cache
+def _runners() -> object:
+    """The package's simulator, which keeps the tables that it has read."""
+    from aisimulate.runner import EngineReplayRunnerFactory
+
+    return EngineReplayRunnerFactory()
+
+
+def main(folder: Path) -> None:
+    """Predict every row that is scored anew, on all cores, and write the file."""
+    rows = read_silicon()[0]
+    parts = [part for _, part in rows.groupby(["gpu", "model", "precision"])]
+    with ProcessPoolExecutor() as pool:
+        answers = chain.from_iterable(pool.map(predict, parts))
+    found = pd.DataFrame(answers, columns=list(COLUMNS)).set_index("row_id")
+    write_frame(
+        found.loc[rows["row_id"]].reset_index(), folder / PEERS[PACKAGE], float_format="%.6g"
+    )
+    print(found["recipe"].replace("", "none").value_counts().to_string())
+
+
+if __name__ == "__main__":
+    typer.run(main)
