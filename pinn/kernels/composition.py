@@ -20,7 +20,7 @@ from pinn.physics.layer_work import dense_matmuls
 from pinn.physics.step_values import decode_attention, hit_expert_read_s, prefill_attention
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import GATED_DELTA, KDA, MAMBA2, LinearMixerSpec
-from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
+from pinn.specs.model import AttentionSpec, CompressedAttentionSpec, LatentAttentionSpec, LayerGroup
 from pinn.specs.precision import ACTIVATION_BYTES, precision
 from pinn.specs.serving import VLLM, ServingSpec
 
@@ -356,11 +356,14 @@ class Phase:
         rows: Of batches: requests, new tokens of each, and tokens before these.
         operators: Of a mixer's kind.
         datasheet: What mixers take at the datasheet's rates.
+        compressed: Operator of DeepSeek-V4's mixers, by how far their keys are compressed. Nobody
+            timed a window alone, which counts as beside the fewest keys.
     """
 
     rows: Callable[[UniformBatches], tuple[Any, Any, Any]]
     operators: Mapping[str, tuple[str, ...]]
     datasheet: Callable[[StepCosts, BatchSums], Seconds]
+    compressed: Mapping[int, str]
 
 
 def _prompting(costs: StepCosts, sums: BatchSums) -> Seconds:
@@ -377,6 +380,7 @@ DECODES = Phase(
         MAMBA2: ("Mamba-2 update", "Mamba-2 convolution, decode"),
     },
     decode_attention,
+    {0: "HCA decode", 4: "CSA decode", 128: "HCA decode"},
 )
 PROMPTS = Phase(
     lambda batches: (batches.prefill_requests, batches.prefill_tokens, batches.prefill_cached),
@@ -386,6 +390,7 @@ PROMPTS = Phase(
         MAMBA2: ("Mamba-2 scan", "Mamba-2 convolution"),
     },
     _prompting,
+    {0: "HCA prompt", 4: "CSA prompt", 128: "HCA prompt"},
 )
 #: Of an indexer and what it picks. Real scores are neither all equal nor in order; a selection of
 #: scores that rise takes longer.
@@ -413,9 +418,13 @@ def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches
     for group in deployment.model.layer_groups:
         mixer = group.attention
         if isinstance(mixer, LatentAttentionSpec) and mixer.indexer is not None:
-            heads = max(mixer.heads // deployment.recipe.tensor_parallel_size, _LEAST_HEADS)
-            sizes = (*phase.rows(batches), mixer.indexer.heads, heads, mixer.indexer.top_k)
+            heads = mixer.heads // deployment.recipe.tensor_parallel_size
             names = (*_CHOOSING, _CHOSEN) if mixer.indexer.heads else (_CHOSEN,)
+            if isinstance(mixer, CompressedAttentionSpec):
+                names = (phase.compressed[mixer.ratio],)
+            else:
+                heads = max(heads, _LEAST_HEADS)
+            sizes = (*phase.rows(batches), mixer.indexer.heads, heads, mixer.indexer.top_k)
             seconds = _datasheet_seconds(phase, deployment, group, batches)
             yield from _calls(group, names, sizes, seconds)
 
@@ -440,6 +449,13 @@ def _datasheet_seconds(
     return phase.datasheet(model_costs([alone]), batches.sums(model.window_tokens)) / group.count
 
 
+def _streams(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    """Mixing residual streams, beyond moving them, which is counted as of other small kernels."""
+    model = deployment.model
+    for name in ("streams before", "streams after") if model.streams else ():
+        yield Call(name, model.layers, (batches.tokens, model.hidden_size, 0.0))
+
+
 def mixer_kernels(phase: Phase) -> tuple[Kernels, ...]:
     """Those of recurrent mixers, and of indexers with what they pick."""
     kinds = ((_state_calls, RECURRENT_SIZES, RECURRENT), (_indexed_calls, INDEXED_SIZES, SPARSE))
@@ -462,12 +478,13 @@ def _fitted_seconds(
     return call_by_call(seconds, gpu, operator, *sizes)
 
 
-_MESSAGE = ("gpus", "bytes")
+_MESSAGE, _STREAM = ("gpus", "bytes"), ("batch_size", "hidden_size")
 
 #: Parts of a composed step, in the order of every composed array, and what each is made of.
 COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
     "gemm": (
         Kernels(_gemm, _products, Gemm.sizes(), Gemm.name),
+        Kernels(_streams, partial(_fitted_seconds, _STREAM), _STREAM),
     ),
     "experts": (
         Kernels(_experts, _routed_experts, Moe.sizes(), Moe.name),

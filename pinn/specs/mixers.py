@@ -20,6 +20,10 @@ MAMBA1, MAMBA2 = "mamba1", "mamba2"
 #: ``chunk_size`` where stated).
 CHUNK_TOKENS = {GATED_DELTA: 64, KDA: 64, LIGHTNING: 256, MAMBA2: 256, MAMBA1: 1}
 
+#: Tokens that a key of DeepSeek-V4 may stand for, 0 for none beyond the window; layers of the
+#: middle one have an indexer (vLLM 0.20.1's deepseek_v4.py: DeepseekV4Attention).
+COMPRESSION_RATIOS = (0, INDEXED_RATIO := 4, 128)
+
 #: The selective scan of Mamba-1 multiplies element by element, on units with about a sixteenth of
 #: the tensor cores' bf16 rate (H100 SXM datasheet: 67 TFLOP/s fp32 and 989 TFLOP/s bf16).
 VECTOR_SLOWDOWN = 16.0
@@ -224,35 +228,41 @@ class IndexerSpec:
         top_k: Keys that a query attends to.
         heads: Of the scores; 0 for a layer that takes over the choice of a layer before it.
         head_dim: Width of a key, kept in fp8 with a scale of 4 bytes for 128 elements.
+        ratio: Tokens that a key stands for (DeepSeek-V4).
     """
 
     top_k: int
     heads: int
     head_dim: int = 128
+    ratio: int = 1
 
     @property
     def key_bytes(self) -> float:
         """Cached per token: bytes and their scales (vLLM's DeepseekV32IndexerCache)."""
-        return self.head_dim + 4 * self.head_dim / 128 if self.heads else 0.0
+        return (self.head_dim + 4 * self.head_dim / 128) / self.ratio if self.heads else 0.0
 
     @property
     def score_flop(self) -> float:
-        """Operations of one (query, key) pair, in fp8."""
-        return 2.0 * self.heads * self.head_dim
+        """Operations of a (query, token) pair, in fp8."""
+        return 2.0 * self.heads * self.head_dim / self.ratio
 
     @property
     def score_bytes(self) -> float:
         """A pair's fp32 score, written and read once by the choice of the best."""
-        return 8.0 if self.heads else 0.0
+        return 8.0 / self.ratio if self.heads else 0.0
 
     def projections(self, hidden_size: int, query_rank: int) -> tuple[Projection, ...]:
-        """Its weight matrices: queries from the compressed query, one key, weights of the heads."""
+        """Its weight matrices: queries from the compressed query, one key, weights of the heads.
+
+        A key of several tokens is a sum of two vectors of each under two gates (vLLM 0.20.1's
+        deepseek_compressor.py).
+        """
         if not self.heads:
             return ()
         everything = Part(1, hidden_size)
         return (
             Projection("wq_b", (Part(1, self.heads * self.head_dim),), Part(1, query_rank)),
-            Projection("wk", (Part(1, self.head_dim),), everything),
+            Projection("wk", (Part(1, self.head_dim * (4 if self.ratio > 1 else 1)),), everything),
             Projection("weights_proj", (Part(1, self.heads),), everything),
         )
 
