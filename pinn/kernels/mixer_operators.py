@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ from pinn.physics.layer_work import dense_matmuls
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import CHUNK_TOKENS, GATED_DELTA, IndexerSpec
-from pinn.specs.model import LayerGroup
+from pinn.specs.model import CompressedAttentionSpec, LayerGroup
 from pinn.specs.precision import ACTIVATION_BYTES
 
 # Times at datasheet rates that the kernels of recurrent and sparse mixers are sums of.
@@ -31,7 +30,7 @@ from pinn.specs.precision import ACTIVATION_BYTES
 Seconds = Float[np.ndarray, " rows"]
 Columns = dict[str, Float[np.ndarray, " rows"]]
 #: Seconds of a multiplication of (GPU, format, rows, columns, depth).
-Products = Callable[..., Any]
+Products = Callable[..., Seconds]
 #: Datasheets by name.
 Gpus = Mapping[str, GpuSpec]
 #: Rows that were kept, and what was read and refused.
@@ -295,14 +294,13 @@ def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Product
     """Multiplications of the timed model's mixer, as many heads as a row has."""
     model, tokens = load_model(_FLASH[1]), (rows["batch_size"] * rows["isl"]).to_numpy(np.float64)
     mixers = (group.attention for group in model.layer_groups)
-    mixer = next(each for each in mixers if getattr(each, "ratio", None) == ratio)
+    mixer = next(m for m in mixers if isinstance(m, CompressedAttentionSpec) and m.ratio == ratio)
     alone = replace(model, layer_groups=(LayerGroup(1, mixer, None),))
     found, local = np.zeros(len(rows)), rows["heads"].to_numpy()
     for heads in np.unique(local):
         mine = local == heads
-        for each in dense_matmuls(alone, int(mixer.heads // heads)):
-            if not each.per_sequence:
-                found[mine] += products(gpu, each.weights.name, tokens[mine], each.n, each.k)
+        for each in dense_matmuls(alone, int(mixer.heads // heads))[:-1]:  # without the head
+            found[mine] += products(gpu, each.weights.name, tokens[mine], each.n, each.k)
     return found
 
 
@@ -408,8 +406,8 @@ def _layout(operator: MixerOperator) -> Layout:
         "another kernel": lambda r: ~r["kernel"].str.startswith(operator.kernel),
         **NO_TIME,
     }
-    finished = partial(pd.DataFrame.assign, **operator.constants)
-    return Layout(operator.kind, operator.file, columns, lambda _, __: rules, finished=finished)
+    rest = (lambda _, __: rules), (lambda found: found.assign(**operator.constants))
+    return Layout(operator.kind, operator.file, columns, *rest)
 
 
 def _elsewhere(operator: MixerOperator) -> Rules:
@@ -503,9 +501,10 @@ class MixerFits:
             terms = operator_terms(MIXER_OPERATORS[name], rows, gpus)
             seconds, chips = rows["seconds"].to_numpy(), rows["gpu"].to_numpy()
             known, included = np.zeros(len(rows)), MIXER_OPERATORS[name].included
-            for chip in np.unique(chips) if included else ():
-                mine = chips == chip
-                known[mine] = included(rows[mine], gpus[chip], products)
+            for chip in np.unique(chips):
+                if included is not None:
+                    mine = chips == chip
+                    known[mine] = included(rows[mine], gpus[chip], products)
             for chip in ("*", *np.unique(chips)) if len(rows) else ():
                 mine = np.ones(len(rows), bool) if chip == "*" else chips == chip
                 fitted = fit_terms(terms[mine], seconds[mine], known[mine])

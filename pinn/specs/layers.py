@@ -47,11 +47,8 @@ def _indexers(fields: ConfigFields, layers: int) -> list[mixers.IndexerSpec | No
 
 
 def _indexer(fields: ConfigFields) -> mixers.IndexerSpec:
-    return mixers.IndexerSpec(
-        top_k=fields.integer("index_topk"),
-        heads=fields.integer("index_n_heads"),
-        head_dim=fields.integer("index_head_dim", default=128),
-    )
+    top_k, heads = map(fields.integer, ("index_topk", "index_n_heads"))
+    return mixers.IndexerSpec(top_k, heads, fields.integer("index_head_dim", default=128))
 
 
 def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAttentionSpec]:
@@ -111,15 +108,11 @@ def _is_falcon_multi_query(fields: ConfigFields) -> bool:
 
 
 def _latent(fields: ConfigFields) -> LatentAttentionSpec:
-    rank = fields.get("q_lora_rank")
-    return LatentAttentionSpec(
-        heads=fields.integer("num_attention_heads"),
-        q_lora_rank=None if rank is None else fields.integer("q_lora_rank"),
-        kv_lora_rank=fields.integer("kv_lora_rank"),
-        qk_nope_head_dim=fields.integer("qk_nope_head_dim"),
-        qk_rope_head_dim=fields.integer("qk_rope_head_dim"),
-        v_head_dim=fields.integer("v_head_dim"),
-    )
+    heads = fields.integer("num_attention_heads")
+    rank = None if fields.get("q_lora_rank") is None else fields.integer("q_lora_rank")
+    widths = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    latent, plain, rotary, value = map(fields.integer, widths)
+    return LatentAttentionSpec(heads, rank, latent, plain, rotary, value)
 
 
 def windows(fields: ConfigFields, layers: int, max_position: int) -> list[int | None]:
