@@ -329,13 +329,7 @@ _V4 = ("sparse_attention", "vllm", "0.24.0", (*_INDEXED, "num_heads"), _BY_LENGT
 _FLASH = ("model", "sgl-project/DeepSeek-V4-Flash-FP8")
 _PICKS, _ALL = {"index_heads": 64, "top_k": 512}, {"index_heads": 0, "top_k": 512}
 _CSA = ("", _FLASH, partial(compressed_attention, 4), _PICKS, partial(_projections, 4))
-_HCA = (
-    "",
-    _FLASH,
-    partial(compressed_attention, 128),
-    {"index_heads": 0},
-    partial(_projections, 128),
-)
+_HCA = ("", _FLASH, partial(compressed_attention, 128), _ALL, partial(_projections, 128))
 _SITES = ("num_tokens", "hidden_size")
 _MHC = ("mhc", "vllm", "0.24.0", _SITES, ("batch_size",), "mhc_module_perf", "")
 

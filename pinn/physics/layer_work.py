@@ -225,6 +225,7 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int) -> dict[str, f
     Scores and weighted values take 2 FLOP per head and element each. MLA decodes in the latent
     space: its keys are kv_lora_rank + rope wide and its values kv_lora_rank, for every head; with
     an indexer prompts do so too, since each query has keys of its own (vLLM's FlashMLA sparse).
+    Where keys are compressed, a token within reach is a share of one, and another share beyond.
     Queries and outputs have the activations' format.
     """
     if isinstance(mixer, LinearMixerSpec):

@@ -339,7 +339,7 @@ def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> mod
     """Its experts have a format of their own (deepseek_v4.py: DeepseekV4FP8Config)."""
     packed = (fields.get("quantization_config") or {}).get("moe_quant_algo")
     default = "fp4" if fields.model_type == "deepseek_v4" else "fp8"
-    asked = packed or fields.get("expert_dtype") or default
+    asked = str(packed or fields.get("expert_dtype") or default)
     if asked not in _EXPERTS:
         raise fields.misfit("expert_dtype", f"be one of {', '.join(_EXPERTS)}", asked)
     return replace(of, experts=precision(_EXPERTS[asked]), shared_experts=of.attention)

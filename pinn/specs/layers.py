@@ -63,6 +63,8 @@ def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAtten
     own, integer = replace(_indexer(fields), ratio=mixers.INDEXED_RATIO), fields.integer
     heads, rank, width = map(integer, ("num_attention_heads", "q_lora_rank", "head_dim"))
     window, groups, out = map(integer, ("sliding_window", "o_groups", "o_lora_rank"))
+    if heads % groups:
+        raise fields.error(f"o_groups: {groups} groups of the output do not divide {heads} heads")
     sizes = (heads, rank, width, width, 0, width, window, replace(own, heads=0), 0, groups, out)
     every = model.CompressedAttentionSpec(*sizes)
     indexed = replace(every, indexer=own)

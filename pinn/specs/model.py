@@ -451,8 +451,8 @@ class ModelSpec:
     def window_tokens(self) -> int | None:
         """Keys that a query sees at most in the layers that limit it; None without such layers.
 
-        A window, the top-k of an indexer, or 1 for a recurrent state, which is read once per token
-        however long the context.
+        A window, the tokens that an indexer picks or that its keys stand for, or 1 for a recurrent
+        state, which is read once per token however long the context.
         """
         mixers = (g.attention for g in self.layer_groups if g.attention is not None)
         return next((m.reach_tokens for m in mixers if m.reach_tokens is not None), None)
