@@ -69,21 +69,30 @@ def predict(observations: pd.DataFrame) -> pd.DataFrame:
     Raises:
         PinnError: If the package is missing or of another version.
     """
-    if not is_installed():
-        raise PinnError(
-            f"the peer estimator {PACKAGE}=={VERSION} is not installed: "
-            f"run 'pip install {PACKAGE}=={VERSION}'"
-        )
+    need_peer(PACKAGE, VERSION)
     for name in (PACKAGE, f"{PACKAGE}_core"):
         logging.getLogger(name).setLevel(logging.ERROR)
     answers = [_predict_row(row) for _, row in observations.iterrows()]
     return pd.DataFrame(answers, columns=list(COLUMNS))
 
 
-def is_installed() -> bool:
+def is_installed(package: str = PACKAGE, version: str = VERSION) -> bool:
     """Whether the package is there in the version that the predictions belong to."""
-    is_there = importlib.util.find_spec(PACKAGE) is not None
-    return is_there and importlib.metadata.version(PACKAGE) == VERSION
+    is_there = importlib.util.find_spec(package) is not None
+    return is_there and importlib.metadata.version(package) == version
+
+
+def need_peer(package: str, version: str) -> None:
+    """Refuse to go on without a peer's package.
+
+    Raises:
+        PinnError: If it is missing or of another version.
+    """
+    if not is_installed(package, version):
+        raise PinnError(
+            f"the peer estimator {package}=={version} is not installed: "
+            f"run 'pip install --pre {package}=={version}'"
+        )
 
 
 def request(row: pd.Series, recipe: str) -> dict[str, object] | None:

@@ -9,9 +9,6 @@ vLLM 0.24.0), under the flags of the row's launch script. It needs the version n
 ``pinn.training.data.released``. Twenty minutes.
 """
 
-import importlib.metadata
-import importlib.util
-import json
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from itertools import chain, count, islice
@@ -21,10 +18,9 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 import typer
-from predict_aiconfigurator import COLUMNS, RECIPES, kind_of_failure, request
+from predict_aiconfigurator import COLUMNS, RECIPES, kind_of_failure, need_peer, request
 
 from pinn.common.tables import write_frame
-from pinn.errors import PinnError
 from pinn.simulator.workloads.workload import Workload
 from pinn.training.data.deployments import measured_deployment
 from pinn.training.data.released import PEERS
@@ -42,40 +38,23 @@ TRACE_BLOCK = 512
 SEATS = 1024
 
 
-def is_installed() -> bool:
-    """Whether the package is there in the version that the predictions belong to."""
-    is_there = importlib.util.find_spec(PACKAGE) is not None
-    return is_there and importlib.metadata.version(PACKAGE) == VERSION
-
-
 def predict(observations: pd.DataFrame) -> list[tuple[str, float, float, str, str]]:
     """The mean TTFT and TPOT of each observation, in their order: ``COLUMNS``.
 
     Raises:
         PinnError: If the package is missing or of another version.
     """
-    if not is_installed():
-        raise PinnError(
-            f"the peer {PACKAGE}=={VERSION} is not installed: "
-            f"run 'pip install --pre {PACKAGE}=={VERSION}'"
-        )
+    need_peer(PACKAGE, VERSION)
     return [_predict_row(row) for _, row in observations.iterrows()]
 
 
 def trace(load: Workload) -> str:
     """The requests of a closed loop in Mooncake's form, a line of JSON each; none share a token."""
     blocks = count()
-    requests = zip(load.prompt_tokens.tolist(), load.output_tokens.tolist(), strict=True)
-    return "".join(
-        json.dumps({
-            "timestamp": 0,
-            "input_length": prompt,
-            "output_length": output,
-            "hash_ids": list(islice(blocks, ceil(prompt / TRACE_BLOCK))),
-        })
-        + "\n"
-        for prompt, output in requests
-    )  # fmt: skip
+    prompts, outputs = load.prompt_tokens, load.output_tokens
+    ids = [list(islice(blocks, ceil(tokens / TRACE_BLOCK))) for tokens in prompts]
+    columns = {"timestamp": 0, "input_length": prompts, "output_length": outputs, "hash_ids": ids}
+    return pd.DataFrame(columns).to_json(orient="records", lines=True)
 
 
 def config(row: pd.Series, recipe: str, requests: Path) -> dict[str, object] | None:

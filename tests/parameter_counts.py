@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pinn.specs.mixers import Projection
+from pinn.specs.mixers import CrossAttentionSpec, LinearMixerSpec, Projection
 from pinn.specs.model import (
     AttentionSpec,
+    CompressedAttentionSpec,
     DenseFfnSpec,
     FeedForward,
-    LatentAttentionSpec,
     Mixer,
     ModelSpec,
 )
@@ -56,7 +56,7 @@ def attention_parameters(hidden_size: int, attention: Mixer | None) -> int:
         own = 0 if attention.shares_cache else 2 * attention.kv_heads
         width = (2 + attention.output_gate) * attention.heads + own
         return hidden_size * width * attention.head_dim
-    if not isinstance(attention, LatentAttentionSpec):
+    if isinstance(attention, LinearMixerSpec | CrossAttentionSpec | CompressedAttentionSpec):
         return _elements(attention.projections(hidden_size))
     query_width = attention.heads * attention.head_dim
     rank = attention.q_lora_rank

@@ -20,7 +20,7 @@ from pinn.physics.layer_work import dense_matmuls
 from pinn.physics.step_values import decode_attention, hit_expert_read_s, prefill_attention
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import GATED_DELTA, KDA, MAMBA2, LinearMixerSpec
-from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
+from pinn.specs.model import AttentionSpec, CompressedAttentionSpec, LatentAttentionSpec, LayerGroup
 from pinn.specs.precision import ACTIVATION_BYTES, precision
 from pinn.specs.serving import VLLM, ServingSpec
 
@@ -46,6 +46,11 @@ class Call:
     sizes: tuple[Any, ...]
 
 
+Calls = Iterator[Call]
+#: Arguments of a surrogate.
+Sizes = tuple[Any, ...]
+
+
 @dataclass(frozen=True)
 class Kernels:
     """Kernels of one kind in a part of a step.
@@ -57,7 +62,7 @@ class Kernels:
         operator: The operator that was fitted to measured ones; empty where there is none.
     """
 
-    calls: Callable[[Deployment, UniformBatches], Iterator[Call]]
+    calls: Callable[[Deployment, UniformBatches], Calls]
     seconds: Callable[..., Float[np.ndarray, "..."]]
     sizes: tuple[str, ...] = ()
     operator: str = ""
@@ -169,7 +174,7 @@ def _coded(values: Sequence[Any]) -> Coded:
     return Coded(options, np.array([[options.index(value)] for value in values]))
 
 
-def _gemm(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:
     for matmul in dense_matmuls(deployment.model, deployment.recipe.tensor_parallel_size):
         rows = batches.requests if matmul.per_sequence else batches.tokens
         if matmul.name == "kv_b_proj":
@@ -190,12 +195,12 @@ def _products(kernels: KernelSurrogates, gpu: Coded, form: Coded, m, n, k) -> Ti
     return seconds
 
 
-def _experts(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _experts(deployment: Deployment, batches: UniformBatches) -> Calls:
     if deployment.model.moe is not None and deployment.expert_kernels in (AUTO, MARLIN):
         yield _expert_call(deployment, batches)
 
 
-def _other_experts(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _other_experts(deployment: Deployment, batches: UniformBatches) -> Calls:
     # Which kernels is one size more: 1 for Triton's, 0 for CUTLASS's.
     if deployment.expert_kernels not in (AUTO, MARLIN):
         yield _expert_call(deployment, batches, float(deployment.expert_kernels == TRITON))
@@ -237,21 +242,19 @@ def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes
     return call_by_call(seconds, gpu, form, triton, *shape) + ROUTING_SECONDS
 
 
-def _decode_attention(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _decode_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
     rows = (batches.decode_requests, batches.decode_context + 1)
     # Other kernels than vLLM's count as so many of them.
     return _attention(deployment, rows, deployment.decode_attention_time)
 
 
-def _prefill_attention(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _prefill_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
     """A chunk of p tokens after s cached ones attends to as many pairs as sqrt(p^2 + 2 p s)."""
     new, cached = batches.prefill_tokens, batches.prefill_cached
     return _attention(deployment, (batches.prefill_requests, np.sqrt(new**2 + 2 * new * cached)))
 
 
-def _attention(
-    deployment: Deployment, rows: tuple[np.ndarray, np.ndarray], times: float = 1.0
-) -> Iterator[Call]:
+def _attention(deployment: Deployment, rows: Sizes, times: float = 1.0) -> Calls:
     """Ordinary attention of ``rows``: sequences and tokens of each."""
     tp = deployment.recipe.tensor_parallel_size
     for group in deployment.model.layer_groups:
@@ -262,14 +265,14 @@ def _attention(
             yield Call(deployment.kv_cache_precision.name, group.count * times, sizes)
 
 
-def _latent_decode(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _latent_decode(deployment: Deployment, batches: UniformBatches) -> Calls:
     rows = (batches.decode_requests, batches.decode_context + 1)
     for count, attention, heads in _latent_layers(deployment):
         sizes = (*rows, heads, attention.kv_lora_rank, attention.qk_rope_head_dim)
         yield Call(deployment.kv_cache_precision.name, count, sizes)
 
 
-def _latent_prefill(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _latent_prefill(deployment: Deployment, batches: UniformBatches) -> Calls:
     rows = (batches.prefill_requests, batches.prefill_tokens, batches.prefill_cached)
     for count, attention, heads in _latent_layers(deployment):
         sizes = (*rows, heads, attention.head_dim, attention.v_head_dim)
@@ -284,7 +287,7 @@ def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentio
             yield group.count, attention, attention.heads // deployment.recipe.tensor_parallel_size
 
 
-def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
     """Two per layer and one for the embedding; a full-width q/k norm needs one more.
 
     The norm sums one fp32 square per token for q and one for k.
@@ -307,7 +310,7 @@ def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size, norm, 
     return kernels.all_reduce.seconds(gpu, ranks, size) - saved + norm * NORM_SECONDS
 
 
-def _exchange(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _exchange(deployment: Deployment, batches: UniformBatches) -> Calls:
     """Dispatch and combine of everyone's tokens.
 
     vLLM's are an all-gather and a reduce-scatter by NCCL (0.20.1
@@ -328,7 +331,7 @@ def _exchanged(kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size, by_
     return np.where(by_nccl > 0, gathered, kernels.all_reduce.seconds(gpu, ranks, size))
 
 
-def _sampling(deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _sampling(deployment: Deployment, batches: UniformBatches) -> Calls:
     """As long as the kernels took when they were timed, scaled by the datasheet's bandwidth."""
     costs = step_costs([deployment])
     seconds = costs.sampled_step_s + batches.requests * costs.sampled_request_s
@@ -354,12 +357,13 @@ class Phase:
 
     Attributes:
         rows: Of batches: requests, new tokens of each, and tokens before these.
-        operators: Of a mixer's kind.
+        operators: Of a mixer's kind; of DeepSeek-V4's, by how many tokens a key stands for. Nobody
+            timed a window alone (0), which counts as beside the fewest keys.
         datasheet: What mixers take at the datasheet's rates.
     """
 
     rows: Callable[[UniformBatches], tuple[Any, Any, Any]]
-    operators: Mapping[str, tuple[str, ...]]
+    operators: Mapping[str | int, tuple[str, ...]]
     datasheet: Callable[[StepCosts, BatchSums], Seconds]
 
 
@@ -375,6 +379,7 @@ DECODES = Phase(
         GATED_DELTA: ("gated delta decode", "gated delta convolution"),
         KDA: ("KDA decode",),
         MAMBA2: ("Mamba-2 update", "Mamba-2 convolution, decode"),
+        **{0: ("HCA decode",), 4: ("CSA decode",), 128: ("HCA decode",)},
     },
     decode_attention,
 )
@@ -384,6 +389,7 @@ PROMPTS = Phase(
         GATED_DELTA: ("gated delta scan", "gated delta convolution"),
         KDA: ("KDA scan", "gated delta convolution"),
         MAMBA2: ("Mamba-2 scan", "Mamba-2 convolution"),
+        **{0: ("HCA prompt",), 4: ("CSA prompt",), 128: ("HCA prompt",)},
     },
     _prompting,
 )
@@ -395,7 +401,7 @@ _CHOSEN = "sparse attention"
 _LEAST_HEADS = 64
 
 
-def _state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Calls:
     """States read and written by decodes, or scans of prompts."""
     requests, tokens, _ = phase.rows(batches)
     for group in deployment.model.layer_groups:
@@ -408,21 +414,23 @@ def _state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) 
             yield from _calls(group, names, (requests, tokens, *widths, *kept), seconds)
 
 
-def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Calls:
     """Scores of all keys, the choice of the best and attention to these."""
     for group in deployment.model.layer_groups:
         mixer = group.attention
         if isinstance(mixer, LatentAttentionSpec) and mixer.indexer is not None:
-            heads = max(mixer.heads // deployment.recipe.tensor_parallel_size, _LEAST_HEADS)
+            heads = mixer.heads // deployment.recipe.tensor_parallel_size
+            names: Sizes = (*_CHOOSING, _CHOSEN) if mixer.indexer.heads else (_CHOSEN,)
+            if isinstance(mixer, CompressedAttentionSpec):
+                names = phase.operators[mixer.ratio]
+            else:
+                heads = max(heads, _LEAST_HEADS)
             sizes = (*phase.rows(batches), mixer.indexer.heads, heads, mixer.indexer.top_k)
-            names = (*_CHOOSING, _CHOSEN) if mixer.indexer.heads else (_CHOSEN,)
             seconds = _datasheet_seconds(phase, deployment, group, batches)
             yield from _calls(group, names, sizes, seconds)
 
 
-def _calls(
-    group: LayerGroup, operators: Sequence[str], sizes: tuple[Any, ...], seconds: Seconds
-) -> Iterator[Call]:
+def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: Seconds) -> Calls:
     """One per operator; the first brings the mixer's time at datasheet rates along."""
     for operator in operators:
         yield Call(operator, group.count, (*sizes, seconds))
@@ -438,6 +446,13 @@ def _datasheet_seconds(
     serving = replace(deployment.serving, **_NO_DRAFTS)
     alone = replace(deployment, model=replace(model, layer_groups=groups), serving=serving)
     return phase.datasheet(model_costs([alone]), batches.sums(model.window_tokens)) / group.count
+
+
+def _streams(deployment: Deployment, batches: UniformBatches) -> Calls:
+    """Mixing residual streams, beyond moving them, which is counted as of other small kernels."""
+    model = deployment.model
+    for name in ("streams before", "streams after") if model.streams else ():
+        yield Call(name, model.layers, (batches.tokens, model.hidden_size, 0.0))
 
 
 def mixer_kernels(phase: Phase) -> tuple[Kernels, ...]:
@@ -462,12 +477,13 @@ def _fitted_seconds(
     return call_by_call(seconds, gpu, operator, *sizes)
 
 
-_MESSAGE = ("gpus", "bytes")
+_MESSAGE, _STREAM = ("gpus", "bytes"), ("batch_size", "hidden_size")
 
 #: Parts of a composed step, in the order of every composed array, and what each is made of.
 COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
     "gemm": (
         Kernels(_gemm, _products, Gemm.sizes(), Gemm.name),
+        Kernels(_streams, partial(_fitted_seconds, _STREAM), _STREAM),
     ),
     "experts": (
         Kernels(_experts, _routed_experts, Moe.sizes(), Moe.name),

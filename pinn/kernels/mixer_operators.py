@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,8 +14,11 @@ from pinn.common.files import ReadReport, data_folder, file_sha256
 from pinn.kernels.stored import MeasuredShapes
 from pinn.kernels.surrogate import fit_terms
 from pinn.kernels.tables.table import NO_TIME, Layout, Rules, TableSource, refuse
+from pinn.physics.layer_work import dense_matmuls
+from pinn.specs.catalog import load_model
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import CHUNK_TOKENS, GATED_DELTA, IndexerSpec
+from pinn.specs.model import CompressedAttentionSpec, LayerGroup
 from pinn.specs.precision import ACTIVATION_BYTES
 
 # Times at datasheet rates that the kernels of recurrent and sparse mixers are sums of.
@@ -25,6 +29,12 @@ from pinn.specs.precision import ACTIVATION_BYTES
 
 Seconds = Float[np.ndarray, " rows"]
 Columns = dict[str, Float[np.ndarray, " rows"]]
+#: Seconds of a multiplication of (GPU, format, rows, columns, depth).
+Products = Callable[..., Seconds]
+#: Datasheets by name.
+Gpus = Mapping[str, GpuSpec]
+#: Rows that were kept, and what was read and refused.
+Read = tuple[pd.DataFrame, list[ReadReport]]
 
 #: Unit of counts of launches, waves and chunks: a fitted weight is then of order one.
 LAUNCH_SECONDS = 1e-5
@@ -37,6 +47,11 @@ TIMED_SIZES = {"index_heads": _INDEXER.heads, "top_k": _INDEXER.top_k, "heads": 
 #: Key and value widths of DeepSeek-V2's latent space; bytes of a cached key in SGLang's fp8 layout
 #: (512 + 64 x 2 + 4 x 4 of scales).
 _PAIR_WIDTH, _KEY_BYTES = 576 + 512, 656.0
+#: DeepSeek-V4's window, and elements and bytes of its keys in vLLM.
+_WINDOW, _V4_WIDTH, _V4_BYTES = 128, 512, 584.0
+#: Residual streams of a token, and bytes of an element in both halves of a layer, which are timed
+#: together (``hc_mult`` and ``num_sites``).
+_STREAMS, _BOTH_BYTES = 4, 2 * ACTIVATION_BYTES
 
 
 def recurrence(c: Columns, gpu: Columns) -> list[Seconds]:
@@ -180,6 +195,31 @@ def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
     ]
 
 
+def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
+    """DeepSeek-V4's without its projections: arithmetic of pairs and keys gathered, then launches.
+
+    Those grow with an indexer's scores, twice over between its choice and 2,048 keys, with heads,
+    beyond the window, of prompts, with requests and with queries.
+    """
+    queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
+    keys, picks, blocks = length / ratio, c["index_heads"] > 0, queries / gpu["sms"]
+    seen = np.minimum(length, _WINDOW) + np.where(picks, np.minimum(keys, c["top_k"]), keys)
+    scored, beyond = picks * blocks / 2048, np.clip(keys - c["top_k"], 0, 1536)
+    steady = (c["heads"] / 64, c["step"] + c["isl"] > _WINDOW, c["isl"] > 1)
+    growing = (scored * keys, scored * beyond, c["batch_size"] / gpu["sms"], blocks)
+    return [
+        queries * seen * np.maximum(c["heads"], 64) * 4.0 * _V4_WIDTH / gpu["peak"],
+        queries * seen * _V4_BYTES / gpu["bandwidth"],
+        *(each * LAUNCH_SECONDS for each in (*steady, *growing)),
+    ]
+
+
+def streams(c: Columns, gpu: Columns) -> list[Seconds]:
+    """Residual streams moved, within and beyond the cache, and waves of tokens."""
+    moved = c["batch_size"] * c["hidden_size"] * _STREAMS * _BOTH_BYTES
+    return [*_beyond_cache(moved, gpu), *_waves(c["batch_size"], gpu)]
+
+
 def _beyond_cache(moved: np.ndarray, gpu: Columns) -> list[Seconds]:
     """Bytes, those that the cache does not hold, and those that four of it do not."""
     left = (np.maximum(moved - times * gpu["l2"], 0.0) for times in (0, 1, 4))
@@ -226,24 +266,48 @@ class MixerOperator:
         kind: Folder of the tables; ``timed`` is the project's own.
         backend: Engine whose kernels were timed.
         version: Of that engine.
+        columns: Sizes that are read, in the table's words.
+        group: Columns that make a shape; errors leave whole shapes out.
         file: Table without suffix.
         kernel: Start of the kernels' names.
         where: A column and the value that counts; empty for all rows.
-        columns: Sizes that are read, in the table's words.
-        group: Columns that make a shape; errors leave whole shapes out.
         terms: Times in seconds of (sizes, GPU).
+        constants: Sizes that its rows do not say.
+        included: What the rows hold that a step counts elsewhere: seconds of (rows, GPU, products).
     """
 
     name: str
     kind: str
     backend: str
     version: str
+    columns: tuple[str, ...]
+    group: tuple[str, ...]
     file: str
     kernel: str
     where: tuple[str, ...]
-    columns: tuple[str, ...]
-    group: tuple[str, ...]
     terms: Callable[[Columns, Columns], list[Seconds]]
+    constants: Mapping[str, int] = field(default_factory=dict)
+    included: Callable[[pd.DataFrame, GpuSpec, Products], Seconds] | None = None
+
+
+def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Products) -> Seconds:
+    """Multiplications of the timed model's mixer, as many heads as a row has."""
+    model, tokens = load_model(_FLASH[1]), (rows["batch_size"] * rows["isl"]).to_numpy(np.float64)
+    mixers = (group.attention for group in model.layer_groups)
+    mixer = next(m for m in mixers if isinstance(m, CompressedAttentionSpec) and m.ratio == ratio)
+    alone = replace(model, layer_groups=(LayerGroup(1, mixer, None),))
+    found, local = np.zeros(len(rows)), rows["heads"].to_numpy()
+    for heads in np.unique(local):
+        mine = local == heads
+        for each in dense_matmuls(alone, int(mixer.heads // heads))[:-1]:  # without the head
+            found[mine] += products(gpu, each.weights.name, tokens[mine], each.n, each.k)
+    return found
+
+
+def _moved(passes: int, rows: pd.DataFrame, gpu: GpuSpec, _: Products) -> Seconds:
+    """Streams and the one that a half of a layer works on, of which small kernels are counted."""
+    elements = (rows["batch_size"] * rows["hidden_size"] * passes).to_numpy()
+    return elements * _BOTH_BYTES / gpu.memory_bandwidth_bytes_per_s
 
 
 _HEADED = ("batch_size", "seq_len", "num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
@@ -251,55 +315,63 @@ _MAMBA = ("batch_size", "seq_len", "n_groups", "d_state", "nheads", "head_dim")
 _PROMPTS, _DECODES = ("phase", "context"), ("phase", "generation")
 _FLAT, _RISING = ("score_mode", "flat"), ("score_mode", "top_last")
 _INDEXED = ("batch_size", "isl", "step")
-_GDN = ("linear_attention", "vllm", "0.24.0", "gdn_perf")
-_KDA = ("kda", "vllm", "0.1.dev19262", "kda_perf")
-_MAMBA2 = ("linear_attention", "trtllm", "1.3.0rc20", "mamba2_perf")
-_TIMED = ("timed", "vllm", "0.15.1", "mamba2_h100_sxm")
-_DSA = ("sparse_attention", "sglang", "0.5.14")
 _BY_HEADS, _BY_STATE = ("num_k_heads", "num_v_heads"), ("num_v_heads", "head_k_dim")
 _BY_WIDTHS = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim", "chunk_size")
 _BY_LENGTH = ("isl", "step")
+_GDN = ("linear_attention", "vllm", "0.24.0", _HEADED, _BY_HEADS, "gdn_perf")
+_KDA = ("kda", "vllm", "0.1.dev19262", _HEADED, _BY_HEADS, "kda_perf")
+_MAMBA2 = ("linear_attention", "trtllm", "1.3.0rc20", _MAMBA, _BY_STATE, "mamba2_perf")
+_STATED = (*_MAMBA, "chunk_size", "state")
+_TIMED = ("timed", "vllm", "0.15.1", _STATED, _BY_WIDTHS, "mamba2_h100_sxm", "")
+_DSA = ("sparse_attention", "sglang", "0.5.14", _INDEXED, _BY_LENGTH)
+_V4 = ("sparse_attention", "vllm", "0.24.0", (*_INDEXED, "num_heads"), _BY_LENGTH)
+#: The model whose modules' rows are read, and how its indexer picks.
+_FLASH = ("model", "sgl-project/DeepSeek-V4-Flash-FP8")
+_PICKS, _ALL = {"index_heads": 64, "top_k": 512}, {"index_heads": 0, "top_k": 512}
+_CSA = ("", _FLASH, partial(compressed_attention, 4), _PICKS, partial(_projections, 4))
+_HCA = ("", _FLASH, partial(compressed_attention, 128), _ALL, partial(_projections, 128))
+_SITES = ("num_tokens", "hidden_size")
+_MHC = ("mhc", "vllm", "0.24.0", _SITES, ("batch_size",), "mhc_module_perf", "")
 
 #: The operators, by name.
 MIXER_OPERATORS: dict[str, MixerOperator] = {
     operator.name: operator
     for operator in (
-        MixerOperator("gated delta decode", *_GDN, "fused_recurrent", _DECODES, _HEADED,
-                      _BY_HEADS, recurrence),
+        MixerOperator("gated delta decode", *_GDN, "fused_recurrent", _DECODES, recurrence),
         MixerOperator("gated delta scan", *_GDN, "chunk_gated_delta_rule_flashinfer", _PROMPTS,
-                      _HEADED, _BY_HEADS, scan),
-        MixerOperator("gated delta convolution", *_GDN, "causal_conv1d", (), _HEADED, _BY_HEADS,
-                      convolution),
-        MixerOperator("KDA decode", *_KDA, "fused_kda_decode", _DECODES, _HEADED, _BY_HEADS,
-                      recurrence),
-        MixerOperator("KDA scan", *_KDA, "flashkda_fwd", _PROMPTS, _HEADED, _BY_HEADS, scan),
-        MixerOperator("KDA convolution", *_KDA, "causal_conv1d_fn", _PROMPTS, _HEADED, _BY_HEADS,
-                      convolution),
-        MixerOperator("Mamba-2 convolution", *_MAMBA2, "causal_conv1d_fn", _PROMPTS, _MAMBA,
-                      _BY_STATE, convolution),
+                      scan),
+        MixerOperator("gated delta convolution", *_GDN, "causal_conv1d", (), convolution),
+        MixerOperator("KDA decode", *_KDA, "fused_kda_decode", _DECODES, recurrence),
+        MixerOperator("KDA scan", *_KDA, "flashkda_fwd", _PROMPTS, scan),
+        MixerOperator("KDA convolution", *_KDA, "causal_conv1d_fn", _PROMPTS, convolution),
+        MixerOperator("Mamba-2 convolution", *_MAMBA2, "causal_conv1d_fn", _PROMPTS, convolution),
         MixerOperator("Mamba-2 convolution, decode", *_MAMBA2, "causal_conv1d_update",
-                      _DECODES, _MAMBA, _BY_STATE, convolution),
-        MixerOperator("Mamba-2 scan", *_TIMED, "", ("operator", "scan"),
-                      (*_MAMBA, "chunk_size", "state"), _BY_WIDTHS, state_scan),
-        MixerOperator("Mamba-2 update", *_TIMED, "", ("operator", "update"),
-                      (*_MAMBA, "chunk_size", "state"), _BY_WIDTHS, state_update),
-        MixerOperator("indexer scores", *_DSA, "glm5_mqa_logits_module_perf", "", (), _INDEXED,
-                      _BY_LENGTH, index_scores),
+                      _DECODES, convolution),
+        MixerOperator("Mamba-2 scan", *_TIMED, ("operator", "scan"), state_scan),
+        MixerOperator("Mamba-2 update", *_TIMED, ("operator", "update"), state_update),
+        MixerOperator("indexer scores", *_DSA, "glm5_mqa_logits_module_perf", "", (), index_scores),
         MixerOperator("indexer choice, equal scores", *_DSA, "glm5_topk_module_perf", "", _FLAT,
-                      _INDEXED, _BY_LENGTH, index_choice),
+                      index_choice),
         MixerOperator("indexer choice, best last", *_DSA, "glm5_topk_module_perf", "", _RISING,
-                      _INDEXED, _BY_LENGTH, index_choice),
-        MixerOperator("sparse attention", *_DSA, "glm5_dsa_attn_module_perf", "", (), _INDEXED,
-                      _BY_LENGTH, sparse_attention),
+                      index_choice),
+        MixerOperator("sparse attention", *_DSA, "glm5_dsa_attn_module_perf", "", (),
+                      sparse_attention),
+        MixerOperator("CSA decode", *_V4, "dsv4_csa_generation_module_perf", *_CSA),
+        MixerOperator("CSA prompt", *_V4, "dsv4_csa_context_module_perf", *_CSA),
+        MixerOperator("HCA decode", *_V4, "dsv4_hca_generation_module_perf", *_HCA),
+        MixerOperator("HCA prompt", *_V4, "dsv4_hca_context_module_perf", *_HCA),
+        MixerOperator("streams before", *_MHC, ("op_name", "pre"), streams,
+                      included=partial(_moved, _STREAMS + 1)),
+        MixerOperator("streams after", *_MHC, ("op_name", "post"), streams,
+                      included=partial(_moved, 2 * _STREAMS + 1)),
     )
 }  # fmt: skip
-#: Mamba-2's words for what the others call heads.
+#: Words of Mamba-2 and DeepSeek-V4 for what the others call otherwise.
 _NAMES = dict(zip(_MAMBA[2:], _HEADED[2:], strict=True))
+_NAMES |= {"num_heads": "heads", "num_tokens": "batch_size"}
 
 
-def read_mixer_kernels(
-    operator: MixerOperator, gpus: Mapping[str, GpuSpec]
-) -> tuple[pd.DataFrame, list[ReadReport]]:
+def read_mixer_kernels(operator: MixerOperator, gpus: Gpus) -> Read:
     """Rows of an operator on every GPU whose system has its table.
 
     Args:
@@ -328,7 +400,8 @@ def _layout(operator: MixerOperator) -> Layout:
         "another kernel": lambda r: ~r["kernel"].str.startswith(operator.kernel),
         **NO_TIME,
     }
-    return Layout(operator.kind, operator.file, columns, lambda _, __: rules)
+    rest = (lambda _, __: rules), (lambda found: found.assign(**operator.constants))
+    return Layout(operator.kind, operator.file, columns, *rest)
 
 
 def _elsewhere(operator: MixerOperator) -> Rules:
@@ -338,18 +411,14 @@ def _elsewhere(operator: MixerOperator) -> Rules:
     return {f"another {column}": lambda r: r[column] != value}
 
 
-def read_all_mixers(
-    gpus: Mapping[str, GpuSpec],
-) -> tuple[dict[str, pd.DataFrame], tuple[ReadReport, ...]]:
+def read_all_mixers(gpus: Gpus) -> tuple[dict[str, pd.DataFrame], tuple[ReadReport, ...]]:
     """Rows of every operator that was timed on one of the GPUs; arguments as above."""
     found = {o.name: read_mixer_kernels(o, gpus) for o in MIXER_OPERATORS.values()}
     tables = {name: rows for name, (rows, _) in found.items() if len(rows)}
     return tables, tuple(report for _, reports in found.values() for report in reports)
 
 
-def _read_timed(
-    operator: MixerOperator, gpus: Mapping[str, GpuSpec]
-) -> tuple[pd.DataFrame, list[ReadReport]]:
+def _read_timed(operator: MixerOperator, gpus: Gpus) -> Read:
     """Rows of the project's own table, named for its system."""
     path = data_folder("kernels") / f"{operator.file}.csv"
     system = operator.file.removeprefix("mamba2_")
@@ -361,9 +430,7 @@ def _read_timed(
     return kept, [report]
 
 
-def operator_terms(
-    operator: MixerOperator, rows: pd.DataFrame, gpus: Mapping[str, GpuSpec]
-) -> Terms:
+def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> Terms:
     """Times of rows at datasheet rates, a launch first.
 
     Args:
@@ -415,20 +482,26 @@ class MixerFits:
     weights: Mapping[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
-    def fit(tables: Mapping[str, pd.DataFrame], gpus: Mapping[str, GpuSpec]) -> MixerFits:
+    def fit(tables: Mapping[str, pd.DataFrame], gpus: Gpus, products: Products) -> MixerFits:
         """Fit every operator that has rows, on each chip and on all.
 
         Args:
             tables: Rows by operator, as ``read_mixer_kernels`` gives them.
             gpus: Datasheets by the names in the rows.
+            products: Times of multiplications, as ``OperatorSurrogate.seconds`` of them.
         """
         found = {}
         for name, rows in tables.items():
             terms = operator_terms(MIXER_OPERATORS[name], rows, gpus)
             seconds, chips = rows["seconds"].to_numpy(), rows["gpu"].to_numpy()
+            known, included = np.zeros(len(rows)), MIXER_OPERATORS[name].included
+            for chip in np.unique(chips):
+                if included is not None:
+                    mine = chips == chip
+                    known[mine] = included(rows[mine], gpus[chip], products)
             for chip in ("*", *np.unique(chips)) if len(rows) else ():
                 mine = np.ones(len(rows), bool) if chip == "*" else chips == chip
-                fitted = fit_terms(terms[mine], seconds[mine])
+                fitted = fit_terms(terms[mine], seconds[mine], known[mine])
                 found[name, str(chip)] = np.pad(fitted, (0, MOST_TERMS - len(fitted)))
         return MixerFits(found)
 
@@ -458,7 +531,7 @@ def mixer_shapes(tables: Mapping[str, pd.DataFrame]) -> dict[str, MeasuredShapes
     """
     named = [rows.assign(operator=name) for name, rows in tables.items() if len(rows)]
     recurrent = [rows for rows in named if "seq_len" in rows]
-    sparse = [rows.assign(**TIMED_SIZES) for rows in named if "isl" in rows]
+    sparse = [pd.DataFrame({**TIMED_SIZES, **rows}) for rows in named if "isl" in rows]
     kinds = {
         RECURRENT: (recurrent, RECURRENT_SIZES[2:6], RECURRENT_SIZES[:2]),
         SPARSE: (sparse, INDEXED_SIZES[3:], INDEXED_SIZES[:3]),

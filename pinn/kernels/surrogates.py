@@ -130,7 +130,7 @@ class KernelSurrogates:
             latent=LatentCore.fit(kept.latent_decode, kept.gpus),
             latent_prefill=LatentPrefill.fit(kept.latent_prefill, kept.gpus, projections),
             measured=measured | mixer_shapes(kept.mixers),
-            mixers=MixerFits.fit(kept.mixers, kept.gpus),
+            mixers=MixerFits.fit(kept.mixers, kept.gpus, fitted["gemm"].seconds),
             metadata={
                 "seed": seed,
                 "excluded": exclude.describe(),

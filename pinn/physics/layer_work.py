@@ -85,7 +85,7 @@ def _mixer_matmuls(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[Mat
         yield MatMul("qkv_proj", width, hidden, count, weights)
         yield MatMul("o_proj", hidden, heads * attention.head_dim, count, weights)
         return
-    if not isinstance(attention, LatentAttentionSpec):
+    if not isinstance(attention, LatentAttentionSpec) or hasattr(attention, "projections"):
         yield from _projected(attention.projections(hidden), count, weights, tp)
         return
     yield from latent_matmuls(attention, hidden, heads, count, weights)
@@ -156,6 +156,9 @@ def expert_weights(ffn: MoeFfnSpec, hidden_size: int, expert_tensor_parallel_siz
 #: A norm with the residual's add reads two rows of the hidden size and writes two; one is before
 #: each mixer and one before each feed-forward part (vllm/model_executor/layers/layernorm.py).
 NORM_PASSES = 4.0
+#: Several residual streams are read before a half of a layer, and read and written after it (vLLM
+#: 0.20.1 model_executor/layers/mhc.py: mhc_pre, mhc_post).
+STREAM_PASSES = 3.0
 #: What a projection wrote is read and written once more: rotary embedding, norms of queries and
 #: keys, copies into the cache.
 OUTPUT_PASSES = 2.0
@@ -177,7 +180,8 @@ def small_kernel_elements(model: ModelSpec, tensor_parallel_size: int) -> float:
     """
     halves = sum(group.count * group.halves for group in model.layer_groups if group.runs)
     matmuls = [m for m in dense_matmuls(model, tensor_parallel_size) if not m.per_sequence]
-    return NORM_PASSES * halves * model.hidden_size + sum(m.count * _moved(m) for m in matmuls)
+    passes = NORM_PASSES + STREAM_PASSES * model.streams
+    return passes * halves * model.hidden_size + sum(m.count * _moved(m) for m in matmuls)
 
 
 def _moved(matmul: MatMul) -> float:
@@ -221,6 +225,7 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int) -> dict[str, f
     Scores and weighted values take 2 FLOP per head and element each. MLA decodes in the latent
     space: its keys are kv_lora_rank + rope wide and its values kv_lora_rank, for every head; with
     an indexer prompts do so too, since each query has keys of its own (vLLM's FlashMLA sparse).
+    Where keys are compressed, a token within reach is a share of one, and another share beyond.
     Queries and outputs have the activations' format.
     """
     if isinstance(mixer, LinearMixerSpec):
@@ -238,7 +243,7 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int) -> dict[str, f
     heads, found = mixer.heads // tp, dict[str, float]()
     if isinstance(mixer, LatentAttentionSpec):
         kv_width: float = mixer.kv_width
-        decode_width = mixer.kv_width + mixer.kv_lora_rank
+        decode_width = 2 * mixer.kv_lora_rank + mixer.qk_rope_head_dim
         prefill_width = mixer.head_dim + mixer.v_head_dim
         found["latent_layers"] = count
         if mixer.indexer is not None:
@@ -249,12 +254,13 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int) -> dict[str, f
     else:
         kv_width = 2 * max(mixer.kv_heads / tp, 1) * mixer.head_dim
         decode_width = prefill_width = 2 * mixer.head_dim
-    seen = "" if mixer.reach_tokens is None else "windowed_"
-    flop_per_width = 2.0 * heads * count
+    full = float(mixer.reach_tokens is None)
+    shares = getattr(mixer, "key_shares", (1.0 - full, full))
+    for seen, share in zip(("windowed_", ""), shares, strict=True):
+        found[f"{seen}kv_width"] = share * count * kv_width
+        found[f"{seen}decode_flop"] = share * 2.0 * heads * count * decode_width
+        found[f"{seen}prefill_flop"] = share * 2.0 * heads * count * prefill_width
     return found | {
-        f"{seen}kv_width": count * kv_width,
-        f"{seen}decode_flop": flop_per_width * decode_width,
-        f"{seen}prefill_flop": flop_per_width * prefill_width,
         "prefill_token_bytes": count * 2 * heads * mixer.head_dim * ACTIVATION_BYTES,
     }
 

@@ -10,7 +10,7 @@ floor, so that every step time is.
 
 Priors are guesses, not fits; a spread is the standard deviation of a guess's logarithm. Where
 measured kernels say something of a beta, the spread is how far their betas lie from the prior
-(``python scripts/beta_priors.py --draws 300``, root mean square). The priors are not set to what
+(root mean square; ``git show a8211689:scripts/beta_priors.py``). The priors are not set to what
 kernels say: they would know kernels of models and GPUs that an experiment leaves out.
 """
 

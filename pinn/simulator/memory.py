@@ -250,6 +250,10 @@ def _layout(
     commoner one where it has fewer than ``most`` times as many; the groups share one pool.
     """
     kept = [(g, layer_kv_bytes(g, tp, item_bytes)) for g in model.layer_groups]
+    own = sum(getattr(g.attention, "request_bytes", 0.0) * g.count for g in model.layer_groups)
+    if own:  # Compressed keys of all layers lie in a block, and what a request keeps in some more.
+        block = size * sum(g.count * kv_bytes for g, kv_bytes in kept)
+        return KvLayout(block / pp, 0, 1, 1, -int(-own // block))
     groups = [g for g, kv_bytes in kept if kv_bytes]
     states = sum(count for count, _ in _state_layers(model)) if in_blocks else 0
     if not groups:
@@ -312,7 +316,7 @@ def layer_kv_bytes(group: LayerGroup, tp: int, element_bytes: float) -> float:
     mixer = group.attention
     if not isinstance(mixer, Attention) or getattr(mixer, "shares_cache", False):
         return 0.0
-    found = cached_width(mixer, tp) * element_bytes
+    found = cached_width(mixer, tp) * element_bytes * getattr(mixer, "cached_share", 1.0)
     indexer = mixer.indexer if isinstance(mixer, LatentAttentionSpec) else None
     return found if indexer is None else found + indexer.key_bytes
 

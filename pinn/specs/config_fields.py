@@ -172,18 +172,25 @@ def _names(text: str) -> list[str]:
     return text.split()
 
 
+#: Types whose config lists mixers of several kinds: what gives those away elsewhere is read here.
+_PLANNED_TYPES = frozenset(
+    _names(
+        "bamba deepseek_ref deepseek_v32 deepseek_v4 falcon_h1 falcon_mamba glm_moe_dsa "
+        "granitemoehybrid jamba kimi_linear mamba mamba2 minimax minimax_text_01 nemotron_h "
+        "qwen3_5_moe_text qwen3_5_text qwen3_next"
+    )
+)
+
 #: Types whose layers are a mixer plus a (mixture of) feed-forward network(s), as vLLM 0.15.1
 #: builds them (``vllm/model_executor/models``); ``pinn.specs.mixers`` has the mixers.
-KNOWN_TYPES = frozenset(
+KNOWN_TYPES = _PLANNED_TYPES | frozenset(
     _names(
-        "bamba chatglm cohere cohere2 deepseek_v2 deepseek_v3 deepseek_v32 exaone4 falcon "
-        "falcon_h1 falcon_mamba gemma gemma2 gemma3 gemma3_text gemma3n_text glm glm4 glm4_moe "
-        "glm4_moe_lite glm_moe_dsa gpt_oss granite granitemoe granitemoehybrid granitemoeshared "
-        "internlm2 jamba kimi_k2 kimi_linear llama llama4 llama4_text mamba mamba2 mimo minimax "
-        "minimax_m2 minimax_text_01 mistral mixtral mllama_text_model nemotron nemotron_h olmo2 "
-        "olmo3 olmoe phi3 qwen2 qwen2_5_vl qwen2_5_vl_text qwen2_moe qwen2_vl qwen2_vl_text qwen3 "
-        "qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text qwen3_vl_text "
-        "seed_oss starcoder2"
+        "chatglm cohere cohere2 deepseek_v2 deepseek_v3 exaone4 falcon gemma gemma2 gemma3 "
+        "gemma3_text gemma3n_text glm glm4 glm4_moe glm4_moe_lite gpt_oss granite granitemoe "
+        "granitemoeshared internlm2 kimi_k2 llama llama4 llama4_text mimo minimax_m2 mistral "
+        "mixtral mllama_text_model nemotron olmo2 olmo3 olmoe phi3 qwen2 qwen2_5_vl "
+        "qwen2_5_vl_text qwen2_moe qwen2_vl qwen2_vl_text qwen3 qwen3_moe qwen3_vl_moe_text "
+        "qwen3_vl_text seed_oss starcoder2"
     )
 )
 
@@ -200,19 +207,14 @@ LATENT_TYPES = frozenset(
     _names("deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 kimi_linear")
 )
 
+#: Types whose keys are compressed: DeepSeek-V4, and as SGLang's authors converted it to fp8.
+COMPRESSED_TYPES = frozenset({"deepseek_ref", "deepseek_v4"})
+
 #: Types that normalize q and k over all heads together, not head by head.
 FULL_WIDTH_QK_NORM_TYPES = frozenset(_names("minimax_m2 olmo2 olmo3 olmoe"))
 
 #: Types whose attention multiplies its output by a gate (qwen3_next.py: ``attn_output_gate``).
 GATED_ATTENTION_TYPES = frozenset(_names("qwen3_next qwen3_5_text qwen3_5_moe_text"))
-
-#: Types whose config lists mixers of several kinds: what gives those away elsewhere is read here.
-_PLANNED_TYPES = frozenset(
-    _names(
-        "bamba deepseek_v32 falcon_h1 falcon_mamba glm_moe_dsa granitemoehybrid jamba kimi_linear "
-        "mamba mamba2 minimax minimax_text_01 nemotron_h qwen3_5_moe_text qwen3_5_text qwen3_next"
-    )
-)
 
 _MAMBA = "state-space (mamba) layers"
 _DELTA = "linear attention (gated delta net)"
@@ -220,7 +222,6 @@ _SPARSE = "sparse attention (DSA)"
 UNSUPPORTED_TYPES: dict[str, str] = {
     **dict.fromkeys(_names("plamo2 zamba2"), f"a hybrid of attention and {_MAMBA}"),
     **dict.fromkeys(_names("lfm2 lfm2_moe"), "a hybrid of attention and convolution layers"),
-    **dict.fromkeys(_names("deepseek_v4 deepseek_ref"), _SPARSE),
     **dict.fromkeys(_names("minimax_m3 minimax_m3_vl"), "block-sparse attention"),
     "nemotron-nas": "layers of different shapes (block_configs)",
     "mimo_v2_flash": "full and windowed layers with different KV heads",

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pinn.common import documents
@@ -233,6 +233,8 @@ def model_from_config(
     base = _base_precision(fields)
     quantization = quantization_of(fields, quant_config, fallback_precision)
     precisions, kv_cache = _precisions(quantization, parts, base)
+    if fields.model_type in config_fields.COMPRESSED_TYPES:
+        precisions, kv_cache = _compressed_formats(fields, precisions), precision("fp8")
     hidden = fields.integer("hidden_size", "n_embd", "d_model")
     shapes = Counter((part.mixer, part.ffn) for part in parts)
     if sampling is None:
@@ -251,6 +253,7 @@ def model_from_config(
         max_position=max_position,
         extra_parameters=_extra_parameters(fields, hidden, parts),
         **(_beside_layers(fields, hidden) if fields.model_type == GEMMA_3N else {}),
+        streams=fields.integer("hc_mult", default=0, least=0),
         sampling=sampling,
         left_out=_left_out(fields),
     )
@@ -327,6 +330,21 @@ def _precisions(
     return precisions, quantization.kv_cache or base
 
 
+#: What experts of DeepSeek-V4 are served in, by ``moe_quant_algo`` or ``expert_dtype``: 4 bits with
+#: activations of 8 (vLLM 0.20.1 fused_moe/oracle/mxfp4.py: select_mxfp4_moe_backend, first choice).
+_EXPERTS = {"NVFP4": "nvfp4", "fp4": "mxfp4_mxfp8", "fp8": "fp8_block"}
+
+
+def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> model.WeightPrecisions:
+    """Its experts have a format of their own (deepseek_v4.py: DeepseekV4FP8Config)."""
+    packed = (fields.get("quantization_config") or {}).get("moe_quant_algo")
+    default = "fp4" if fields.model_type == "deepseek_v4" else "fp8"
+    asked = str(packed or fields.get("expert_dtype") or default)
+    if asked not in _EXPERTS:
+        raise fields.misfit("expert_dtype", f"be one of {', '.join(_EXPERTS)}", asked)
+    return replace(of, experts=precision(_EXPERTS[asked]), shared_experts=of.attention)
+
+
 def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.LayerPart]) -> int:
     """Norms, biases of q, k, v and of gpt-oss's experts, and what recurrent mixers have beside.
 
@@ -341,5 +359,8 @@ def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.L
     if fields.model_type == "gpt_oss":
         experts = [p.ffn for p in parts if isinstance(p.ffn, model.MoeFfnSpec)]
         total += sum(f.experts * (2 * f.width + hidden) for f in experts)
+    streams = fields.integer("hc_mult", default=0, least=0)
+    # deepseek_v4.py: hc_attn_fn and hc_ffn_fn, fp32, give each stream its weights from all.
+    total += 2 * len(parts) * (2 + streams) * streams**2 * hidden
     recurrent = [p.mixer for p in parts if isinstance(p.mixer, LinearMixerSpec)]
     return total + sum(mixer.small_parameters for mixer in recurrent)

@@ -4,9 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from pinn.common.documents import MOST_MODEL_SIZE
-from pinn.specs import config_fields
+from pinn.specs import config_fields, mixers, model
 from pinn.specs.config_fields import UNGATED_TYPES, ConfigFields
-from pinn.specs.mixers import IndexerSpec
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, MoeFfnSpec
 
 # The attention part of each layer of a config.json: heads, latent ranks and windows.
@@ -25,6 +24,8 @@ def attentions(
     Raises:
         PinnError: If a needed size is missing or the heads do not add up.
     """
+    if fields.model_type in config_fields.COMPRESSED_TYPES:
+        return [*_compressed(fields, layers)]
     if is_latent(fields):
         latent, reaches = _latent(fields), windows(fields, layers, max_position)
         chosen = _indexers(fields, layers)
@@ -36,17 +37,38 @@ def attentions(
     return [replace(base, window_tokens=reach, shares_cache=i >= owners) for i, reach in numbered]
 
 
-def _indexers(fields: ConfigFields, layers: int) -> list[IndexerSpec | None]:
+def _indexers(fields: ConfigFields, layers: int) -> list[mixers.IndexerSpec | None]:
     """What picks the keys of each layer; GLM-5.2's layers may take a choice over."""
     if fields.get("index_topk") is None:
         return [None] * layers
-    own = IndexerSpec(
-        top_k=fields.integer("index_topk"),
-        heads=fields.integer("index_n_heads"),
-        head_dim=fields.integer("index_head_dim", default=128),
-    )
+    own = _indexer(fields)
     types = fields.per_layer("indexer_types", layers) or ["full"] * layers
     return [own if kind == "full" else replace(own, heads=0) for kind in types]
+
+
+def _indexer(fields: ConfigFields) -> mixers.IndexerSpec:
+    top_k, heads = map(fields.integer, ("index_topk", "index_n_heads"))
+    return mixers.IndexerSpec(top_k, heads, fields.integer("index_head_dim", default=128))
+
+
+def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAttentionSpec]:
+    """DeepSeek-V4's, layer by layer: as its ``compress_ratios`` say.
+
+    A token's one vector has no parts here: the 64 rotary elements are among its ``head_dim``.
+    """
+    ratios = fields.per_layer("compress_ratios", layers) or [None]
+    if any(ratio not in mixers.COMPRESSION_RATIOS for ratio in ratios):
+        rule = f"give each of {layers} layers one of {mixers.COMPRESSION_RATIOS}"
+        raise fields.misfit("compress_ratios", rule, fields.get("compress_ratios"))
+    own, integer = replace(_indexer(fields), ratio=mixers.INDEXED_RATIO), fields.integer
+    heads, rank, width = map(integer, ("num_attention_heads", "q_lora_rank", "head_dim"))
+    window, groups, out = map(integer, ("sliding_window", "o_groups", "o_lora_rank"))
+    if heads % groups:
+        raise fields.error(f"o_groups: {groups} groups of the output do not divide {heads} heads")
+    sizes = (heads, rank, width, width, 0, width, window, replace(own, heads=0), 0, groups, out)
+    every = model.CompressedAttentionSpec(*sizes)
+    indexed = replace(every, indexer=own)
+    return [replace(indexed if r == mixers.INDEXED_RATIO else every, ratio=r) for r in ratios]
 
 
 def is_latent(fields: ConfigFields) -> bool:
@@ -88,15 +110,11 @@ def _is_falcon_multi_query(fields: ConfigFields) -> bool:
 
 
 def _latent(fields: ConfigFields) -> LatentAttentionSpec:
-    rank = fields.get("q_lora_rank")
-    return LatentAttentionSpec(
-        heads=fields.integer("num_attention_heads"),
-        q_lora_rank=None if rank is None else fields.integer("q_lora_rank"),
-        kv_lora_rank=fields.integer("kv_lora_rank"),
-        qk_nope_head_dim=fields.integer("qk_nope_head_dim"),
-        qk_rope_head_dim=fields.integer("qk_rope_head_dim"),
-        v_head_dim=fields.integer("v_head_dim"),
-    )
+    heads = fields.integer("num_attention_heads")
+    rank = None if fields.get("q_lora_rank") is None else fields.integer("q_lora_rank")
+    widths = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    latent, plain, rotary, value = map(fields.integer, widths)
+    return LatentAttentionSpec(heads, rank, latent, plain, rotary, value)
 
 
 def windows(fields: ConfigFields, layers: int, max_position: int) -> list[int | None]:

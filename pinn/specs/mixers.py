@@ -20,6 +20,10 @@ MAMBA1, MAMBA2 = "mamba1", "mamba2"
 #: ``chunk_size`` where stated).
 CHUNK_TOKENS = {GATED_DELTA: 64, KDA: 64, LIGHTNING: 256, MAMBA2: 256, MAMBA1: 1}
 
+#: Tokens that a key of DeepSeek-V4 may stand for, 0 for none beyond the window; layers of the
+#: middle one have an indexer (vLLM 0.20.1's deepseek_v4.py: DeepseekV4Attention).
+COMPRESSION_RATIOS = (0, INDEXED_RATIO := 4, 128)
+
 #: The selective scan of Mamba-1 multiplies element by element, on units with about a sixteenth of
 #: the tensor cores' bf16 rate (H100 SXM datasheet: 67 TFLOP/s fp32 and 989 TFLOP/s bf16).
 VECTOR_SLOWDOWN = 16.0
@@ -224,35 +228,41 @@ class IndexerSpec:
         top_k: Keys that a query attends to.
         heads: Of the scores; 0 for a layer that takes over the choice of a layer before it.
         head_dim: Width of a key, kept in fp8 with a scale of 4 bytes for 128 elements.
+        ratio: Tokens that a key stands for (DeepSeek-V4).
     """
 
     top_k: int
     heads: int
     head_dim: int = 128
+    ratio: int = 1
 
     @property
     def key_bytes(self) -> float:
         """Cached per token: bytes and their scales (vLLM's DeepseekV32IndexerCache)."""
-        return self.head_dim + 4 * self.head_dim / 128 if self.heads else 0.0
+        return (self.head_dim + 4 * self.head_dim / 128) / self.ratio if self.heads else 0.0
 
     @property
     def score_flop(self) -> float:
-        """Operations of one (query, key) pair, in fp8."""
-        return 2.0 * self.heads * self.head_dim
+        """Operations of a (query, token) pair, in fp8."""
+        return 2.0 * self.heads * self.head_dim / self.ratio
 
     @property
     def score_bytes(self) -> float:
         """A pair's fp32 score, written and read once by the choice of the best."""
-        return 8.0 if self.heads else 0.0
+        return 8.0 / self.ratio if self.heads else 0.0
 
     def projections(self, hidden_size: int, query_rank: int) -> tuple[Projection, ...]:
-        """Its weight matrices: queries from the compressed query, one key, weights of the heads."""
+        """Its weight matrices: queries from the compressed query, one key, weights of the heads.
+
+        A key of several tokens is a sum of two vectors of each under two gates (vLLM 0.20.1's
+        deepseek_compressor.py).
+        """
         if not self.heads:
             return ()
         everything = Part(1, hidden_size)
         return (
             Projection("wq_b", (Part(1, self.heads * self.head_dim),), Part(1, query_rank)),
-            Projection("wk", (Part(1, self.head_dim),), everything),
+            Projection("wk", (Part(1, self.head_dim * (4 if self.ratio > 1 else 1)),), everything),
             Projection("weights_proj", (Part(1, self.heads),), everything),
         )
 
@@ -288,15 +298,11 @@ _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 
 def gated_delta_mixer(fields: ConfigFields) -> LinearMixerSpec:
     """Qwen3-Next and Qwen3.5 (vLLM's qwen3_next.py: Qwen3NextGatedDeltaNet)."""
-    return LinearMixerSpec(
-        GATED_DELTA,
-        heads=fields.integer("linear_num_value_heads"),
-        key_heads=fields.integer("linear_num_key_heads"),
-        key_dim=fields.integer("linear_key_head_dim"),
-        value_dim=fields.integer("linear_value_head_dim"),
-        conv_width=fields.integer("linear_conv_kernel_dim", default=4),
-        state_bytes_per_element=_state_bytes(fields),
-    )
+    heads, key_heads = map(fields.integer, ("linear_num_value_heads", "linear_num_key_heads"))
+    key, value = map(fields.integer, ("linear_key_head_dim", "linear_value_head_dim"))
+    taps, chunk = fields.integer("linear_conv_kernel_dim", default=4), CHUNK_TOKENS[GATED_DELTA]
+    of_state = _state_bytes(fields)
+    return LinearMixerSpec(GATED_DELTA, heads, key_heads, key, value, taps, 0, chunk, of_state)
 
 
 def kda_mixer(fields: ConfigFields) -> LinearMixerSpec:
@@ -335,32 +341,19 @@ def _mamba1(
 ) -> LinearMixerSpec:
     stated = fields.get(rank)
     default = -(-fields.integer("hidden_size") // 16)  # "auto", as Mamba's own code
-    return LinearMixerSpec(
-        MAMBA1,
-        heads=channels,
-        key_heads=1,
-        key_dim=fields.integer(state, default=16),
-        value_dim=1,
-        conv_width=fields.integer(taps, default=4),
-        step_rank=default if stated in (None, "auto") else fields.integer(rank),
-        chunk_tokens=CHUNK_TOKENS[MAMBA1],
-        state_bytes_per_element=_state_bytes(fields),
-    )
+    sizes = (channels, 1, fields.integer(state, default=16), 1, fields.integer(taps, default=4))
+    steps = default if stated in (None, "auto") else fields.integer(rank)
+    return LinearMixerSpec(MAMBA1, *sizes, steps, CHUNK_TOKENS[MAMBA1], _state_bytes(fields))
 
 
 def _mamba2(
     heads: str, width: str, state: str, groups: str, fields: ConfigFields
 ) -> LinearMixerSpec:
-    return LinearMixerSpec(
-        MAMBA2,
-        heads=fields.integer(heads),
-        key_heads=fields.integer(groups, default=1),
-        key_dim=fields.integer(state),
-        value_dim=fields.integer(width),
-        conv_width=fields.integer("mamba_d_conv", "conv_kernel", default=4),
-        chunk_tokens=fields.integer("mamba_chunk_size", "chunk_size", default=CHUNK_TOKENS[MAMBA2]),
-        state_bytes_per_element=_state_bytes(fields),
-    )
+    states = (fields.integer(heads), fields.integer(groups, default=1), fields.integer(state))
+    sizes = (*states, fields.integer(width))
+    taps = fields.integer("mamba_d_conv", "conv_kernel", default=4)
+    chunk = fields.integer("mamba_chunk_size", "chunk_size", default=CHUNK_TOKENS[MAMBA2])
+    return LinearMixerSpec(MAMBA2, *sizes, taps, 0, chunk, _state_bytes(fields))
 
 
 #: Mamba-2 of Granite-4, Bamba and Falcon-H1, of Nemotron-H and Nemotron-3, and by itself.

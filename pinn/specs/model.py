@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pinn.common.documents import MOST_MODEL_SIZE, check_size, is_finite, json_object, written
 from pinn.errors import PinnError, printable
-from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Projection
+from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Part, Projection
 from pinn.specs.precision import Precision, precision
 
 # How next tokens are drawn from the logits: what decides what a sampler does in every step.
@@ -180,7 +180,8 @@ class LatentAttentionSpec:
     @property
     def reach_tokens(self) -> int | None:
         """Keys that a query sees at most; None where it sees everything."""
-        return self.window_tokens if self.indexer is None else self.indexer.top_k
+        own = self.indexer
+        return self.window_tokens if own is None else own.top_k * own.ratio
 
     @property
     def kv_heads(self) -> int:
@@ -196,6 +197,76 @@ class LatentAttentionSpec:
     def kv_width(self) -> int:
         """Cached elements per token: the latent vector and the shared rotary key."""
         return self.kv_lora_rank + self.qk_rope_head_dim
+
+
+@dataclass(frozen=True)
+class CompressedAttentionSpec(LatentAttentionSpec):
+    """DeepSeek-V4's: attention to a window of keys, and to keys that stand for several tokens each.
+
+    One vector (``kv_lora_rank``) is key and value of all heads. Sources: vLLM 0.20.1's
+    deepseek_v4.py and layers/deepseek_v4_attention.py and deepseek_compressor.py.
+
+    Attributes:
+        window_tokens: Keys of single tokens.
+        indexer: Of the model; without heads in layers that see all their compressed keys, or none.
+            What it can reach counts as the reach of every layer, and the window is spread over it:
+            steps of fewer tokens count too few keys, and no step too many.
+        ratio: Tokens that a compressed key stands for; 0 without any.
+        output_groups: Groups of heads, each of which the output projects by itself first.
+        output_rank: Width of what that gives.
+    """
+
+    window_tokens: int = 128
+    indexer: IndexerSpec = field(default_factory=lambda: IndexerSpec(1, 0))
+    ratio: int = 0
+    output_groups: int = 1
+    output_rank: int = 0
+
+    @property
+    def cached_share(self) -> float:
+        """Compressed keys of a token."""
+        return 1 / self.ratio if self.ratio else 0.0
+
+    @property
+    def key_shares(self) -> tuple[float, float]:
+        """Keys that a query sees of each token within reach, and of each token whatever reach."""
+        picked = self.cached_share * bool(self.indexer.heads)
+        return self.window_tokens / (self.reach_tokens or 1) + picked, self.cached_share - picked
+
+    @property
+    def kv_width(self) -> int:
+        """Bytes of a key in vLLM's only format: 64 elements of 16 bits, others of 8, and 8 scales.
+
+        kv_cache_interface.py: MLAAttentionSpec.real_page_size_bytes.
+        """
+        return self.kv_lora_rank + 64 + 8
+
+    @property
+    def summands(self) -> int:
+        """Vectors of a token in its keys: each with a gate, and two where keys overlap."""
+        return 4 if self.indexer.heads else 2 * bool(self.ratio)
+
+    @property
+    def request_bytes(self) -> float:
+        """What a request keeps whatever its length: the window, and fp32 sums of unfinished keys.
+
+        deepseek_compressor.py: CompressorStateCache.
+        """
+        widths = self.kv_lora_rank + self.indexer.head_dim * bool(self.indexer.heads)
+        unfinished = self.ratio * self.summands**2 / 2 * widths * 4.0
+        return self.window_tokens * self.kv_width + unfinished
+
+    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
+        """Its weight matrices; what keys are summed from, in 16 bits, counts as the first."""
+        width, rank, everything = self.kv_lora_rank, self.q_lora_rank or 0, Part(1, hidden_size)
+        grouped = Part(self.output_groups, self.output_rank)
+        return (
+            Projection("fused_wqa_wkv", (Part(1, rank + (1 + self.summands) * width),), everything),
+            Projection("q_b_proj", (Part(self.heads, width),), Part(1, rank)),
+            Projection("wo_a", (grouped,), Part(1, self.heads // self.output_groups * width)),
+            Projection("o_proj", (everything,), grouped),
+            *self.indexer.projections(hidden_size, rank),
+        )
 
 
 @dataclass(frozen=True)
@@ -307,6 +378,8 @@ class ModelSpec:
         extra_parameters: Weights outside the matrices above (biases, norms, position tables).
         lookup_parameters: Tables of which a token reads a row (Gemma-3n's per-layer embeddings).
         side_projections: Matrices beside the layers that every token passes, with their number.
+        streams: Residual streams that each half of a layer mixes (DeepSeek-V4); 0 for the one of
+            other models.
         sampling: What its generation_config.json asks for; vLLM's own defaults without one.
         asked_as: The name that somebody gave for it, which headings show; two models that differ
             in nothing else are equal.
@@ -326,6 +399,7 @@ class ModelSpec:
     extra_parameters: int = 0
     lookup_parameters: int = 0
     side_projections: tuple[tuple[int, Projection], ...] = ()
+    streams: int = 0
     sampling: Sampling = field(default_factory=Sampling)
     asked_as: str = field(default="", compare=False)
     left_out: str = field(default="", compare=False)
@@ -377,8 +451,8 @@ class ModelSpec:
     def window_tokens(self) -> int | None:
         """Keys that a query sees at most in the layers that limit it; None without such layers.
 
-        A window, the top-k of an indexer, or 1 for a recurrent state, which is read once per token
-        however long the context.
+        A window, the tokens that an indexer picks or that its keys stand for, or 1 for a recurrent
+        state, which is read once per token however long the context.
         """
         mixers = (g.attention for g in self.layer_groups if g.attention is not None)
         return next((m.reach_tokens for m in mixers if m.reach_tokens is not None), None)
@@ -402,6 +476,8 @@ _LINEAR = {
 }
 
 
+#: Of DeepSeek-V4's, by what their keys stand for.
+_COMPRESSED = {0: "latent window", 4: "compressed sparse attention", 128: "compressed attention"}
 #: Names by :func:`mixer_name` of what no recurrence or selection is part of.
 _PLAIN = {"latent attention", "full attention", "windowed attention"}
 
@@ -414,6 +490,8 @@ def mixer_name(mixer: Mixer | None) -> str:
         return _LINEAR[mixer.kind]
     if isinstance(mixer, CrossAttentionSpec):
         return "cross-attention"
+    if isinstance(mixer, CompressedAttentionSpec):
+        return _COMPRESSED[mixer.ratio]
     if isinstance(mixer, LatentAttentionSpec):
         return "latent attention" if mixer.indexer is None else "sparse latent attention"
     return "full attention" if mixer.window_tokens is None else "windowed attention"

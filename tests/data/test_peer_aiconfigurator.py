@@ -81,8 +81,8 @@ def test_three_rows_recomputed(rows, released):
 
 
 def test_without_the_package_the_error_names_it(rows, monkeypatch):
-    monkeypatch.setattr(peer, "is_installed", lambda: False)
-    with pytest.raises(PinnError, match="pip install aiconfigurator"):
+    monkeypatch.setattr(peer, "VERSION", "0")
+    with pytest.raises(PinnError, match="pip install --pre aiconfigurator==0"):
         peer.predict(rows.iloc[:1])
 
 

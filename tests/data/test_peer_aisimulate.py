@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import predict_aisimulate as peer
 import pytest
+from predict_aiconfigurator import is_installed
 
 from pinn.errors import PinnError
 from pinn.simulator.workloads.workload import closed_loop
@@ -11,7 +12,8 @@ from pinn.training.data.released import released_predictions
 from pinn.training.data.silicon import read_silicon
 
 installed = pytest.mark.skipif(
-    not peer.is_installed(), reason=f"{peer.PACKAGE} {peer.VERSION} is not installed"
+    not is_installed(peer.PACKAGE, peer.VERSION),
+    reason=f"{peer.PACKAGE} {peer.VERSION} is not installed",
 )
 
 
@@ -97,6 +99,6 @@ def test_two_rows_recomputed(rows, released):
 
 
 def test_without_the_package_the_error_names_it(rows, monkeypatch):
-    monkeypatch.setattr(peer, "is_installed", lambda: False)
+    monkeypatch.setattr(peer, "VERSION", "0")
     with pytest.raises(PinnError, match="pip install --pre aisimulate"):
         peer.predict(rows.iloc[:1])

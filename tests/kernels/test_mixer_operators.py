@@ -24,10 +24,18 @@ from pinn.specs.gpu import load_gpu
 
 H100 = {"h100_sxm": load_gpu("h100_sxm")}
 BY_NAME = {gpu.name: gpu for gpu in H100.values()}
+ALL_SIZES = {"batch_size", "isl", "step", "index_heads", "heads", "top_k", "hidden_size"}
 SIZES = {
     "batch_size": 4, "seq_len": 300, "num_k_heads": 16, "head_k_dim": 128, "num_v_heads": 32,
     "head_v_dim": 128, "chunk_size": 64, "state": 4, "isl": 100, "step": 3000,
+    "heads": 16, "hidden_size": 4096,
 }  # fmt: skip
+
+
+def products(gpu, _form, rows, columns, depth):
+    """Multiplications in fp8 as the datasheet has them."""
+    read_s = columns * depth / gpu.memory_bandwidth_bytes_per_s
+    return np.maximum(read_s, 2 * rows * columns * depth / gpu.peak_flop_per_s["fp8"])
 
 
 @settings(max_examples=30, deadline=None)
@@ -63,7 +71,7 @@ def test_left_out_shapes_are_near(name):
 def test_a_fit_holds_on_its_chip_and_elsewhere_and_says_where_there_is_none():
     """A GPU without a table of its own runs as all others do, at its datasheet's rates."""
     tables, _ = read_all_mixers(H100)
-    fits = MixerFits.fit(tables, BY_NAME)
+    fits = MixerFits.fit(tables, BY_NAME, products)
     sizes = {name: np.array([0.0, 4.0, 8.0]) for name in ("batch_size", "seq_len")}
     sizes |= {name: np.full(3, float(SIZES[name])) for name in RECURRENT_SIZES[2:]}
     for operator in ("gated delta scan", "KDA decode", "Mamba-2 update"):
@@ -75,6 +83,22 @@ def test_a_fit_holds_on_its_chip_and_elsewhere_and_says_where_there_is_none():
         assert (there[1:] > 0).all()
     assert fits.seconds("lightning", load_gpu("h100_sxm"), sizes) is None
     assert set(mixer_shapes(tables)) == {RECURRENT, SPARSE}
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("CSA decode", 0.05), ("HCA decode", 0.05), ("HCA prompt", 0.15), ("streams after", 0.1)],
+)
+def test_what_a_module_holds_beside_is_not_fitted_and_makes_it_whole(name, most):
+    """Projections of DeepSeek-V4 and the bytes of its streams count elsewhere in a step."""
+    operator = MIXER_OPERATORS[name]
+    rows, _ = read_mixer_kernels(operator, H100)
+    beside = operator.included(rows, BY_NAME["H100-SXM"], products)
+    fits = MixerFits.fit({name: rows}, BY_NAME, products)
+    sizes = {column: rows[column].to_numpy(float) for column in rows if column in ALL_SIZES}
+    found = fits.seconds(name, BY_NAME["H100-SXM"], sizes)
+    assert (beside > 0).all()
+    assert np.median(np.abs((found + beside) / rows["seconds"] - 1)) < most
 
 
 def test_a_held_out_model_takes_its_own_kernels_away():

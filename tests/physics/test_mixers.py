@@ -68,6 +68,28 @@ def test_a_recurrent_layer_does_not_grow_with_the_context(name, one, other, coun
     assert np.array_equal(near, far)
 
 
+@pytest.mark.parametrize("context", [2047, 8191, 100_000])
+def test_hand_count_of_what_compressed_attention_reads(context):
+    """DeepSeek-V4-Flash, one GPU: windows, 512 keys of 4 tokens, all of 128; index keys, scores."""
+    deployment = deployed("sgl-project/DeepSeek-V4-Flash-FP8")
+    costs, keys = step_costs([deployment]), context + 1
+    read_s = kv_read(costs, sums_of(deployment, decode_requests=1, decode_context=context))
+    attended = 43 * 128 + 21 * 512 + 20 * keys / 128
+    expected = attended * 584 + 21 * keys / 4 * (132 + 8)
+    assert read_s.item() * 4.8e12 == pytest.approx(expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2046), requests)
+def test_short_contexts_never_count_more_keys_than_there_are(context, count):
+    deployment = deployed("sgl-project/DeepSeek-V4-Flash-FP8")
+    sums = sums_of(deployment, decode_requests=count, decode_context=context)
+    keys = context + 1
+    there = 43 * min(keys, 128) + 21 * keys / 4 + 20 * keys / 128
+    most = count * (there * 584 + 21 * keys / 4 * (132 + 8)) / 4.8e12
+    assert kv_read(step_costs([deployment]), sums).item() <= most * (1 + 1e-12)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(SPARSE), tokens, requests)
 def test_sparse_attention_never_reads_more_than_dense_but_its_own_index(name, context, count):

@@ -81,6 +81,19 @@ def test_layers_without_a_cache_of_their_own_take_no_memory():
     assert layout.block_bytes == 4 * 16 * 2 * 2 * 256 * 2
 
 
+def test_compressed_keys_take_a_share_of_a_token_and_a_request_keeps_its_window():
+    """DeepSeek-V4-Flash: 584 bytes a key, 132 of an index's; sums of 8 and 128 tokens in fp32."""
+    found = deployed("deepseek-ai/DeepSeek-V4-Flash", "B300", tensor_parallel_size=4)
+    layout, size = kv_layout(found, EngineSpec()), found.recipe.block_tokens
+    assert layout.token_bytes(size) == pytest.approx(21 * (584 + 132) / 4 + 20 * 584 / 128)
+    sums = 21 * 8 * 4 * (512 + 128) * 4 + 20 * 128 * 2 * 512 * 4
+    kept = 43 * 128 * 584 + sums
+    held = layout.window_blocks * layout.block_bytes
+    assert kept <= held < kept + layout.block_bytes
+    blocks = layout.request_blocks(10_000_000, size)
+    assert blocks == 10_000_000 // size + layout.window_blocks
+
+
 @pytest.mark.parametrize(
     "name", ["meta-llama/Llama-3.2-11B-Vision-Instruct", "google/gemma-3n-E4B-it"]
 )

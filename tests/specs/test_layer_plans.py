@@ -54,6 +54,15 @@ def test_active_is_within_two_percent_or_rounds_to_the_published_figure(row):
         ("google/gemma-3n-E4B-it", "28 windowed attention, 7 full attention"),
         ("meta-llama/Llama-3.2-11B-Vision-Instruct", "32 full attention, 8 cross-attention"),
         ("tiiuae/falcon-mamba-7b-instruct", "64 Mamba-1"),
+        (
+            "deepseek-ai/DeepSeek-V4-Flash",
+            "2 latent window, 21 compressed sparse attention, 20 compressed attention; "
+            "43 with experts",
+        ),
+        (
+            "deepseek-ai/DeepSeek-V4-Pro",
+            "31 compressed attention, 30 compressed sparse attention; 61 with experts",
+        ),
     ],
 )
 def test_plan_of_a_family(name, words):
@@ -76,6 +85,84 @@ def test_hand_count_of_a_gated_delta_layer():
     linear = load_model("Qwen/Qwen3-Next-80B-A3B-Instruct").layer_groups[0].attention
     assert attention_parameters(2048, linear) == 2048 * (12288 + 64) + 4096 * 2048
     assert linear.state_bytes() == 32 * 128 * 128 * 2 + 3 * 8192 * 2
+
+
+def _compressed(ratio):
+    groups = load_model("deepseek-ai/DeepSeek-V4-Flash").layer_groups
+    return next(g.attention for g in groups if g.attention.ratio == ratio)
+
+
+def test_hand_count_of_compressed_layers():
+    """DeepSeek-V4-Flash: queries and the one vector 4096 x 1536, 1024 x 64 x 512; 8 output groups.
+
+    A key of 4 tokens is summed from two vectors with a gate each, one of 128 from one with a gate.
+    """
+    window = 4096 * (1024 + 512) + 1024 * 64 * 512 + 8 * 8 * 512 * 1024 + 8 * 1024 * 4096
+    indexer = 1024 * 64 * 128 + 4096 * 4 * 128 + 4096 * 64
+    assert attention_parameters(4096, _compressed(0)) == window
+    assert attention_parameters(4096, _compressed(128)) == window + 4096 * 2 * 512
+    assert attention_parameters(4096, _compressed(4)) == window + 4096 * 4 * 512 + indexer
+
+
+def test_compressed_layers_are_cut_by_heads_and_groups_of_the_output():
+    shapes = {p.name: p.shape(4) for p in _compressed(128).projections(4096)}
+    assert shapes == {
+        "fused_wqa_wkv": (1024 + 3 * 512, 4096),
+        "q_b_proj": (16 * 512, 1024),
+        "wo_a": (2 * 1024, 8 * 512),
+        "o_proj": (4096, 2 * 1024),
+    }
+
+
+def test_every_compressed_layer_reaches_as_far_as_its_model_picks():
+    """The window is spread over that: 128 keys of 2,048 tokens."""
+    model = load_model("deepseek-ai/DeepSeek-V4-Flash")
+    assert model.window_tokens == 512 * 4
+    assert load_model("deepseek-ai/DeepSeek-V4-Pro").window_tokens == 1024 * 4
+    assert _compressed(0).key_shares == (128 / 2048, 0)
+    assert _compressed(4).key_shares == (128 / 2048 + 1 / 4, 0)
+    assert _compressed(128).key_shares == (128 / 2048, 1 / 128)
+
+
+@pytest.mark.parametrize(
+    ("name", "experts"),
+    [
+        ("deepseek-ai/DeepSeek-V4-Flash", "mxfp4_mxfp8"),
+        ("deepseek-ai/DeepSeek-V4-Pro", "mxfp4_mxfp8"),
+        ("nvidia/DeepSeek-V4-Flash-NVFP4", "nvfp4"),
+        ("nvidia/DeepSeek-V4-Pro-NVFP4", "nvfp4"),
+        ("sgl-project/DeepSeek-V4-Flash-FP8", "fp8_block"),
+    ],
+)
+def test_experts_beside_compressed_attention_have_a_format_of_their_own(name, experts):
+    model = load_model(name)
+    formats = model.precisions
+    assert formats.experts.name == experts
+    assert formats.attention.name == formats.shared_experts.name == "fp8_block"
+    assert model.kv_cache_precision.name == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"compress_ratios": [0, 4, 16] * 3}, r"compress_ratios must give each of 8 layers one of"),
+        ({"compress_ratios": None}, "compress_ratios must give each"),
+        ({"compress_ratios": [4, 128]}, "compress_ratios must be a list of 8 entries"),
+        ({"compress_ratios": "4"}, "compress_ratios must be a list of 8 entries"),
+        ({"expert_dtype": "int3"}, "expert_dtype must be one of NVFP4, fp4, fp8"),
+        ({"expert_dtype": ["fp4"]}, "expert_dtype must be one of NVFP4, fp4, fp8"),
+        ({"o_groups": 3}, "3 groups of the output do not divide 16 heads"),
+        ({"index_n_heads": None}, "index_n_heads is missing"),
+    ],
+)
+def test_broken_compression_is_refused(config, changes, message):
+    sizes = {"head_dim": 512, "q_lora_rank": 64, "o_lora_rank": 64, "o_groups": 2, "hc_mult": 4}
+    picks = {"index_topk": 64, "index_n_heads": 4, "sliding_window": 128, "expert_dtype": "fp4"}
+    whole = config(model_type="deepseek_v4", compress_ratios=[0, 4] * 4, **sizes, **picks)
+    assert model_from_config(whole, "test").layers == 8
+    with pytest.raises(PinnError, match=message) as error:
+        model_from_config(whole | changes, "test")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("kind", "tp"), product(["gated_delta", "kda", "mamba2"], [1, 2, 4]))

@@ -90,10 +90,11 @@ def test_without_kernels_the_network_accounts_alone():
 HYBRID, SPARSE, LIGHTNING = (
     "Qwen/Qwen3-Next-80B-A3B-Instruct", "zai-org/GLM-5-FP8", "MiniMaxAI/MiniMax-Text-01"
 )  # fmt: skip
+COMPRESSED = "sgl-project/DeepSeek-V4-Flash-FP8"
 
 
 @pytest.mark.parametrize(
-    "name", [DENSE, MOE, LATENT, "MiniMaxAI/MiniMax-M2.5", HYBRID, SPARSE, LIGHTNING]
+    "name", [DENSE, MOE, LATENT, "MiniMaxAI/MiniMax-M2.5", HYBRID, SPARSE, LIGHTNING, COMPRESSED]
 )
 def test_the_kernels_used_add_up_to_the_composed_parts(h100_kernels, name):
     deployment = on_h100(
@@ -115,10 +116,11 @@ def test_mixers_run_as_they_were_timed_and_at_the_datasheets_rates_where_nobody_
 ):
     batch = alike([parse_batch(MIXED)])
     forms = {}
-    for name in (HYBRID, SPARSE, LIGHTNING):
+    for name in (HYBRID, SPARSE, LIGHTNING, COMPRESSED):
         used = kernels_used(h100_kernels, on_h100(name, tensor_parallel_size=4), batch)
         forms |= {use.precision: use.nearest for use in used if "attention" in use.operator}
     timed = {"gated delta decode", "gated delta scan", "indexer scores", "sparse attention"}
+    timed |= {"CSA decode", "CSA prompt", "HCA decode", "HCA prompt"}
     assert timed < set(forms)
     assert all(forms[name].gpu == "H100-SXM" for name in timed)
     assert forms["lightning"] is None
