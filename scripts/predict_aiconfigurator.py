@@ -89,10 +89,8 @@ def need_peer(package: str, version: str) -> None:
         PinnError: If it is missing or of another version.
     """
     if not is_installed(package, version):
-        raise PinnError(
-            f"the peer estimator {package}=={version} is not installed: "
-            f"run 'pip install --pre {package}=={version}'"
-        )
+        named = f"{package}=={version}"
+        raise PinnError(f"the peer {named} is not installed: run 'pip install --pre {named}'")
 
 
 def request(row: pd.Series, recipe: str) -> dict[str, object] | None:

@@ -10,7 +10,6 @@ vLLM 0.24.0), under the flags of the row's launch script. It needs the version n
 """
 
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
 from itertools import chain, count, islice
 from math import ceil
 from pathlib import Path
@@ -28,8 +27,6 @@ from pinn.training.data.silicon import read_silicon
 from pinn.units import MILLISECOND
 
 PACKAGE, VERSION = "aisimulate", "0.13.0.dev202610270000000085"
-#: Its tables' alias of the newest release whose kernels were all timed.
-TABLES = "current"
 #: Tokens that one number of a trace stands for, by the package's default; equal numbers would be
 #: shared prompts.
 TRACE_BLOCK = 512
@@ -80,7 +77,7 @@ def config(row: pd.Series, recipe: str, requests: Path) -> dict[str, object] | N
             "model": asked["model_path"],
             "hardware": asked["system_name"],
             "backend": asked["backend_name"],
-            "backend_version": TABLES,
+            "backend_version": "current",  # the newest release whose kernels were all timed
             "estimation_mode": "op_level",
             "workers": {"aggregated": _worker(row, asked)},
         },
@@ -96,13 +93,12 @@ def _worker(row: pd.Series, asked: dict[str, object]) -> dict[str, object]:
     scheduler = {"max_sequences": int(row["max_num_seqs"] or SEATS)}
     if row["max_num_batched_tokens"]:
         scheduler["max_batched_tokens"] = int(row["max_num_batched_tokens"])
-    cache_: dict[str, object] = {"prefix_caching": row["enable_prefix_caching"] != "no"}
-    if row["gpu_memory_utilization"]:
-        cache_["capacity"] = {"memory_fraction": float(row["gpu_memory_utilization"])}
+    share = row["gpu_memory_utilization"]
+    capacity = {"capacity": {"memory_fraction": float(share)}} if share else {}
     return {
         "parallelism": {names[name]: size for name, size in asked.items() if name in names},
         "scheduler": scheduler,
-        "kv_cache": cache_,
+        "kv_cache": {"prefix_caching": row["enable_prefix_caching"] != "no", **capacity},
         "timing": {name: mode for name, mode in asked.items() if name.endswith("_quant_mode")},
     }
 
@@ -111,8 +107,9 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
     """The first answer of a recipe, or the last one's reason for giving none."""
     from aisimulate.config.cli import CorePredictionConfig
     from aisimulate.predict import PredictionExecutionError, run_prediction
+    from aisimulate.runner import EngineReplayRunnerFactory
 
-    why = "no recipe"
+    why, factory = "no recipe", EngineReplayRunnerFactory()
     with TemporaryDirectory() as folder:
         requests = Path(folder, "requests.jsonl")
         requests.write_text(trace(measured_deployment(row).workload))
@@ -122,21 +119,13 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
                 continue
             checked = CorePredictionConfig.model_validate(stated)
             try:
-                found = run_prediction(checked, stack="engine", runner_factory=_runners()).summary
+                found = run_prediction(checked, stack="engine", runner_factory=factory).summary
             except PredictionExecutionError as error:  # a lack of kernels or of memory
                 why = kind_of_failure(error)
                 continue
             ttft_s, tpot_s = (found[f"mean_{name}_ms"] * MILLISECOND for name in ("ttft", "tpot"))
             return row["row_id"], ttft_s, tpot_s, recipe, ""
     return row["row_id"], float("nan"), float("nan"), "", why
-
-
-@cache
-def _runners() -> object:
-    """The package's simulator, which keeps the tables that it has read."""
-    from aisimulate.runner import EngineReplayRunnerFactory
-
-    return EngineReplayRunnerFactory()
 
 
 def main(folder: Path) -> None:
@@ -146,9 +135,8 @@ def main(folder: Path) -> None:
     with ProcessPoolExecutor() as pool:
         answers = chain.from_iterable(pool.map(predict, parts))
     found = pd.DataFrame(answers, columns=list(COLUMNS)).set_index("row_id")
-    write_frame(
-        found.loc[rows["row_id"]].reset_index(), folder / PEERS[PACKAGE], float_format="%.6g"
-    )
+    found = found.loc[rows["row_id"]].reset_index()
+    write_frame(found, folder / PEERS[PACKAGE], float_format="%.6g")
     print(found["recipe"].replace("", "none").value_counts().to_string())
 
 

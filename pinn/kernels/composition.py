@@ -46,6 +46,7 @@ class Call:
     sizes: tuple[Any, ...]
 
 
+#: Kernels of a part, and how often each runs.
 Calls = Iterator[Call]
 #: Arguments of a surrogate.
 Sizes = tuple[Any, ...]
@@ -379,7 +380,8 @@ DECODES = Phase(
         GATED_DELTA: ("gated delta decode", "gated delta convolution"),
         KDA: ("KDA decode",),
         MAMBA2: ("Mamba-2 update", "Mamba-2 convolution, decode"),
-        **{0: ("HCA decode",), 4: ("CSA decode",), 128: ("HCA decode",)},
+        **dict.fromkeys((0, 128), ("HCA decode",)),
+        4: ("CSA decode",),
     },
     decode_attention,
 )
@@ -389,7 +391,8 @@ PROMPTS = Phase(
         GATED_DELTA: ("gated delta scan", "gated delta convolution"),
         KDA: ("KDA scan", "gated delta convolution"),
         MAMBA2: ("Mamba-2 scan", "Mamba-2 convolution"),
-        **{0: ("HCA prompt",), 4: ("CSA prompt",), 128: ("HCA prompt",)},
+        **dict.fromkeys((0, 128), ("HCA prompt",)),
+        4: ("CSA prompt",),
     },
     _prompting,
 )
@@ -419,12 +422,11 @@ def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches
     for group in deployment.model.layer_groups:
         mixer = group.attention
         if isinstance(mixer, LatentAttentionSpec) and mixer.indexer is not None:
-            heads = mixer.heads // deployment.recipe.tensor_parallel_size
             names: Sizes = (*_CHOOSING, _CHOSEN) if mixer.indexer.heads else (_CHOSEN,)
+            least = _LEAST_HEADS
             if isinstance(mixer, CompressedAttentionSpec):
-                names = phase.operators[mixer.ratio]
-            else:
-                heads = max(heads, _LEAST_HEADS)
+                names, least = phase.operators[mixer.ratio], 1
+            heads = max(mixer.heads // deployment.recipe.tensor_parallel_size, least)
             sizes = (*phase.rows(batches), mixer.indexer.heads, heads, mixer.indexer.top_k)
             seconds = _datasheet_seconds(phase, deployment, group, batches)
             yield from _calls(group, names, sizes, seconds)

@@ -65,8 +65,10 @@ def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAtten
     window, groups, out = map(integer, ("sliding_window", "o_groups", "o_lora_rank"))
     if heads % groups:
         raise fields.error(f"o_groups: {groups} groups of the output do not divide {heads} heads")
-    sizes = (heads, rank, width, width, 0, width, window, replace(own, heads=0), 0, groups, out)
-    every = model.CompressedAttentionSpec(*sizes)
+    every = model.CompressedAttentionSpec(
+        heads, rank, width, qk_nope_head_dim=width, qk_rope_head_dim=0, v_head_dim=width,
+        window_tokens=window, indexer=replace(own, heads=0), output_groups=groups, output_rank=out,
+    )  # fmt: skip
     indexed = replace(every, indexer=own)
     return [replace(indexed if r == mixers.INDEXED_RATIO else every, ratio=r) for r in ratios]
 

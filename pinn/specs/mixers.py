@@ -298,11 +298,14 @@ _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 
 def gated_delta_mixer(fields: ConfigFields) -> LinearMixerSpec:
     """Qwen3-Next and Qwen3.5 (vLLM's qwen3_next.py: Qwen3NextGatedDeltaNet)."""
-    heads, key_heads = map(fields.integer, ("linear_num_value_heads", "linear_num_key_heads"))
-    key, value = map(fields.integer, ("linear_key_head_dim", "linear_value_head_dim"))
-    taps, chunk = fields.integer("linear_conv_kernel_dim", default=4), CHUNK_TOKENS[GATED_DELTA]
-    of_state = _state_bytes(fields)
-    return LinearMixerSpec(GATED_DELTA, heads, key_heads, key, value, taps, 0, chunk, of_state)
+    return LinearMixerSpec(
+        GATED_DELTA, heads=fields.integer("linear_num_value_heads"),
+        key_heads=fields.integer("linear_num_key_heads"),
+        key_dim=fields.integer("linear_key_head_dim"),
+        value_dim=fields.integer("linear_value_head_dim"),
+        conv_width=fields.integer("linear_conv_kernel_dim", default=4),
+        state_bytes_per_element=_state_bytes(fields),
+    )  # fmt: skip
 
 
 def kda_mixer(fields: ConfigFields) -> LinearMixerSpec:
@@ -341,19 +344,24 @@ def _mamba1(
 ) -> LinearMixerSpec:
     stated = fields.get(rank)
     default = -(-fields.integer("hidden_size") // 16)  # "auto", as Mamba's own code
-    sizes = (channels, 1, fields.integer(state, default=16), 1, fields.integer(taps, default=4))
-    steps = default if stated in (None, "auto") else fields.integer(rank)
-    return LinearMixerSpec(MAMBA1, *sizes, steps, CHUNK_TOKENS[MAMBA1], _state_bytes(fields))
+    return LinearMixerSpec(
+        MAMBA1, heads=channels, key_heads=1, key_dim=fields.integer(state, default=16), value_dim=1,
+        conv_width=fields.integer(taps, default=4),
+        step_rank=default if stated in (None, "auto") else fields.integer(rank),
+        chunk_tokens=CHUNK_TOKENS[MAMBA1], state_bytes_per_element=_state_bytes(fields),
+    )  # fmt: skip
 
 
 def _mamba2(
     heads: str, width: str, state: str, groups: str, fields: ConfigFields
 ) -> LinearMixerSpec:
-    states = (fields.integer(heads), fields.integer(groups, default=1), fields.integer(state))
-    sizes = (*states, fields.integer(width))
-    taps = fields.integer("mamba_d_conv", "conv_kernel", default=4)
-    chunk = fields.integer("mamba_chunk_size", "chunk_size", default=CHUNK_TOKENS[MAMBA2])
-    return LinearMixerSpec(MAMBA2, *sizes, taps, 0, chunk, _state_bytes(fields))
+    return LinearMixerSpec(
+        MAMBA2, heads=fields.integer(heads), key_heads=fields.integer(groups, default=1),
+        key_dim=fields.integer(state), value_dim=fields.integer(width),
+        conv_width=fields.integer("mamba_d_conv", "conv_kernel", default=4),
+        chunk_tokens=fields.integer("mamba_chunk_size", "chunk_size", default=CHUNK_TOKENS[MAMBA2]),
+        state_bytes_per_element=_state_bytes(fields),
+    )  # fmt: skip
 
 
 #: Mamba-2 of Granite-4, Bamba and Falcon-H1, of Nemotron-H and Nemotron-3, and by itself.
