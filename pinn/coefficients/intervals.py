@@ -554,6 +554,7 @@ def step_half_width(calibration: StatedIntervals, gpu_known: bool, batch: str) -
 
 #: Most inputs that a sentence names.
 _NAMED = 4
+_UNTAUGHT = "It has layers beside attention over keys, which alone was taught: expect more error."
 
 
 def describe_trust(
@@ -574,10 +575,9 @@ def describe_trust(
     farthest = max(kind.farthest for kind in calibration.kinds)
     beyond = situation.distance.total > farthest
     sentences = [
-        _shown(situation, calibration),
-        _distance_words(situation, farthest, beyond),
-        _outside_words(outside),
-    ]
+        _shown(situation, calibration), _distance_words(situation, farthest, beyond),
+        "" if situation.deployment.model.is_plain else _UNTAUGHT, _outside_words(outside),
+    ]  # fmt: skip
     return {
         "kind": kind_of(situation.deployment.model),
         "place": place_of(situation),
