@@ -288,9 +288,9 @@ def print_results(results: pd.DataFrame, evidence: str = "") -> None:
 
 
 def screen_grid(part: pd.DataFrame) -> Grid:
-    """Held-out models or GPUs and all of them, by the methods that people know."""
+    """Held-out models or GPUs and all of them, by three methods that people know: 80 columns."""
     known = [method for method in _KNOWN if method in set(part["method"])]
-    methods = known or list(dict.fromkeys(part["method"]))[: len(_KNOWN)]
+    methods = (known or list(dict.fromkeys(part["method"])))[:3]
     return error_grid("left out", part, methods, models_only=True)
 
 
