@@ -30,8 +30,7 @@ PACKAGE, VERSION = "aisimulate", "0.13.0.dev202610270000000085"
 #: Tokens that one number of a trace stands for, by the package's default; equal numbers would be
 #: shared prompts.
 TRACE_BLOCK = 512
-#: Seats of a server that names none, as the package's ceiling: vLLM's own default is above the
-#: clients of every row.
+#: Seats of a server that names none: vLLM's own default on these GPUs (data/engines/defaults.csv).
 SEATS = 1024
 
 

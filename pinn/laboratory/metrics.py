@@ -234,7 +234,7 @@ DECISIONS_CAPTION = (
 
 #: Methods of the overview, and their headings.
 _KNOWN = {
-    "network": "network", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
+    "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
 }  # fmt: skip
 
 #: Parts whose rows are printed by held-out model too; the saved table has this for every part.

@@ -22,7 +22,8 @@ CHUNK_TOKENS = {GATED_DELTA: 64, KDA: 64, LIGHTNING: 256, MAMBA2: 256, MAMBA1: 1
 
 #: Tokens that a key of DeepSeek-V4 may stand for, 0 for none beyond the window; layers of the
 #: middle one have an indexer (vLLM 0.20.1's deepseek_v4.py: DeepseekV4Attention).
-COMPRESSION_RATIOS = (0, INDEXED_RATIO := 4, 128)
+INDEXED_RATIO = 4
+COMPRESSION_RATIOS = (0, INDEXED_RATIO, 128)
 
 #: The selective scan of Mamba-1 multiplies element by element, on units with about a sixteenth of
 #: the tensor cores' bf16 rate (H100 SXM datasheet: 67 TFLOP/s fp32 and 989 TFLOP/s bf16).

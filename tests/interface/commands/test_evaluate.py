@@ -100,14 +100,20 @@ def suite(run, tmp_path, monkeypatch):
 
 def test_an_overview_names_each_split_whole_and_marks_who_is_first(capsys):
     split = "leave-one-gpu-and-its-kernels-out"
-    rows = [(split, metric, "all", name, 825, 5.7) for metric in ("tpot", "ttft")
+    rows = [(split, metric, "all", name, 825, 15.7) for metric in ("tpot", "ttft")
             for name in ("network", "aiconfigurator")]  # fmt: skip
+    longest = "serving runs, leave-one-model-out"
+    rows += [(longest, "e2e_p99", "all", name, 825, 93.4) for name in ("aisimulate", "roofline")]
     results = pd.DataFrame(rows, columns=["split", "metric", "held_out", "method", "n", "median"])
-    verdicts = results.assign(verdict=["first", "behind", "behind", "tied first"])
+    verdicts = results.assign(
+        verdict=["first", "behind", "behind", "tied first", "first", "behind"]
+    )
     print_overview(results, verdicts)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert lines[1].split() == [split, "tpot", "825", "5.7*", "-", "5.7", "-"]
-    assert lines[2].split() == ["ttft", "825", "5.7", "-", "5.7*", "-"]
+    assert lines[1].split() == [split, "tpot", "825", "15.7*", "-", "15.7", "-"]
+    assert lines[2].split() == ["ttft", "825", "15.7", "-", "15.7*", "-"]
+    assert lines[3].startswith(f"{longest}  e2e_p99")
+    assert lines[3].split()[-4:] == ["-", "93.4*", "-", "93.4"]
     assert max(map(len, lines)) <= 80
 
 
