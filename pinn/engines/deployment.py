@@ -277,17 +277,6 @@ class Deployment:
     def _is_hopper(self) -> bool:
         return self.gpu.compute_capability == kernel_choice.HOPPER
 
-    def expert_times(self, model: ModelSpec) -> tuple[float, float]:
-        """Of reading and of computing routed experts, relative to the kernels that vLLM runs.
-
-        Args:
-            model: The deployment's own, or what drafts for it.
-        """
-        kernels, named = self.recipe.mxfp4_kernels, named_kernels(self.recipe.moe_kernels)
-        mxfp4 = model.moe is not None and model.precisions.experts.name == "mxfp4"
-        timed = mxfp4 and self._is_hopper and kernels != kernel_choice.AUTO
-        return kernel_choice.EXPERT_TIMES[kernels] if timed and named != MARLIN else (1.0, 1.0)
-
     @property
     def expert_kernels(self) -> str:
         """Kernels of the experts where they differ from those timed as ``AUTO``; else ``AUTO``.

@@ -58,24 +58,6 @@ HOPPER = 9.0
 XQA_TIME = {16: 1.12, 8: 0.66}
 
 
-TORCH_FLOW, FUSED_TRITON = "torch_flow", "fused_triton"
-#: Kernels of experts in mxfp4 where a flag names none: ``AUTO`` for those that vLLM runs on the
-#: GPU, else by the labels of aiconfigurator-core 0.12.0 (``moe_perf``). On data-centre Blackwell
-#: all engines serve mxfp4 by TensorRT-LLM's kernels, so they differ on Hopper alone, where vLLM
-#: runs OpenAI's Triton kernel.
-MXFP4_KERNELS = {
-    VLLM: (AUTO, "what others are measured against"),
-    SGLANG: (FUSED_TRITON, "sglang 0.5.14 in the tables of aiconfigurator-core 0.12.0"),
-    TRTLLM: (TORCH_FLOW, "trtllm 1.3.0rc20 in the tables of aiconfigurator-core 0.12.0"),
-}
-#: Time of their experts on Hopper relative to vLLM 0.24.0's, where by the datasheet reading weights
-#: takes longer and where computing does: geometric means over H100 and H200 of all shapes with 32
-#: experts (gpt-oss-20b's) that both tables have and where vLLM's take 30 us or more. Shapes with
-#: 128 experts are gpt-oss-120b's alone, which is judged by rows of its servers; theirs are 1.19 and
-#: 1.96 for TensorRT-LLM, 1.60 and 1.86 for SGLang.
-EXPERT_TIMES = {TORCH_FLOW: (1.16, 1.61), FUSED_TRITON: (1.47, 1.77)}
-
-
 # Which kernels multiply routed experts: the engine's own choice, or others, timed apart.
 
 AUTO, TRITON, CUTLASS, MARLIN = "auto", "triton", "cutlass", "marlin"

@@ -430,8 +430,6 @@ class EffectiveRecipe:
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
         moe_kernels: Kernels of the experts by the engine's own name for them; ``AUTO`` where that
             is not known.
-        mxfp4_kernels: What ``AUTO`` is for experts in mxfp4: ``AUTO`` for what it is of vLLM,
-            ``FUSED_TRITON`` or ``TORCH_FLOW``.
         sampler: Family of the sampler's kernels.
         speculation: What speculative decoding drafts and verifies; None without it.
         origins: Field to what set it.
@@ -473,7 +471,6 @@ class EffectiveRecipe:
     latent_launches: float
     decode_kernels: str
     moe_kernels: str
-    mxfp4_kernels: str
     sampler: str
     speculation: Speculation | None
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)

@@ -209,7 +209,6 @@ def _settle_kernels(found: RecipeFields) -> None:
     kind = recipe.DESIGN if found.serving.engine == VLLM else recipe.ASSUMED
     found.put("latent_launches", launches, source, kind)
     found.put("decode_kernels", *kernel_choice.DECODE_KERNELS[found.serving.engine])
-    found.put("mxfp4_kernels", *kernel_choice.MXFP4_KERNELS[found.serving.engine])
 
 
 def _settle_speculation(found: RecipeFields) -> None:

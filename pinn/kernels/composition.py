@@ -17,7 +17,7 @@ from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import BatchSums, UniformBatches
 from pinn.physics.costs import StepCosts, model_costs, step_costs
 from pinn.physics.layer_work import dense_matmuls
-from pinn.physics.step_values import decode_attention, hit_expert_read_s, prefill_attention
+from pinn.physics.step_values import decode_attention, prefill_attention
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import GATED_DELTA, KDA, MAMBA2, LinearMixerSpec
 from pinn.specs.model import AttentionSpec, CompressedAttentionSpec, LatentAttentionSpec, LayerGroup
@@ -214,19 +214,7 @@ def _expert_call(deployment: Deployment, batches: UniformBatches, *more: float) 
     widths, matrices = (moe.stream_width(model.hidden_size), moe.width), 3.0 if moe.gated else 2.0
     ranks = recipe.expert_tensor_parallel_size, recipe.expert_parallel_size
     sizes = (tokens, *widths, moe.experts, moe.top_k, *ranks, matrices, *more)
-    count = model.moe_layers * _expert_time(deployment, batches)
-    return Call(deployment.expert_kernel_format.name, count, sizes)
-
-
-def _expert_time(deployment: Deployment, batches: UniformBatches) -> float | Seconds:
-    """Time of the engine's experts relative to vLLM's, by what takes longer on the datasheet."""
-    times = deployment.expert_times(deployment.model)
-    if times == (1.0, 1.0):
-        return 1.0
-    costs = step_costs([deployment])
-    read_s = hit_expert_read_s(costs, batches.tokens)
-    compute_s = costs.expert_token_s * batches.tokens * costs.expert_replicas
-    return np.where(read_s >= compute_s, *times)
+    return Call(deployment.expert_kernel_format.name, model.moe_layers, sizes)
 
 
 def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> Times:

@@ -34,8 +34,6 @@ class Flags(NamedTuple):
     all_reduce_latency: float
     latent_launches: float
     decode_attention_time: float
-    expert_reading_time: float
-    expert_computing_time: float
     cpu_offload_gb: float
     kv_element_bytes: float
     logit_bytes: float
@@ -101,8 +99,6 @@ class CostFacts:
         expert_weights: Of one expert's slice on one GPU, over the layers.
         expert_weight_bytes: Bytes of each of them.
         expert_flop_per_s: Rate of their number format.
-        expert_reading_time: Of the engine's own kernels, relative to those that vLLM runs.
-        expert_computing_time: The same where computing takes longer than reading.
         expert_spread: GPUs over which the experts are distributed.
         expert_cut: GPUs over which each expert is cut.
         exchange_copies: Copies of a token sent between data-parallel ranks; 0 without.
@@ -157,8 +153,6 @@ class CostFacts:
     expert_weights: Values
     expert_weight_bytes: Values
     expert_flop_per_s: Values
-    expert_reading_time: Values
-    expert_computing_time: Values
     expert_spread: Values
     expert_cut: Values
     exchange_copies: Values

@@ -186,13 +186,6 @@ class StepCosts:
     expert_activation_token_s: Values = cost(
         "Gathering and scattering that share.", expert_activation_token_s
     )
-    expert_reading_time: Values = cost(
-        "Reading experts by the engine's own kernels, relative to those that vLLM runs.",
-        lambda w: w.expert_reading_time,
-    )
-    expert_computing_time: Values = cost(
-        "The same of computing, gathering and scattering.", lambda w: w.expert_computing_time
-    )
     expert_replicas: Values = cost(
         "Data-parallel replicas whose tokens share the experts.", lambda w: w.data_parallel_size
     )
@@ -316,7 +309,6 @@ def _fact_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> t
         recipe.all_reduce_latency,
         recipe.latent_launches,
         deployment.decode_attention_time,
-        *deployment.expert_times(model),
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
         *sampler_time(sampling),

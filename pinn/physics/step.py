@@ -156,7 +156,7 @@ _FEATURES = (
         "expert_compute", "1", 0.0, 0.2, None, "peak", "experts", ("experts",),
         "Arithmetic of the routed experts: the part that reading them does not overlap.",
         assumed(2.3, _SMALL),
-        values.expert_compute,
+        values.expert_compute_s,
     ),
     StepFeature(
         "expert_compute_beyond_1024", "1", 0.0, 0.1, None, "peak", "experts", ("experts",),

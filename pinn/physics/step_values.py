@@ -116,23 +116,15 @@ def gemm(costs: StepCosts, sums: BatchSums) -> Values:
     return np.maximum(costs.gemm_weights_s * busy(sums), gemm_compute_s(costs, sums))
 
 
-def expert_compute(costs: StepCosts, sums: BatchSums) -> Values:
-    """Arithmetic of the routed experts, as the engine's kernels do it."""
-    return costs.expert_computing_time * expert_compute_s(costs, sums)
-
-
 def experts(costs: StepCosts, sums: BatchSums) -> Values:
     """The larger of reading one token's experts and the arithmetic of all tokens'."""
-    return np.maximum(
-        costs.expert_reading_time * topk_expert_read_s(costs) * busy(sums),
-        expert_compute(costs, sums),
-    )
+    return np.maximum(topk_expert_read_s(costs) * busy(sums), expert_compute_s(costs, sums))
 
 
 def experts_hit(costs: StepCosts, sums: BatchSums, share: float = 1.0) -> Values:
     """Reading the experts beyond one token's that a share of the tokens hits."""
     hit = hit_expert_read_s(costs, sums.tokens * share)
-    return costs.expert_reading_time * np.maximum(hit - topk_expert_read_s(costs), 0.0)
+    return np.maximum(hit - topk_expert_read_s(costs), 0.0)
 
 
 def message_tokens(costs: StepCosts, message_bytes: float) -> Values:
@@ -202,14 +194,13 @@ def prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
 
 def expert_compute_beyond_wave(costs: StepCosts, sums: BatchSums) -> Values:
     """Arithmetic of the experts for tokens of all replicas beyond ``WAVE_TOKENS``."""
-    token_s = costs.expert_computing_time * costs.expert_token_s
-    return token_s * np.maximum(expert_tokens(costs, sums.tokens) - WAVE_TOKENS, 0.0)
+    beyond = np.maximum(expert_tokens(costs, sums.tokens) - WAVE_TOKENS, 0.0)
+    return costs.expert_token_s * beyond
 
 
 def expert_activations(costs: StepCosts, sums: BatchSums) -> Values:
-    """Gathering and scattering the tokens of all replicas, in the time of computing them."""
-    token_s = costs.expert_computing_time * costs.expert_activation_token_s
-    return token_s * sums.tokens * costs.expert_replicas
+    """Gathering and scattering the tokens of all replicas."""
+    return costs.expert_activation_token_s * sums.tokens * costs.expert_replicas
 
 
 def large_all_reduces(costs: StepCosts, sums: BatchSums) -> Values:

@@ -39,7 +39,7 @@ def step_formulas(c, sums):
     requests = prefill_requests + decode_requests
     gemm_compute_s = c.gemm_token_s * tokens + c.head_sequence_s * requests
     topk_expert_read_s = c.experts * c.expert_share * c.expert_read_s
-    expert_compute = c.expert_computing_time * (c.expert_token_s * tokens * c.expert_replicas)
+    expert_compute_s = c.expert_token_s * tokens * c.expert_replicas
     expert_tokens = tokens * c.expert_replicas
     kv_read = c.decode_attention_time * (
         c.kv_read_s * decode_context + c.windowed_kv_read_s * windowed_decode_context
@@ -96,12 +96,12 @@ def step_formulas(c, sums):
         gemm_compute_s,
         c.gemm_token_s * max(tokens - 128.0, 0.0),
         c.gemm_token_s * max(tokens - 1024.0, 0.0),
-        max(c.expert_reading_time * topk_expert_read_s * busy, expert_compute),
-        c.expert_reading_time * max(chosen_4 - topk_expert_read_s, 0.0),
-        c.expert_reading_time * max(chosen_5 - topk_expert_read_s, 0.0),
-        expert_compute,
-        c.expert_computing_time * c.expert_token_s * max(expert_tokens - 1024.0, 0.0),
-        c.expert_computing_time * c.expert_activation_token_s * tokens * c.expert_replicas,
+        max(topk_expert_read_s * busy, expert_compute_s),
+        max(chosen_4 - topk_expert_read_s, 0.0),
+        max(chosen_5 - topk_expert_read_s, 0.0),
+        expert_compute_s,
+        c.expert_token_s * max(expert_tokens - 1024.0, 0.0),
+        c.expert_activation_token_s * tokens * c.expert_replicas,
         max(
             kv_read,
             c.decode_attention_time

@@ -72,8 +72,6 @@ def go_tables() -> str:
         _table("expertKernelNames", "string", kernel_choice.NAMES),
         _table("latentLaunches", "float64", _firsts(kernel_choice.LATENT_LAUNCHES)),
         _table("allReduceLatency", "float64", _firsts(kernel_choice.ALL_REDUCE_LATENCY)),
-        _table("mxfp4Kernels", "string", _firsts(kernel_choice.MXFP4_KERNELS)),
-        _table("mxfp4Times", "[2]float64", kernel_choice.EXPERT_TIMES),
         *_constants({f"xqaTime{bits}": time for bits, time in kernel_choice.XQA_TIME.items()}),
         *(f"var {name} = {_made('samplerKernels', *k)}" for name, k in kernels.items()),
         _list("sglangSizes", "[3]int64", _ranges(vllm_sglang_trtllm.SGLANG_SIZES)),

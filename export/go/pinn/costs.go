@@ -22,8 +22,6 @@ type Costs struct {
 	ExpertRead            float64 // Reading one of them in every MoE layer.
 	ExpertToken           float64 // Computing this GPU's share of one token's top-k experts.
 	ExpertActivationToken float64 // Gathering and scattering that share.
-	ExpertReadingTime     float64 // Reading experts by the engine's own kernels, relative to those that vLLM runs.
-	ExpertComputingTime   float64 // The same of computing, gathering and scattering.
 	ExpertReplicas        float64 // Data-parallel replicas whose tokens share the experts.
 	KVRead                float64 // Reading one cached token in the layers that see everything, or in their indexers.
 	WindowedKVRead        float64 // Reading one cached token in the layers that see a limited number; a recurrent state counts as one, read and written.
@@ -65,8 +63,6 @@ var costNames = []struct {
 	{"expert_read_s", func(c *Costs) *float64 { return &c.ExpertRead }},
 	{"expert_token_s", func(c *Costs) *float64 { return &c.ExpertToken }},
 	{"expert_activation_token_s", func(c *Costs) *float64 { return &c.ExpertActivationToken }},
-	{"expert_reading_time", func(c *Costs) *float64 { return &c.ExpertReadingTime }},
-	{"expert_computing_time", func(c *Costs) *float64 { return &c.ExpertComputingTime }},
 	{"expert_replicas", func(c *Costs) *float64 { return &c.ExpertReplicas }},
 	{"kv_read_s", func(c *Costs) *float64 { return &c.KVRead }},
 	{"windowed_kv_read_s", func(c *Costs) *float64 { return &c.WindowedKVRead }},
@@ -136,8 +132,6 @@ type costFacts struct {
 	ExpertWeights        float64 `json:"expert_weights"`
 	ExpertWeightBytes    float64 `json:"expert_weight_bytes"`
 	ExpertFlopPerS       float64 `json:"expert_flop_per_s"`
-	ExpertReadingTime    float64 `json:"expert_reading_time"`
-	ExpertComputingTime  float64 `json:"expert_computing_time"`
 	ExpertSpread         float64 `json:"expert_spread"`
 	ExpertCut            float64 `json:"expert_cut"`
 	ExchangeCopies       float64 `json:"exchange_copies"`
@@ -173,8 +167,6 @@ func (w *costFacts) costs() Costs {
 	c.ExpertRead = expertRead
 	c.ExpertToken = 2 * w.ExpertWeights * expertCopies / w.ExpertFlopPerS
 	c.ExpertActivationToken = expertCopies * (2*w.HiddenSize + 3*w.ExpertWidth/w.ExpertCut) * w.MoeLayers * 2 / w.MemoryBytesPerS
-	c.ExpertReadingTime = w.ExpertReadingTime
-	c.ExpertComputingTime = w.ExpertComputingTime
 	c.ExpertReplicas = w.DataParallelSize
 	c.KVRead = (w.KVWidth*w.KVElementBytes + w.IndexKeyBytes) / w.MemoryBytesPerS
 	c.WindowedKVRead = (w.WindowedKVWidth*w.KVElementBytes + w.StateBytes) / w.MemoryBytesPerS

@@ -46,7 +46,6 @@ func (d *Deployment) expertFacts(w *costFacts) {
 	experts, ranks, spread := d.layers.Experts, d.ranks(), d.recipe.expertParallel
 	cut := ranks / spread
 	w.ExpertSpread, w.ExpertCut, w.ExpertFlopPerS = float64(spread), float64(cut), 1
-	w.ExpertReadingTime, w.ExpertComputingTime = d.expertTimes()
 	if experts == nil {
 		return
 	}

@@ -70,14 +70,3 @@ func (d *Deployment) expertKernelFormat() string {
 	}
 	return d.layers.Precisions.Experts
 }
-
-// expertTimes are those of reading and of computing routed experts relative to vLLM's kernels.
-func (d *Deployment) expertTimes() (reading, computing float64) {
-	times, own := mxfp4Times[d.recipe.mxfp4Kernels]
-	hopper := d.gpu.ComputeCapability == 9
-	if d.layers.Experts == nil || !own || !hopper || d.layers.Precisions.Experts != "mxfp4" ||
-		d.expertKernels() != ownKernels {
-		return 1, 1
-	}
-	return times[0], times[1]
-}

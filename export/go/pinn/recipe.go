@@ -30,7 +30,7 @@ type recipe struct {
 	allReduceLatency             float64
 	latentLaunches               float64
 	ownDecodeKernels             bool
-	moeKernels, mxfp4Kernels     string
+	moeKernels                   string
 	moeNamed                     bool
 	chunkedPrefill               bool
 	speculation                  speculation
@@ -68,7 +68,7 @@ func (s Serving) resolve(gpu *GPU, modelType string) (recipe, Serving, error) {
 	r := &resolver{Serving: s, gpu: gpu, modelType: modelType, version: release(s.EngineVersion)}
 	r.speculation, r.err = s.readSpeculation()
 	r.tensorParallel, r.dataParallel = s.TensorParallelSize, s.DataParallelSize
-	r.latentLaunches, r.mxfp4Kernels = latentLaunches[s.Engine], mxfp4Kernels[s.Engine]
+	r.latentLaunches = latentLaunches[s.Engine]
 	r.ownDecodeKernels = s.Engine == "trtllm"
 	r.ranks()
 	r.allReduce()

@@ -117,7 +117,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	}
 	requests := prefillRequests + decodeRequests
 	gemmCompute := c.GemmToken*tokens + c.HeadSequence*requests
-	expertCompute := c.ExpertComputingTime * (c.ExpertToken * tokens * c.ExpertReplicas)
+	expertCompute := c.ExpertToken * tokens * c.ExpertReplicas
 	expertTokens := tokens * c.ExpertReplicas
 	kvRead := c.DecodeAttentionTime * (c.KVRead*decodeContext + c.WindowedKVRead*windowedDecodeContext)
 	prefillKVRead := c.KVRead*prefillCached + c.WindowedKVRead*windowedPrefillCached
@@ -161,20 +161,20 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	f[fGemmCompute] = gemmCompute
 	f[fGemmBeyond128] = c.GemmToken * larger(tokens-128, 0)
 	f[fGemmBeyond1024] = c.GemmToken * larger(tokens-1024, 0)
-	f[fExperts] = larger(c.ExpertReadingTime*c.topkExpertRead*busy, expertCompute)
+	f[fExperts] = larger(c.topkExpertRead*busy, expertCompute)
 	var chosen5 float64
 	if c.Experts > 0 {
 		chosen5 = c.Experts * (1 - power(c.log1, expertTokens)) * c.ExpertRead
 	}
-	f[fExpertsHit] = c.ExpertReadingTime * larger(chosen5-c.topkExpertRead, 0)
+	f[fExpertsHit] = larger(chosen5-c.topkExpertRead, 0)
 	var chosen6 float64
 	if c.Experts > 0 {
 		chosen6 = c.Experts * (1 - power(c.log1, tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
 	}
-	f[fExpertsHitTenth] = c.ExpertReadingTime * larger(chosen6-c.topkExpertRead, 0)
+	f[fExpertsHitTenth] = larger(chosen6-c.topkExpertRead, 0)
 	f[fExpertCompute] = expertCompute
-	f[fExpertComputeBeyond1024] = c.ExpertComputingTime * c.ExpertToken * larger(expertTokens-1024, 0)
-	f[fExpertActivations] = c.ExpertComputingTime * c.ExpertActivationToken * tokens * c.ExpertReplicas
+	f[fExpertComputeBeyond1024] = c.ExpertToken * larger(expertTokens-1024, 0)
+	f[fExpertActivations] = c.ExpertActivationToken * tokens * c.ExpertReplicas
 	f[fDecodeAttention] = larger(kvRead, c.DecodeAttentionTime*(c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext))
 	f[fKVRead] = kvRead
 	f[fPrefillAttention] = larger(prefillKVRead, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs)
@@ -200,14 +200,14 @@ func (c *costConstants) weights(beta *[numStepFeatures]float64) (w stepWeights) 
 	w[2] = beta[fPrefillLayer] * c.Layers
 	w[3] = beta[fDecodeLayer] * c.Layers * c.DecodeAttentionTime
 	w[4] = beta[fRequest] + beta[fSampling]*c.SampledRequest + beta[fGemmCompute]*c.HeadSequence
-	w[5] = beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fExpertCompute]*c.ExpertComputingTime*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertComputingTime*c.ExpertActivationToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
+	w[5] = beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fExpertCompute]*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertActivationToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
 	w[6] = beta[fGemm]
 	w[7] = beta[fGemmBeyond128] * c.GemmToken
 	w[8] = beta[fGemmBeyond1024] * c.GemmToken
 	w[9] = beta[fExperts]
-	w[10] = beta[fExpertsHit] * c.ExpertReadingTime
-	w[11] = beta[fExpertsHitTenth] * c.ExpertReadingTime
-	w[12] = beta[fExpertComputeBeyond1024] * c.ExpertComputingTime * c.ExpertToken
+	w[10] = beta[fExpertsHit]
+	w[11] = beta[fExpertsHitTenth]
+	w[12] = beta[fExpertComputeBeyond1024] * c.ExpertToken
 	w[13] = beta[fDecodeAttention]
 	w[14] = beta[fKVRead] * c.DecodeAttentionTime * c.KVRead
 	w[15] = beta[fKVRead] * c.DecodeAttentionTime * c.WindowedKVRead
@@ -240,7 +240,7 @@ func tokenSeconds(c *costConstants, w *stepWeights, tokens float64) float64 {
 	if c.AllReduceTokenBytes*tokens > 262144 {
 		chosen3 = 1
 	}
-	return (((w[0]*busy + w[5]*tokens) + (w[7]*larger(tokens-128, 0) + (w[8]*larger(tokens-1024, 0) + w[9]*larger(c.ExpertReadingTime*c.topkExpertRead*busy, c.ExpertComputingTime*(c.ExpertToken*tokens*c.ExpertReplicas))))) + ((w[10]*larger(chosen1-c.topkExpertRead, 0) + (w[11]*larger(chosen2-c.topkExpertRead, 0) + w[12]*larger(expertTokens-1024, 0))) + (w[20]*smaller(tokens, c.messageTokens) + (w[21]*smaller(tokens, c.messageTokens2) + w[22]*chosen3))))
+	return (((w[0]*busy + w[5]*tokens) + (w[7]*larger(tokens-128, 0) + (w[8]*larger(tokens-1024, 0) + w[9]*larger(c.topkExpertRead*busy, c.ExpertToken*tokens*c.ExpertReplicas)))) + ((w[10]*larger(chosen1-c.topkExpertRead, 0) + (w[11]*larger(chosen2-c.topkExpertRead, 0) + w[12]*larger(expertTokens-1024, 0))) + (w[20]*smaller(tokens, c.messageTokens) + (w[21]*smaller(tokens, c.messageTokens2) + w[22]*chosen3))))
 }
 
 // otherSeconds is the rest of the sum of beta times the features of stepValues.

@@ -268,17 +268,6 @@ var allReduceLatency = map[string]float64{
 	"vllm":   1,
 }
 
-var mxfp4Kernels = map[string]string{
-	"sglang": "fused_triton",
-	"trtllm": "torch_flow",
-	"vllm":   "auto",
-}
-
-var mxfp4Times = map[string][2]float64{
-	"fused_triton": {1.47, 1.77},
-	"torch_flow":   {1.16, 1.61},
-}
-
 const xqaTime16 = 1.12
 
 const xqaTime8 = 0.66

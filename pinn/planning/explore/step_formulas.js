@@ -47,7 +47,7 @@ function stepFormulas(c, s) {
   const requests = prefill_requests + decode_requests;
   const gemm_compute_s = c.gemm_token_s * tokens + c.head_sequence_s * requests;
   const topk_expert_read_s = c.experts * c.expert_share * c.expert_read_s;
-  const expert_compute = c.expert_computing_time * (c.expert_token_s * tokens * c.expert_replicas);
+  const expert_compute_s = c.expert_token_s * tokens * c.expert_replicas;
   const expert_tokens = tokens * c.expert_replicas;
   const kv_read = c.decode_attention_time * (c.kv_read_s * decode_context + c.windowed_kv_read_s * windowed_decode_context);
   const prefill_kv_read = c.kv_read_s * prefill_cached + c.windowed_kv_read_s * windowed_prefill_cached;
@@ -68,12 +68,12 @@ function stepFormulas(c, s) {
     gemm_compute_s,
     c.gemm_token_s * Math.max(tokens - 128.0, 0.0),
     c.gemm_token_s * Math.max(tokens - 1024.0, 0.0),
-    Math.max(c.expert_reading_time * topk_expert_read_s * busy, expert_compute),
-    c.expert_reading_time * Math.max((c.experts > 0.0 ? c.experts * (1.0 - (1.0 - c.expert_share) ** expert_tokens) * c.expert_read_s : 0.0) - topk_expert_read_s, 0.0),
-    c.expert_reading_time * Math.max((c.experts > 0.0 ? c.experts * (1.0 - (1.0 - c.expert_share) ** (tokens * 0.1 * c.expert_replicas)) * c.expert_read_s : 0.0) - topk_expert_read_s, 0.0),
-    expert_compute,
-    c.expert_computing_time * c.expert_token_s * Math.max(expert_tokens - 1024.0, 0.0),
-    c.expert_computing_time * c.expert_activation_token_s * tokens * c.expert_replicas,
+    Math.max(topk_expert_read_s * busy, expert_compute_s),
+    Math.max((c.experts > 0.0 ? c.experts * (1.0 - (1.0 - c.expert_share) ** expert_tokens) * c.expert_read_s : 0.0) - topk_expert_read_s, 0.0),
+    Math.max((c.experts > 0.0 ? c.experts * (1.0 - (1.0 - c.expert_share) ** (tokens * 0.1 * c.expert_replicas)) * c.expert_read_s : 0.0) - topk_expert_read_s, 0.0),
+    expert_compute_s,
+    c.expert_token_s * Math.max(expert_tokens - 1024.0, 0.0),
+    c.expert_activation_token_s * tokens * c.expert_replicas,
     Math.max(kv_read, c.decode_attention_time * (c.decode_pair_s * decode_context + c.windowed_decode_pair_s * windowed_decode_context)),
     kv_read,
     Math.max(prefill_kv_read, c.prefill_pair_s * prefill_pairs + c.windowed_prefill_pair_s * windowed_prefill_pairs),
