@@ -195,7 +195,8 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
 
 def _settle_all_reduce(found: RecipeFields) -> None:
     """How long the engine's own all-reduce takes; without NVLink all run NCCL."""
-    latency, source = kernel_choice.ALL_REDUCE_LATENCY[found.serving.engine]
+    own = found.default("all_reduce_latency")
+    latency, source = float(own.value), own.source
     if not found.gpu.has_nvlink:
         latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
     found.put("all_reduce_latency", latency, source)

@@ -25,7 +25,7 @@ _NEEDED = (
     "engine_version", "max_cudagraph_capture_size", "max_num_seqs", "cudagraph_padding",
     "enable_chunked_prefill", "max_num_batched_tokens", "prompt_graph_tokens", "moe_backend",
     "fuse_all_reduce", "fuse_all_reduce_data_parallel", "fuse_all_reduce_pipelined",
-    "cudagraph_mode", "graphs_of_drafts",
+    "cudagraph_mode", "graphs_of_drafts", "all_reduce_latency",
 )  # fmt: skip
 #: Number formats of experts of which some kernels are timed apart (``Deployment.expert_kernels``).
 _TIMED_APART = ("fp8_block", "mxfp4")
@@ -71,7 +71,6 @@ def go_tables() -> str:
         _list("releaseKernels", "releaseKernel", _release_kernels()),
         _table("expertKernelNames", "string", kernel_choice.NAMES),
         _table("latentLaunches", "float64", _firsts(kernel_choice.LATENT_LAUNCHES)),
-        _table("allReduceLatency", "float64", _firsts(kernel_choice.ALL_REDUCE_LATENCY)),
         *_constants({f"xqaTime{bits}": time for bits, time in kernel_choice.XQA_TIME.items()}),
         *(f"var {name} = {_made('samplerKernels', *k)}" for name, k in kernels.items()),
         _list("sglangSizes", "[3]int64", _ranges(vllm_sglang_trtllm.SGLANG_SIZES)),

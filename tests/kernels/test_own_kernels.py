@@ -8,9 +8,11 @@ import pytest
 
 from pinn.engines.deployment import Deployment
 from pinn.engines.kernel_choice import XQA_TIME
+from pinn.engines.recipe_rules import effective_recipe
 from pinn.kernels.composition import COMPOSED_PARTS, compose
 from pinn.kernels.tables.attention import DECODE_LAYOUT
-from pinn.kernels.tables.table import VLLM, TableSource
+from pinn.kernels.tables.table import ELEMENT_BYTES, VLLM, TableSource
+from pinn.kernels.tables.tables import ALL_REDUCE_LAYOUT
 from pinn.physics.batch_sums import alike
 from pinn.specs.batch import parse_batch
 from pinn.specs.catalog import load_model
@@ -72,3 +74,36 @@ def test_a_composed_step_is_other_in_decode_attention_alone(kernels, cache, bits
     for name, theirs, mine in zip(COMPOSED_PARTS, vllms[0], own[0], strict=True):
         factor = XQA_TIME[bits] if name == "decode_attention" else 1.0
         assert mine == pytest.approx(factor * theirs), name
+
+
+def all_reduces(system, engine, version) -> pd.Series:
+    """Seconds of those up to 256 KiB from a CUDA graph; TensorRT-LLM was timed one way alone."""
+    rows = pd.read_parquet(ALL_REDUCE_LAYOUT.path(TableSource(system, engine, version)))
+    rows = rows[rows["message_size"] * ELEMENT_BYTES <= 2**18]
+    if "backend" in rows:
+        rows = rows[rows["backend"].str.contains("graph")]
+    return rows.set_index(["num_gpus", "message_size"])["latency"]
+
+
+HOPPER, B200, BLACKWELL = ("h100_sxm", "h200_sxm"), ("b200_sxm",), ("b200_sxm", "b300_sxm")
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "systems", "latency"),
+    [
+        ("vllm", "0.19.0", HOPPER + BLACKWELL, 1.0),
+        ("sglang", "0.5.9", HOPPER + BLACKWELL, 1.0),
+        ("sglang", "0.5.10", HOPPER + BLACKWELL, 1.0),
+        ("sglang", "0.5.14", HOPPER + BLACKWELL, 0.66),
+        ("trtllm", "1.2.0rc5", HOPPER, 0.86),
+        ("trtllm", "1.2.0rc5", B200, 0.68),
+        ("trtllm", "1.3.0rc20", HOPPER + BLACKWELL, 0.68),
+    ],
+)
+def test_a_releases_all_reduce_takes_what_the_tables_say(engine, version, systems, latency):
+    serving = ServingSpec(engine=engine, engine_version=version, tensor_parallel_size=4)
+    for system in systems:
+        assert effective_recipe(serving, load_gpu(system), "").all_reduce_latency == latency
+    ratios = [all_reduces(s, engine, version) / all_reduces(s, "vllm", VLLM) for s in systems]
+    assert all(len(each) == 33 and each.notna().all() for each in ratios)
+    assert np.exp(np.log(pd.concat(ratios)).mean()) == pytest.approx(latency, abs=0.02)

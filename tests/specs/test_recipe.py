@@ -33,6 +33,8 @@ def test_every_default_names_a_source_and_reads_as_its_flag():
             flags[line.flag].check(flags[line.flag].read(line.value))
         elif line.flag == "prompt_graph_tokens":
             assert line.value == "chunk" or int(line.value) >= 0
+        elif line.flag == "all_reduce_latency":
+            assert 0 < float(line.value) <= 1
         else:
             assert line.value in ("yes", "no") or line.flag in _NO_FLAGS
 

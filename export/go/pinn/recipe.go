@@ -114,8 +114,8 @@ func (r *recipe) decodeAttentionTime(g *GPU, cache Precision) float64 {
 // allReduce settles what an all-reduce takes and is fused with.
 func (s *resolver) allReduce() {
 	s.allReduceLatency = 1
-	if latency, known := allReduceLatency[s.Engine]; known && s.gpu.HasNvlink {
-		s.allReduceLatency = latency
+	if s.gpu.HasNvlink {
+		s.allReduceLatency = s.share("all_reduce_latency")
 	}
 	fused := s.yes("fuse_all_reduce", nil)
 	if s.Engine == "vllm" { // some releases fuse neither over replicas nor with stages
@@ -230,7 +230,17 @@ func (s *resolver) number(flag string, given int64) int64 {
 	return found
 }
 
-// yes is the same of a switch.
+// share is the default of what is a number, but no count.
+func (s *resolver) share(flag string) float64 {
+	text := s.lookUp(flag)
+	found, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		s.refuse("the default of %s is %q, no number", flag, text)
+	}
+	return found
+}
+
+// yes is a default, or what was given, of a switch.
 func (s *resolver) yes(flag string, given *bool) bool {
 	if given != nil {
 		return *given

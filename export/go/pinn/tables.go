@@ -70,6 +70,7 @@ var engineDefaults = []engineDefault{
 	{releases{"vllm", "0.23", "0.24"}, "fuse_all_reduce_pipelined", "", 0, 0, 0, 0, "", "no"},
 	{releases{"vllm", "0.24", ""}, "fuse_all_reduce_pipelined", "", 0, 0, 0, 0, "", "yes"},
 	{releases{"vllm", "", ""}, "moe_backend", "", 0, 0, 0, 0, "", "auto"},
+	{releases{"vllm", "", ""}, "all_reduce_latency", "", 0, 0, 0, 0, "", "1.0"},
 	{releases{"sglang", "", ""}, "engine_version", "", 0, 0, 0, 0, "", "0.5.23"},
 	{releases{"sglang", "", ""}, "enable_chunked_prefill", "", 0, 0, 0, 0, "", "yes"},
 	{releases{"sglang", "", ""}, "cudagraph_padding", "", 0, 0, 0, 0, "", "yes"},
@@ -175,6 +176,8 @@ var engineDefaults = []engineDefault{
 	{releases{"sglang", "0.5.23", ""}, "prompt_graph_tokens", "b[23]00", 0, 0, 0, 0, "deepseek_v3 kimi_k2", "0"},
 	{releases{"sglang", "0.5.23", ""}, "prompt_graph_tokens", "", 0, 0, 0, 0, "deepseek_v2 deepseek_v3 kimi_k2 glm4_moe_lite deepseek_v32 glm_moe_dsa kimi_k25", "8192"},
 	{releases{"sglang", "0.5.23", ""}, "prompt_graph_tokens", "", 0, 0, 0, 0, "", "chunk"},
+	{releases{"sglang", "", "0.5.12"}, "all_reduce_latency", "", 0, 0, 0, 0, "", "1.0"},
+	{releases{"sglang", "0.5.12", ""}, "all_reduce_latency", "", 0, 0, 0, 0, "", "0.66"},
 	{releases{"trtllm", "", ""}, "engine_version", "", 0, 0, 0, 0, "", "1.2.0"},
 	{releases{"trtllm", "", ""}, "max_num_batched_tokens", "", 0, 0, 0, 0, "", "8192"},
 	{releases{"trtllm", "", ""}, "max_num_seqs", "", 0, 0, 0, 0, "", "2048"},
@@ -184,6 +187,8 @@ var engineDefaults = []engineDefault{
 	{releases{"trtllm", "", ""}, "fuse_all_reduce", "", 0, 0, 2, 0, "", "yes"},
 	{releases{"trtllm", "", ""}, "fuse_all_reduce", "", 0, 0, 0, 0, "", "no"},
 	{releases{"trtllm", "", ""}, "moe_backend", "", 0, 0, 0, 0, "", "auto"},
+	{releases{"trtllm", "", "1.3"}, "all_reduce_latency", "h(100|20)", 0, 0, 0, 0, "", "0.86"},
+	{releases{"trtllm", "", ""}, "all_reduce_latency", "", 0, 0, 0, 0, "", "0.68"},
 }
 
 var releaseKernels = []releaseKernel{
@@ -260,12 +265,6 @@ var latentLaunches = map[string]float64{
 	"sglang": 1.5,
 	"trtllm": 0,
 	"vllm":   0,
-}
-
-var allReduceLatency = map[string]float64{
-	"sglang": 0.65,
-	"trtllm": 0.69,
-	"vllm":   1,
 }
 
 const xqaTime16 = 1.12
