@@ -44,6 +44,13 @@ fuzz: $(VENV)/installed-test
 	PINN_FUZZ_SECONDS=$${PINN_FUZZ_SECONDS:-3600} $(BIN)/pytest tests/fuzz \
 		--numprocesses auto --dist worksteal
 
+# make kernel-tables: newer tables of measured kernels (120 MB), which kernels=newer learns from
+.PHONY: kernel-tables
+kernel-tables: $(VENV)/installed
+	$(BIN)/python -m pip download --quiet --no-deps --dest build/kernel-tables \
+		aisimulate==0.13.0.dev202610270000000085
+	cd build/kernel-tables && ../../$(BIN)/python -m zipfile -e aisimulate-*.whl .
+
 # make formulas: step features and costs in compiled code and in Go, after a change of either
 formulas: $(VENV)/installed-test
 	$(BIN)/python scripts/make_formulas.py

@@ -1,6 +1,7 @@
 """Inner folds of the scalars' fit: a second model left out, composed steps scored on it.
 
     python scripts/inner_folds.py gpt-oss [--second Kimi] [run_fit.operator_spread=0.2 ...]
+    python scripts/inner_folds.py gpt-oss kernels=newer
 
 What a recipe assumes (a rule of the physics, a prior, a launch script's flags) is chosen here, so
 that no left-out model of the results has a say in its own fold. The first model is out of
@@ -32,13 +33,17 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.model import ModelSpec
 from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.data.whole_steps import MeasuredSteps
-from pinn.training.kernel_learner import fold_of, learn_from_runs, without_model
+from pinn.training.kernel_learner import (
+    fitted_surrogates,
+    fold_of,
+    learn_from_runs,
+    without_model,
+)
 from pinn.training.run_scalars import RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows, simulate_rows
 from pinn.training.teacher import Teacher
 
 CONF = Path(__file__).parents[1] / "conf"
-KERNELS = Path(__file__).parents[1] / "checkpoints" / "kernels"
 #: Columns of what is printed.
 SHOWN = ["group", "configurations", "rows", "tpot", "ttft", "score"]
 
@@ -73,7 +78,8 @@ def main(
     judges = Judges(measured.rows, measured.runs, steps)
     left_out = _named(measured.rows, first)
     tables = []
-    for model, found in inner_folds(instantiate(config.run_fit), judges, left_out, second):
+    kernels = fitted_surrogates(methods.kernel_settings(config), Exclusion(models=(left_out,)))
+    for model, found in inner_folds(kernels, instantiate(config.run_fit), judges, left_out, second):
         print(f"{model.name}: {len(found)} figures", flush=True)
         tables.append(found)
     rows = pd.concat(tables, ignore_index=True).assign(half=np.nan)
@@ -81,17 +87,21 @@ def main(
 
 
 def inner_folds(
-    settings: RunFitSettings, judges: Judges, first: ModelSpec, second: str = ""
+    kernels: KernelSurrogates,
+    settings: RunFitSettings,
+    judges: Judges,
+    first: ModelSpec,
+    second: str = "",
 ) -> Iterator[tuple[ModelSpec, pd.DataFrame]]:
     """Each second model with what its fold says of it, columns ``panel.ROW_COLUMNS``.
 
     Args:
+        kernels: Without the first.
         settings: How scalars and alpha are fitted.
         judges: All that was measured.
         first: Left out of everything.
         second: Part of the names of those left out of the fit; all others by default.
     """
-    kernels = KernelSurrogates.load(KERNELS / Exclusion(models=(first,)).slug())
     rows = without_model(judges.rows, first)
     judges = Judges(rows, judges.runs, judges.steps)
     for model in _seconds(judges, first, second):

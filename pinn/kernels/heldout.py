@@ -23,28 +23,38 @@ from pinn.specs.gpu import GpuSpec, load_gpu
 
 
 @lru_cache(maxsize=1)
-def kernel_tables() -> KernelTables:
+def kernel_tables(systems: Path | None = None) -> KernelTables:
     """The measured kernels, read once per process."""
-    return read_kernel_tables()
+    return read_kernel_tables(systems=systems)
 
 
-def surrogates_without(exclude: Exclusion, seed: int, root: Path) -> KernelSurrogates:
+def surrogates_without(
+    exclude: Exclusion, seed: int, root: Path, systems: Path | None = None
+) -> KernelSurrogates:
     """Surrogates without the excluded kernels.
 
     Args:
         exclude: Held-out models and GPUs.
         seed: Of all random choices.
         root: Where they are remembered.
+        systems: Folder of newer tables; None for the installed package's.
     """
-    place = remembered_folder(fit_surrogates, exclude, seed, root=root, aside={"shared": root})
+    arguments = (exclude, seed, *([systems] if systems else []))
+    place = remembered_folder(fit_surrogates, *arguments, root=root, aside={"shared": root})
     return KernelSurrogates.load(place)
 
 
 def fit_surrogates(
-    folder: Path, exclude: Exclusion, seed: int, *, shared: Path | None = None
+    folder: Path,
+    exclude: Exclusion,
+    seed: int,
+    systems: Path | None = None,
+    *,
+    shared: Path | None = None,
 ) -> None:
     """Fit surrogates into a folder; see :meth:`KernelSurrogates.fit`."""
-    KernelSurrogates.fit(kernel_tables(), exclude=exclude, seed=seed, shared=shared).save(folder)
+    tables = kernel_tables(systems)
+    KernelSurrogates.fit(tables, exclude=exclude, seed=seed, shared=shared).save(folder)
 
 
 # Errors of kernel surrogates on what they were not trained on: whole shapes, whole GPUs.

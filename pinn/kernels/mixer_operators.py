@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -371,12 +372,13 @@ _NAMES = dict(zip(_MAMBA[2:], _HEADED[2:], strict=True))
 _NAMES |= {"num_heads": "heads", "num_tokens": "batch_size"}
 
 
-def read_mixer_kernels(operator: MixerOperator, gpus: Gpus) -> Read:
+def read_mixer_kernels(operator: MixerOperator, gpus: Gpus, systems: Path | None = None) -> Read:
     """Rows of an operator on every GPU whose system has its table.
 
     Args:
         operator: Of ``MIXER_OPERATORS``.
         gpus: Datasheets by system name.
+        systems: Folder of the tables; None for the installed package's.
 
     Returns:
         Columns gpu, seconds and the sizes, whole shapes of heads under the names of linear
@@ -389,7 +391,7 @@ def read_mixer_kernels(operator: MixerOperator, gpus: Gpus) -> Read:
         return _read_timed(operator, gpus)
     sources = [TableSource(name, operator.backend, operator.version) for name in gpus]
     layout = _layout(operator)
-    return layout.read_all([s for s in sources if layout.path(s).exists()], gpus)
+    return layout.read_all([s for s in sources if layout.path(s, systems).exists()], gpus, systems)
 
 
 def _layout(operator: MixerOperator) -> Layout:
@@ -411,9 +413,11 @@ def _elsewhere(operator: MixerOperator) -> Rules:
     return {f"another {column}": lambda r: r[column] != value}
 
 
-def read_all_mixers(gpus: Gpus) -> tuple[dict[str, pd.DataFrame], tuple[ReadReport, ...]]:
+def read_all_mixers(
+    gpus: Gpus, systems: Path | None = None
+) -> tuple[dict[str, pd.DataFrame], tuple[ReadReport, ...]]:
     """Rows of every operator that was timed on one of the GPUs; arguments as above."""
-    found = {o.name: read_mixer_kernels(o, gpus) for o in MIXER_OPERATORS.values()}
+    found = {o.name: read_mixer_kernels(o, gpus, systems) for o in MIXER_OPERATORS.values()}
     tables = {name: rows for name, (rows, _) in found.items() if len(rows)}
     return tables, tuple(report for _, reports in found.values() for report in reports)
 

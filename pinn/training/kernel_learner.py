@@ -147,6 +147,8 @@ class KernelSettings:
         gpus: On which they run; those whose kernels were measured.
         workers: Processes that compose.
         seed: Of surrogates, deployments and batches.
+        tables: Folder of newer kernel tables (``make kernel-tables``), which surrogates are fitted
+            to; empty for those of the installed package.
     """
 
     released: str | None
@@ -156,6 +158,7 @@ class KernelSettings:
     catalog: int = 6000
     workers: int = 2
     seed: int = 0
+    tables: str = ""
 
 
 @dataclass(frozen=True)
@@ -243,7 +246,11 @@ def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSur
                     f"{exclude.describe()}: delete the folder or name another one"
                 )
             return surrogates
-    return surrogates_without(exclude, settings.seed, Path(settings.cache))
+    systems = Path(settings.tables) if settings.tables else None
+    if systems is not None and not (systems / "data").is_dir():
+        remedy = "run 'make kernel-tables', or name a systems folder in PINN_KERNEL_TABLES"
+        raise PinnError(f"no kernel tables in {systems}: {remedy}")
+    return surrogates_without(exclude, settings.seed, Path(settings.cache), systems)
 
 
 def composed_steps(
@@ -335,7 +342,7 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
     """
     surrogates = fitted_surrogates(learner.kernels, fold.exclude)
     # Where surrogates lie and how many processes compose decide nothing; their content does.
-    plain = replace(learner.kernels, released=None, cache="", workers=1)
+    plain = replace(learner.kernels, released=None, cache="", tables="", workers=1)
     recipe, aside = replace(learner, kernels=plain), {"kernels": learner.kernels}
     place = remembered_folder(_learn, recipe, fold, surrogates.digest(), root=root, aside=aside)
     fit = run_scalars.run_fit_from_json(json.loads((place / "fit.json").read_text()))

@@ -6,12 +6,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from configurations import configure
 from power_cuts import assert_same_bits, interrupted_trainer
 from run_cases import measured, on_h100, operator_betas
 
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
+from pinn.laboratory.methods import kernel_settings
 from pinn.training.distillation import distillation_rows
 from pinn.training.kernel_learner import composed_steps, fitted_surrogates, run_latencies
 from pinn.training.run_scalars import RunFit
@@ -102,3 +104,13 @@ def test_surrogates_fitted_without_something_else_are_refused(
     settings = replace(kernel_learner.kernels, released=str(tmp_path))
     with pytest.raises(PinnError, match=r"fitted without .*, wanted without .*H100-SXM"):
         fitted_surrogates(settings, exclude)
+
+
+def test_newer_tables_are_asked_for_by_config_and_refused_where_there_are_none(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PINN_KERNEL_TABLES", str(tmp_path))
+    settings = kernel_settings(configure("kernels=newer"))
+    assert (settings.released, settings.tables) == (None, str(tmp_path))
+    with pytest.raises(PinnError, match=r"no kernel tables in .*: run 'make kernel-tables', or"):
+        fitted_surrogates(settings, Exclusion())

@@ -1,6 +1,7 @@
 """Tables of matrix multiplications, experts' too."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -162,13 +163,15 @@ MOE_LAYOUT = table.Layout(
 )
 
 
-def read_other_experts(gpus: Mapping[str, GpuSpec]) -> tuple[pd.DataFrame, list[ReadReport]]:
+def read_other_experts(
+    gpus: Mapping[str, GpuSpec], systems: Path | None = None
+) -> tuple[pd.DataFrame, list[ReadReport]]:
     """Rows of kernels that an engine picks in some releases or under some flags.
 
     Returns:
         Columns as of ``MOE_LAYOUT`` and ``kernels``, ``CUTLASS`` or ``TRITON``; and the reports.
     """
-    rows, reports = MOE_LAYOUT.read_all(table.OTHER_EXPERTS, gpus)
+    rows, reports = MOE_LAYOUT.read_all(table.OTHER_EXPERTS, gpus, systems)
     if not reports:
         columns = [*dict.fromkeys([*NUMBERS, *SHAPE, "gpu", "seconds", "kernel", "kernels"])]
         return pd.DataFrame(columns=columns), []

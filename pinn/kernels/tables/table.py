@@ -1,7 +1,9 @@
 """A table of measured kernels: where it lies, and how its rows are read and counted."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,9 +21,10 @@ from pinn.units import MILLISECOND
 # Which measured tables are read, in which order, and which ones are refused as a whole.
 #
 # The tables are those of aiconfigurator-core 0.12.0, ``systems/data/<system>/<kind>/<backend>/
-# <version>/*.parquet``. vLLM's own come first. Tables of other back ends or versions are
-# fall-backs for formats that vLLM's lack; comments say why. The Intel system (``b60``) is not
-# listed: a different programming model, on which no other system says anything.
+# <version>/*.parquet``, or newer ones in a folder of their own. vLLM's own come first. Tables of
+# other back ends or versions are fall-backs for formats that vLLM's lack; comments say why. The
+# Intel system (``b60``) is not listed: a different programming model, on which no other system
+# says anything.
 
 #: Systems with a table of their own, by directory name.
 SYSTEMS = (
@@ -29,7 +32,9 @@ SYSTEMS = (
     "rtx_pro_6000_server",
 )  # fmt: skip
 VLLM = "0.24.0"
-VLLM_A100 = "0.14.0"
+#: Newest releases whose tables are whole, by what was timed: of later ones vLLM's hold what is new,
+#: or one system. A folder of newer tables is read with vLLM's later ones, which win.
+LAST = {"vllm": VLLM, "nccl": "2.29.2"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class TableSource:
     Attributes:
         system: Directory of the GPU system.
         backend: Serving engine whose kernels were timed.
-        version: Version of that engine.
+        version: Version of that engine; empty for the newest up to ``LAST`` that has the table.
         formats: The table's own names of the number formats used; None for all of them.
         whole_experts_only: Whether rows with expert parallelism are left out (the engines lay them
             out differently).
@@ -49,34 +54,30 @@ class TableSource:
 
     system: str
     backend: str = "vllm"
-    version: str = VLLM
+    version: str = ""
     formats: tuple[str, ...] | None = None
     whole_experts_only: bool = False
     ungrouped_heads_above: int | None = None
     kernel: str = ""
 
 
-def newest(system: str) -> TableSource:
-    """The newest vLLM table of a system."""
-    return TableSource(system, version=VLLM_A100 if system == "a100_sxm" else VLLM)
+PRIMARY = tuple(map(TableSource, SYSTEMS))
 
-
-PRIMARY = tuple(newest(system) for system in SYSTEMS)
-
+OLDER_ALL_REDUCES = {"a100_sxm": "0.14.0", "l40s": "0.22.0"}
 #: Earlier tables win; of the later ones only numbers of ranks count that no earlier one has left.
 ALL_REDUCE = (
-    # L40S: the newest that it has, then the one machine timed whose four and eight cards do not
-    # share a path; both engines run NCCL beyond two cards without NVLink.
-    *(TableSource(s, version="0.22.0") if s == "l40s" else newest(s) for s in SYSTEMS),
+    # vLLM 0.24.0's and before, which the other engines' and releases' are measured against
+    # (``all_reduce_latency`` in data/engines/defaults.csv).
+    *(TableSource(s, version=OLDER_ALL_REDUCES.get(s, VLLM)) for s in SYSTEMS),
+    # L40S: the one machine timed whose four and eight cards do not share a path; both engines run
+    # NCCL beyond two cards without NVLink.
     TableSource("l40s", "sglang", "0.5.12"),
 )
 
 #: NCCL's own, the newest of each system.
-EXCHANGE = tuple(
-    TableSource(s, "nccl", "2.27.3" if s in ("a100_sxm", "l40s") else "2.29.2") for s in SYSTEMS
-)
+EXCHANGE = tuple(TableSource(s, "nccl") for s in SYSTEMS)
 
-LATENT = tuple(newest(s) for s in SYSTEMS if s != "a100_sxm")
+LATENT = tuple(TableSource(s) for s in SYSTEMS if s != "a100_sxm")
 
 #: vLLM's have no more than 8 heads where none share keys and values: SGLang's beside them; those of
 #: 50 us and more that both have agree within 3 % in the median.
@@ -167,6 +168,14 @@ ELEMENT_BYTES = 2
 _UNITS = {"seconds": MILLISECOND, "bytes": ELEMENT_BYTES}
 
 
+def _is_known(rows: pd.DataFrame, sizes: list[str], known: pd.MultiIndex) -> np.ndarray:
+    return pd.MultiIndex.from_frame(rows[sizes]).isin(known)
+
+
+def _release(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
 def _as_is(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
@@ -197,9 +206,28 @@ class Layout:
     newer: tuple[str, ...] = ()
 
     def path(self, source: TableSource, systems: Path | None = None) -> Path:
-        """Where a source's table lies, in the installed package where ``systems`` is None."""
+        """Where a source's table lies, in the installed package where ``systems`` is None.
+
+        Raises:
+            PinnError: If no release has the table.
+        """
+        folder = self._folder(source, systems)
+        if source.version:
+            return folder / source.version / f"{self.file}.parquet"
+        last = _release(LAST[source.backend])
+        found = [v for v in self._versions(folder) if _release(v) <= last]
+        if not found:
+            raise PinnError(f"no measured kernels in {folder}: expected */{self.file}.parquet")
+        return folder / found[-1] / f"{self.file}.parquet"
+
+    def _folder(self, source: TableSource, systems: Path | None) -> Path:
         folder = systems_folder() if systems is None else systems
-        return folder / "data" / self._name(source)
+        return folder / "data" / source.system / self.kind / source.backend
+
+    def _versions(self, folder: Path) -> list[str]:
+        """Releases that have the table, the newest last; builds between releases do not count."""
+        found = (path.parent.name for path in folder.glob(f"*/{self.file}.parquet"))
+        return sorted((name for name in found if "dev" not in name), key=_release)
 
     def read(
         self, gpu: GpuSpec, source: TableSource, systems: Path | None = None
@@ -219,14 +247,34 @@ class Layout:
         return self.finished(rows.drop(columns=list(self.helpers))), report
 
     def read_all(
-        self, sources: Sequence[TableSource], gpus: Mapping[str, GpuSpec]
+        self,
+        sources: Sequence[TableSource],
+        gpus: Mapping[str, GpuSpec],
+        systems: Path | None = None,
     ) -> tuple[pd.DataFrame, list[ReadReport]]:
         """Rows of every source whose system is in ``gpus`` (keyed by system name), in order."""
-        return together(self.read(gpus[s.system], s) for s in sources if s.system in gpus)
+        known = [source for source in sources if source.system in gpus]
+        return together(p for s in known for p in self._releases(gpus[s.system], s, systems))
 
-    def _name(self, source: TableSource) -> str:
-        folder = f"{source.system}/{self.kind}/{source.backend}/{source.version}"
-        return f"{folder}/{self.file}.parquet"
+    def _releases(
+        self, gpu: GpuSpec, source: TableSource, systems: Path | None
+    ) -> Iterator[tuple[pd.DataFrame, ReadReport]]:
+        """A source's table after vLLM's later ones, where a folder of newer tables has any."""
+        later: list[str] = []
+        if systems is not None and not source.version and source.backend == "vllm":
+            versions = self._versions(self._folder(source, systems))
+            later = [v for v in versions if _release(v) > _release(VLLM)]
+        newer: list[pd.DataFrame] = []
+        for version in (*reversed(later), source.version):
+            rows, report = self.read(gpu, replace(source, version=version), systems)
+            if newer:
+                names = map(str, rows.columns)
+                sizes = [n for n in names if not n.endswith(("seconds", "source", "kernel"))]
+                known = pd.MultiIndex.from_frame(pd.concat(newer)[sizes])
+                rule = partial(_is_known, sizes=sizes, known=known)
+                rows, report = refuse(rows, report, {"timed again in a later release": rule})
+            newer.append(rows)
+            yield rows, report
 
     def _raw(self, source: TableSource, systems: Path | None) -> tuple[pd.DataFrame, ReadReport]:
         """The columns that are needed, and a report that accepts every row."""
@@ -242,8 +290,9 @@ class Layout:
                 f"{path} has no column {', '.join(map(repr, missing))}: expected "
                 f"{', '.join(needed)}, got {', '.join(table.columns)}"
             )
-        tool, count = f"{source.backend} {source.version}", len(table)
-        report = ReadReport(self._name(source), tool, file_sha256(path), count, count)
+        tool, count = f"{source.backend} {path.parent.name}", len(table)
+        name = "/".join(path.parts[-5:])
+        report = ReadReport(name, tool, file_sha256(path), count, count)
         return table[needed].reset_index(drop=True), report
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -91,20 +92,22 @@ EXCHANGE_LAYOUT = table.Layout(
 )
 
 
-def read_all_reduces(gpus: Mapping[str, GpuSpec]) -> tuple[pd.DataFrame, list[ReadReport]]:
+def read_all_reduces(
+    gpus: Mapping[str, GpuSpec], systems: Path | None = None
+) -> tuple[pd.DataFrame, list[ReadReport]]:
     """All-reduce rows; each (GPU, number of ranks) comes from the first table that has it."""
     taken: dict[str, set[int]] = {}
     sources = (source for source in table.ALL_REDUCE if source.system in gpus)
-    return table.together(_with_new_ranks(gpus[source.system], source, taken) for source in sources)
+    return table.together(_with_new_ranks(gpus[s.system], s, taken, systems) for s in sources)
 
 
 def _with_new_ranks(
-    gpu: GpuSpec, source: table.TableSource, taken: dict[str, set[int]]
+    gpu: GpuSpec, source: table.TableSource, taken: dict[str, set[int]], systems: Path | None
 ) -> tuple[pd.DataFrame, ReadReport]:
     """Rows of the numbers of ranks that are not taken yet, which are then."""
     known = taken.setdefault(gpu.name, set())
     rules: table.Rules = {"as many ranks as an earlier table has": lambda r: r["gpus"].isin(known)}
-    rows, report = table.refuse(*ALL_REDUCE_LAYOUT.read(gpu, source), rules)
+    rows, report = table.refuse(*ALL_REDUCE_LAYOUT.read(gpu, source, systems), rules)
     known.update(rows["gpus"].unique())
     return rows, report
 
@@ -136,12 +139,16 @@ class KernelTables:
     reports: tuple[ReadReport, ...] = field(default=())
 
 
-def read_kernel_tables(systems_gpus: Mapping[str, GpuSpec] | None = None) -> KernelTables:
+def read_kernel_tables(
+    systems_gpus: Mapping[str, GpuSpec] | None = None, systems: Path | None = None
+) -> KernelTables:
     """Read every declared table of the given systems; about three seconds for all of them.
 
     Args:
         systems_gpus: Datasheets by system name, such as ``h100_sxm``; a subset of ``SYSTEMS``. None
             for all of them, with the catalog's datasheets.
+        systems: Folder of newer tables (``make kernel-tables``), of which each engine's newest are
+            read; None for those of the installed package.
 
     Raises:
         PinnError: If a file or a column is missing.
@@ -150,17 +157,17 @@ def read_kernel_tables(systems_gpus: Mapping[str, GpuSpec] | None = None) -> Ker
         systems_gpus = {name: load_gpu(name) for name in table.SYSTEMS}
     gpus = {name: systems_gpus[name] for name in table.SYSTEMS if name in systems_gpus}
     read: dict[str, tuple[pd.DataFrame, list[ReadReport]]] = {
-        "gemm": GEMM_LAYOUT.read_all(table.PRIMARY, gpus),
-        "decode_attention": attention.DECODE_LAYOUT.read_all(table.DECODE_ATTENTION, gpus),
-        "prefill_attention": attention.PREFILL_LAYOUT.read_all(table.PRIMARY, gpus),
-        "moe": MOE_LAYOUT.read_all(table.MOE, gpus),
-        "other_experts": read_other_experts(gpus),
-        "all_reduce": read_all_reduces(gpus),
-        "exchange": EXCHANGE_LAYOUT.read_all(table.EXCHANGE, gpus),
-        "latent_decode": attention.LATENT_DECODE_LAYOUT.read_all(table.LATENT, gpus),
-        "latent_prefill": attention.LATENT_PREFILL_LAYOUT.read_all(table.LATENT, gpus),
+        "gemm": GEMM_LAYOUT.read_all(table.PRIMARY, gpus, systems),
+        "decode_attention": attention.DECODE_LAYOUT.read_all(table.DECODE_ATTENTION, gpus, systems),
+        "prefill_attention": attention.PREFILL_LAYOUT.read_all(table.PRIMARY, gpus, systems),
+        "moe": MOE_LAYOUT.read_all(table.MOE, gpus, systems),
+        "other_experts": read_other_experts(gpus, systems),
+        "all_reduce": read_all_reduces(gpus, systems),
+        "exchange": EXCHANGE_LAYOUT.read_all(table.EXCHANGE, gpus, systems),
+        "latent_decode": attention.LATENT_DECODE_LAYOUT.read_all(table.LATENT, gpus, systems),
+        "latent_prefill": attention.LATENT_PREFILL_LAYOUT.read_all(table.LATENT, gpus, systems),
     }
-    mixers, mixer_reports = read_all_mixers(gpus)
+    mixers, mixer_reports = read_all_mixers(gpus, systems)
     return KernelTables(
         **{name: rows for name, (rows, _) in read.items()},
         gpus={gpu.name: gpu for gpu in gpus.values()},

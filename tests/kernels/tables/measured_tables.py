@@ -23,9 +23,11 @@ GPU = GpuSpec(
 )
 
 
-def write_table(root: Path, kind: str, file: str, rows: list[dict], **constants) -> Path:
-    """Write one table of H100's newest vLLM below ``root`` and return its path."""
-    folder = root / "data" / "h100_sxm" / kind / "vllm" / "0.24.0"
+def write_table(
+    root: Path, kind: str, file: str, rows: list[dict], version="0.24.0", **constants
+) -> Path:
+    """Write one table of H100's vLLM below ``root`` and return its path."""
+    folder = root / "data" / "h100_sxm" / kind / "vllm" / version
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{file}.parquet"
     pd.DataFrame([{**constants, **row} for row in rows]).to_parquet(path)

@@ -9,6 +9,7 @@ import pytest
 from measured_tables import GPU, write_table
 
 from pinn.errors import PinnError
+from pinn.kernels.tables import table
 from pinn.kernels.tables.attention import (
     DECODE_LAYOUT,
     LATENT_DECODE_LAYOUT,
@@ -16,7 +17,7 @@ from pinn.kernels.tables.attention import (
     PREFILL_LAYOUT,
 )
 from pinn.kernels.tables.gemm import GEMM_LAYOUT, MOE_LAYOUT
-from pinn.kernels.tables.table import EXCHANGE, MOE, newest
+from pinn.kernels.tables.table import EXCHANGE, MOE, VLLM, TableSource
 from pinn.kernels.tables.tables import (
     ALL_REDUCE_LAYOUT,
     EXCHANGE_LAYOUT,
@@ -25,7 +26,7 @@ from pinn.kernels.tables.tables import (
 )
 from pinn.specs.gpu import load_gpu
 
-H100 = newest("h100_sxm")
+H100 = TableSource("h100_sxm", version=VLLM)
 
 
 def reasons(report):
@@ -47,6 +48,31 @@ def test_gemm_rows_are_in_seconds_and_known_formats(tmp_path):
     assert rows["seconds"].iloc[0] == pytest.approx(1e-4)
     assert (report.read, report.accepted) == (1, 1)
     assert report.sha256
+
+
+def test_the_newest_whole_release_is_read_and_of_newer_tables_what_later_ones_time_again(
+    tmp_path, monkeypatch
+):
+    sizes = {"0.9.1": (1, 2), VLLM: (1, 2, 4), "0.31.0": (4, 8), "0.33.1.dev19262": (16,)}
+    for ms, (version, rows) in enumerate(sizes.items(), start=1):
+        table_rows = [gemm(m, 4096, 8192, ms / 10) for m in rows]
+        write_table(tmp_path, "gemm", "gemm_perf", table_rows, version)
+    newest = TableSource("h100_sxm")
+    assert GEMM_LAYOUT.path(newest, tmp_path).parent.name == VLLM
+    found, reports = GEMM_LAYOUT.read_all([newest], {"h100_sxm": GPU}, tmp_path)
+    seconds = found.set_index("m")["seconds"].to_dict()
+    assert seconds == pytest.approx({1: 2e-4, 2: 2e-4, 4: 3e-4, 8: 3e-4})
+    assert [report.version for report in reports] == ["vllm 0.31.0", f"vllm {VLLM}"]
+    assert reports[1].refused == {"timed again in a later release": 1}
+    assert len(GEMM_LAYOUT.read_all([H100], {"h100_sxm": GPU}, tmp_path)[0]) == 3
+    monkeypatch.setattr(table, "systems_folder", lambda: tmp_path)
+    assert GEMM_LAYOUT.path(newest).parent.name == VLLM
+    _, report = GEMM_LAYOUT.read(GPU, newest)
+    assert (report.source, report.version) == (
+        f"h100_sxm/gemm/vllm/{VLLM}/gemm_perf.parquet", f"vllm {VLLM}"
+    )  # fmt: skip
+    with pytest.raises(PinnError, match=r"no measured kernels in .*expected \*/moe_perf.parquet"):
+        MOE_LAYOUT.path(newest, tmp_path)
 
 
 def test_gemm_refuses_by_rule(tmp_path):
