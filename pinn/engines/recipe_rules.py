@@ -194,8 +194,16 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
 
 
 def _settle_all_reduce(found: RecipeFields) -> None:
-    """How long the engine's own all-reduce takes; without NVLink all run NCCL."""
+    """How long the engine's own all-reduce takes; without NVLink all run NCCL.
+
+    SGLang fuses by FlashInfer's copy of TensorRT-LLM's kernel (0.5.10
+    layers/flashinfer_comm_fusion.py: comm), taken as that of its default release. So does vLLM,
+    whose fused steps are among those that every multiplier is learned from.
+    """
     own = found.default("all_reduce_latency")
+    if found.serving.engine == SGLANG and found.values["fused_all_reduce"]:
+        release = recipe.reference_version(TRTLLM).value
+        own = recipe.engine_default(TRTLLM, own.flag, release, found.gpu)
     latency, source = float(own.value), own.source
     if not found.gpu.has_nvlink:
         latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"

@@ -101,7 +101,8 @@ HOPPER, B200, BLACKWELL = ("h100_sxm", "h200_sxm"), ("b200_sxm",), ("b200_sxm", 
     ],
 )
 def test_a_releases_all_reduce_takes_what_the_tables_say(engine, version, systems, latency):
-    serving = ServingSpec(engine=engine, engine_version=version, tensor_parallel_size=4)
+    flags = {"tensor_parallel_size": 4, "fuse_all_reduce": engine == "trtllm"}
+    serving = ServingSpec(engine=engine, engine_version=version, **flags)
     for system in systems:
         assert effective_recipe(serving, load_gpu(system), "").all_reduce_latency == latency
     ratios = [all_reduces(s, engine, version) / all_reduces(s, "vllm", VLLM) for s in systems]

@@ -113,10 +113,6 @@ func (r *recipe) decodeAttentionTime(g *GPU, cache Precision) float64 {
 
 // allReduce settles what an all-reduce takes and is fused with.
 func (s *resolver) allReduce() {
-	s.allReduceLatency = 1
-	if s.gpu.HasNvlink {
-		s.allReduceLatency = s.share("all_reduce_latency")
-	}
 	fused := s.yes("fuse_all_reduce", nil)
 	if s.Engine == "vllm" { // some releases fuse neither over replicas nor with stages
 		if fused && s.DataParallelSize > 1 {
@@ -128,6 +124,15 @@ func (s *resolver) allReduce() {
 	}
 	if s.FuseAllReduce != nil {
 		fused = *s.FuseAllReduce
+	}
+	s.allReduceLatency = 1
+	if s.gpu.HasNvlink {
+		kernel := s
+		if s.Engine == "sglang" && fused { // by FlashInfer's copy of TensorRT-LLM's kernel
+			kernel = &resolver{Serving: Serving{Engine: "trtllm"}, gpu: s.gpu}
+			kernel.version = release(kernel.lookUp("engine_version"))
+		}
+		s.allReduceLatency = kernel.share("all_reduce_latency")
 	}
 	s.fusedQuantization = s.Engine == "trtllm" && fused
 	s.fusedAllReduce = fused && !(s.Engine == "sglang" &&
