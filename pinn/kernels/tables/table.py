@@ -32,8 +32,8 @@ SYSTEMS = (
     "rtx_pro_6000_server",
 )  # fmt: skip
 VLLM = "0.24.0"
-#: Newest releases whose tables are whole, by what was timed: of later ones vLLM's hold what is new,
-#: or one system. A folder of newer tables is read with vLLM's later ones, which win.
+#: Newest releases whose tables are whole, by what was timed. Later ones of vLLM hold what is new,
+#: or are of one system; a folder of newer tables is read with them, and they win.
 LAST = {"vllm": VLLM, "nccl": "2.29.2"}
 
 
@@ -63,12 +63,11 @@ class TableSource:
 
 PRIMARY = tuple(map(TableSource, SYSTEMS))
 
-OLDER_ALL_REDUCES = {"a100_sxm": "0.14.0", "l40s": "0.22.0"}
 #: Earlier tables win; of the later ones only numbers of ranks count that no earlier one has left.
 ALL_REDUCE = (
-    # vLLM 0.24.0's and before, which the other engines' and releases' are measured against
+    # Never later ones, since other engines' are told by their ratio to these
     # (``all_reduce_latency`` in data/engines/defaults.csv).
-    *(TableSource(s, version=OLDER_ALL_REDUCES.get(s, VLLM)) for s in SYSTEMS),
+    *PRIMARY,
     # L40S: the one machine timed whose four and eight cards do not share a path; both engines run
     # NCCL beyond two cards without NVLink.
     TableSource("l40s", "sglang", "0.5.12"),
@@ -77,7 +76,7 @@ ALL_REDUCE = (
 #: NCCL's own, the newest of each system.
 EXCHANGE = tuple(TableSource(s, "nccl") for s in SYSTEMS)
 
-LATENT = tuple(TableSource(s) for s in SYSTEMS if s != "a100_sxm")
+LATENT = tuple(source for source in PRIMARY if source.system != "a100_sxm")
 
 #: vLLM's have no more than 8 heads where none share keys and values: SGLang's beside them; those of
 #: 50 us and more that both have agree within 3 % in the median.
