@@ -200,14 +200,14 @@ def _settle_all_reduce(found: RecipeFields) -> None:
     layers/flashinfer_comm_fusion.py: comm), taken as that of its default release. So does vLLM,
     whose fused steps are among those that every multiplier is learned from.
     """
-    own = found.default("all_reduce_latency")
+    own, kind = found.default("all_reduce_latency"), recipe.DESIGN
     if found.serving.engine == SGLANG and found.values["fused_all_reduce"]:
         release = recipe.reference_version(TRTLLM).value
-        own = recipe.engine_default(TRTLLM, own.flag, release, found.gpu)
+        own, kind = recipe.engine_default(TRTLLM, own.flag, release, found.gpu), recipe.ASSUMED
     latency, source = float(own.value), own.source
     if not found.gpu.has_nvlink:
         latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
-    found.put("all_reduce_latency", latency, source)
+    found.put("all_reduce_latency", latency, source, kind)
     quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
     found.put("fused_quantization", quantizes, kernel_choice.QUANTIZING_ALL_REDUCE, recipe.ASSUMED)
 
