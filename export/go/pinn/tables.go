@@ -187,7 +187,6 @@ var engineDefaults = []engineDefault{
 	{releases{"trtllm", "", ""}, "fuse_all_reduce", "", 0, 0, 2, 0, "", "yes"},
 	{releases{"trtllm", "", ""}, "fuse_all_reduce", "", 0, 0, 0, 0, "", "no"},
 	{releases{"trtllm", "", ""}, "moe_backend", "", 0, 0, 0, 0, "", "auto"},
-	{releases{"trtllm", "", "1.3"}, "all_reduce_latency", "h(100|20)", 0, 0, 0, 0, "", "0.86"},
 	{releases{"trtllm", "", ""}, "all_reduce_latency", "", 0, 0, 0, 0, "", "0.68"},
 }
 
