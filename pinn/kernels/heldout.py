@@ -39,8 +39,8 @@ def surrogates_without(
         root: Where they are remembered.
         systems: Folder of newer tables; None for the installed package's.
     """
-    arguments = (exclude, seed, *([systems] if systems else []))
-    place = remembered_folder(fit_surrogates, *arguments, root=root, aside={"shared": root})
+    aside = {"shared": root}
+    place = remembered_folder(fit_surrogates, exclude, seed, systems, root=root, aside=aside)
     return KernelSurrogates.load(place)
 
 
