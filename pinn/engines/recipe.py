@@ -426,6 +426,8 @@ class EffectiveRecipe:
         fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
         fused_quantization: Whether that kernel quantizes its result, too.
         all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
+        all_reduce_most_bytes: Longest message for which that and the fusing hold; longer ones are
+            those of vLLM's own kernel.
         latent_launches: Of a layer's latent attention beyond vLLM's, in those of a dense layer.
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
         moe_kernels: Kernels of the experts by the engine's own name for them; ``AUTO`` where that
@@ -468,6 +470,7 @@ class EffectiveRecipe:
     fused_all_reduce: bool
     fused_quantization: bool
     all_reduce_latency: float
+    all_reduce_most_bytes: float
     latent_launches: float
     decode_kernels: str
     moe_kernels: str

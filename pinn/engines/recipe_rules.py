@@ -4,12 +4,13 @@ from functools import lru_cache
 
 from pinn.engines import kernel_choice, recipe
 from pinn.engines.recipe import EffectiveRecipe, Origin, RecipeFields
-from pinn.engines.vllm_sglang_trtllm import SETTLERS, settle_prompt_wait
+from pinn.engines.vllm_sglang_trtllm import SETTLERS, settle_fusion, settle_prompt_wait
 from pinn.errors import PinnError
 from pinn.specs import speculation
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
 from pinn.specs.speculation import NONE, Speculation
+from pinn.units import MIB
 
 # From an engine's flags to its speculation, and what the engine changes for it.
 
@@ -193,17 +194,28 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
     found.put("data_parallel_size", replicas, origin.text, origin.kind)
 
 
+#: Bytes that no message has.
+ANY_MESSAGE = 1e18
+
+
 def _settle_all_reduce(found: RecipeFields) -> None:
     """How long the engine's own all-reduce takes; without NVLink all run NCCL.
 
-    SGLang fuses by FlashInfer's copy of TensorRT-LLM's kernel (0.5.10
-    layers/flashinfer_comm_fusion.py: comm), taken as that of its default release. So does vLLM,
-    whose fused steps are among those that every multiplier is learned from.
+    SGLang and vLLM fuse by FlashInfer's copy of TensorRT-LLM's kernel (0.5.10
+    layers/flashinfer_comm_fusion.py: comm; 0.10.2 compilation/collective_fusion.py), taken as that
+    of its default release; vLLM only short messages.
     """
+    engine, most, source = found.serving.engine, ANY_MESSAGE, "no other kernel takes long messages"
+    if engine == VLLM:
+        settle_fusion(found)
     own, kind = found.default("all_reduce_latency"), recipe.DESIGN
-    if found.serving.engine == SGLANG and found.values["fused_all_reduce"]:
+    if engine != TRTLLM and found.values["fused_all_reduce"]:
         release = recipe.reference_version(TRTLLM).value
         own, kind = recipe.engine_default(TRTLLM, own.flag, release, found.gpu), recipe.ASSUMED
+    if engine == VLLM and found.values["fused_all_reduce"]:
+        limit = found.default("fuse_all_reduce_most_mib")
+        most, source = float(limit.value) * MIB, limit.source
+    found.put("all_reduce_most_bytes", most, source)
     latency, source = float(own.value), own.source
     if not found.gpu.has_nvlink:
         latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"

@@ -100,7 +100,6 @@ def settle_vllm(found: RecipeFields) -> None:
     found.take("memory_share", "gpu_memory_utilization")
     found.put("memory_share_of", recipe.TOTAL, f"vllm {found.version} vllm/v1/worker/gpu_worker.py")
     _settle_overlap(found)
-    _settle_fusion(found)
     _settle_graphs(found)
 
 
@@ -114,7 +113,7 @@ def _settle_overlap(found: RecipeFields) -> None:
         found.put("overlap", drafts.method in default.value.split(), default.source, recipe.DEFAULT)
 
 
-def _settle_fusion(found: RecipeFields) -> None:
+def settle_fusion(found: RecipeFields) -> None:
     """Some releases fuse all-reduce and norm only without data parallelism or stages."""
     is_given = found.origins["fused_all_reduce"].kind == recipe.FLAG
     if is_given or not found.values["fused_all_reduce"]:

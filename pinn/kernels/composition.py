@@ -285,7 +285,8 @@ def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
     if tp == 1:
         return
     size = batches.tokens * model.hidden_size * ACTIVATION_BYTES
-    faster = 1 - deployment.recipe.all_reduce_latency
+    within = size <= deployment.recipe.all_reduce_most_bytes
+    faster = (1 - deployment.recipe.all_reduce_latency) * within
     halves = sum(g.count * g.halves for g in model.layer_groups if g.runs)
     yield Call("bf16", 1 + halves, (tp, size, 0, faster))
     for group in model.layer_groups:

@@ -32,6 +32,7 @@ class Flags(NamedTuple):
     fused_all_reduce: bool
     fused_quantization: bool
     all_reduce_latency: float
+    all_reduce_most_bytes: float
     latent_launches: float
     decode_attention_time: float
     cpu_offload_gb: float
@@ -67,6 +68,7 @@ class CostFacts:
         fused_quantization: 1 where quantization is, too.
         faster_all_reduce: Share of a small message's time that the engine's own kernel saves
             over vLLM's.
+        all_reduce_most_bytes: Longest message for which that and the fusing hold.
         latent_launches: Launches of a latent attention beyond vLLM's, in a dense layer's.
         decode_attention_time: Of the engine's own kernels, relative to those that vLLM runs; 1 for
             latent attention, of which kernels alone were not timed.
@@ -122,6 +124,7 @@ class CostFacts:
     fused_all_reduce: Values
     fused_quantization: Values
     faster_all_reduce: Values
+    all_reduce_most_bytes: Values
     latent_launches: Values
     decode_attention_time: Values
     cpu_offload_gb: Values

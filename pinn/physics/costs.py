@@ -89,10 +89,9 @@ def expert_activation_token_s(w: CostFacts) -> Values:
     return passes * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
-def parallel_layers(w: CostFacts) -> Values:
+def parallel_layer_share(w: CostFacts) -> Values:
     """A faster kernel saves its share, a fused one what surrounds a layer's all-reduces."""
-    layers = w.layers * (w.tensor_parallel_size > 1)
-    return layers * (1 - w.faster_all_reduce) * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce)
+    return (1 - w.faster_all_reduce) * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce)
 
 
 def all_reduce_token_s(w: CostFacts) -> Values:
@@ -147,7 +146,11 @@ class StepCosts:
         launched_layers,
     )
     parallel_layers: Values = cost(
-        "Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.", parallel_layers
+        "Layers with tensor-parallel all-reduces.",
+        lambda w: w.layers * (w.tensor_parallel_size > 1),
+    )
+    parallel_layer_share: Values = cost(
+        "Latency of one of them, relative to vLLM's own kernel.", parallel_layer_share
     )
     graph_tokens: Values = cost("Largest captured CUDA graph, in tokens.", lambda w: w.graph_tokens)
     graph_requests: Values = cost(
@@ -225,16 +228,19 @@ class StepCosts:
         "The same in windowed layers.", lambda w: w.windowed_prefill_flop / w.bf16_flop_per_s
     )
     all_reduces: Values = cost(
-        "All-reduces of a step, as vLLM's own kernel takes; 0 on one GPU.",
-        lambda w: w.all_reduces * (w.tensor_parallel_size > 1) * (1 - w.faster_all_reduce),
+        "All-reduces of a step; 0 on one GPU.",
+        lambda w: w.all_reduces * (w.tensor_parallel_size > 1),
     )
     all_reduce_token_bytes: Values = cost("Message of one of them, per token.", token_bytes)
     all_reduce_token_s: Values = cost(
         "Moving one token's all-reduces over the GPU links.", all_reduce_token_s
     )
-    small_all_reduce_token_s: Values = cost(
-        "The same for tokens of small messages, as vLLM's own kernel takes.",
-        lambda w: all_reduce_token_s(w) * (1 - w.faster_all_reduce),
+    all_reduce_share: Values = cost(
+        "Time of a small message, relative to vLLM's own kernel.",
+        lambda w: 1 - w.faster_all_reduce,
+    )
+    all_reduce_most_bytes: Values = cost(
+        "Longest message for which these shares hold.", lambda w: w.all_reduce_most_bytes
     )
     exchange_token_s: Values = cost(
         "Moving one token to its experts and back between GPUs.", exchange_token_s
@@ -307,6 +313,7 @@ def _fact_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> t
         recipe.fused_all_reduce,
         recipe.fused_quantization,
         recipe.all_reduce_latency,
+        recipe.all_reduce_most_bytes,
         recipe.latent_launches,
         deployment.decode_attention_time,
         deployment.serving.cpu_offload_gb,

@@ -59,7 +59,7 @@ _FEATURES = (
         "communication", ("all_reduce",),
         "Per layer under tensor parallelism: the latency of its two all-reduces.",
         assumed(0.6, "two all-reduces, of which the shortest on H100 takes 4.2 us in the tables"),
-        lambda c, s: c.parallel_layers * values.busy(s),
+        values.parallel_layers,
     ),
     StepFeature(
         "eager_layer", "s/layer", 0.0, 0.0, Overhead(1e-4, 0.7), "host", "small_kernels", (),

@@ -132,10 +132,23 @@ def message_tokens(costs: StepCosts, message_bytes: float) -> Values:
     return message_bytes / costs.all_reduce_token_bytes
 
 
+def kernel_share(costs: StepCosts, sums: BatchSums, share: Values) -> Values:
+    """A share of vLLM's own kernel's time: all of it for messages that the other does not take."""
+    message = costs.all_reduce_token_bytes * sums.tokens
+    return np.where(message > costs.all_reduce_most_bytes, 1.0, share)
+
+
+def parallel_layers(costs: StepCosts, sums: BatchSums) -> Values:
+    """Layers with all-reduces, as vLLM's own kernel takes."""
+    share = kernel_share(costs, sums, costs.parallel_layer_share)
+    return costs.parallel_layers * busy(sums) * share
+
+
 def first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Values:
     """All-reduce time of the tokens that fit in the first bytes of a message."""
     tokens = np.minimum(sums.tokens, message_tokens(costs, message_bytes))
-    return costs.small_all_reduce_token_s * tokens
+    share = kernel_share(costs, sums, costs.all_reduce_share)
+    return costs.all_reduce_token_s * tokens * share
 
 
 def eager_layers(costs: StepCosts, sums: BatchSums) -> Values:
@@ -204,9 +217,10 @@ def expert_activations(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def large_all_reduces(costs: StepCosts, sums: BatchSums) -> Values:
-    """All-reduces of more than ``ONE_SHOT_BYTES``."""
+    """All-reduces of more than ``ONE_SHOT_BYTES``, as vLLM's own kernel takes."""
     large = costs.all_reduce_token_bytes * sums.tokens > ONE_SHOT_BYTES
-    return np.where(large, costs.all_reduces, 0.0)
+    share = kernel_share(costs, sums, costs.all_reduce_share)
+    return np.where(large, costs.all_reduces * share, 0.0)
 
 
 # What an entry of the registry of step features says, and the words for its prior.

@@ -45,7 +45,15 @@ def step_formulas(c, sums):
         c.kv_read_s * decode_context + c.windowed_kv_read_s * windowed_decode_context
     )
     prefill_kv_read = c.kv_read_s * prefill_cached + c.windowed_kv_read_s * windowed_prefill_cached
+    kernel_share = (
+        1.0 if c.all_reduce_token_bytes * tokens > c.all_reduce_most_bytes else c.all_reduce_share
+    )
     chosen_1 = (
+        1.0
+        if c.all_reduce_token_bytes * tokens > c.all_reduce_most_bytes
+        else c.parallel_layer_share
+    )
+    chosen_2 = (
         max(
             min(
                 max(
@@ -64,30 +72,30 @@ def step_formulas(c, sums):
         if c.graph_tokens > 0.0
         else busy
     )
-    chosen_2 = c.layers if prefill_requests > 0.0 else 0.0
-    chosen_3 = c.layers * c.decode_attention_time if decode_requests > 0.0 else 0.0
-    chosen_4 = (
+    chosen_3 = c.layers if prefill_requests > 0.0 else 0.0
+    chosen_4 = c.layers * c.decode_attention_time if decode_requests > 0.0 else 0.0
+    chosen_5 = (
         c.experts * (1.0 - (1.0 - c.expert_share) ** expert_tokens) * c.expert_read_s
         if c.experts > 0.0
         else 0.0
     )
-    chosen_5 = (
+    chosen_6 = (
         c.experts
         * (1.0 - (1.0 - c.expert_share) ** (tokens * 0.1 * c.expert_replicas))
         * c.expert_read_s
         if c.experts > 0.0
         else 0.0
     )
-    chosen_6 = c.all_reduces if c.all_reduce_token_bytes * tokens > 262144.0 else 0.0
+    chosen_7 = c.all_reduces * kernel_share if c.all_reduce_token_bytes * tokens > 262144.0 else 0.0
     return StepValues(
         busy,
         c.layers * busy,
         c.moe_layers * busy,
         c.quantized_layers * busy,
-        c.parallel_layers * busy,
-        c.launched_layers * chosen_1,
-        chosen_2,
+        c.parallel_layers * busy * chosen_1,
+        c.launched_layers * chosen_2,
         chosen_3,
+        chosen_4,
         requests,
         c.sampled_step_s * busy + c.sampled_request_s * requests,
         c.activation_token_s * tokens,
@@ -97,8 +105,8 @@ def step_formulas(c, sums):
         c.gemm_token_s * max(tokens - 128.0, 0.0),
         c.gemm_token_s * max(tokens - 1024.0, 0.0),
         max(topk_expert_read_s * busy, expert_compute_s),
-        max(chosen_4 - topk_expert_read_s, 0.0),
         max(chosen_5 - topk_expert_read_s, 0.0),
+        max(chosen_6 - topk_expert_read_s, 0.0),
         expert_compute_s,
         c.expert_token_s * max(expert_tokens - 1024.0, 0.0),
         c.expert_activation_token_s * tokens * c.expert_replicas,
@@ -118,9 +126,9 @@ def step_formulas(c, sums):
         c.prefill_token_s * prefill_tokens,
         prefill_kv_read,
         c.all_reduce_token_s * tokens,
-        c.small_all_reduce_token_s * min(tokens, 262144.0 / c.all_reduce_token_bytes),
-        c.small_all_reduce_token_s * min(tokens, 8388608.0 / c.all_reduce_token_bytes),
-        chosen_6,
+        c.all_reduce_token_s * min(tokens, 262144.0 / c.all_reduce_token_bytes) * kernel_share,
+        c.all_reduce_token_s * min(tokens, 8388608.0 / c.all_reduce_token_bytes) * kernel_share,
+        chosen_7,
         c.exchange_token_s * tokens,
         c.pipeline_token_s * tokens,
         c.offload_s * busy,

@@ -10,6 +10,8 @@ from engine_reading.vllm_stand_ins import BLACKWELL, GPUS, HOPPER, Envs, gpu, wo
 from engine_reading.vllm_steps import CONFIG, graph_sizes, overlap
 from engine_reading.wheel import EngineSource, literal
 
+from pinn.units import MIB
+
 #: Every release that was read, oldest first.
 RELEASES = (
     "0.10.2", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.13.0", "0.14.0", "0.14.1", "0.15.0",
@@ -176,7 +178,7 @@ def fused_message(source: EngineSource) -> list[Line]:
     newer = f"vllm/compilation/passes/fusion/allreduce_rms_fusion.py: {name}"
     place = newer if source.has(newer) else f"vllm/compilation/collective_fusion.py: {name}"
     if not source.has(place):
-        return []
+        return _message_by_ranks(source)
     table = source.constant(place)
     chips = {capability: GPUS[capability / 10] for capability in table if capability / 10 in GPUS}
     if table.get(100) == table.get(103):
@@ -186,7 +188,20 @@ def fused_message(source: EngineSource) -> list[Line]:
         default(flag, float(mib), place, gpu=gpus, least_tp=ranks, below_tp=ranks + 1)
         for capability, gpus in chips.items()
         for ranks, mib in table[capability].items()
-    ]
+    ] + [default(flag, 0.0, place)]
+
+
+def _message_by_ranks(source: EngineSource) -> list[Line]:
+    """The same by ranks alone, as until 0.11.0, and for other numbers of them."""
+    file, flag = "vllm/compilation/collective_fusion.py", "fuse_all_reduce_most_mib"
+    place, other = f"{file}: _FI_MAX_SIZES", f"{file}: _DEFAULT_FI_MAX_SIZE"
+    if not source.has(place):
+        return []
+    by_ranks, rest = (eval(ast.unparse(source.value(at)), {"MiB": MIB}) for at in (place, other))
+    return [
+        default(flag, size / MIB, place, least_tp=ranks, below_tp=ranks + 1)
+        for ranks, size in by_ranks.items()
+    ] + [default(flag, rest / MIB, other)]
 
 
 def sampler(source: EngineSource) -> list[Line]:

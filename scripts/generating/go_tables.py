@@ -12,7 +12,7 @@ from generating.go_text import go_variable
 from pinn.engines import kernel_choice, vllm_sglang_trtllm
 from pinn.engines.deployment import EAGLE3_VOCABULARY
 from pinn.engines.recipe import Default, all_defaults, kernel_defaults
-from pinn.engines.recipe_rules import SGLANG_REQUESTS
+from pinn.engines.recipe_rules import ANY_MESSAGE, SGLANG_REQUESTS
 from pinn.physics import cost_facts
 from pinn.physics.descriptors import DESCRIPTORS, RATES, REFERENCE_RATES
 from pinn.physics.request import REQUEST_FEATURES, RequestFeature
@@ -25,7 +25,7 @@ _NEEDED = (
     "engine_version", "max_cudagraph_capture_size", "max_num_seqs", "cudagraph_padding",
     "enable_chunked_prefill", "max_num_batched_tokens", "prompt_graph_tokens", "moe_backend",
     "fuse_all_reduce", "fuse_all_reduce_data_parallel", "fuse_all_reduce_pipelined",
-    "cudagraph_mode", "graphs_of_drafts", "all_reduce_latency",
+    "cudagraph_mode", "graphs_of_drafts", "all_reduce_latency", "fuse_all_reduce_most_mib",
 )  # fmt: skip
 #: Number formats of experts of which some kernels are timed apart (``Deployment.expert_kernels``).
 _TIMED_APART = ("fp8_block", "mxfp4")
@@ -52,6 +52,7 @@ def go_tables() -> str:
         "sglangNgramTokens": speculation.SGLANG_NGRAM_TOKENS,
         "contiguousGraphs": vllm_sglang_trtllm.TRTLLM_CONTIGUOUS,
         "sglangSpeculatingRequests": SGLANG_REQUESTS,
+        "anyMessage": ANY_MESSAGE,
         "ownKernels": kernel_choice.AUTO,
         "tritonKernels": kernel_choice.TRITON,
         "cutlassKernels": kernel_choice.CUTLASS,

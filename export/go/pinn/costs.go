@@ -8,7 +8,8 @@ type Costs struct {
 	MoeLayers             float64 // Layers with routed experts.
 	QuantizedLayers       float64 // Layers whose activations are quantized in every step by kernels of their own.
 	LaunchedLayers        float64 // Layers by their kernels: one of experts or of latent attention counts for more.
-	ParallelLayers        float64 // Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.
+	ParallelLayers        float64 // Layers with tensor-parallel all-reduces.
+	ParallelLayerShare    float64 // Latency of one of them, relative to vLLM's own kernel.
 	GraphTokens           float64 // Largest captured CUDA graph, in tokens.
 	GraphRequests         float64 // Decodes of the largest step without prompts that one was; 0 for no limit.
 	GemmWeights           float64 // Reading every weight but the routed experts' once.
@@ -31,10 +32,11 @@ type Costs struct {
 	PrefillToken          float64 // Queries in and outputs out of prefill attention, per token.
 	PrefillPair           float64 // Attention arithmetic of a prefill per pair, in full layers.
 	WindowedPrefillPair   float64 // The same in windowed layers.
-	AllReduces            float64 // All-reduces of a step, as vLLM's own kernel takes; 0 on one GPU.
+	AllReduces            float64 // All-reduces of a step; 0 on one GPU.
 	AllReduceTokenBytes   float64 // Message of one of them, per token.
 	AllReduceToken        float64 // Moving one token's all-reduces over the GPU links.
-	SmallAllReduceToken   float64 // The same for tokens of small messages, as vLLM's own kernel takes.
+	AllReduceShare        float64 // Time of a small message, relative to vLLM's own kernel.
+	AllReduceMostBytes    float64 // Longest message for which these shares hold.
 	ExchangeToken         float64 // Moving one token to its experts and back between GPUs.
 	PipelineToken         float64 // Handing one token from stage to stage.
 	Offload               float64 // Reading the weights that lie in host memory over PCIe.
@@ -50,6 +52,7 @@ var costNames = []struct {
 	{"quantized_layers", func(c *Costs) *float64 { return &c.QuantizedLayers }},
 	{"launched_layers", func(c *Costs) *float64 { return &c.LaunchedLayers }},
 	{"parallel_layers", func(c *Costs) *float64 { return &c.ParallelLayers }},
+	{"parallel_layer_share", func(c *Costs) *float64 { return &c.ParallelLayerShare }},
 	{"graph_tokens", func(c *Costs) *float64 { return &c.GraphTokens }},
 	{"graph_requests", func(c *Costs) *float64 { return &c.GraphRequests }},
 	{"gemm_weights_s", func(c *Costs) *float64 { return &c.GemmWeights }},
@@ -75,7 +78,8 @@ var costNames = []struct {
 	{"all_reduces", func(c *Costs) *float64 { return &c.AllReduces }},
 	{"all_reduce_token_bytes", func(c *Costs) *float64 { return &c.AllReduceTokenBytes }},
 	{"all_reduce_token_s", func(c *Costs) *float64 { return &c.AllReduceToken }},
-	{"small_all_reduce_token_s", func(c *Costs) *float64 { return &c.SmallAllReduceToken }},
+	{"all_reduce_share", func(c *Costs) *float64 { return &c.AllReduceShare }},
+	{"all_reduce_most_bytes", func(c *Costs) *float64 { return &c.AllReduceMostBytes }},
 	{"exchange_token_s", func(c *Costs) *float64 { return &c.ExchangeToken }},
 	{"pipeline_token_s", func(c *Costs) *float64 { return &c.PipelineToken }},
 	{"offload_s", func(c *Costs) *float64 { return &c.Offload }},
@@ -101,6 +105,7 @@ type costFacts struct {
 	FusedAllReduce       float64 `json:"fused_all_reduce"`
 	FusedQuantization    float64 `json:"fused_quantization"`
 	FasterAllReduce      float64 `json:"faster_all_reduce"`
+	AllReduceMostBytes   float64 `json:"all_reduce_most_bytes"`
 	LatentLaunches       float64 `json:"latent_launches"`
 	DecodeAttentionTime  float64 `json:"decode_attention_time"`
 	CPUOffloadGb         float64 `json:"cpu_offload_gb"`
@@ -144,7 +149,6 @@ func (w *costFacts) costs() Costs {
 	expertRead := w.ExpertWeights * w.ExpertWeightBytes / w.MemoryBytesPerS
 	expertCopies := w.TopK / w.ExpertSpread
 	tokenBytes := w.HiddenSize * 2
-	allReduceToken := w.AllReduces * tokenBytes * 2 * (w.TensorParallelSize - 1) / w.TensorParallelSize / w.LinkBytesPerS
 	c.Layers = w.Layers
 	c.MoeLayers = w.MoeLayers
 	c.QuantizedLayers = w.Layers * w.Quantized * (1 - w.FusedQuantization)
@@ -153,7 +157,8 @@ func (w *costFacts) costs() Costs {
 	if w.TensorParallelSize > 1 {
 		chosen1 = 1
 	}
-	c.ParallelLayers = w.Layers * chosen1 * (1 - w.FasterAllReduce) * (1 - 0.3*w.FusedAllReduce)
+	c.ParallelLayers = w.Layers * chosen1
+	c.ParallelLayerShare = (1 - w.FasterAllReduce) * (1 - 0.3*w.FusedAllReduce)
 	c.GraphTokens = w.GraphTokens
 	c.GraphRequests = w.GraphRequests
 	c.GemmWeights = weights
@@ -180,10 +185,11 @@ func (w *costFacts) costs() Costs {
 	if w.TensorParallelSize > 1 {
 		chosen2 = 1
 	}
-	c.AllReduces = w.AllReduces * chosen2 * (1 - w.FasterAllReduce)
+	c.AllReduces = w.AllReduces * chosen2
 	c.AllReduceTokenBytes = tokenBytes
-	c.AllReduceToken = allReduceToken
-	c.SmallAllReduceToken = allReduceToken * (1 - w.FasterAllReduce)
+	c.AllReduceToken = w.AllReduces * tokenBytes * 2 * (w.TensorParallelSize - 1) / w.TensorParallelSize / w.LinkBytesPerS
+	c.AllReduceShare = 1 - w.FasterAllReduce
+	c.AllReduceMostBytes = w.AllReduceMostBytes
 	c.ExchangeToken = w.MoeLayers * 2 * w.ExchangeCopies * ((w.TensorParallelSize*w.DataParallelSize - 1) / (w.TensorParallelSize * w.DataParallelSize)) * tokenBytes / w.LinkBytesPerS
 	c.PipelineToken = (w.PipelineParallelSize - 1) * tokenBytes / w.LinkBytesPerS
 	c.Offload = smaller(w.CPUOffloadGb*1073741824, (weights+experts*expertRead)*w.MemoryBytesPerS/w.PipelineParallelSize) / w.PcieBytesPerS

@@ -22,6 +22,7 @@ func (d *Deployment) Costs() Costs {
 	w.DenseToken, w.HeadSequence = d.seconds(d.shard.TokenFlop), d.seconds(d.shard.HeadFlop)
 	w.LogitBytes, w.SamplerLaunch, w.SamplerLogit = d.sampled.time()
 	w.FasterAllReduce = 1 - d.recipe.allReduceLatency
+	w.AllReduceMostBytes = d.recipe.allReduceMostBytes
 	w.LatentLaunches, w.DecodeAttentionTime = d.recipe.latentLaunches, 1
 	if w.LatentLayers == 0 {
 		w.DecodeAttentionTime = d.recipe.decodeAttentionTime(d.gpu, d.kv)

@@ -28,6 +28,7 @@ type recipe struct {
 	fusedAllReduce               bool
 	fusedQuantization            bool
 	allReduceLatency             float64
+	allReduceMostBytes           float64
 	latentLaunches               float64
 	ownDecodeKernels             bool
 	moeKernels                   string
@@ -125,10 +126,13 @@ func (s *resolver) allReduce() {
 	if s.FuseAllReduce != nil {
 		fused = *s.FuseAllReduce
 	}
-	s.allReduceLatency = 1
+	s.allReduceLatency, s.allReduceMostBytes = 1, anyMessage
+	if s.Engine == "vllm" && fused {
+		s.allReduceMostBytes = s.share("fuse_all_reduce_most_mib") * (1 << 20)
+	}
 	if s.gpu.HasNvlink {
 		kernel := s
-		if s.Engine == "sglang" && fused { // by FlashInfer's copy of TensorRT-LLM's kernel
+		if s.Engine != "trtllm" && fused { // by FlashInfer's copy of TensorRT-LLM's kernel
 			kernel = &resolver{Serving: Serving{Engine: "trtllm"}, gpu: s.gpu}
 			kernel.version = release(kernel.lookUp("engine_version"))
 		}

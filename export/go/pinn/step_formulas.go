@@ -121,32 +121,44 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	expertTokens := tokens * c.ExpertReplicas
 	kvRead := c.DecodeAttentionTime * (c.KVRead*decodeContext + c.WindowedKVRead*windowedDecodeContext)
 	prefillKVRead := c.KVRead*prefillCached + c.WindowedKVRead*windowedPrefillCached
+	var kernelShare float64
+	if c.AllReduceTokenBytes*tokens > c.AllReduceMostBytes {
+		kernelShare = 1
+	} else {
+		kernelShare = c.AllReduceShare
+	}
 	f[fStep] = busy
 	f[fLayer] = c.Layers * busy
 	f[fMoeLayer] = c.MoeLayers * busy
 	f[fQuantizedLayer] = c.QuantizedLayers * busy
-	f[fParallelLayer] = c.ParallelLayers * busy
 	var chosen1 float64
-	if c.GraphTokens > 0 {
-		var chosen2 float64
-		if c.GraphRequests > 0 {
-			chosen2 = prefillTokens
-		} else {
-			chosen2 = tokens
-		}
-		var chosen3 float64
-		var chosen4 float64
-		if c.GraphRequests > 0 {
-			chosen4 = decodeRequests
-		}
-		if chosen4 > c.GraphRequests {
-			chosen3 = 1
-		}
-		chosen1 = larger(smaller(larger(8*(chosen2/larger(c.GraphTokens, 1)-1), 0.5*smaller(prefillTokens/1024, 1)), 1), chosen3)
+	if c.AllReduceTokenBytes*tokens > c.AllReduceMostBytes {
+		chosen1 = 1
 	} else {
-		chosen1 = busy
+		chosen1 = c.ParallelLayerShare
 	}
-	f[fEagerLayer] = c.LaunchedLayers * chosen1
+	f[fParallelLayer] = c.ParallelLayers * busy * chosen1
+	var chosen2 float64
+	if c.GraphTokens > 0 {
+		var chosen3 float64
+		if c.GraphRequests > 0 {
+			chosen3 = prefillTokens
+		} else {
+			chosen3 = tokens
+		}
+		var chosen4 float64
+		var chosen5 float64
+		if c.GraphRequests > 0 {
+			chosen5 = decodeRequests
+		}
+		if chosen5 > c.GraphRequests {
+			chosen4 = 1
+		}
+		chosen2 = larger(smaller(larger(8*(chosen3/larger(c.GraphTokens, 1)-1), 0.5*smaller(prefillTokens/1024, 1)), 1), chosen4)
+	} else {
+		chosen2 = busy
+	}
+	f[fEagerLayer] = c.LaunchedLayers * chosen2
 	if prefillRequests > 0 {
 		f[fPrefillLayer] = c.Layers
 	}
@@ -162,16 +174,16 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	f[fGemmBeyond128] = c.GemmToken * larger(tokens-128, 0)
 	f[fGemmBeyond1024] = c.GemmToken * larger(tokens-1024, 0)
 	f[fExperts] = larger(c.topkExpertRead*busy, expertCompute)
-	var chosen5 float64
-	if c.Experts > 0 {
-		chosen5 = c.Experts * (1 - power(c.log1, expertTokens)) * c.ExpertRead
-	}
-	f[fExpertsHit] = larger(chosen5-c.topkExpertRead, 0)
 	var chosen6 float64
 	if c.Experts > 0 {
-		chosen6 = c.Experts * (1 - power(c.log1, tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
+		chosen6 = c.Experts * (1 - power(c.log1, expertTokens)) * c.ExpertRead
 	}
-	f[fExpertsHitTenth] = larger(chosen6-c.topkExpertRead, 0)
+	f[fExpertsHit] = larger(chosen6-c.topkExpertRead, 0)
+	var chosen7 float64
+	if c.Experts > 0 {
+		chosen7 = c.Experts * (1 - power(c.log1, tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
+	}
+	f[fExpertsHitTenth] = larger(chosen7-c.topkExpertRead, 0)
 	f[fExpertCompute] = expertCompute
 	f[fExpertComputeBeyond1024] = c.ExpertToken * larger(expertTokens-1024, 0)
 	f[fExpertActivations] = c.ExpertActivationToken * tokens * c.ExpertReplicas
@@ -181,10 +193,10 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	f[fPrefillTokens] = c.PrefillToken * prefillTokens
 	f[fPrefillKVRead] = prefillKVRead
 	f[fAllReduce] = c.AllReduceToken * tokens
-	f[fAllReduceFirst256k] = c.SmallAllReduceToken * smaller(tokens, c.messageTokens)
-	f[fAllReduceFirst8m] = c.SmallAllReduceToken * smaller(tokens, c.messageTokens2)
+	f[fAllReduceFirst256k] = c.AllReduceToken * smaller(tokens, c.messageTokens) * kernelShare
+	f[fAllReduceFirst8m] = c.AllReduceToken * smaller(tokens, c.messageTokens2) * kernelShare
 	if c.AllReduceTokenBytes*tokens > 262144 {
-		f[fLargeAllReduce] = c.AllReduces
+		f[fLargeAllReduce] = c.AllReduces * kernelShare
 	}
 	f[fExpertExchange] = c.ExchangeToken * tokens
 	f[fPipeline] = c.PipelineToken * tokens
@@ -192,32 +204,33 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 }
 
 // stepWeights are what coefficients and costs come to for each term of a step.
-type stepWeights [23]float64
+type stepWeights [24]float64
 
 func (c *costConstants) weights(beta *[numStepFeatures]float64) (w stepWeights) {
-	w[0] = beta[fStep] + beta[fLayer]*c.Layers + beta[fMoeLayer]*c.MoeLayers + beta[fQuantizedLayer]*c.QuantizedLayers + beta[fParallelLayer]*c.ParallelLayers + beta[fSampling]*c.SampledStep + beta[fGemmWeights]*c.GemmWeights + beta[fCPUOffload]*c.Offload
-	w[1] = beta[fEagerLayer] * c.LaunchedLayers
-	w[2] = beta[fPrefillLayer] * c.Layers
-	w[3] = beta[fDecodeLayer] * c.Layers * c.DecodeAttentionTime
-	w[4] = beta[fRequest] + beta[fSampling]*c.SampledRequest + beta[fGemmCompute]*c.HeadSequence
-	w[5] = beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fExpertCompute]*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertActivationToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
-	w[6] = beta[fGemm]
-	w[7] = beta[fGemmBeyond128] * c.GemmToken
-	w[8] = beta[fGemmBeyond1024] * c.GemmToken
-	w[9] = beta[fExperts]
-	w[10] = beta[fExpertsHit]
-	w[11] = beta[fExpertsHitTenth]
-	w[12] = beta[fExpertComputeBeyond1024] * c.ExpertToken
-	w[13] = beta[fDecodeAttention]
-	w[14] = beta[fKVRead] * c.DecodeAttentionTime * c.KVRead
-	w[15] = beta[fKVRead] * c.DecodeAttentionTime * c.WindowedKVRead
-	w[16] = beta[fPrefillAttention]
-	w[17] = beta[fPrefillTokens] * c.PrefillToken
-	w[18] = beta[fPrefillKVRead] * c.KVRead
-	w[19] = beta[fPrefillKVRead] * c.WindowedKVRead
-	w[20] = beta[fAllReduceFirst256k] * c.SmallAllReduceToken
-	w[21] = beta[fAllReduceFirst8m] * c.SmallAllReduceToken
-	w[22] = beta[fLargeAllReduce] * c.AllReduces
+	w[0] = beta[fStep] + beta[fLayer]*c.Layers + beta[fMoeLayer]*c.MoeLayers + beta[fQuantizedLayer]*c.QuantizedLayers + beta[fSampling]*c.SampledStep + beta[fGemmWeights]*c.GemmWeights + beta[fCPUOffload]*c.Offload
+	w[1] = beta[fParallelLayer]
+	w[2] = beta[fEagerLayer] * c.LaunchedLayers
+	w[3] = beta[fPrefillLayer] * c.Layers
+	w[4] = beta[fDecodeLayer] * c.Layers * c.DecodeAttentionTime
+	w[5] = beta[fRequest] + beta[fSampling]*c.SampledRequest + beta[fGemmCompute]*c.HeadSequence
+	w[6] = beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fExpertCompute]*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertActivationToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
+	w[7] = beta[fGemm]
+	w[8] = beta[fGemmBeyond128] * c.GemmToken
+	w[9] = beta[fGemmBeyond1024] * c.GemmToken
+	w[10] = beta[fExperts]
+	w[11] = beta[fExpertsHit]
+	w[12] = beta[fExpertsHitTenth]
+	w[13] = beta[fExpertComputeBeyond1024] * c.ExpertToken
+	w[14] = beta[fDecodeAttention]
+	w[15] = beta[fKVRead] * c.DecodeAttentionTime * c.KVRead
+	w[16] = beta[fKVRead] * c.DecodeAttentionTime * c.WindowedKVRead
+	w[17] = beta[fPrefillAttention]
+	w[18] = beta[fPrefillTokens] * c.PrefillToken
+	w[19] = beta[fPrefillKVRead] * c.KVRead
+	w[20] = beta[fPrefillKVRead] * c.WindowedKVRead
+	w[21] = beta[fAllReduceFirst256k]
+	w[22] = beta[fAllReduceFirst8m]
+	w[23] = beta[fLargeAllReduce]
 	return w
 }
 
@@ -228,19 +241,31 @@ func tokenSeconds(c *costConstants, w *stepWeights, tokens float64) float64 {
 		busy = 1
 	}
 	expertTokens := tokens * c.ExpertReplicas
+	var kernelShare float64
+	if c.AllReduceTokenBytes*tokens > c.AllReduceMostBytes {
+		kernelShare = 1
+	} else {
+		kernelShare = c.AllReduceShare
+	}
 	var chosen1 float64
-	if c.Experts > 0 {
-		chosen1 = c.Experts * (1 - power(c.log1, expertTokens)) * c.ExpertRead
+	if c.AllReduceTokenBytes*tokens > c.AllReduceMostBytes {
+		chosen1 = 1
+	} else {
+		chosen1 = c.ParallelLayerShare
 	}
 	var chosen2 float64
 	if c.Experts > 0 {
-		chosen2 = c.Experts * (1 - power(c.log1, tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
+		chosen2 = c.Experts * (1 - power(c.log1, expertTokens)) * c.ExpertRead
 	}
 	var chosen3 float64
-	if c.AllReduceTokenBytes*tokens > 262144 {
-		chosen3 = 1
+	if c.Experts > 0 {
+		chosen3 = c.Experts * (1 - power(c.log1, tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
 	}
-	return (((w[0]*busy + w[5]*tokens) + (w[7]*larger(tokens-128, 0) + (w[8]*larger(tokens-1024, 0) + w[9]*larger(c.topkExpertRead*busy, c.ExpertToken*tokens*c.ExpertReplicas)))) + ((w[10]*larger(chosen1-c.topkExpertRead, 0) + (w[11]*larger(chosen2-c.topkExpertRead, 0) + w[12]*larger(expertTokens-1024, 0))) + (w[20]*smaller(tokens, c.messageTokens) + (w[21]*smaller(tokens, c.messageTokens2) + w[22]*chosen3))))
+	var chosen4 float64
+	if c.AllReduceTokenBytes*tokens > 262144 {
+		chosen4 = c.AllReduces * kernelShare
+	}
+	return (((w[0]*busy + (w[1]*(c.ParallelLayers*busy*chosen1) + w[6]*tokens)) + (w[8]*larger(tokens-128, 0) + (w[9]*larger(tokens-1024, 0) + w[10]*larger(c.topkExpertRead*busy, c.ExpertToken*tokens*c.ExpertReplicas)))) + ((w[11]*larger(chosen2-c.topkExpertRead, 0) + (w[12]*larger(chosen3-c.topkExpertRead, 0) + w[13]*larger(expertTokens-1024, 0))) + (w[21]*(c.AllReduceToken*smaller(tokens, c.messageTokens)*kernelShare) + (w[22]*(c.AllReduceToken*smaller(tokens, c.messageTokens2)*kernelShare) + w[23]*chosen4))))
 }
 
 // otherSeconds is the rest of the sum of beta times the features of stepValues.
@@ -288,5 +313,5 @@ func otherSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {
 	if decodeRequests > 0 {
 		chosen6 = 1
 	}
-	return (((w[1]*chosen1 + (w[2]*chosen5 + w[3]*chosen6)) + (w[4]*requests + (w[6]*larger(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*requests) + w[13]*larger(c.DecodeAttentionTime*(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext), c.DecodeAttentionTime*(c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext))))) + ((w[14]*decodeContext + (w[15]*windowedDecodeContext + w[16]*larger(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs))) + (w[17]*prefillTokens + (w[18]*prefillCached + w[19]*windowedPrefillCached))))
+	return (((w[2]*chosen1 + (w[3]*chosen5 + w[4]*chosen6)) + (w[5]*requests + (w[7]*larger(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*requests) + w[14]*larger(c.DecodeAttentionTime*(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext), c.DecodeAttentionTime*(c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext))))) + ((w[15]*decodeContext + (w[16]*windowedDecodeContext + w[17]*larger(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs))) + (w[18]*prefillTokens + (w[19]*prefillCached + w[20]*windowedPrefillCached))))
 }

@@ -51,12 +51,13 @@ function stepFormulas(c, s) {
   const expert_tokens = tokens * c.expert_replicas;
   const kv_read = c.decode_attention_time * (c.kv_read_s * decode_context + c.windowed_kv_read_s * windowed_decode_context);
   const prefill_kv_read = c.kv_read_s * prefill_cached + c.windowed_kv_read_s * windowed_prefill_cached;
+  const kernel_share = c.all_reduce_token_bytes * tokens > c.all_reduce_most_bytes ? 1.0 : c.all_reduce_share;
   return [
     busy,
     c.layers * busy,
     c.moe_layers * busy,
     c.quantized_layers * busy,
-    c.parallel_layers * busy,
+    c.parallel_layers * busy * (c.all_reduce_token_bytes * tokens > c.all_reduce_most_bytes ? 1.0 : c.parallel_layer_share),
     c.launched_layers * (c.graph_tokens > 0.0 ? Math.max(Math.min(Math.max(8.0 * ((c.graph_requests > 0.0 ? prefill_tokens : tokens) / Math.max(c.graph_tokens, 1.0) - 1.0), 0.5 * Math.min(prefill_tokens / 1024.0, 1.0)), 1.0), (c.graph_requests > 0.0 ? decode_requests : 0.0) > c.graph_requests ? 1.0 : 0.0) : busy),
     prefill_requests > 0.0 ? c.layers : 0.0,
     decode_requests > 0.0 ? c.layers * c.decode_attention_time : 0.0,
@@ -80,9 +81,9 @@ function stepFormulas(c, s) {
     c.prefill_token_s * prefill_tokens,
     prefill_kv_read,
     c.all_reduce_token_s * tokens,
-    c.small_all_reduce_token_s * Math.min(tokens, 262144.0 / c.all_reduce_token_bytes),
-    c.small_all_reduce_token_s * Math.min(tokens, 8388608.0 / c.all_reduce_token_bytes),
-    c.all_reduce_token_bytes * tokens > 262144.0 ? c.all_reduces : 0.0,
+    c.all_reduce_token_s * Math.min(tokens, 262144.0 / c.all_reduce_token_bytes) * kernel_share,
+    c.all_reduce_token_s * Math.min(tokens, 8388608.0 / c.all_reduce_token_bytes) * kernel_share,
+    c.all_reduce_token_bytes * tokens > 262144.0 ? c.all_reduces * kernel_share : 0.0,
     c.exchange_token_s * tokens,
     c.pipeline_token_s * tokens,
     c.offload_s * busy,
