@@ -23,11 +23,6 @@ from pinn.units import GIB
 
 # The longer formulas of ``StepCosts``, each of a deployment's numbers.
 
-#: Share of a parallel layer's latency that lies around its all-reduces: the overhead of the feature
-#: ``parallel_layer``, 3 us, in its prior of 10.
-AROUND_ALL_REDUCE = 0.3
-
-
 def token_bytes(w: CostFacts) -> Values:
     """The residual stream of one token."""
     return w.hidden_size * ACTIVATION_BYTES
@@ -89,11 +84,6 @@ def expert_activation_token_s(w: CostFacts) -> Values:
     return passes * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
-def parallel_layer_share(w: CostFacts) -> Values:
-    """A faster kernel saves its share, a fused one what surrounds a layer's all-reduces."""
-    return (1 - w.faster_all_reduce) * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce)
-
-
 def all_reduce_token_s(w: CostFacts) -> Values:
     """A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009)."""
     tp = w.tensor_parallel_size
@@ -149,8 +139,8 @@ class StepCosts:
         "Layers with tensor-parallel all-reduces.",
         lambda w: w.layers * (w.tensor_parallel_size > 1),
     )
-    parallel_layer_share: Values = cost(
-        "Latency of one of them, relative to vLLM's own kernel.", parallel_layer_share
+    unfused_share: Values = cost(
+        "1 where their norms are kernels beside them, else 0.", lambda w: 1 - w.fused_all_reduce
     )
     graph_tokens: Values = cost("Largest captured CUDA graph, in tokens.", lambda w: w.graph_tokens)
     graph_requests: Values = cost(

@@ -138,10 +138,9 @@ def kernel_share(costs: StepCosts, sums: BatchSums, share: Values) -> Values:
     return np.where(message > costs.all_reduce_most_bytes, 1.0, share)
 
 
-def parallel_layers(costs: StepCosts, sums: BatchSums) -> Values:
-    """Layers with all-reduces, as vLLM's own kernel takes."""
-    share = kernel_share(costs, sums, costs.parallel_layer_share)
-    return costs.parallel_layers * busy(sums) * share
+def parallel_layers(costs: StepCosts, sums: BatchSums, share: Values) -> Values:
+    """Layers with all-reduces, of which a kernel other than vLLM's own leaves a share."""
+    return costs.parallel_layers * busy(sums) * kernel_share(costs, sums, share)
 
 
 def first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Values:

@@ -10,13 +10,13 @@ from pinn.simulator.compiler import inner
 
 #: The features that compiled code knows, by their names in the registry.
 StepValues: Any = namedtuple("StepValues", (
-    "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "eager_layer",
-    "prefill_layer", "decode_layer", "request", "sampling", "activations", "gemm", "gemm_weights",
-    "gemm_compute", "gemm_beyond_128", "gemm_beyond_1024", "experts", "experts_hit",
-    "experts_hit_tenth", "expert_compute", "expert_compute_beyond_1024", "expert_activations",
-    "decode_attention", "kv_read", "prefill_attention", "prefill_tokens", "prefill_kv_read",
-    "all_reduce", "all_reduce_first_256k", "all_reduce_first_8m", "large_all_reduce",
-    "expert_exchange", "pipeline", "cpu_offload"
+    "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "unfused_layer",
+    "eager_layer", "prefill_layer", "decode_layer", "request", "sampling", "activations", "gemm",
+    "gemm_weights", "gemm_compute", "gemm_beyond_128", "gemm_beyond_1024", "experts",
+    "experts_hit", "experts_hit_tenth", "expert_compute", "expert_compute_beyond_1024",
+    "expert_activations", "decode_attention", "kv_read", "prefill_attention", "prefill_tokens",
+    "prefill_kv_read", "all_reduce", "all_reduce_first_256k", "all_reduce_first_8m",
+    "large_all_reduce", "expert_exchange", "pipeline", "cpu_offload"
 ))  # fmt: skip
 
 
@@ -36,6 +36,9 @@ def step_formulas(c, sums):
     ) = sums
     tokens = prefill_tokens + decode_requests
     busy = 1.0 if tokens > 0.0 else 0.0
+    kernel_share = (
+        1.0 if c.all_reduce_token_bytes * tokens > c.all_reduce_most_bytes else c.all_reduce_share
+    )
     requests = prefill_requests + decode_requests
     gemm_compute_s = c.gemm_token_s * tokens + c.head_sequence_s * requests
     topk_expert_read_s = c.experts * c.expert_share * c.expert_read_s
@@ -45,13 +48,8 @@ def step_formulas(c, sums):
         c.kv_read_s * decode_context + c.windowed_kv_read_s * windowed_decode_context
     )
     prefill_kv_read = c.kv_read_s * prefill_cached + c.windowed_kv_read_s * windowed_prefill_cached
-    kernel_share = (
-        1.0 if c.all_reduce_token_bytes * tokens > c.all_reduce_most_bytes else c.all_reduce_share
-    )
     chosen_1 = (
-        1.0
-        if c.all_reduce_token_bytes * tokens > c.all_reduce_most_bytes
-        else c.parallel_layer_share
+        1.0 if c.all_reduce_token_bytes * tokens > c.all_reduce_most_bytes else c.unfused_share
     )
     chosen_2 = (
         max(
@@ -92,6 +90,7 @@ def step_formulas(c, sums):
         c.layers * busy,
         c.moe_layers * busy,
         c.quantized_layers * busy,
+        c.parallel_layers * busy * kernel_share,
         c.parallel_layers * busy * chosen_1,
         c.launched_layers * chosen_2,
         chosen_3,

@@ -9,7 +9,7 @@ type Costs struct {
 	QuantizedLayers       float64 // Layers whose activations are quantized in every step by kernels of their own.
 	LaunchedLayers        float64 // Layers by their kernels: one of experts or of latent attention counts for more.
 	ParallelLayers        float64 // Layers with tensor-parallel all-reduces.
-	ParallelLayerShare    float64 // Latency of one of them, relative to vLLM's own kernel.
+	UnfusedShare          float64 // 1 where their norms are kernels beside them, else 0.
 	GraphTokens           float64 // Largest captured CUDA graph, in tokens.
 	GraphRequests         float64 // Decodes of the largest step without prompts that one was; 0 for no limit.
 	GemmWeights           float64 // Reading every weight but the routed experts' once.
@@ -52,7 +52,7 @@ var costNames = []struct {
 	{"quantized_layers", func(c *Costs) *float64 { return &c.QuantizedLayers }},
 	{"launched_layers", func(c *Costs) *float64 { return &c.LaunchedLayers }},
 	{"parallel_layers", func(c *Costs) *float64 { return &c.ParallelLayers }},
-	{"parallel_layer_share", func(c *Costs) *float64 { return &c.ParallelLayerShare }},
+	{"unfused_share", func(c *Costs) *float64 { return &c.UnfusedShare }},
 	{"graph_tokens", func(c *Costs) *float64 { return &c.GraphTokens }},
 	{"graph_requests", func(c *Costs) *float64 { return &c.GraphRequests }},
 	{"gemm_weights_s", func(c *Costs) *float64 { return &c.GemmWeights }},
@@ -158,7 +158,7 @@ func (w *costFacts) costs() Costs {
 		chosen1 = 1
 	}
 	c.ParallelLayers = w.Layers * chosen1
-	c.ParallelLayerShare = (1 - w.FasterAllReduce) * (1 - 0.3*w.FusedAllReduce)
+	c.UnfusedShare = 1 - w.FusedAllReduce
 	c.GraphTokens = w.GraphTokens
 	c.GraphRequests = w.GraphRequests
 	c.GemmWeights = weights

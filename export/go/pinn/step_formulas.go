@@ -11,6 +11,7 @@ const (
 	fMoeLayer
 	fQuantizedLayer
 	fParallelLayer
+	fUnfusedLayer
 	fEagerLayer
 	fPrefillLayer
 	fDecodeLayer
@@ -49,6 +50,7 @@ var stepFeatures = [numStepFeatures]Feature{
 	fMoeLayer:                {"moe_layer", "s/layer"},
 	fQuantizedLayer:          {"quantized_layer", "s/layer"},
 	fParallelLayer:           {"parallel_layer", "s/layer"},
+	fUnfusedLayer:            {"unfused_layer", "s/layer"},
 	fEagerLayer:              {"eager_layer", "s/layer"},
 	fPrefillLayer:            {"prefill_layer", "s/layer"},
 	fDecodeLayer:             {"decode_layer", "s/layer"},
@@ -115,29 +117,30 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	if tokens > 0 {
 		busy = 1
 	}
-	requests := prefillRequests + decodeRequests
-	gemmCompute := c.GemmToken*tokens + c.HeadSequence*requests
-	expertCompute := c.ExpertToken * tokens * c.ExpertReplicas
-	expertTokens := tokens * c.ExpertReplicas
-	kvRead := c.DecodeAttentionTime * (c.KVRead*decodeContext + c.WindowedKVRead*windowedDecodeContext)
-	prefillKVRead := c.KVRead*prefillCached + c.WindowedKVRead*windowedPrefillCached
 	var kernelShare float64
 	if c.AllReduceTokenBytes*tokens > c.AllReduceMostBytes {
 		kernelShare = 1
 	} else {
 		kernelShare = c.AllReduceShare
 	}
+	requests := prefillRequests + decodeRequests
+	gemmCompute := c.GemmToken*tokens + c.HeadSequence*requests
+	expertCompute := c.ExpertToken * tokens * c.ExpertReplicas
+	expertTokens := tokens * c.ExpertReplicas
+	kvRead := c.DecodeAttentionTime * (c.KVRead*decodeContext + c.WindowedKVRead*windowedDecodeContext)
+	prefillKVRead := c.KVRead*prefillCached + c.WindowedKVRead*windowedPrefillCached
 	f[fStep] = busy
 	f[fLayer] = c.Layers * busy
 	f[fMoeLayer] = c.MoeLayers * busy
 	f[fQuantizedLayer] = c.QuantizedLayers * busy
+	f[fParallelLayer] = c.ParallelLayers * busy * kernelShare
 	var chosen1 float64
 	if c.AllReduceTokenBytes*tokens > c.AllReduceMostBytes {
 		chosen1 = 1
 	} else {
-		chosen1 = c.ParallelLayerShare
+		chosen1 = c.UnfusedShare
 	}
-	f[fParallelLayer] = c.ParallelLayers * busy * chosen1
+	f[fUnfusedLayer] = c.ParallelLayers * busy * chosen1
 	var chosen2 float64
 	if c.GraphTokens > 0 {
 		var chosen3 float64
@@ -204,33 +207,34 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 }
 
 // stepWeights are what coefficients and costs come to for each term of a step.
-type stepWeights [24]float64
+type stepWeights [25]float64
 
 func (c *costConstants) weights(beta *[numStepFeatures]float64) (w stepWeights) {
 	w[0] = beta[fStep] + beta[fLayer]*c.Layers + beta[fMoeLayer]*c.MoeLayers + beta[fQuantizedLayer]*c.QuantizedLayers + beta[fSampling]*c.SampledStep + beta[fGemmWeights]*c.GemmWeights + beta[fCPUOffload]*c.Offload
 	w[1] = beta[fParallelLayer]
-	w[2] = beta[fEagerLayer] * c.LaunchedLayers
-	w[3] = beta[fPrefillLayer] * c.Layers
-	w[4] = beta[fDecodeLayer] * c.Layers * c.DecodeAttentionTime
-	w[5] = beta[fRequest] + beta[fSampling]*c.SampledRequest + beta[fGemmCompute]*c.HeadSequence
-	w[6] = beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fExpertCompute]*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertActivationToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
-	w[7] = beta[fGemm]
-	w[8] = beta[fGemmBeyond128] * c.GemmToken
-	w[9] = beta[fGemmBeyond1024] * c.GemmToken
-	w[10] = beta[fExperts]
-	w[11] = beta[fExpertsHit]
-	w[12] = beta[fExpertsHitTenth]
-	w[13] = beta[fExpertComputeBeyond1024] * c.ExpertToken
-	w[14] = beta[fDecodeAttention]
-	w[15] = beta[fKVRead] * c.DecodeAttentionTime * c.KVRead
-	w[16] = beta[fKVRead] * c.DecodeAttentionTime * c.WindowedKVRead
-	w[17] = beta[fPrefillAttention]
-	w[18] = beta[fPrefillTokens] * c.PrefillToken
-	w[19] = beta[fPrefillKVRead] * c.KVRead
-	w[20] = beta[fPrefillKVRead] * c.WindowedKVRead
-	w[21] = beta[fAllReduceFirst256k]
-	w[22] = beta[fAllReduceFirst8m]
-	w[23] = beta[fLargeAllReduce]
+	w[2] = beta[fUnfusedLayer]
+	w[3] = beta[fEagerLayer] * c.LaunchedLayers
+	w[4] = beta[fPrefillLayer] * c.Layers
+	w[5] = beta[fDecodeLayer] * c.Layers * c.DecodeAttentionTime
+	w[6] = beta[fRequest] + beta[fSampling]*c.SampledRequest + beta[fGemmCompute]*c.HeadSequence
+	w[7] = beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fExpertCompute]*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertActivationToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
+	w[8] = beta[fGemm]
+	w[9] = beta[fGemmBeyond128] * c.GemmToken
+	w[10] = beta[fGemmBeyond1024] * c.GemmToken
+	w[11] = beta[fExperts]
+	w[12] = beta[fExpertsHit]
+	w[13] = beta[fExpertsHitTenth]
+	w[14] = beta[fExpertComputeBeyond1024] * c.ExpertToken
+	w[15] = beta[fDecodeAttention]
+	w[16] = beta[fKVRead] * c.DecodeAttentionTime * c.KVRead
+	w[17] = beta[fKVRead] * c.DecodeAttentionTime * c.WindowedKVRead
+	w[18] = beta[fPrefillAttention]
+	w[19] = beta[fPrefillTokens] * c.PrefillToken
+	w[20] = beta[fPrefillKVRead] * c.KVRead
+	w[21] = beta[fPrefillKVRead] * c.WindowedKVRead
+	w[22] = beta[fAllReduceFirst256k]
+	w[23] = beta[fAllReduceFirst8m]
+	w[24] = beta[fLargeAllReduce]
 	return w
 }
 
@@ -240,18 +244,18 @@ func tokenSeconds(c *costConstants, w *stepWeights, tokens float64) float64 {
 	if tokens > 0 {
 		busy = 1
 	}
-	expertTokens := tokens * c.ExpertReplicas
 	var kernelShare float64
 	if c.AllReduceTokenBytes*tokens > c.AllReduceMostBytes {
 		kernelShare = 1
 	} else {
 		kernelShare = c.AllReduceShare
 	}
+	expertTokens := tokens * c.ExpertReplicas
 	var chosen1 float64
 	if c.AllReduceTokenBytes*tokens > c.AllReduceMostBytes {
 		chosen1 = 1
 	} else {
-		chosen1 = c.ParallelLayerShare
+		chosen1 = c.UnfusedShare
 	}
 	var chosen2 float64
 	if c.Experts > 0 {
@@ -265,7 +269,7 @@ func tokenSeconds(c *costConstants, w *stepWeights, tokens float64) float64 {
 	if c.AllReduceTokenBytes*tokens > 262144 {
 		chosen4 = c.AllReduces * kernelShare
 	}
-	return (((w[0]*busy + (w[1]*(c.ParallelLayers*busy*chosen1) + w[6]*tokens)) + (w[8]*larger(tokens-128, 0) + (w[9]*larger(tokens-1024, 0) + w[10]*larger(c.topkExpertRead*busy, c.ExpertToken*tokens*c.ExpertReplicas)))) + ((w[11]*larger(chosen2-c.topkExpertRead, 0) + (w[12]*larger(chosen3-c.topkExpertRead, 0) + w[13]*larger(expertTokens-1024, 0))) + (w[21]*(c.AllReduceToken*smaller(tokens, c.messageTokens)*kernelShare) + (w[22]*(c.AllReduceToken*smaller(tokens, c.messageTokens2)*kernelShare) + w[23]*chosen4))))
+	return (((w[0]*busy + (w[1]*(c.ParallelLayers*busy*kernelShare) + w[2]*(c.ParallelLayers*busy*chosen1))) + (w[7]*tokens + (w[9]*larger(tokens-128, 0) + w[10]*larger(tokens-1024, 0)))) + ((w[11]*larger(c.topkExpertRead*busy, c.ExpertToken*tokens*c.ExpertReplicas) + (w[12]*larger(chosen2-c.topkExpertRead, 0) + w[13]*larger(chosen3-c.topkExpertRead, 0))) + ((w[14]*larger(expertTokens-1024, 0) + w[22]*(c.AllReduceToken*smaller(tokens, c.messageTokens)*kernelShare)) + (w[23]*(c.AllReduceToken*smaller(tokens, c.messageTokens2)*kernelShare) + w[24]*chosen4))))
 }
 
 // otherSeconds is the rest of the sum of beta times the features of stepValues.
@@ -313,5 +317,5 @@ func otherSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {
 	if decodeRequests > 0 {
 		chosen6 = 1
 	}
-	return (((w[2]*chosen1 + (w[3]*chosen5 + w[4]*chosen6)) + (w[5]*requests + (w[7]*larger(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*requests) + w[14]*larger(c.DecodeAttentionTime*(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext), c.DecodeAttentionTime*(c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext))))) + ((w[15]*decodeContext + (w[16]*windowedDecodeContext + w[17]*larger(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs))) + (w[18]*prefillTokens + (w[19]*prefillCached + w[20]*windowedPrefillCached))))
+	return (((w[3]*chosen1 + (w[4]*chosen5 + w[5]*chosen6)) + (w[6]*requests + (w[8]*larger(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*requests) + w[15]*larger(c.DecodeAttentionTime*(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext), c.DecodeAttentionTime*(c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext))))) + ((w[16]*decodeContext + (w[17]*windowedDecodeContext + w[18]*larger(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs))) + (w[19]*prefillTokens + (w[20]*prefillCached + w[21]*windowedPrefillCached))))
 }

@@ -8,6 +8,7 @@ const STEP_FEATURES = [
   ["moe_layer", "experts"],
   ["quantized_layer", "small_kernels"],
   ["parallel_layer", "communication"],
+  ["unfused_layer", "communication"],
   ["eager_layer", "small_kernels"],
   ["prefill_layer", "prefill_attention"],
   ["decode_layer", "decode_attention"],
@@ -44,6 +45,7 @@ function stepFormulas(c, s) {
   const { prefill_requests, decode_requests, prefill_tokens, decode_context, prefill_cached, prefill_pairs, windowed_decode_context, windowed_prefill_cached, windowed_prefill_pairs } = s;
   const tokens = prefill_tokens + decode_requests;
   const busy = tokens > 0.0 ? 1.0 : 0.0;
+  const kernel_share = c.all_reduce_token_bytes * tokens > c.all_reduce_most_bytes ? 1.0 : c.all_reduce_share;
   const requests = prefill_requests + decode_requests;
   const gemm_compute_s = c.gemm_token_s * tokens + c.head_sequence_s * requests;
   const topk_expert_read_s = c.experts * c.expert_share * c.expert_read_s;
@@ -51,13 +53,13 @@ function stepFormulas(c, s) {
   const expert_tokens = tokens * c.expert_replicas;
   const kv_read = c.decode_attention_time * (c.kv_read_s * decode_context + c.windowed_kv_read_s * windowed_decode_context);
   const prefill_kv_read = c.kv_read_s * prefill_cached + c.windowed_kv_read_s * windowed_prefill_cached;
-  const kernel_share = c.all_reduce_token_bytes * tokens > c.all_reduce_most_bytes ? 1.0 : c.all_reduce_share;
   return [
     busy,
     c.layers * busy,
     c.moe_layers * busy,
     c.quantized_layers * busy,
-    c.parallel_layers * busy * (c.all_reduce_token_bytes * tokens > c.all_reduce_most_bytes ? 1.0 : c.parallel_layer_share),
+    c.parallel_layers * busy * kernel_share,
+    c.parallel_layers * busy * (c.all_reduce_token_bytes * tokens > c.all_reduce_most_bytes ? 1.0 : c.unfused_share),
     c.launched_layers * (c.graph_tokens > 0.0 ? Math.max(Math.min(Math.max(8.0 * ((c.graph_requests > 0.0 ? prefill_tokens : tokens) / Math.max(c.graph_tokens, 1.0) - 1.0), 0.5 * Math.min(prefill_tokens / 1024.0, 1.0)), 1.0), (c.graph_requests > 0.0 ? decode_requests : 0.0) > c.graph_requests ? 1.0 : 0.0) : busy),
     prefill_requests > 0.0 ? c.layers : 0.0,
     decode_requests > 0.0 ? c.layers * c.decode_attention_time : 0.0,
