@@ -23,10 +23,6 @@ from pinn.units import GIB
 
 # The longer formulas of ``StepCosts``, each of a deployment's numbers.
 
-#: Share of a parallel layer's latency that lies around its all-reduces: the overhead of the feature
-#: ``parallel_layer``, 3 us, in its prior of 10.
-AROUND_ALL_REDUCE = 0.3
-
 
 def token_bytes(w: CostFacts) -> Values:
     """The residual stream of one token."""
@@ -53,13 +49,14 @@ def launched_layers(w: CostFacts) -> Values:
     Assumptions, by counting launches in vLLM's modules (about ten in a dense layer): routing,
     sorting and two grouped multiplications of experts add eight, the down and up projections of
     latent attention with their norms, concatenation and copies eight, quantizing activations three;
-    recurrent layers have ``STATE_LAUNCHES``.
+    recurrent layers have ``STATE_LAUNCHES``. Norms that are part of all-reduces are two fewer.
     What an engine launches more of latent attention is measured
     (``pinn/engines/kernel_choice.py``).
     """
     latent = (0.8 + w.latent_launches) * w.latent_layers
     states = STATE_LAUNCHES * w.state_layers
-    return w.layers + 0.8 * w.moe_layers + latent + states + 0.3 * w.layers * w.quantized
+    others = w.layers * (1 + 0.3 * w.quantized - 0.2 * w.fused_all_reduce)
+    return others + 0.8 * w.moe_layers + latent + states
 
 
 def activation_token_s(w: CostFacts) -> Values:
@@ -90,9 +87,13 @@ def expert_activation_token_s(w: CostFacts) -> Values:
 
 
 def parallel_layers(w: CostFacts) -> Values:
-    """A faster kernel saves its share, a fused one what surrounds a layer's all-reduces."""
-    layers = w.layers * (w.tensor_parallel_size > 1)
-    return layers * (1 - w.faster_all_reduce) * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce)
+    """A faster kernel saves its share of every all-reduce."""
+    return w.layers * (w.tensor_parallel_size > 1) * (1 - w.faster_all_reduce)
+
+
+def unfused_layers(w: CostFacts) -> Values:
+    """Those whose norms are kernels beside the all-reduces, not part of them."""
+    return w.layers * (w.tensor_parallel_size > 1) * (1 - w.fused_all_reduce)
 
 
 def all_reduce_token_s(w: CostFacts) -> Values:
@@ -148,6 +149,9 @@ class StepCosts:
     )
     parallel_layers: Values = cost(
         "Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.", parallel_layers
+    )
+    unfused_layers: Values = cost(
+        "Those whose norms are kernels beside their all-reduces.", unfused_layers
     )
     graph_tokens: Values = cost("Largest captured CUDA graph, in tokens.", lambda w: w.graph_tokens)
     graph_requests: Values = cost(

@@ -55,11 +55,18 @@ _FEATURES = (
         lambda c, s: c.quantized_layers * values.busy(s),
     ),
     StepFeature(
-        "parallel_layer", "s/layer", 0.0, 7e-6, Overhead(3e-6, 0.2), "host",
+        "parallel_layer", "s/layer", 0.0, 7e-6, None, "host",
         "communication", ("all_reduce",),
         "Per layer under tensor parallelism: the latency of its two all-reduces.",
         assumed(0.6, "two all-reduces, of which the shortest on H100 takes 4.2 us in the tables"),
         lambda c, s: c.parallel_layers * values.busy(s),
+    ),
+    StepFeature(
+        "unfused_layer", "s/layer", 0.0, 0.0, Overhead(3e-6, 0.2), "host",
+        "communication", (),
+        "Per layer under tensor parallelism whose two norms are kernels beside its all-reduces.",
+        "assumption: two norms of 1 to 2 us, no table holds them",
+        lambda c, s: c.unfused_layers * values.busy(s),
     ),
     StepFeature(
         "eager_layer", "s/layer", 0.0, 0.0, Overhead(1e-4, 0.7), "host", "small_kernels", (),

@@ -10,13 +10,13 @@ from pinn.simulator.compiler import inner
 
 #: The features that compiled code knows, by their names in the registry.
 StepValues: Any = namedtuple("StepValues", (
-    "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "eager_layer",
-    "prefill_layer", "decode_layer", "request", "sampling", "activations", "gemm", "gemm_weights",
-    "gemm_compute", "gemm_beyond_128", "gemm_beyond_1024", "experts", "experts_hit",
-    "experts_hit_tenth", "expert_compute", "expert_compute_beyond_1024", "expert_activations",
-    "decode_attention", "kv_read", "prefill_attention", "prefill_tokens", "prefill_kv_read",
-    "all_reduce", "all_reduce_first_256k", "all_reduce_first_8m", "large_all_reduce",
-    "expert_exchange", "pipeline", "cpu_offload"
+    "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "unfused_layer",
+    "eager_layer", "prefill_layer", "decode_layer", "request", "sampling", "activations", "gemm",
+    "gemm_weights", "gemm_compute", "gemm_beyond_128", "gemm_beyond_1024", "experts",
+    "experts_hit", "experts_hit_tenth", "expert_compute", "expert_compute_beyond_1024",
+    "expert_activations", "decode_attention", "kv_read", "prefill_attention", "prefill_tokens",
+    "prefill_kv_read", "all_reduce", "all_reduce_first_256k", "all_reduce_first_8m",
+    "large_all_reduce", "expert_exchange", "pipeline", "cpu_offload"
 ))  # fmt: skip
 
 
@@ -85,6 +85,7 @@ def step_formulas(c, sums):
         c.moe_layers * busy,
         c.quantized_layers * busy,
         c.parallel_layers * busy,
+        c.unfused_layers * busy,
         c.launched_layers * chosen_1,
         chosen_2,
         chosen_3,

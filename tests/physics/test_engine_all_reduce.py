@@ -33,7 +33,8 @@ def test_a_fused_faster_all_reduce_by_hand(engine):
     """SGLang fuses by a copy of TensorRT-LLM's kernel, whatever its own takes."""
     found = costs(engine, 4, fuse_all_reduce=True)
     latency = LATENCY["trtllm"]
-    assert found.parallel_layers == pytest.approx(LAYERS * latency * 0.7)
+    assert found.parallel_layers == pytest.approx(LAYERS * latency)
+    assert found.unfused_layers == 0
     assert found.all_reduces == pytest.approx((2 * LAYERS + 1) * latency)
     assert found.quantized_layers == (0 if engine == "trtllm" else LAYERS)
     small = found.small_all_reduce_token_s / found.all_reduce_token_s
@@ -44,19 +45,25 @@ def test_a_fused_faster_all_reduce_by_hand(engine):
 def test_without_fusion_norms_and_quantization_are_kernels_of_their_own(engine):
     found = costs(engine, 4, fuse_all_reduce=False)
     assert found.parallel_layers == pytest.approx(LAYERS * LATENCY[engine])
-    assert found.quantized_layers == LAYERS
+    assert found.unfused_layers == found.quantized_layers == LAYERS
 
 
 @pytest.mark.parametrize("engine", LATENCY)
 def test_one_gpu_reduces_nothing_whatever_the_engine(engine):
     own, other = costs(engine, 1), costs("vllm", 1)
-    for name in ("parallel_layers", "all_reduces", "quantized_layers", "small_all_reduce_token_s"):
+    for name in (
+        "parallel_layers",
+        "unfused_layers",
+        "all_reduces",
+        "quantized_layers",
+        "small_all_reduce_token_s",
+    ):
         assert getattr(own, name) == getattr(other, name)
 
 
 def test_vllm_is_what_the_others_are_measured_against():
     found = costs("vllm", 4, fuse_all_reduce=False)
-    assert found.parallel_layers == found.quantized_layers == LAYERS
+    assert found.parallel_layers == found.unfused_layers == found.quantized_layers == LAYERS
     assert found.small_all_reduce_token_s == found.all_reduce_token_s
 
 

@@ -9,6 +9,7 @@ type Costs struct {
 	QuantizedLayers       float64 // Layers whose activations are quantized in every step by kernels of their own.
 	LaunchedLayers        float64 // Layers by their kernels: one of experts or of latent attention counts for more.
 	ParallelLayers        float64 // Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.
+	UnfusedLayers         float64 // Those whose norms are kernels beside their all-reduces.
 	GraphTokens           float64 // Largest captured CUDA graph, in tokens.
 	GraphRequests         float64 // Decodes of the largest step without prompts that one was; 0 for no limit.
 	GemmWeights           float64 // Reading every weight but the routed experts' once.
@@ -50,6 +51,7 @@ var costNames = []struct {
 	{"quantized_layers", func(c *Costs) *float64 { return &c.QuantizedLayers }},
 	{"launched_layers", func(c *Costs) *float64 { return &c.LaunchedLayers }},
 	{"parallel_layers", func(c *Costs) *float64 { return &c.ParallelLayers }},
+	{"unfused_layers", func(c *Costs) *float64 { return &c.UnfusedLayers }},
 	{"graph_tokens", func(c *Costs) *float64 { return &c.GraphTokens }},
 	{"graph_requests", func(c *Costs) *float64 { return &c.GraphRequests }},
 	{"gemm_weights_s", func(c *Costs) *float64 { return &c.GemmWeights }},
@@ -148,12 +150,17 @@ func (w *costFacts) costs() Costs {
 	c.Layers = w.Layers
 	c.MoeLayers = w.MoeLayers
 	c.QuantizedLayers = w.Layers * w.Quantized * (1 - w.FusedQuantization)
-	c.LaunchedLayers = w.Layers + 0.8*w.MoeLayers + (0.8+w.LatentLaunches)*w.LatentLayers + 4*w.StateLayers + 0.3*w.Layers*w.Quantized
+	c.LaunchedLayers = w.Layers*(1+0.3*w.Quantized-0.2*w.FusedAllReduce) + 0.8*w.MoeLayers + (0.8+w.LatentLaunches)*w.LatentLayers + 4*w.StateLayers
 	var chosen1 float64
 	if w.TensorParallelSize > 1 {
 		chosen1 = 1
 	}
-	c.ParallelLayers = w.Layers * chosen1 * (1 - w.FasterAllReduce) * (1 - 0.3*w.FusedAllReduce)
+	c.ParallelLayers = w.Layers * chosen1 * (1 - w.FasterAllReduce)
+	var chosen2 float64
+	if w.TensorParallelSize > 1 {
+		chosen2 = 1
+	}
+	c.UnfusedLayers = w.Layers * chosen2 * (1 - w.FusedAllReduce)
 	c.GraphTokens = w.GraphTokens
 	c.GraphRequests = w.GraphRequests
 	c.GemmWeights = weights
@@ -176,11 +183,11 @@ func (w *costFacts) costs() Costs {
 	c.PrefillToken = w.PrefillTokenBytes / w.MemoryBytesPerS
 	c.PrefillPair = w.PrefillFlop/w.Bf16FlopPerS + w.IndexFlop/w.Fp8FlopPerS + w.IndexPairBytes/w.MemoryBytesPerS
 	c.WindowedPrefillPair = w.WindowedPrefillFlop / w.Bf16FlopPerS
-	var chosen2 float64
+	var chosen3 float64
 	if w.TensorParallelSize > 1 {
-		chosen2 = 1
+		chosen3 = 1
 	}
-	c.AllReduces = w.AllReduces * chosen2 * (1 - w.FasterAllReduce)
+	c.AllReduces = w.AllReduces * chosen3 * (1 - w.FasterAllReduce)
 	c.AllReduceTokenBytes = tokenBytes
 	c.AllReduceToken = allReduceToken
 	c.SmallAllReduceToken = allReduceToken * (1 - w.FasterAllReduce)

@@ -11,6 +11,7 @@ const (
 	fMoeLayer
 	fQuantizedLayer
 	fParallelLayer
+	fUnfusedLayer
 	fEagerLayer
 	fPrefillLayer
 	fDecodeLayer
@@ -49,6 +50,7 @@ var stepFeatures = [numStepFeatures]Feature{
 	fMoeLayer:                {"moe_layer", "s/layer"},
 	fQuantizedLayer:          {"quantized_layer", "s/layer"},
 	fParallelLayer:           {"parallel_layer", "s/layer"},
+	fUnfusedLayer:            {"unfused_layer", "s/layer"},
 	fEagerLayer:              {"eager_layer", "s/layer"},
 	fPrefillLayer:            {"prefill_layer", "s/layer"},
 	fDecodeLayer:             {"decode_layer", "s/layer"},
@@ -126,6 +128,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	f[fMoeLayer] = c.MoeLayers * busy
 	f[fQuantizedLayer] = c.QuantizedLayers * busy
 	f[fParallelLayer] = c.ParallelLayers * busy
+	f[fUnfusedLayer] = c.UnfusedLayers * busy
 	var chosen1 float64
 	if c.GraphTokens > 0 {
 		var chosen2 float64
@@ -195,7 +198,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 type stepWeights [23]float64
 
 func (c *costConstants) weights(beta *[numStepFeatures]float64) (w stepWeights) {
-	w[0] = beta[fStep] + beta[fLayer]*c.Layers + beta[fMoeLayer]*c.MoeLayers + beta[fQuantizedLayer]*c.QuantizedLayers + beta[fParallelLayer]*c.ParallelLayers + beta[fSampling]*c.SampledStep + beta[fGemmWeights]*c.GemmWeights + beta[fCPUOffload]*c.Offload
+	w[0] = beta[fStep] + beta[fLayer]*c.Layers + beta[fMoeLayer]*c.MoeLayers + beta[fQuantizedLayer]*c.QuantizedLayers + beta[fParallelLayer]*c.ParallelLayers + beta[fUnfusedLayer]*c.UnfusedLayers + beta[fSampling]*c.SampledStep + beta[fGemmWeights]*c.GemmWeights + beta[fCPUOffload]*c.Offload
 	w[1] = beta[fEagerLayer] * c.LaunchedLayers
 	w[2] = beta[fPrefillLayer] * c.Layers
 	w[3] = beta[fDecodeLayer] * c.Layers * c.DecodeAttentionTime

@@ -49,8 +49,8 @@ STEP_SCALARS: dict[str, tuple[str, ...]] = {
     ),
     "attention": ("decode_attention", "kv_read"),
     "communication": (
-        "parallel_layer", "all_reduce", "all_reduce_first_256k", "all_reduce_first_8m",
-        "large_all_reduce", "expert_exchange", "pipeline",
+        "parallel_layer", "unfused_layer", "all_reduce", "all_reduce_first_256k",
+        "all_reduce_first_8m", "large_all_reduce", "expert_exchange", "pipeline",
     ),
     "prefill": (
         "eager_layer", "prefill_layer", "prefill_attention", "prefill_tokens", "prefill_kv_read",
