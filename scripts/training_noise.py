@@ -1,26 +1,29 @@
-"""How far a recipe's panel moves with its seed: ``checkpoints/training_noise.csv``.
+"""How far a recipe's panel moves when it is trained again: ``checkpoints/training_noise.csv``.
 
-From what ``pinn evaluate panel --checkpoint ... --out PANEL.csv`` wrote of checkpoints of one
-recipe that were trained with seeds of their own (``kernels.settings.seed=0`` beside ``seed=1``
-keeps their synthetic models the same)::
+From the ledger's lines of checkpoints of one recipe, by the starts of their SHA-256 (of a
+checkpoint with several lines the first counts). Another seed is ``seed=2`` beside
+``kernels.settings.seed=0``, which keeps the synthetic models the same::
 
-    python scripts/training_noise.py PANEL.csv PANEL.csv PANEL.csv
+    python scripts/training_noise.py e15fcd 551d3a 90fdba 9c5fb9
 """
 
-from pathlib import Path
-
+import pandas as pd
 import typer
 
 from pinn.common.files import find_checkpoint
-from pinn.common.tables import read_frame, write_frame
+from pinn.common.tables import write_frame
 from pinn.laboratory.panel import NOISE_FILE, training_noise
 
 
-def main(panels: list[Path]) -> None:
-    """Write the deviations of the shipped recipe's groups over its seeds."""
-    noise = training_noise([read_frame(path, "pinn evaluate panel --out") for path in panels])
-    table = noise.rename("score").rename_axis("group").reset_index()
-    write_frame(table, find_checkpoint().with_name(NOISE_FILE), float_format="%.4g")
+def main(checkpoints: list[str]) -> None:
+    """Write the deviations of the recipe's groups over its trainings."""
+    beside = find_checkpoint().parent
+    lines = pd.read_csv(beside / "ledger.csv").drop_duplicates("checkpoint")
+    asked = lines[lines["checkpoint"].str.startswith(tuple(checkpoints))]
+    if len(asked) != len(checkpoints):
+        raise typer.BadParameter(f"the ledger has {len(asked)} of these {len(checkpoints)}")
+    table = training_noise(asked).rename("score").rename_axis("group").reset_index()
+    write_frame(table, beside / NOISE_FILE, float_format="%.4g")
     print(table.to_string(index=False))
 
 

@@ -15,7 +15,6 @@ says a bootstrap over them; how much on the network's random start, the same rec
 other seeds.
 """
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -122,20 +121,18 @@ def group_scores(panel: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table, pd.DataFrame([whole | means | ends])], ignore_index=True)
 
 
-def training_noise(panels: Sequence[pd.DataFrame]) -> pd.Series:
-    """By how much a group's score moves when the same recipe is trained with another seed.
+def training_noise(lines: pd.DataFrame) -> pd.Series:
+    """By how much a group's score moves when the same recipe is trained once more.
 
     Args:
-        panels: As ``sum_up`` gives them, one for each seed.
+        lines: Of the ledger, one for each training.
 
     Returns:
-        Standard deviation by group, in the score's percent. Few seeds can agree by chance, so it is
-        at least the median of the groups of its source.
+        Standard deviation by group, in the score's percent. Few trainings can agree by chance, so
+        it is at least the median of the groups of its source. Groups that a line lacks are left
+        out.
     """
-    scores = pd.concat(
-        [configuration_scores(one).groupby(level=0).mean() for one in panels], axis=1
-    )
-    own = scores.std(axis=1)
+    own = lines.drop(columns=list(LEDGER)).dropna(axis=1).std()
     return own.clip(lower=own.groupby(_sources(own.index)).transform("median"))
 
 

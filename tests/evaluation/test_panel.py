@@ -101,18 +101,16 @@ def test_what_another_seed_does_as_well_is_no_worse_group():
     assert verdict == BETTER
 
 
-def test_noise_of_training_is_a_groups_own_over_seeds_but_not_less_than_its_sources():
-    shifts = {"deployments: a": (0.0, 0.0, 0.0), "deployments: b": (0.0, 1.0, 2.0),
-              "deployments: c": (0.0, 4.0, 8.0), "judges: d": (0.0, 3.0, 6.0),
-              "serving runs: e": (1.0, 0.0, -1.0)}  # fmt: skip
-    one = panel(*(rows(group) for group in shifts))
-    seeds = [
-        one.assign(error=one["error"] + one["group"].map(lambda group, i=i: shifts[group][i]))
-        for i in range(3)
-    ]
-    found = training_noise(seeds)
+def test_noise_of_training_is_a_groups_own_over_trainings_but_not_less_than_its_sources():
+    about = {"date": "2026-11-26", "checkpoint": ["x", "y", "z"], "what": "", "panel": 9.0}
+    lines = pd.DataFrame(
+        about
+        | {"deployments: a": 5.0, "deployments: b": [5.0, 6.0, 7.0],
+           "deployments: c": [5.0, 9.0, 13.0], "judges: d": [5.0, 8.0, 11.0],
+           "serving runs: e": [6.0, 5.0, 4.0], "whole steps: came later": [np.nan, 5.0, 6.0]}
+    )  # fmt: skip
     # Deviations 0, 1 and 4 have the median 1; runs and judges, 3 and 1, are one source.
-    assert found.to_dict() == pytest.approx(
+    assert training_noise(lines).to_dict() == pytest.approx(
         {"deployments: a": 1.0, "deployments: b": 1.0, "deployments: c": 4.0, "judges: d": 3.0,
          "serving runs: e": 2.0}
     )  # fmt: skip
