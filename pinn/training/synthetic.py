@@ -31,6 +31,9 @@ from pinn.specs.serving import ServingSpec
 
 #: Share of the GPU memory that weights may fill. An assumption: vLLM uses 0.9 and keeps keys there.
 WEIGHTS_SHARE = 0.85
+#: How many run on a card that could exist, and by what its rates differ from a real one's at most, in
+#: log units: an H200's memory is 1.43 times as fast as an H100's (their datasheets).
+IMAGINED_SHARE, IMAGINED_SPREAD = 0.5, 0.4
 #: The release of vLLM whose defaults composed steps have: no all-reduce is fused with a norm, as in
 #: the tables that they are composed of.
 TAUGHT_RELEASE = "0.15.1"
@@ -101,8 +104,25 @@ def _place(
     draw: np.random.Generator, model: ModelSpec, gpus: Sequence[GpuSpec]
 ) -> Deployment | None:
     """The model on the first GPU kind, in random order, that has room and kernels for it."""
-    placed = (_split(draw, model, gpus[int(i)]) for i in draw.permutation(len(gpus)))
-    return next(filter(None, placed), None)
+    imagined = draw.random() < IMAGINED_SHARE
+    factors = np.exp(draw.uniform(-IMAGINED_SPREAD, IMAGINED_SPREAD, 3)) if imagined else None
+    for i in draw.permutation(len(gpus)):
+        gpu = gpus[int(i)] if factors is None else _imagined(gpus[int(i)], *factors.tolist())
+        placed = _split(draw, model, gpu)
+        if placed is not None:
+            return placed
+    return None
+
+
+def _imagined(gpu: GpuSpec, memory: float, compute: float, link: float) -> GpuSpec:
+    """A card of the same chip with other rates, so that the network can place one it never saw."""
+    return replace(
+        gpu,
+        name=f"{gpu.name} like",
+        memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s * memory,
+        peak_flop_per_s={kind: rate * compute for kind, rate in gpu.peak_flop_per_s.items()},
+        link_bandwidth_bytes_per_s=gpu.link_bandwidth_bytes_per_s * link,
+    )
 
 
 def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deployment | None:
