@@ -19,9 +19,11 @@ def main(checkpoints: list[str]) -> None:
     """Write the deviations of the recipe's groups over its trainings."""
     beside = find_checkpoint().parent
     lines = pd.read_csv(beside / "ledger.csv").drop_duplicates("checkpoint")
-    asked = lines[lines["checkpoint"].str.startswith(tuple(checkpoints))]
-    if len(asked) != len(checkpoints):
-        raise typer.BadParameter(f"the ledger has {len(asked)} of these {len(checkpoints)}")
+    hits = {start: lines["checkpoint"].str.startswith(start) for start in checkpoints}
+    asked = lines[pd.DataFrame(hits).any(axis=1)]
+    if len(asked) < max(2, len(checkpoints)) or any(hit.sum() != 1 for hit in hits.values()):
+        found = ", ".join(f"{hit.sum()} of {start}" for start, hit in hits.items())
+        raise typer.BadParameter(f"expected one checkpoint of each start, two or more, got {found}")
     table = training_noise(asked).rename("score").rename_axis("group").reset_index()
     write_frame(table, beside / NOISE_FILE, float_format="%.4g")
     print(table.to_string(index=False))
