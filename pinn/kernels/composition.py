@@ -118,8 +118,8 @@ ROUTING_SECONDS = 4e-6
 MONOLITHIC = ("mxfp4", "mxfp4_mxfp8")
 #: Statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm: three
 #: small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk) of about 2 us each,
-#: an assumption.
-NORM_SECONDS = 6e-6
+#: an assumption, less the 3 us that lie around all-reduces in any layer (``parallel_layer``).
+NORM_SECONDS = 3e-6
 #: Largest message of an engine's own all-reduce; beyond, all run NCCL's
 #: (custom_all_reduce.py: max_size = 8192 * 1024).
 OWN_KERNEL_BYTES = 2.0**23

@@ -92,7 +92,7 @@ class CostFacts:
         prefill_flop: Attention arithmetic of a prefill per pair, in full layers.
         windowed_prefill_flop: The same in windowed layers.
         prefill_token_bytes: Queries read and outputs written per token.
-        all_reduces: Of a step under tensor parallelism.
+        short_all_reduces: Of a step under tensor parallelism: of a few values per token.
         routed_experts: Of the model; 0 for a dense one.
         top_k: Experts that a token uses.
         expert_width: Of the feed-forward layer of one.
@@ -146,7 +146,7 @@ class CostFacts:
     prefill_flop: Values
     windowed_prefill_flop: Values
     prefill_token_bytes: Values
-    all_reduces: Values
+    short_all_reduces: Values
     routed_experts: Values
     top_k: Values
     expert_width: Values

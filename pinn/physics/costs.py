@@ -90,15 +90,23 @@ def expert_activation_token_s(w: CostFacts) -> Values:
 
 
 def parallel_layers(w: CostFacts) -> Values:
-    """A faster kernel saves its share, a fused one what surrounds a layer's all-reduces."""
-    layers = w.layers * (w.tensor_parallel_size > 1)
-    return layers * (1 - w.faster_all_reduce) * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce)
+    """A faster kernel saves its share, a fused one what surrounds a layer's all-reduces.
+
+    A short all-reduce and the small kernels around it take about as long as a layer's two.
+    """
+    layers = w.layers * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce) + w.short_all_reduces
+    return layers * (w.tensor_parallel_size > 1) * (1 - w.faster_all_reduce)
+
+
+def all_reduces(w: CostFacts) -> Values:
+    """Of hidden states: two in a layer, one of the embedding."""
+    return (2 * w.layers + 1) * (w.tensor_parallel_size > 1)
 
 
 def all_reduce_token_s(w: CostFacts) -> Values:
     """A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009)."""
     tp = w.tensor_parallel_size
-    return w.all_reduces * token_bytes(w) * 2 * (tp - 1) / tp / w.link_bytes_per_s
+    return all_reduces(w) * token_bytes(w) * 2 * (tp - 1) / tp / w.link_bytes_per_s
 
 
 def exchange_token_s(w: CostFacts) -> Values:
@@ -225,8 +233,8 @@ class StepCosts:
         "The same in windowed layers.", lambda w: w.windowed_prefill_flop / w.bf16_flop_per_s
     )
     all_reduces: Values = cost(
-        "All-reduces of a step, as vLLM's own kernel takes; 0 on one GPU.",
-        lambda w: w.all_reduces * (w.tensor_parallel_size > 1) * (1 - w.faster_all_reduce),
+        "All-reduces of a step's hidden states, as vLLM's own kernel takes; 0 on one GPU.",
+        lambda w: all_reduces(w) * (1 - w.faster_all_reduce),
     )
     all_reduce_token_bytes: Values = cost("Message of one of them, per token.", token_bytes)
     all_reduce_token_s: Values = cost(

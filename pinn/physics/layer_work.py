@@ -215,7 +215,7 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
             found[name] += value
     return found | {
         "layers": sum(g.count * g.halves for g in groups) / 2,
-        "all_reduces": sum(_all_reduces(g) * g.count for g in groups) + 1.0,
+        "short_all_reduces": float(sum(g.count for g in groups if _reduces_inside(g.attention))),
     }
 
 
@@ -265,11 +265,12 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int) -> dict[str, f
     }
 
 
-def _all_reduces(group: LayerGroup) -> int:
-    """One after each part, one more for a full-width q/k norm, one for Mamba-1's step, B and C.
+def _reduces_inside(mixer: models.Mixer | None) -> bool:
+    """Whether a few values per token are summed over ranks amid it.
 
-    The last: vLLM's mamba_mixer.py, where x_proj is row-parallel.
+    Those of a full-width q/k norm, or of Mamba-1's step, B and C (vLLM's mamba_mixer.py, where
+    x_proj is row-parallel).
     """
-    mixer = group.attention
-    normed = isinstance(mixer, AttentionSpec) and mixer.qk_norm_full_width
-    return group.halves + (normed or (isinstance(mixer, LinearMixerSpec) and mixer.kind == MAMBA1))
+    if isinstance(mixer, AttentionSpec):
+        return mixer.qk_norm_full_width
+    return isinstance(mixer, LinearMixerSpec) and mixer.kind == MAMBA1

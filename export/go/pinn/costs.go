@@ -31,7 +31,7 @@ type Costs struct {
 	PrefillToken          float64 // Queries in and outputs out of prefill attention, per token.
 	PrefillPair           float64 // Attention arithmetic of a prefill per pair, in full layers.
 	WindowedPrefillPair   float64 // The same in windowed layers.
-	AllReduces            float64 // All-reduces of a step, as vLLM's own kernel takes; 0 on one GPU.
+	AllReduces            float64 // All-reduces of a step's hidden states, as vLLM's own kernel takes; 0 on one GPU.
 	AllReduceTokenBytes   float64 // Message of one of them, per token.
 	AllReduceToken        float64 // Moving one token's all-reduces over the GPU links.
 	SmallAllReduceToken   float64 // The same for tokens of small messages, as vLLM's own kernel takes.
@@ -125,7 +125,7 @@ type costFacts struct {
 	PrefillFlop          float64 `json:"prefill_flop"`
 	WindowedPrefillFlop  float64 `json:"windowed_prefill_flop"`
 	PrefillTokenBytes    float64 `json:"prefill_token_bytes"`
-	AllReduces           float64 `json:"all_reduces"`
+	ShortAllReduces      float64 `json:"short_all_reduces"`
 	RoutedExperts        float64 `json:"routed_experts"`
 	TopK                 float64 `json:"top_k"`
 	ExpertWidth          float64 `json:"expert_width"`
@@ -143,17 +143,22 @@ func (w *costFacts) costs() Costs {
 	experts := w.RoutedExperts / w.ExpertSpread
 	expertRead := w.ExpertWeights * w.ExpertWeightBytes / w.MemoryBytesPerS
 	expertCopies := w.TopK / w.ExpertSpread
-	tokenBytes := w.HiddenSize * 2
-	allReduceToken := w.AllReduces * tokenBytes * 2 * (w.TensorParallelSize - 1) / w.TensorParallelSize / w.LinkBytesPerS
-	c.Layers = w.Layers
-	c.MoeLayers = w.MoeLayers
-	c.QuantizedLayers = w.Layers * w.Quantized * (1 - w.FusedQuantization)
-	c.LaunchedLayers = w.Layers + 0.8*w.MoeLayers + (0.8+w.LatentLaunches)*w.LatentLayers + 4*w.StateLayers + 0.3*w.Layers*w.Quantized
 	var chosen1 float64
 	if w.TensorParallelSize > 1 {
 		chosen1 = 1
 	}
-	c.ParallelLayers = w.Layers * chosen1 * (1 - w.FasterAllReduce) * (1 - 0.3*w.FusedAllReduce)
+	allReduces := (2*w.Layers + 1) * chosen1
+	tokenBytes := w.HiddenSize * 2
+	allReduceToken := allReduces * tokenBytes * 2 * (w.TensorParallelSize - 1) / w.TensorParallelSize / w.LinkBytesPerS
+	c.Layers = w.Layers
+	c.MoeLayers = w.MoeLayers
+	c.QuantizedLayers = w.Layers * w.Quantized * (1 - w.FusedQuantization)
+	c.LaunchedLayers = w.Layers + 0.8*w.MoeLayers + (0.8+w.LatentLaunches)*w.LatentLayers + 4*w.StateLayers + 0.3*w.Layers*w.Quantized
+	var chosen2 float64
+	if w.TensorParallelSize > 1 {
+		chosen2 = 1
+	}
+	c.ParallelLayers = (w.Layers*(1-0.3*w.FusedAllReduce) + w.ShortAllReduces) * chosen2 * (1 - w.FasterAllReduce)
 	c.GraphTokens = w.GraphTokens
 	c.GraphRequests = w.GraphRequests
 	c.GemmWeights = weights
@@ -176,11 +181,7 @@ func (w *costFacts) costs() Costs {
 	c.PrefillToken = w.PrefillTokenBytes / w.MemoryBytesPerS
 	c.PrefillPair = w.PrefillFlop/w.Bf16FlopPerS + w.IndexFlop/w.Fp8FlopPerS + w.IndexPairBytes/w.MemoryBytesPerS
 	c.WindowedPrefillPair = w.WindowedPrefillFlop / w.Bf16FlopPerS
-	var chosen2 float64
-	if w.TensorParallelSize > 1 {
-		chosen2 = 1
-	}
-	c.AllReduces = w.AllReduces * chosen2 * (1 - w.FasterAllReduce)
+	c.AllReduces = allReduces * (1 - w.FasterAllReduce)
 	c.AllReduceTokenBytes = tokenBytes
 	c.AllReduceToken = allReduceToken
 	c.SmallAllReduceToken = allReduceToken * (1 - w.FasterAllReduce)
