@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -286,12 +285,6 @@ def error_law(errors: Values, half: Values, weight: Values) -> ErrorLaw:
     return ErrorLaw(tuple(weighted_quantile(scaled, weight, share) for share in _SHARES))
 
 
-def normal_law(level: float = LEVEL) -> ErrorLaw:
-    """Where left-out rows are not known: normal errors, of which the interval holds its level."""
-    quantile = NormalDist().inv_cdf
-    return ErrorLaw(tuple(quantile(share) / quantile((1 + level) / 2) for share in _SHARES))
-
-
 # What intervals need, as a small JSON file beside the checkpoint that it belongs to.
 
 SCHEMA = "pinn intervals 3"
@@ -330,13 +323,11 @@ class StatedIntervals:
         half_widths: ``tpot`` (step time) and ``ttft`` -> log half-width.
         coefficients: ``beta.NAME`` and ``alpha.NAME`` -> log half-width of its own change.
         kinds: Left-out rows by kind, and how wrong they were.
+        errors: ``tpot`` -> values of an :class:`ErrorLaw`.
         belongs: ``recipe_sha256`` and ``data_sha256`` of the checkpoint.
         sources: Experiments behind it, for the record.
         coverage: Rows of ``pinn.coefficients.interval_fit.coverage_table``: nested, never
             in-sample.
-        errors: ``tpot`` -> values of a ``pinn.coefficients.intervals.ErrorLaw``; files of before
-            have
-            none.
         level: Share that intervals are to cover.
     """
 
@@ -344,10 +335,10 @@ class StatedIntervals:
     half_widths: Mapping[str, HalfWidth]
     coefficients: Mapping[str, float]
     kinds: Sequence[KindErrors]
+    errors: Mapping[str, Sequence[float]]
     belongs: Mapping[str, str] = field(default_factory=dict)
     sources: Sequence[Mapping[str, Any]] = ()
     coverage: Sequence[Mapping[Hashable, Any]] = ()
-    errors: Mapping[str, Sequence[float]] = field(default_factory=dict)
     level: float = LEVEL
 
     def half_width(self, metric: str, gpu_known: bool) -> float:
@@ -361,9 +352,8 @@ class StatedIntervals:
         return half.known if gpu_known else half.unknown
 
     def error_law(self, metric: str) -> ErrorLaw:
-        """How measured times lie around predicted ones; normal where that is not known."""
-        known = self.errors.get(metric)
-        return normal_law(self.level) if known is None else ErrorLaw(tuple(known))
+        """How measured times lie around predicted ones."""
+        return ErrorLaw(tuple(self.errors[metric]))
 
     def coefficient_interval(self, name: str, value: float, gpu_known: bool) -> Ends:
         """Ends of the interval of a coefficient, such as ``beta.gemm``; 0 stays 0.
@@ -418,10 +408,10 @@ def _of_tree(tree: dict[str, Any], checkpoint: Path, path: Path) -> StatedInterv
         {k: HalfWidth(**v) for k, v in tree["half_widths"].items()},
         tree["coefficients"],
         tuple(KindErrors(**kind) for kind in tree["kinds"]),
+        tree["errors"],
         {name: tree[name] for name in BELONGS if name in tree},
         tuple(tree["sources"]),
         tuple(tree["coverage"]),
-        tree.get("errors", {}),
         tree["level"],
     )
 

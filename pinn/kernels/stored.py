@@ -246,6 +246,6 @@ def read_measured(name: str, tensors: Tensors, structure: Mapping[str, Any]) -> 
 def read_keyed(
     name: str, tensors: Tensors, structure: Mapping[str, Any]
 ) -> dict[Any, Float[np.ndarray, " values"]]:
-    """Arrays of equal length under composite keys, which the structure has; none in older files."""
-    keys = [tuple(key) for key in structure["keys"].get(name, ())]
+    """Arrays of equal length under composite keys, which the structure has."""
+    keys = [tuple(key) for key in structure["keys"][name]]
     return dict(zip(keys, tensors[name], strict=True)) if keys else {}

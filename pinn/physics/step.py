@@ -57,7 +57,8 @@ _FEATURES = (
     StepFeature(
         "parallel_layer", "s/layer", 0.0, 7e-6, Overhead(3e-6, 0.2), "host",
         "communication", ("all_reduce",),
-        "Per layer under tensor parallelism: the latency of its two all-reduces.",
+        "Per layer under tensor parallelism: the latency of its two all-reduces. "
+        "A short one amid it, of a full-width norm, counts as much.",
         assumed(0.6, "two all-reduces, of which the shortest on H100 takes 4.2 us in the tables"),
         lambda c, s: c.parallel_layers * values.busy(s),
     ),

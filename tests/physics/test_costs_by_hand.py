@@ -77,6 +77,19 @@ def test_llama_8b_all_reduces_on_two_gpus():
     assert costs("Llama-3.1-8B")["all_reduce_token_s"] == 0
 
 
+def test_a_full_width_norm_adds_an_all_reduce_to_each_layer_but_no_message_of_its_size():
+    # MiniMax-M2.5: 62 layers, hidden 3072; its q/k norms sum a square or two per token over ranks.
+    # 2 x 62 + 1 messages of 3072 x 2 bytes per token, of which a ring of four moves 2 x 3 / 4.
+    found = costs("MiniMaxAI/MiniMax-M2.5", tensor_parallel_size=4, fuse_all_reduce=False)
+    assert found["all_reduces"] == 125
+    assert found["all_reduce_token_s"] == pytest.approx(125 * 6144 * 1.5 / LINK)
+    # Each layer has the two all-reduces of any layer, and one that takes about as long as both.
+    assert found["parallel_layers"] == 62 + 62
+    fused = costs("MiniMaxAI/MiniMax-M2.5", tensor_parallel_size=4, fuse_all_reduce=True)
+    assert fused["parallel_layers"] == pytest.approx(62 * 0.7 + 62)
+    assert costs("MiniMaxAI/MiniMax-M2.5")["parallel_layers"] == 0
+
+
 def test_kv_heads_fewer_than_ranks_are_kept_whole():
     # 16 ranks over 8 KV heads: each keeps one, 2 x 128 x 2 bytes x 32 layers.
     found = costs("Llama-3.1-8B", tensor_parallel_size=16)

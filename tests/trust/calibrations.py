@@ -23,4 +23,5 @@ def small_calibration(checkpoint: Path) -> StatedIntervals:
         {"tpot": HalfWidth(0.1, 0.2), "ttft": HalfWidth(0.3, 0.4)},
         dict.fromkeys(NAMES, 0.2),
         KINDS,
+        {"tpot": [-1.0, -0.3, 0.3, 1.0]},
     )

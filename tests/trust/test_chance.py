@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinn.coefficients.intervals import ErrorLaw, error_law, normal_law
+from pinn.coefficients.intervals import ErrorLaw, error_law
 
 EXCESS = np.geomspace(0.5, 2.0, 31)
 LAWS = st.lists(st.floats(-3, 3), min_size=1, max_size=9).map(lambda x: ErrorLaw(tuple(x)))
@@ -28,10 +28,11 @@ def test_trials_find_the_chance_that_a_formula_gives(law, worst):
     assert tried == pytest.approx(law.chance(excess, width)[0])
 
 
-def test_the_interval_of_a_normal_law_holds_its_level():
-    half = np.array([0.2])
-    for level in (0.5, 0.8, 0.9):
-        inside = [normal_law(level).chance(np.exp(end * half), half) for end in (-1, 1)]
+def test_the_interval_of_normal_rows_holds_its_level():
+    half, rows = np.array([0.2]), np.random.default_rng(0).normal(0, 1, 4000)
+    for level, quantile in ((0.5, 0.674), (0.8, 1.282), (0.9, 1.645)):
+        law = error_law(rows, np.full(4000, quantile), np.ones(4000))
+        inside = [law.chance(np.exp(end * half), half) for end in (-1, 1)]
         # The chance to hold a limit is 1 half-width away at either end of the interval.
         assert inside[0] - inside[1] == pytest.approx(level, abs=0.05)
 
