@@ -2,9 +2,11 @@
 
 From the ledger's lines of checkpoints of one recipe, by the starts of their SHA-256 (of a
 checkpoint with several lines the first counts). Another seed is ``seed=2`` beside
-``kernels.settings.seed=0``, which keeps the synthetic models the same::
+``kernels.settings.seed=0``, which keeps the synthetic models the same. Groups that came later have
+the noise of later trainings of the same recipe, two of them scored again so far::
 
     python scripts/training_noise.py e15fcd 551d3a 90fdba 9c5fb9
+    python scripts/training_noise.py --later 03f022 8749cb
 """
 
 import pandas as pd
@@ -15,8 +17,12 @@ from pinn.common.tables import write_frame
 from pinn.laboratory.panel import NOISE_FILE, training_noise
 
 
-def main(checkpoints: list[str]) -> None:
-    """Write the deviations of the recipe's groups over its trainings."""
+def main(checkpoints: list[str], later: bool = False) -> None:
+    """Write the deviations of the recipe's groups over its trainings.
+
+    Options:
+        later: Keep what is written, and add the groups that it lacks.
+    """
     beside = find_checkpoint().parent
     lines = pd.read_csv(beside / "ledger.csv").drop_duplicates("checkpoint")
     hits = {start: lines["checkpoint"].str.startswith(start) for start in checkpoints}
@@ -25,6 +31,8 @@ def main(checkpoints: list[str]) -> None:
         found = ", ".join(f"{hit.sum()} of {start}" for start, hit in hits.items())
         raise typer.BadParameter(f"expected one checkpoint of each start, two or more, got {found}")
     table = training_noise(asked).rename("score").rename_axis("group").reset_index()
+    if later:
+        table = pd.concat([pd.read_csv(beside / NOISE_FILE), table]).drop_duplicates("group")
     write_frame(table, beside / NOISE_FILE, float_format="%.4g")
     print(table.to_string(index=False))
 

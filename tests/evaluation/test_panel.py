@@ -116,14 +116,12 @@ def test_noise_of_training_is_a_groups_own_over_trainings_but_not_less_than_its_
     )  # fmt: skip
 
 
-def test_the_shipped_noise_is_of_the_groups_that_the_shipped_panel_had_before_deepseek_v4():
-    """No other group takes the median for want of its own; DeepSeek-V4 was not read then."""
+def test_the_shipped_noise_is_of_the_groups_of_the_shipped_panel():
+    """No group takes the median for want of its own."""
     beside = find_checkpoint().parent
     shipped = pd.read_csv(beside / "pinn.panel.csv")
     noise = pd.read_csv(beside / NOISE_FILE).set_index("group")["score"]
-    came_after = {"whole steps: deepseek-ai/DeepSeek-V4-Flash"}
-    assert set(noise.index) | came_after == set(shipped["group"])
-    assert not set(noise.index) & came_after
+    assert set(noise.index) == set(shipped["group"])
     assert (noise > 0).all()
 
 
