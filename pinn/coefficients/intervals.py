@@ -295,7 +295,7 @@ BELONGS = ("recipe_sha256", "data_sha256")
 #: Part of the coefficients -> metric whose error is common to all of them.
 _COMMON = {"beta": "tpot", "alpha": "ttft"}
 
-#: Metrics whose half-widths are learned.
+#: Metrics that have a half-width.
 LEARNED = ("tpot", "ttft")
 
 Ends = tuple[float, float]

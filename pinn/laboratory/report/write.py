@@ -191,11 +191,10 @@ def _intervals(tables: Tables) -> Section:
     )
     items = contents.picture("calibration", figures.calibration_figure(tables), caption)
     text = (
-        "Intervals whose widths are learned on left-out models and GPUs: number format, experts, "
-        "distance from measured kernels, load. So few groups promise coverage on average, not for "
-        "each model. They are calibrated on the predictions of this page; a published checkpoint's "
-        "own, which the summary goes by where its predictions are shown, on left-out GPUs and "
-        "serving runs too."
+        "One width for each metric and kind of GPU, calibrated on left-out models and GPUs. So few "
+        "groups promise coverage on average, not for each model. They are calibrated on the "
+        "predictions of this page; a published checkpoint's own, which the summary goes by where "
+        "its predictions are shown, on left-out GPUs and serving runs too."
     )
     missing = "no left-out predictions of the network that kernels taught."
     return Section("Intervals", text, [*items, *contents.coverage_grid(tables)], missing)
@@ -206,9 +205,7 @@ def _intervals(tables: Tables) -> Section:
 TITLE = "How good the predictions are"
 
 #: Pictures for the docs.
-DOCS_PICTURES = (
-    "accuracy-leave-one-model-out-tpot", "agreement-leave-one-model-out-tpot", "calibration",
-)  # fmt: skip
+DOCS_PICTURES = ("accuracy-leave-one-model-out-tpot", "agreement-leave-one-model-out-tpot")
 
 
 def write_report(folder: Path, evidence: str, images: Path | None = None) -> Path:
