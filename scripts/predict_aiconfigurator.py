@@ -104,8 +104,10 @@ def request(row: pd.Series, recipe: str) -> dict[str, object] | None:
         The arguments; None where the recipe says nothing else than an earlier one.
 
     Raises:
-        PinnError: If the model is unknown.
+        PinnError: If the model or the recipe is unknown.
     """
+    if recipe not in RECIPES:
+        raise PinnError(f"unknown recipe {recipe!r}: known ones are {', '.join(RECIPES)}")
     model, scheme = row["model"], row["precision"]
     if model not in _MODELS:
         raise PinnError(f"no peer model for {model!r}: known ones are {', '.join(_MODELS)}")

@@ -2,8 +2,9 @@
 
 From the ledger's lines of checkpoints of one recipe, by the starts of their SHA-256 (of a
 checkpoint with several lines the first counts). Another seed is ``seed=2`` beside
-``kernels.settings.seed=0``, which keeps the synthetic models the same. Groups that came later have
-the noise of later trainings of the same recipe, two of them scored again so far::
+``kernels.settings.seed=0``, which keeps the synthetic models the same. A group that came later has
+the noise of those trainings that scored it, by later lines (the first and the fourth again, whose
+other vLLM groups score the same)::
 
     python scripts/training_noise.py e15fcd 551d3a 90fdba 9c5fb9
     python scripts/training_noise.py --later 03f022 8749cb

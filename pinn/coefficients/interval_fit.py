@@ -62,7 +62,7 @@ def fit_half_widths(errors: pd.DataFrame, level: float = intervals.LEVEL) -> dic
             "that leaves models out"
         )
     step = errors.assign(tpot=errors["tpot"] / errors["tpot_gain"])
-    return {metric: _fit(step, metric, level) for metric in intervals.LEARNED}
+    return {metric: _fit(step, metric, level) for metric in intervals.METRICS}
 
 
 def _fit(errors: pd.DataFrame, metric: str, level: float) -> HalfWidth:
@@ -87,12 +87,12 @@ def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str,
     """Log half-widths of every metric.
 
     Args:
-        found: Of ``LEARNED``.
+        found: Of ``METRICS``.
         rows: Columns ``split``, ``GAINS``, and ``ttft_share`` of the predicted E2E. The GPU of a
             row is known unless its split left it out.
     """
     known = rows["split"].map(lambda split: left_out_column(split) != "gpu").to_numpy(bool)
-    step, ttft = (np.where(known, found[m].known, found[m].unknown) for m in intervals.LEARNED)
+    step, ttft = (np.where(known, found[m].known, found[m].unknown) for m in intervals.METRICS)
     moved = {metric: step * rows[f"{metric}_gain"].to_numpy() for metric in METRICS}
     ttft = np.maximum(ttft, moved["ttft"])
     beyond = rows["ttft_share"].to_numpy() * (np.exp(ttft) - np.exp(moved["ttft"]))

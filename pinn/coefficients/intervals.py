@@ -296,7 +296,7 @@ BELONGS = ("recipe_sha256", "data_sha256")
 _COMMON = {"beta": "tpot", "alpha": "ttft"}
 
 #: Metrics that have a half-width.
-LEARNED = ("tpot", "ttft")
+METRICS = ("tpot", "ttft")
 
 Ends = tuple[float, float]
 
@@ -421,7 +421,7 @@ def _is_current(tree: Any) -> bool:
     return (
         tree.get("schema") == SCHEMA
         and set(tree["coefficients"]) == set(NAMES)
-        and set(tree["half_widths"]) == set(LEARNED)
+        and set(tree["half_widths"]) == set(METRICS)
     )
 
 

@@ -45,25 +45,46 @@ def record(method):
     return table[table.method == method]
 
 
-def test_runs_are_close_and_none_is_ranked_wrongly(released):
-    """The network learns what all models share; what is one model's own stays an error.
-
-    Bars lie a point above what they were when the checkpoint was chosen, by its panel.
-    """
+@pytest.fixture(scope="module")
+def taught(released):
+    """Its scores on all of them."""
     path = data("PINN_SERVING_RUNS")
     runs, _ = read_measured_runs(path, path.parents[1] / "model_configs")
-    found = scores(released, runs)
-    whole = found[found.stage == WHOLE_RUN]
-    assert whole["run"].nunique() == len(runs) == 15
+    return scores(released, runs)
+
+
+def mean_errors(scored):
+    whole = scored[scored.stage == WHOLE_RUN]
     error = whole.set_index(["run", "figure"])["error_percent"].abs().unstack()
-    means = error[["e2e_mean_s", "ttft_mean_s", "itl_mean_s"]]
+    return error[["e2e_mean_s", "ttft_mean_s", "itl_mean_s"]]
+
+
+def test_runs_are_close_and_none_is_ranked_wrongly(taught):
+    """The network learns what all models share; what is one model's own stays an error.
+
+    Bars lie a point above what they were when this was written.
+    """
+    means = mean_errors(taught)
+    assert len(means) == 15
     assert (means.median() <= [2.5, 5.0, 2.5]).all(), means
-    assert (means.max() <= [14.5, 17.5, 14.5]).all(), means
-    assert ranking_inversions(found) == []
+    dense = means[~means.index.str.contains(SCOUT)]
+    assert (dense.max() <= [5.7, 9.1, 5.7]).all(), means
+    assert ranking_inversions(taught) == []
     # What lies beside the checkpoint is what it gives.
     beside = record(NETWORK).set_index(["run", "stage", "figure"])["predicted_s"]
-    now = found.set_index(["run", "stage", "figure"])["predicted_s"]
+    now = taught.set_index(["run", "stage", "figure"])["predicted_s"]
     assert now.to_dict() == pytest.approx(beside.to_dict(), rel=1e-3)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="the checkpoint of 2026-11-28 is 13.5 % too fast for Scout's reasoning load, TTFT 16.5",
+)
+def test_the_worst_taught_run_is_no_worse_than_it_was(taught):
+    """The network of 2026-11-26 was within it, and the next one that is takes the mark away."""
+    means = mean_errors(taught)
+    assert (means.max() <= [12.5, 16.4, 12.5]).all(), means
 
 
 def test_the_record_of_models_left_out_is_of_every_run_and_of_these_measurements():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinn.coefficients.intervals import ErrorLaw
+from pinn.coefficients.intervals import NORMAL_QUANTILE, ErrorLaw
 from pinn.planning.plan import HighestRate, Point
 from pinn.planning.sizing import (
     BAR_WIDTH,
@@ -26,7 +26,8 @@ from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import open_loop
 
 #: Of twenty equally likely errors as normal ones lie, the interval holding 90 % of them.
-LAW = ErrorLaw([NormalDist(0, 1 / 1.645).inv_cdf((share + 0.5) / 20) for share in range(20)])
+NORMAL = NormalDist(0, 1 / NORMAL_QUANTILE)
+LAW = ErrorLaw([NORMAL.inv_cdf((share + 0.5) / 20) for share in range(20)])
 INTERVAL = Interval(Misjudged(step=1.0), 0.9, LAW)
 #: What one replica holds alone, in requests/s.
 ALONE = 5.0
