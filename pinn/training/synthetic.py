@@ -31,6 +31,9 @@ from pinn.specs.serving import ServingSpec
 
 #: Share of the GPU memory that weights may fill. An assumption: vLLM uses 0.9 and keeps keys there.
 WEIGHTS_SHARE = 0.85
+#: By what rates of a card that could exist differ from a real one's at most, in log units: an
+#: H200's memory is 1.43 times as fast as an H100's, its arithmetic the same (their datasheets).
+OTHER_RATES = 0.4
 #: The release of vLLM whose defaults composed steps have: no all-reduce is fused with a norm, as in
 #: the tables that they are composed of.
 TAUGHT_RELEASE = "0.15.1"
@@ -78,7 +81,7 @@ def synthetic_deployments(
 
     Args:
         count: How many.
-        gpus: Where they may run.
+        gpus: Where they may run; as many more are cards that could exist beside these.
         seed: Of the draw.
         allowed: Whether a model may occur; false for near copies of a held-out one.
 
@@ -88,6 +91,7 @@ def synthetic_deployments(
     if not gpus:
         raise PinnError("synthetic deployments need at least one GPU")
     draw = np.random.default_rng(seed)
+    gpus = [*gpus, *(_like(draw, gpu) for gpu in gpus)]
     found: list[Deployment] = []
     while len(found) < count:
         model = _model(draw, f"synthetic-{seed}-{len(found)}")
@@ -95,6 +99,18 @@ def synthetic_deployments(
         if placed is not None:
             found += by_all_kernels(placed)
     return found[:count]
+
+
+def _like(draw: np.random.Generator, gpu: GpuSpec) -> GpuSpec:
+    """A card of the same chip with other rates, so that the network can place one it never saw."""
+    memory, compute, link = np.exp(draw.uniform(-OTHER_RATES, OTHER_RATES, 3)).tolist()
+    return replace(
+        gpu,
+        name=f"{gpu.name} like",
+        memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s * memory,
+        peak_flop_per_s={kind: rate * compute for kind, rate in gpu.peak_flop_per_s.items()},
+        link_bandwidth_bytes_per_s=gpu.link_bandwidth_bytes_per_s * link,
+    )
 
 
 def _place(
