@@ -11,6 +11,7 @@ from pinn.training.kernel_learner import KernelSettings, training_deployments
 from pinn.training.synthetic import (
     ACTIVE_WIDTHS,
     DENSE_WIDTHS,
+    OTHER_RATES,
     by_all_kernels,
     catalog_deployments,
     catalog_models,
@@ -19,6 +20,11 @@ from pinn.training.synthetic import (
 )
 
 GPUS = [load_gpu("H100"), load_gpu("B200")]
+
+
+def chip(deployment):
+    """Its GPU, or the one that a card which could exist is like."""
+    return deployment.gpu.name.removesuffix(" like")
 
 
 def test_the_same_seed_draws_the_same_deployments():
@@ -72,7 +78,7 @@ def test_mxfp4_experts_have_eight_bit_activations_on_blackwell_alone():
     gpus = (load_gpu("H100"), load_gpu("B200"))
     for drawn in (synthetic_deployments(300, gpus, 0), catalog_deployments(300, gpus, 0)):
         chips = {
-            d.gpu.name
+            chip(d)
             for d in drawn
             if d.model.moe is not None and d.model.precisions.experts.name == "mxfp4_mxfp8"
         }
@@ -81,7 +87,7 @@ def test_mxfp4_experts_have_eight_bit_activations_on_blackwell_alone():
 
 def test_other_kernels_of_the_experts_are_learned_from_beside_the_engines_own():
     drawn, named = synthetic_deployments(300, GPUS, 0), catalog_deployments(300, GPUS, 0)
-    found = {(d.gpu.name, d.expert_kernels) for d in drawn}
+    found = {(chip(d), d.expert_kernels) for d in drawn}
     assert found == {
         ("H100-SXM", AUTO), ("H100-SXM", CUTLASS), ("B200-SXM", AUTO), ("B200-SXM", TRITON)
     }  # fmt: skip
@@ -92,6 +98,22 @@ def test_other_kernels_of_the_experts_are_learned_from_beside_the_engines_own():
             own = replace(d, serving=replace(d.serving, moe_backend=as_in_tables(d.gpu)))
             assert own in deployments
             assert list(by_all_kernels(own)) == [own, d]
+
+
+def test_half_of_the_draws_run_on_cards_that_could_exist_beside_each_real_one():
+    """One of each chip, with rates of its own, so that the network can place a card between two."""
+    drawn = synthetic_deployments(600, GPUS, 0)
+    cards = {d.gpu.name: d.gpu for d in drawn}
+    assert set(cards) == {"H100-SXM", "H100-SXM like", "B200-SXM", "B200-SXM like"}
+    share = np.mean(["like" in d.gpu.name for d in drawn])
+    assert 0.4 < share < 0.6
+    for real in GPUS:
+        other = cards[f"{real.name} like"]
+        memory = other.memory_bandwidth_bytes_per_s / real.memory_bandwidth_bytes_per_s
+        compute = other.peak_flop_per_s["bf16"] / real.peak_flop_per_s["bf16"]
+        assert memory != compute
+        assert max(abs(np.log([memory, compute]))) < OTHER_RATES
+        assert other.compute_capability == real.compute_capability
 
 
 def test_near_copies_are_told_by_shapes_not_names():
@@ -111,4 +133,4 @@ def test_nothing_like_a_held_out_model_or_gpu_is_learned_from():
     allowed = training_deployments(settings, exclude)
     assert any(is_near_copy(d.model, held_out) for d in everything)
     assert not any(is_near_copy(d.model, held_out) for d in allowed)
-    assert {d.gpu.name for d in allowed} == {"H100-SXM"}
+    assert {chip(d) for d in allowed} == {"H100-SXM"}
