@@ -27,7 +27,7 @@ from pinn.specs.model_variants import with_precision
 from pinn.specs.precision import precision
 from pinn.specs.serving import ServingSpec
 
-# Synthetic deployments: models that could exist, on GPUs that do, under ways to split them.
+# Synthetic deployments: models that could exist, on GPUs that do and cards like them, split anyhow.
 
 #: Share of the GPU memory that weights may fill. An assumption: vLLM uses 0.9 and keeps keys there.
 WEIGHTS_SHARE = 0.85
