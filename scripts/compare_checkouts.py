@@ -5,7 +5,6 @@ write, to 1e-12, and every text.
 """
 
 import csv
-import gzip
 import json
 import math
 import os
@@ -59,19 +58,7 @@ def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
     found |= {path.name: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}
     for path in out.glob("*.csv"):
         found[path.name] = list(csv.reader(path.read_text().splitlines()))
-    for path in sorted((checkout / "export/go/pinn/testdata").glob("*.json*")):
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-        found[f"golden {path.name}"] = _documents(text)
     return found
-
-
-def _documents(text: str) -> list[Any]:
-    """One JSON document, or one per line."""
-    try:
-        return [json.loads(text)]
-    except json.JSONDecodeError:
-        return [json.loads(line) for line in text.splitlines()]
 
 
 def leaves(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
