@@ -30,7 +30,7 @@ class DistillationSettings:
         parts_weight: Of the error of a step's parts beside that of the whole.
     """
 
-    epochs: int = 30
+    epochs: int = 24
     batch: int = 64
     learning_rate: float = 0.01
     delta: float = 0.05

@@ -100,13 +100,13 @@ def test_other_kernels_of_the_experts_are_learned_from_beside_the_engines_own():
             assert list(by_all_kernels(own)) == [own, d]
 
 
-def test_half_of_the_draws_run_on_cards_that_could_exist_beside_each_real_one():
+def test_a_quarter_of_the_draws_run_on_cards_that_could_exist_one_beside_each_real_one():
     """One of each chip, with rates of its own, so that the network can place a card between two."""
     drawn = synthetic_deployments(600, GPUS, 0)
     cards = {d.gpu.name: d.gpu for d in drawn}
     assert set(cards) == {"H100-SXM", "H100-SXM like", "B200-SXM", "B200-SXM like"}
     share = np.mean(["like" in d.gpu.name for d in drawn])
-    assert 0.4 < share < 0.6
+    assert 0.2 < share < 0.3
     for real in GPUS:
         other = cards[f"{real.name} like"]
         memory = other.memory_bandwidth_bytes_per_s / real.memory_bandwidth_bytes_per_s
