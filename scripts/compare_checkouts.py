@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,11 +45,8 @@ def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
     (out / "closed.yaml").write_text(CLOSED)
     found: dict[str, Any] = {}
     env = {**os.environ, "PYTHONPATH": str(checkout), "PINN_CHECKPOINT": str(checkpoint)}
-    # The module behind the command, wherever that checkout has it.
-    project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
-    main = project["scripts"]["pinn"].partition(":")[0]
     for command in COMMANDS:
-        line = f"{sys.executable} -m {main} {command.replace('OUT/', '')}"
+        line = f"{sys.executable} -m pinn.interface.commands.main {command.replace('OUT/', '')}"
         done = subprocess.run(line, shell=True, cwd=out, env=env, text=True, capture_output=True)
         if done.returncode:
             raise SystemExit(f"{checkout}: pinn {command} failed: {done.stderr}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 import threading
 import time
@@ -177,6 +178,12 @@ class Grid:
 # What a long command is doing, for a line on standard error while it does it.
 
 Item = TypeVar("Item")
+
+
+def note(text: str) -> None:
+    """A line on standard error at once: how the work goes, where output may be data."""
+    print(text, file=sys.stderr, flush=True)
+
 
 #: Commands that take less say nothing.
 FIRST_S = 5.0

@@ -1,7 +1,6 @@
 """Predictions of what was left out, fold by fold."""
 
 import hashlib
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,7 +134,7 @@ def compute(rows: ServingRows, wanted: Sequence[Cell], workers: Workers) -> None
         for cell, table in zip(fits[i], tables, strict=True):
             files.replace_atomically(cell.path, partial(table.to_parquet, index=False))
         about = f"{_about(fits[i])}, {screen.still(done, len(fits), began_s)}"
-        print(f"fold {done} of {len(fits)}: {about}", file=sys.stderr, flush=True)
+        screen.note(f"fold {done} of {len(fits)}: {about}")
 
 
 def _about(of_fit: Sequence[Cell]) -> str:

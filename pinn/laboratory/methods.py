@@ -1,7 +1,6 @@
 """Methods that are scored, and those that a configuration makes."""
 
 import hashlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +15,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from pinn.common.files import ReadReport, sorted_json
+from pinn.common.screen import note
 from pinn.common.store import code_digest
 from pinn.kernels.exclusion import Exclusion
 from pinn.training.data.measured_runs import MeasuredRun, read_measured_runs
@@ -186,7 +186,7 @@ def read_measured(config: DictConfig) -> Measured:
     instantiate(config.data)
     manifest = read_manifest(Path(config.data.target))
     observations = read_observations(Path(config.data.target))
-    print(manifest.report.table(), file=sys.stderr)
+    note(manifest.report.table())
     runs: tuple[MeasuredRun, ...] = ()
     report = None
     if config.runs.path:
@@ -195,10 +195,9 @@ def read_measured(config: DictConfig) -> Measured:
             Path(config.runs.path), Path(configs) if configs else None
         )
     else:
-        print(
+        note(
             "no serving runs: learning from kernels and measured deployments alone (runs.path=FILE "
-            "or PINN_SERVING_RUNS names them)",
-            file=sys.stderr,
+            "or PINN_SERVING_RUNS names them)"
         )
     return Measured(observations, serving_rows(observations), runs, manifest, report)
 

@@ -1,6 +1,5 @@
 """The evaluation suite: every split, method and metric, in one table on disk."""
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from omegaconf import DictConfig
 from pinn.coefficients.interval_fit import calibration_curve
 from pinn.coefficients.intervals import calibration_path, read_calibration
 from pinn.common.files import find_checkpoint, replace_atomically, write_json_file
-from pinn.common.screen import doing, say
+from pinn.common.screen import doing, note, say
 from pinn.common.tables import write_frame
 from pinn.errors import PinnError
 from pinn.laboratory import crossvalidation, formulas, methods, metrics
@@ -161,7 +160,7 @@ def _finish(
         metrics.print_results(results, evidence=EVIDENCE)
         metrics.print_decisions(pd.read_csv(folder / "decisions.csv"))
         for what, why in skipped.items():
-            print(f"{what}: {why}", file=sys.stderr)
+            note(f"{what}: {why}")
     say(f"All of it: {page}, results.csv and ranking.csv beside it.")
     return summary
 

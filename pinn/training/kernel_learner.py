@@ -16,7 +16,7 @@ from jaxtyping import Float
 from pinn.coefficients import trained_network
 from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings
 from pinn.common.files import write_json_file
-from pinn.common.screen import doing, shown, still
+from pinn.common.screen import doing, note, shown, still
 from pinn.common.store import remembered_folder
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -115,7 +115,7 @@ def alternate(
     for number in range(1, settings.rounds + 1):
         rows = run_scalars.run_rows(runs, run_latencies(fit, runs, parts), settings.workers)
         error = float(np.median(np.abs(rows.simulated_s / rows.measured_s - 1)))
-        _tell(f"round {number}: median error of a figure {100 * error:.2f} %")
+        note(f"round {number}: median error of a figure {100 * error:.2f} %")
         if error > max(_TOO_FAR, least):
             fit = run_scalars.between(trusted, fit)
             continue
@@ -278,10 +278,6 @@ def training_deployments(settings: KernelSettings, exclude: Exclusion) -> Sequen
     return synthetic + catalog_deployments(settings.catalog, gpus, settings.seed + 2, allowed)
 
 
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 # What is left to learn from when models or GPUs are left out of everything, and learning from
 # it.
 #
@@ -377,7 +373,7 @@ def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers
     began_s = time.monotonic()
     for done, (i, _) in enumerate(workers.run(partial(_learn_one, learner, root), folds), 1):
         left = still(done, len(folds), began_s)
-        _tell(f"fold {done} of {len(folds)}: {_name(folds[i])}, {left}")
+        note(f"fold {done} of {len(folds)}: {_name(folds[i])}, {left}")
 
 
 def _learn_one(learner: KernelLearner, root: Path, fold: Fold) -> None:

@@ -126,7 +126,7 @@ def _place(
 
 def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deployment | None:
     """The model on one GPU kind, split in a random way; None where that does not fit."""
-    serving = ServingSpec(
+    serving = _flags(
         tensor_parallel_size=int(draw.choice([1, 2, 4, 8])),
         data_parallel_size=int(draw.choice([1, 1, 1, 1, 1, 1, 2, 4, 8])) if model.moe else 1,
         enable_expert_parallel=model.moe is not None and draw.random() < 0.35,
@@ -143,15 +143,22 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
     None, too, where its weights do not fit. The newest release is asked: ``TAUGHT_RELEASE`` sets
     defaults, and a later model has them too.
     """
-    spread = [replace(serving, enable_expert_parallel=True)] if model.moe is not None else []
+    room, ranks = WEIGHTS_SHARE * gpu.memory_bytes, serving.tensor_parallel_size
+    if _weight_bytes(model, 1, 1, 1) > room * ranks * serving.data_parallel_size:
+        return None  # Most draws; what follows takes a hundred times as long.
+    spread = [_other(serving, enable_expert_parallel=True)] if model.moe is not None else []
     for flags in (serving, *spread):
         try:
-            Deployment(model, gpu, replace(flags, engine_version=""))
+            Deployment(model, gpu, _other(flags, engine_version=""))
         except PinnError:
             continue
         found = Deployment(model, gpu, flags, force=True)
-        return found if weight_bytes(found) <= WEIGHTS_SHARE * gpu.memory_bytes else None
+        return found if weight_bytes(found) <= room else None
     return None
+
+
+#: Flags, and some in place of others: they are few, and checking them takes long.
+_flags, _other = cache(ServingSpec), cache(replace)
 
 
 def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
@@ -161,7 +168,7 @@ def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
     """
     yield deployment
     for kernels in (CUTLASS, TRITON):
-        serving = replace(deployment.serving, moe_backend=kernels)
+        serving = _other(deployment.serving, moe_backend=kernels)
         other = replace(deployment, serving=serving)
         if other.expert_kernels != AUTO:
             yield other
@@ -169,11 +176,16 @@ def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
 
 def weight_bytes(deployment: Deployment) -> float:
     """Weights on one GPU, the input embedding left out."""
-    model, recipe = deployment.model, deployment.recipe
-    total = sum(m.weight_bytes for m in dense_matmuls(model, recipe.tensor_parallel_size))
+    recipe = deployment.recipe
+    experts = recipe.expert_tensor_parallel_size, recipe.expert_parallel_size
+    return _weight_bytes(deployment.model, recipe.tensor_parallel_size, *experts)
+
+
+def _weight_bytes(model: ModelSpec, tensor: int, expert_tensor: int, expert_parallel: int) -> float:
+    total = sum(m.weight_bytes for m in dense_matmuls(model, tensor))
     if model.moe is not None:
-        each = expert_weights(model.moe, model.hidden_size, recipe.expert_tensor_parallel_size)
-        experts = model.moe.experts / recipe.expert_parallel_size * model.moe_layers
+        each = expert_weights(model.moe, model.hidden_size, expert_tensor)
+        experts = model.moe.experts / expert_parallel * model.moe_layers
         total += experts * each * model.precisions.experts.bytes_per_weight
     return total
 
@@ -312,7 +324,7 @@ def catalog_deployments(
         gpu = gpus[int(draw.integers(len(gpus)))]
         try:
             served = model if scheme == "native" else with_precision(model, scheme)
-            serving = ServingSpec(
+            serving = _flags(
                 tensor_parallel_size=tp,
                 enable_expert_parallel=spread and model.moe is not None,
                 moe_backend=as_in_tables(gpu),

@@ -7,6 +7,7 @@ from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import MoeFfnSpec, mixer_names
+from pinn.specs.serving import ServingSpec
 from pinn.training.kernel_learner import KernelSettings, training_deployments
 from pinn.training.synthetic import (
     ACTIVE_WIDTHS,
@@ -44,6 +45,15 @@ def test_weights_fit_in_memory():
         assert (left > 0.04 * np.array([d.gpu.memory_bytes for d in drawn])).all()
         # And large models are drawn: they fill a good part of it.
         assert (left / room < 0.4).any()
+
+
+def test_no_split_of_a_model_holds_less_of_it_than_its_share():
+    """What is passed over without a look at its recipe, since a share is too much, never fits."""
+    for d in synthetic_deployments(100, GPUS, 0):
+        ranks = d.serving.tensor_parallel_size * d.serving.data_parallel_size
+        whole = ServingSpec(engine_version=d.serving.engine_version)
+        held = weight_bytes(replace(d, serving=whole, force=True)) / ranks
+        assert held <= weight_bytes(d) * (1 + 1e-12)
 
 
 def test_draws_span_experts_latent_attention_windows_and_parallelism():

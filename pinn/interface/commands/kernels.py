@@ -1,13 +1,12 @@
 """``pinn kernels``: how well the kernel surrogates predict what they were not fitted on."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pinn.common.files import find_checkpoint
-from pinn.common.screen import Grid
+from pinn.common.screen import Grid, note
 from pinn.errors import PinnError
 from pinn.interface.commands.options import asked, output
 from pinn.interface.commands.outputs import write_csv
@@ -38,9 +37,7 @@ def score(out: Annotated[Path, output(".csv")]) -> None:
     from pinn.kernels.tables.tables import read_kernel_tables
 
     torch.set_num_threads(1)
-    table = held_out_table(
-        read_kernel_tables(), progress=lambda text: print(text, file=sys.stderr, flush=True)
-    )
+    table = held_out_table(read_kernel_tables(), progress=note)
     write_csv(table, out, float_format="%.4f")
     typer.echo(f"{len(table)} errors written to {out}")
 

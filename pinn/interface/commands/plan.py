@@ -1,11 +1,11 @@
 """``pinn plan``."""
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from pinn.common.screen import note
 from pinn.common.workers import Workers, stopping_at_once
 from pinn.errors import PinnError
 from pinn.interface.commands.options import engine_flags, output
@@ -89,13 +89,7 @@ def plan(
     count = where.workers or os.cpu_count() or 1
     with stopping_at_once("nothing is kept: a plan is written when it is done"):
         workers = Workers(where.backend, count, where.address, torch=False)
-        made = planned(
-            asked,
-            flags,
-            _prices(price or ""),
-            workers,
-            lambda line: print(line, file=sys.stderr, flush=True),
-        )
+        made = planned(asked, flags, _prices(price or ""), workers, note)
         if out is not None:
             write_files(made, out)
     print_plan(made, out)
