@@ -145,7 +145,7 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
     """
     room, ranks = WEIGHTS_SHARE * gpu.memory_bytes, serving.tensor_parallel_size
     if _weight_bytes(model, 1, 1, 1) > room * ranks * serving.data_parallel_size:
-        return None  # Most draws; what follows takes a hundred times as long.
+        return None  # Three of four draws; what follows takes thirty times as long.
     spread = [_other(serving, enable_expert_parallel=True)] if model.moe is not None else []
     for flags in (serving, *spread):
         try:
