@@ -14,7 +14,7 @@ from pinn.coefficients.coefficient_network import log_huber
 from pinn.coefficients.configurations import make_deployment
 from pinn.coefficients.intervals import weighted_quantile
 from pinn.interface.exports.blis_features import Timed
-from pinn.kernels.operator import isotonic
+from pinn.kernels.operator import CorrectionNetwork
 from pinn.laboratory.formulas import Bases
 from pinn.laboratory.metrics import error_summary
 from pinn.physics.batch_sums import BatchSums
@@ -34,7 +34,7 @@ LLAMA_8B = make_deployment({"model": "meta-llama/Llama-3.1-8B", "gpu": "H100"})
 #: Package -> a call whose arrays do not fit together, or have an axis too many.
 WRONG = {
     "physics": lambda: BatchSums(*[TWO] * 8, THREE),
-    "kernels": lambda: isotonic(TWO),
+    "kernels": lambda: CorrectionNetwork(2, 4, 1, 1.0).predict(TWO),
     "coefficients": lambda: log_huber(torch.ones(2), torch.ones(3), torch.ones(2), 0.1),
     "simulator": lambda: weighted_percentiles(TWO, np.ones(3, int)),
     "server.traces": lambda: knowledge_levels(np.ones(2, bool), np.ones(3, bool)),

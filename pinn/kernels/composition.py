@@ -1,6 +1,6 @@
 """The time of a whole step, kernel by kernel."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -71,7 +71,7 @@ class Kernels:
 
 def call_by_call(seconds: Callable[..., Seconds], gpu: Coded, form: Coded, *sizes) -> Times:
     """What ``seconds`` gives of one chip, format and call's sizes at a time."""
-    calls = zip(gpu.ids[:, 0], form.ids[:, 0], *sizes, strict=True)
+    calls = zip(gpu.ids[:, 0], form.ids[:, 0], *np.broadcast_arrays(*sizes), strict=True)
     return np.stack([seconds(gpu.options[g], form.options[f], *call) for g, f, *call in calls])
 
 
@@ -89,7 +89,7 @@ _LARGEST_SHARE = 0.5
 
 
 def quantization_seconds(
-    gpu: GpuSpec, rows: Float[np.ndarray, "*n"], width: Float[np.ndarray, "*n"]
+    gpu: GpuSpec, rows: Float[np.ndarray, "*n"], width: Float[np.ndarray, "*#n"]
 ) -> Float[np.ndarray, "*n"]:
     """Scales of ``rows`` tokens of ``width`` 16-bit elements, and the elements in fp8."""
     moved = rows * width * _ELEMENT_BYTES
@@ -161,18 +161,22 @@ def _times(
 ) -> Times:
     """Seconds of calls, each as often as it runs."""
 
-    def rows(values: Iterable[Any]) -> Times:
-        return np.stack([np.broadcast_to(np.asarray(v, np.float64), width) for v in values])
+    def rows(values: Sequence[Any]) -> Float[np.ndarray, "calls n_or_1"]:
+        found = np.empty((len(values), width if any(map(np.ndim, values)) else 1))
+        for row, value in zip(found, values, strict=True):
+            row[:] = value
+        return found
 
     sizes = [rows(values) for values in zip(*(call.sizes for call in calls), strict=True)]
     times = kind.seconds(kernels, _coded(gpus), _coded([call.form for call in calls]), *sizes)
-    return rows(call.count for call in calls) * times
+    return rows([call.count for call in calls]) * times
 
 
 def _coded(values: Sequence[Any]) -> Coded:
     """A row of each value."""
-    options = tuple(dict.fromkeys(values))
-    return Coded(options, np.array([[options.index(value)] for value in values]))
+    number: dict[Any, int] = {}
+    ids = np.array([[number.setdefault(value, len(number))] for value in values])
+    return Coded(tuple(number), ids)
 
 
 def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:

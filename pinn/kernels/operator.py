@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
+from scipy.optimize import isotonic_regression
 from torch import Tensor, nn
 
 from pinn.kernels.hardware import Hardware
@@ -39,27 +40,6 @@ def node_points(axes: Nodes) -> list[Float[np.ndarray, " nodes"]]:
     return [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]
 
 
-def isotonic(values: Float[np.ndarray, "series nodes"]) -> Float[np.ndarray, "series nodes"]:
-    """The non-decreasing series closest to each given one, by least squares.
-
-    Min-max formula (Robertson, Wright and Dykstra, Order Restricted Statistical Inference, theorem
-    1.4.4): the i-th value is the largest over a <= i of the smallest over b >= i of the mean from a
-    to b. A running maximum instead would spread every upward error to all larger sizes.
-
-    >>> isotonic(np.array([[1.0, 3.0, 2.0, 4.0]]))
-    array([[1. , 2.5, 2.5, 4. ]])
-    """
-    count = values.shape[1]
-    sums = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
-    lengths = np.arange(1, count + 1)[None, :] - np.arange(count)[:, None]
-    means = (sums[:, None, 1:] - sums[:, :-1, None]) / np.where(lengths > 0, lengths, 1)
-    means[:, lengths <= 0] = np.inf
-    from_i = np.flip(np.minimum.accumulate(np.flip(means, 2), axis=2), 2)
-    best = np.where(np.tri(count, dtype=bool).T, from_i, -np.inf).max(axis=1)
-    # Sums in another order differ in their last digits; the law must hold to the digit.
-    return np.maximum.accumulate(best, axis=1)
-
-
 def monotone(values: Float[np.ndarray, "lattices ..."]) -> Float[np.ndarray, "lattices ..."]:
     """Non-decreasing along every axis but the first: isotonic along one axis after the other.
 
@@ -68,9 +48,10 @@ def monotone(values: Float[np.ndarray, "lattices ..."]) -> Float[np.ndarray, "la
     """
     for axis in range(1, values.ndim):
         moved = np.moveaxis(values, axis, -1)
-        flat = moved.reshape(-1, moved.shape[-1])
-        parts = [isotonic(flat[i : i + 4096]) for i in range(0, len(flat), 4096)]
-        values = np.moveaxis(np.concatenate(parts).reshape(moved.shape), -1, axis)
+        series = moved.reshape(-1, moved.shape[-1]).copy()
+        for i in np.flatnonzero((np.diff(series) < 0.0).any(axis=1)):
+            series[i] = isotonic_regression(series[i]).x
+        values = np.moveaxis(series.reshape(moved.shape), -1, axis)
     for axis in range(1, values.ndim):
         values = np.maximum.accumulate(values, axis=axis)
     return values
@@ -110,6 +91,10 @@ def interpolate(
 
 
 # The correction network of a kernel surrogate: a small MLP on clamped inputs, bounded output.
+
+#: Rows that pass the network at once where many are asked for: what lies between two layers stays
+#: in a core's cache, which halves the time of 32,480.
+_ROWS_IN_CACHE = 4096
 
 
 class CorrectionNetwork(nn.Module):
@@ -168,8 +153,9 @@ class CorrectionNetwork(nn.Module):
     ) -> Float[np.ndarray, " rows"]:
         """Correction from raw inputs, float64 in and out."""
         parts = [
-            self(self.standardize(torch.from_numpy(inputs[i : i + rows_at_once])))
-            for i in range(0, len(inputs), rows_at_once)
+            self(self.standardize(rows))
+            for block in torch.from_numpy(inputs).split(rows_at_once)
+            for rows in block.split(_ROWS_IN_CACHE)
         ]
         return torch.cat(parts).numpy() if parts else np.zeros(0)
 

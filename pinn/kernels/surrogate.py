@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -104,6 +105,8 @@ class RooflineFit:
 #: Work beyond the lattice is charged at this share of the datasheet's rates.
 EXTRAPOLATION_EFFICIENCY = 0.8
 _LATTICES_KEPT = 20_000
+#: Nodes of new lattices that are worked out together: their inputs take 10 MB.
+_ROWS_AT_ONCE = 1 << 15
 #: Training rows whose chip is blanked, so that unknown chips are nothing new.
 UNNAMED_SHARE = 0.3
 
@@ -261,8 +264,10 @@ class OperatorSurrogate:
         if len(self._lattices) + len(new) > _LATTICES_KEPT:
             self._lattices.clear()
             new = list(range(len(names)))
-        if new:
-            for i, lattice in zip(new, self._new_lattices(chips, forms, keys[new]), strict=True):
+        nodes = math.prod(len(n) for n in self.operator.nodes)
+        at_once = max(_ROWS_AT_ONCE // nodes, 1)
+        for some in (new[i : i + at_once] for i in range(0, len(new), at_once)):
+            for i, lattice in zip(some, self._new_lattices(chips, forms, keys[some]), strict=True):
                 self._lattices[names[i]] = lattice
         return np.stack([self._lattices[name] for name in names])
 

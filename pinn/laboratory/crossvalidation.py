@@ -55,6 +55,7 @@ def cross_validate(
     methods: Sequence[Method],
     folder: Path,
     fingerprint: str,
+    workers: Workers | None = None,
 ) -> pd.DataFrame:
     """Predict the test rows of every split with every method.
 
@@ -65,13 +66,14 @@ def cross_validate(
         folder: Where cells and training logs are kept.
         fingerprint: Of everything a cell depends on beside its own split and method; cells that
             were made under another one are made anew.
+        workers: Where fits run; None for here, one after another.
 
     Returns:
         One row per (kind of split, row, method): ``split``, ``held_out``, ``row_id``, ``method``,
         ``tpot_s``, ``ttft_s``, ``tpot_measured_s``, ``ttft_measured_s``.
     """
     wanted = cells(splits, methods, folder, fingerprint)
-    compute(rows, missing(wanted), Workers())
+    compute(rows, missing(wanted), workers or Workers())
     return read_cells(wanted)
 
 

@@ -73,6 +73,7 @@ def _evaluate(
     """
     splits = named_splits(config.evaluation.splits, measured.observations, folder / "splits")
     scores = pd.DataFrame()
+    workers = instantiate(config.workers)
     compared = [methods.roofline(), *methods.without_kernels(config)]
     if config.kernels.enabled:
         fits = methods.kernel_fits(config, measured.runs, folder)
@@ -81,14 +82,16 @@ def _evaluate(
             fits.learner,
             [*folds.split_folds(splits, measured), *(fold for fold, _ in runs_out)],
             fits.root,
-            instantiate(config.workers),
+            workers,
         )
         compared += methods.kernel_methods(fits)
         if runs_out:
             scores = serving_runs.score_left_out(fits.learner, runs_out, fits.root)
     compared += methods.peers()
     mark = methods.mark(config, measured)
-    predictions = crossvalidation.cross_validate(measured.rows, splits, compared, folder, mark)
+    predictions = crossvalidation.cross_validate(
+        measured.rows, splits, compared, folder, mark, workers
+    )
     write_frame(predictions, folder / "predictions.csv")
     groups = metrics.group_masks(config.evaluation.groups, measured.rows, predictions)
     tables = [

@@ -145,7 +145,7 @@ class KernelSettings:
         synthetic: Synthetic deployments.
         catalog: Draws of deployments of known models.
         gpus: On which they run; those whose kernels were measured.
-        workers: Processes that compose.
+        workers: Processes that compose where no other fold is learned beside.
         seed: Of surrogates, deployments and batches.
         tables: Folder of newer kernel tables (``make kernel-tables``), which surrogates are fitted
             to; empty for those of the installed package.
@@ -371,7 +371,9 @@ def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers
         workers: A ``pinn.common.workers.Workers``, or anything with its ``run``.
     """
     began_s = time.monotonic()
-    for done, (i, _) in enumerate(workers.run(partial(_learn_one, learner, root), folds), 1):
+    # Each composes by itself: processes beside one another would work out the same lattices.
+    alone = replace(learner, kernels=replace(learner.kernels, workers=1))
+    for done, (i, _) in enumerate(workers.run(partial(_learn_one, alone, root), folds), 1):
         left = still(done, len(folds), began_s)
         note(f"fold {done} of {len(folds)}: {_name(folds[i])}, {left}")
 

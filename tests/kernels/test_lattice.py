@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import isotonic_regression
 
-from pinn.kernels.operator import interpolate, isotonic, monotone, node_points
+from pinn.kernels.operator import interpolate, monotone, node_points
 
 VALUES = st.floats(-5, 5, width=32).map(float)
 
 
 @given(arrays(np.float64, (3, 9), elements=VALUES))
-def test_isotonic_is_the_least_squares_fit(values):
+def test_one_axis_is_the_least_squares_fit_of_each_series(values):
     expected = np.stack([isotonic_regression(row).x for row in values])
-    np.testing.assert_allclose(isotonic(values), expected, atol=1e-9)
+    np.testing.assert_allclose(monotone(values), expected, atol=1e-9)
 
 
 @given(arrays(np.float64, (2, 4, 5, 3), elements=VALUES))
