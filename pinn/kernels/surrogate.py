@@ -264,8 +264,7 @@ class OperatorSurrogate:
         if len(self._lattices) + len(new) > _LATTICES_KEPT:
             self._lattices.clear()
             new = list(range(len(names)))
-        nodes = math.prod(len(n) for n in self.operator.nodes)
-        at_once = max(_ROWS_AT_ONCE // nodes, 1)
+        at_once = max(_ROWS_AT_ONCE // math.prod(map(len, self.operator.nodes)), 1)
         for some in (new[i : i + at_once] for i in range(0, len(new), at_once)):
             for i, lattice in zip(some, self._new_lattices(chips, forms, keys[some]), strict=True):
                 self._lattices[names[i]] = lattice

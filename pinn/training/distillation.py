@@ -52,11 +52,6 @@ class DistillationRows(NamedTuple):
     features: Float[Tensor, "m n features"]
     seconds: Float[Tensor, "m n groups"]
 
-    @property
-    def deployments(self) -> int:
-        """How many deployments."""
-        return len(self.free)
-
     def take(self, index: Int[Tensor, " index"] | slice) -> DistillationRows:
         """The deployments at ``index``."""
         return DistillationRows(*(each[index] for each in self))
@@ -84,9 +79,10 @@ class _Shuffled(IterableDataset):
         self.rows, self.batch, self.seed, self.steps_done = rows, batch, seed, steps_done
 
     def __iter__(self) -> Iterator[DistillationRows]:
-        epoch = self.steps_done() // -(-self.rows.deployments // self.batch)
+        deployments = len(self.rows.free)
+        epoch = self.steps_done() // -(-deployments // self.batch)
         generator = torch.Generator().manual_seed(self.seed * 100_003 + epoch)
-        order = torch.randperm(self.rows.deployments, generator=generator)
+        order = torch.randperm(deployments, generator=generator)
         for index in order.split(self.batch):
             yield self.rows.take(index)
 
@@ -122,7 +118,7 @@ class Distillation(lightning.LightningModule):
         in_place = predicted + (whole - batch.seconds).clamp(min=0)
         loss = self._error(predicted.sum(-1, keepdim=True), whole)
         loss = loss + self.settings.parts_weight * self._error(in_place, whole)
-        self.log("loss", loss, prog_bar=True, batch_size=batch.deployments)
+        self.log("loss", loss, prog_bar=True, batch_size=len(batch.free))
         return loss
 
     def _error(

@@ -222,7 +222,7 @@ class KernelLearner:
             self.network, trained_network.fit_scale(rows.free.numpy(), rows.rates.numpy())
         )
         trainer = self.trainer(max_epochs=self.distillation.epochs, folder=folder)
-        module = Distillation(network, self.distillation, rows.deployments)
+        module = Distillation(network, self.distillation, len(rows.free))
         how = self.distillation, self.seed
         loader = distillation.distillation_loader(rows, *how, lambda: module.global_step)
         last = folder / LAST
