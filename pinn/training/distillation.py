@@ -33,7 +33,7 @@ class DistillationSettings:
     epochs: int = 24
     batch: int = 64
     learning_rate: float = 0.01
-    delta: float = 0.05
+    delta: float = 0.02
     parts_weight: float = 1.0
 
 

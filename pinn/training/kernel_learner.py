@@ -154,7 +154,7 @@ class KernelSettings:
     released: str | None
     cache: str
     gpus: tuple[str, ...]
-    synthetic: int = 24000
+    synthetic: int = 32000
     catalog: int = 6000
     workers: int = 2
     seed: int = 0

@@ -69,6 +69,9 @@ SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(top_k=20, top_p=0.8, repetition_penalty=1.05),
 )
 
+#: Share of synthetic models without experts. Where a network never saw the model, what it gets
+#: wrong of a step is mostly the experts' part.
+DENSE_SHARE = 0.25
 #: Widths beside the hidden size, least and most: of a dense FFN, and of all experts that a token
 #: is routed to. Published models of the catalogue have 2.3 to 8 and 1.6 to 7.
 DENSE_WIDTHS, ACTIVE_WIDTHS = (2, 8), (1, 8)
@@ -236,7 +239,7 @@ def _ffns(
     dense = DenseFfnSpec(
         _multiple(draw, DENSE_WIDTHS[0] * hidden, DENSE_WIDTHS[1] * hidden, 256), gated
     )
-    if draw.random() < 0.45:
+    if draw.random() < DENSE_SHARE:
         return [(layers, dense)]
     experts = int(draw.choice([8, 16, 32, 64, 96, 128, 128, 160, 256, 256, 384, 512]))
     top_k = int(draw.choice([k for k in (1, 2, 4, 6, 8, 8, 10) if k <= experts // 4]))
