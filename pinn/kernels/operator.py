@@ -43,8 +43,10 @@ def node_points(axes: Nodes) -> list[Float[np.ndarray, " nodes"]]:
 def monotone(values: Float[np.ndarray, "lattices ..."]) -> Float[np.ndarray, "lattices ..."]:
     """Non-decreasing along every axis but the first: isotonic along one axis after the other.
 
-    Isotonic regression keeps the order of series that lie above one another, so a later axis does
-    not undo an earlier one; the running maxima at the end make that exact.
+    Isotonic regression gives the rising series closest by least squares; a running maximum instead
+    would spread every upward error to all larger sizes. It keeps the order of series that lie above
+    one another, so a later axis does not undo an earlier one; the running maxima at the end make
+    that exact.
     """
     for axis in range(1, values.ndim):
         moved = np.moveaxis(values, axis, -1)
