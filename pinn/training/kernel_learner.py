@@ -145,7 +145,6 @@ class KernelSettings:
         synthetic: Synthetic deployments.
         catalog: Draws of deployments of known models.
         gpus: On which they run; those whose kernels were measured.
-        workers: Processes that compose where no other fold is learned beside.
         seed: Of surrogates, deployments and batches.
         tables: Folder of newer kernel tables (``make kernel-tables``), which surrogates are fitted
             to; empty for those of the installed package.
@@ -156,7 +155,6 @@ class KernelSettings:
     gpus: tuple[str, ...]
     synthetic: int = 24000
     catalog: int = 6000
-    workers: int = 2
     seed: int = 0
     tables: str = ""
 
@@ -262,7 +260,6 @@ def composed_steps(
         training_deployments(settings, exclude),
         settings.seed,
         Path(settings.cache),
-        workers=settings.workers,
         progress=lambda done, total: doing(f"composing steps, shard {done} of {total}"),
     )
 
@@ -337,8 +334,8 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
         root: Folder in which folds are remembered.
     """
     surrogates = fitted_surrogates(learner.kernels, fold.exclude)
-    # Where surrogates lie and how many processes compose decide nothing; their content does.
-    plain = replace(learner.kernels, released=None, cache="", tables="", workers=1)
+    # Where surrogates lie decides nothing; their content does.
+    plain = replace(learner.kernels, released=None, cache="", tables="")
     recipe, aside = replace(learner, kernels=plain), {"kernels": learner.kernels}
     place = remembered_folder(_learn, recipe, fold, surrogates.digest(), root=root, aside=aside)
     fit = run_scalars.run_fit_from_json(json.loads((place / "fit.json").read_text()))
@@ -371,9 +368,7 @@ def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers
         workers: A ``pinn.common.workers.Workers``, or anything with its ``run``.
     """
     began_s = time.monotonic()
-    # Each composes by itself: processes beside one another would work out the same lattices.
-    alone = replace(learner, kernels=replace(learner.kernels, workers=1))
-    for done, (i, _) in enumerate(workers.run(partial(_learn_one, alone, root), folds), 1):
+    for done, (i, _) in enumerate(workers.run(partial(_learn_one, learner, root), folds), 1):
         left = still(done, len(folds), began_s)
         note(f"fold {done} of {len(folds)}: {_name(folds[i])}, {left}")
 

@@ -1,7 +1,7 @@
 """The teacher: scalars, and how parts of composed steps become step features."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from jaxtyping import Float
@@ -12,7 +12,7 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.kernels.composition import COMPOSED_PARTS, compose_many
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.physics.batch_sums import UniformBatches, sample_batches
+from pinn.physics.batch_sums import UniformBatches, sample_batches, uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.physics.step_values import Overhead
@@ -230,9 +230,12 @@ def features_of_batches(
     deployments: Sequence[Deployment], batches: Sequence[UniformBatches]
 ) -> Float[np.ndarray, "m n features"]:
     """Step features of ``n`` batches of each of ``m`` deployments."""
-    costs, pairs = step_costs(deployments), zip(deployments, batches, strict=True)
-    sums = [of_one.sums(deployment.model.window_tokens) for deployment, of_one in pairs]
-    return np.array([step_features(costs.take(i), each) for i, each in enumerate(sums)])
+    names = (f.name for f in fields(UniformBatches))
+    of_all = {name: np.stack([getattr(of_one, name) for of_one in batches]) for name in names}
+    windows = np.array([[d.model.window_tokens or np.inf] for d in deployments])
+    return step_features(
+        step_costs(deployments).reshape(-1, 1), uniform_sums(**of_all, window=windows)
+    )
 
 
 @dataclass(frozen=True)

@@ -50,15 +50,16 @@ def test_steps_of_other_deployments_or_seeds_are_others(h100_kernels, deployment
 
 def test_steps_go_on_after_an_interruption(h100_kernels, deployments, tmp_path, monkeypatch):
     whole = remembered_steps(h100_kernels, deployments, 0, tmp_path / "whole")
-    compose_shard, done = composed._compose_shard, []
+    composed_table, done = composed._composed_table, []
 
     def cut(*arguments):
         if len(done) == 2:
             raise KeyboardInterrupt
-        done.append(compose_shard(*arguments))
+        done.append(arguments)
+        return composed_table(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(composed, "_compose_shard", cut)
+        patched.setattr(composed, "_composed_table", cut)
         with pytest.raises(KeyboardInterrupt):
             remembered_steps(h100_kernels, deployments, 0, tmp_path)
     made = []

@@ -103,14 +103,12 @@ def test_a_fold_is_learned_once_and_found_again(counting, rows, tmp_path):
     np.testing.assert_allclose(first.fit.alpha, whole.fit.alpha, rtol=1e-12)
 
 
-def test_where_kernels_lie_and_how_many_compose_decides_nothing(counting, rows, released, tmp_path):
+def test_where_kernels_lie_decides_nothing(counting, rows, released, tmp_path):
     fold = Fold(rows, (), Exclusion())
     learn_fold(counting, fold, tmp_path / "folds")
     moved = tmp_path / "moved"
     moved.symlink_to(released)
-    elsewhere = replace(
-        counting.kernels, released=str(moved), cache=str(tmp_path / "elsewhere"), workers=2
-    )
+    elsewhere = replace(counting.kernels, released=str(moved), cache=str(tmp_path / "elsewhere"))
     learn_fold(replace(counting, kernels=elsewhere), fold, tmp_path / "folds")
     assert len(learned) == 1
 
