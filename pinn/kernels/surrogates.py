@@ -89,7 +89,7 @@ class KernelSurrogates:
         plans: Mapping[str, TrainingPlan] | None = None,
         shared: Path | None = None,
     ) -> KernelSurrogates:
-        """Fit every surrogate; about 80 seconds on one core.
+        """Fit every surrogate; about 100 seconds on one core.
 
         Args:
             tables: Measured kernels.
