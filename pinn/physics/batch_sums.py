@@ -108,7 +108,7 @@ def uniform_sums(
         prefill_requests: Number of prefill chunks.
         prefill_tokens: New tokens of each chunk.
         prefill_cached: Cached tokens of each chunk.
-        window: The model's attention window in tokens; None without one.
+        window: The model's attention window in tokens; None, or infinite, without one.
     """
     given = (decode_requests, decode_context, prefill_requests, prefill_tokens, prefill_cached)
     decodes, context, chunks, new, cached = np.broadcast_arrays(

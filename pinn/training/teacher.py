@@ -232,10 +232,10 @@ def features_of_batches(
     """Step features of ``n`` batches of each of ``m`` deployments."""
     names = (f.name for f in fields(UniformBatches))
     of_all = {name: np.stack([getattr(of_one, name) for of_one in batches]) for name in names}
-    windows = np.array([[d.model.window_tokens or np.inf] for d in deployments])
-    return step_features(
-        step_costs(deployments).reshape(-1, 1), uniform_sums(**of_all, window=windows)
-    )
+    pairs = zip(deployments, batches, strict=True)
+    windows = np.array([[deployment.model.window_tokens or np.inf] for deployment, _ in pairs])
+    sums = uniform_sums(**of_all, window=windows)
+    return step_features(step_costs(deployments).reshape(-1, 1), sums)
 
 
 @dataclass(frozen=True)
