@@ -2,8 +2,8 @@
 
 Data flows one way through the sub-packages, and imports follow it:
 
-    common <- specs <- engines <- physics <- kernels <- coefficients <- simulator <- server
-          <- training <- planning <- interface <- laboratory
+    common <- specs <- engines <- physics <- kernels <- surrogate <- simulator <- measurements
+          <- training <- calibration <- planning <- export <- evaluation <- cli <- api
 
 What the commands do, in Python (imported when it is first used):
 
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
-    from pinn.interface.python.calibration import CalibratedServer, calibrate
-    from pinn.interface.python.exports import (
+    from pinn.api.calibration import CalibratedServer, calibrate
+    from pinn.api.exports import (
         explore,
         export_blis,
         export_onnx,
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         export_table,
         predict_many,
     )
-    from pinn.interface.python.plans import PlannedFleet, plan
-    from pinn.interface.python.prediction import Prediction, predict
-    from pinn.interface.python.simulation import Simulation, simulate
+    from pinn.api.plans import PlannedFleet, plan
+    from pinn.api.prediction import Prediction, predict
+    from pinn.api.simulation import Simulation, simulate
 
 __version__ = "0.1.0"
 
@@ -51,7 +51,7 @@ __all__ = [
     "simulate",
 ]
 
-#: Module of each, but of what :mod:`pinn.interface.python.exports` has.
+#: Module of each, but of what :mod:`pinn.api.exports` has.
 _PLACES = {
     **dict.fromkeys(("CalibratedServer", "calibrate"), "calibration"),
     **dict.fromkeys(("PlannedFleet", "plan"), "plans"),
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'pinn' has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(f"pinn.interface.python.{_PLACES.get(name, 'exports')}")
+    module = import_module(f"pinn.api.{_PLACES.get(name, 'exports')}")
     found = getattr(module, name)
     globals()[name] = found
     return found

@@ -17,11 +17,11 @@ import pandas as pd
 import typer
 from timing import timed
 
-from pinn.coefficients.configurations import make_deployments, read_configurations
-from pinn.coefficients.surrogate import Surrogate
+from pinn.cli.coefficient_table import coefficient_table, write_table
 from pinn.common.files import find_checkpoint
-from pinn.interface.commands.coefficient_table import coefficient_table, write_table
+from pinn.engines.configurations import make_deployments, read_configurations
 from pinn.specs.gpu import list_gpus
+from pinn.surrogate.surrogate import Surrogate
 
 LIMIT_S = 2.0
 ONE_BY_ONE, REPEATS = 100, 3

@@ -24,11 +24,11 @@ import onnxruntime
 import typer
 from timing import timed
 
-from pinn.coefficients.trained_network import load_checkpoint
 from pinn.common.files import find_checkpoint
-from pinn.interface.exports.onnx_graphs import export_onnx
-from pinn.physics.descriptors import DESCRIPTORS, RATES
-from pinn.physics.step import STEP_FEATURES
+from pinn.export.onnx_graphs import export_onnx
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES
+from pinn.surrogate.inference import load_checkpoint
+from pinn.surrogate.step_features import STEP_FEATURES
 
 GO = Path(__file__).resolve().parents[1] / "export" / "go" / "blis"
 BATCHES = 128

@@ -69,7 +69,7 @@ def run_job(name: str, path: Path) -> None:
     if name == "json":
         _, wall, cpu = timed(lambda: walk_with_json(path))
     else:
-        from pinn.server.readers.vllm import parse_file
+        from pinn.measurements.readers.vllm import parse_file
 
         # Raw tables, which are dropped.
         _, wall, cpu = timed(lambda: [None for _ in parse_file(path, JOBS[name])])

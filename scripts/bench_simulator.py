@@ -20,8 +20,6 @@ import typer
 from timing import PINN, timed
 
 from pinn.engines.deployment import Deployment
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import Job, simulate_many
 from pinn.simulator.workloads.arrivals import Stage
@@ -29,6 +27,8 @@ from pinn.simulator.workloads.workload import PromptGroups, shared_prefix
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
 
 MODEL = "meta-llama/Llama-2-7b-hf"
 BARS_S = {"one_run_s": 0.3, "forty_runs_s": 10.0, "shell_cold_s": 8.0, "shell_warm_s": 3.0}

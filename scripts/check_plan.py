@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pinn.coefficients.configurations import expand_grid
 from pinn.common.files import find_checkpoint
 from pinn.common.workers import Workers
+from pinn.engines.configurations import expand_grid
 from pinn.errors import PinnError
 from pinn.planning import make, sizing
 from pinn.planning.candidates import Brief, Candidate, Wanted, find_candidates

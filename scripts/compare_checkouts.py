@@ -46,7 +46,7 @@ def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     env = {**os.environ, "PYTHONPATH": str(checkout), "PINN_CHECKPOINT": str(checkpoint)}
     for command in COMMANDS:
-        line = f"{sys.executable} -m pinn.interface.commands.main {command.replace('OUT/', '')}"
+        line = f"{sys.executable} -m pinn.cli.main {command.replace('OUT/', '')}"
         done = subprocess.run(line, shell=True, cwd=out, env=env, text=True, capture_output=True)
         if done.returncode:
             raise SystemExit(f"{checkout}: pinn {command} failed: {done.stderr}")

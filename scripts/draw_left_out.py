@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from pinn.common.plots import png
-from pinn.laboratory.report.figures import agreement_figure
+from pinn.evaluation.report.figures import agreement_figure
 from pinn.training.data.silicon import read_silicon
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -15,9 +15,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from score_measuring import ARMS, deployments, score
 
+from pinn.api.calibration import calibrate
+from pinn.calibration.calibrated import StepCalibration
 from pinn.common.plots import MARKERS, new_figure, png
-from pinn.interface.python.calibration import calibrate
-from pinn.server.calibration.calibrated import StepCalibration
 
 #: Minutes at which intervals are looked at, and deployments whose median is drawn.
 _MINUTES, _DEPLOYMENTS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0), 6

@@ -26,9 +26,9 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from pinn.errors import PinnError
+from pinn.evaluation import methods, panel, serving_runs
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.laboratory import methods, panel, serving_runs
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.model import ModelSpec
 from pinn.training.data.measured_runs import MeasuredRun

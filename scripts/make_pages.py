@@ -5,8 +5,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from pinn.interface.commands.explore import write_explore_page
-from pinn.interface.commands.main import COMMANDS, app
+from pinn.cli.explore import write_explore_page
+from pinn.cli.main import COMMANDS, app
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 WIDTH = "96"

@@ -16,19 +16,19 @@ import numpy as np
 import pandas as pd
 import typer
 
-from pinn.coefficients.surrogate import predict_coefficients
-from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.common.files import ReadReport, file_sha256
 from pinn.common.screen import Grid
 from pinn.common.tables import write_frame
 from pinn.engines.deployment import Deployment
-from pinn.laboratory.engines import networks
-from pinn.laboratory.metrics import error_summary, error_text
+from pinn.evaluation.engines import networks
+from pinn.evaluation.metrics import error_summary, error_text
+from pinn.measurements.benchmarks.inferencex import LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
 from pinn.planning.make import step_seconds
-from pinn.server.benchmarks.inferencex import LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.catalog import load_model
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM
+from pinn.surrogate.inference import TrainedNetwork
+from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import deployments, engine_deployments, silicon
 
 # Reads the measured deployments of ``silicon_sample.csv`` with prefill and decode apart.

@@ -10,8 +10,8 @@ Simulates every row with the network of ``checkpoints/left_out`` that never saw 
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import Grid
 from pinn.common.tables import write_frame
-from pinn.laboratory.engines import networks, score_engines
-from pinn.laboratory.metrics import error_summary, error_text
+from pinn.evaluation.engines import networks, score_engines
+from pinn.evaluation.metrics import error_summary, error_text
 from pinn.training.data.deployments import measured_deployment
 from pinn.training.data.silicon import read_silicon
 

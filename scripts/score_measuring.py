@@ -19,19 +19,19 @@ import pandas as pd
 import typer
 from simulated_engine import SimulatedEngine
 
-from pinn.coefficients.configurations import canonical, make_deployment
-from pinn.coefficients.intervals import NORMAL_QUANTILE
+from pinn.calibration import measuring
+from pinn.calibration.calibrated import fit_steps, measured_features
+from pinn.calibration.measuring import AskedLoad
+from pinn.calibration.prior import Prior, Start, all_features
+from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.physics.step import STEP_FEATURES
-from pinn.server import measuring
-from pinn.server.calibration.calibrated import fit_steps, measured_features
-from pinn.server.calibration.prior import Prior, Start, all_features
-from pinn.server.measuring import AskedLoad
-from pinn.server.program.batches import Limits, Wanted, own_order, short_list
-from pinn.server.program.session import Session, measure_all
-from pinn.server.program.table import Table
-from pinn.server.traces.measured_steps import STEPS_FILE, read_measured_steps
+from pinn.measurements.program.batches import Limits, Wanted, own_order, short_list
+from pinn.measurements.program.session import Session, measure_all
+from pinn.measurements.program.table import Table
+from pinn.measurements.traces.measured_steps import STEPS_FILE, read_measured_steps
+from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
 
 MINUTES = (3, 5, 10)
 ARMS = ("design", "grid", "random")

@@ -10,10 +10,10 @@ from operator import eq
 import numpy as np
 from jaxtyping import Float
 
+from pinn.calibration.measuring import batch_features
 from pinn.engines.deployment import Deployment
-from pinn.server.measuring import batch_features
-from pinn.server.program.batches import Limits, Wanted
-from pinn.server.program.table import Step
+from pinn.measurements.program.batches import Limits, Wanted
+from pinn.measurements.program.table import Step
 
 #: Tokens between contexts whose times are worked out; between them a time is a line.
 _GRID = 256
@@ -41,7 +41,7 @@ class _Prompt:
 
 @dataclass
 class SimulatedEngine:
-    """What :class:`pinn.server.program.session.Session` asks of an engine.
+    """What :class:`pinn.measurements.program.session.Session` asks of an engine.
 
     Attributes:
         deployment: What runs.

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 Answer = TypeVar("Answer")
 #: The command ``pinn`` as a process of its own.
-PINN = (sys.executable, "-m", "pinn.interface.commands.main")
+PINN = (sys.executable, "-m", "pinn.cli.main")
 
 
 #: Whose processor time counts: this process and those that it waited for, or those alone.

@@ -15,7 +15,7 @@ import typer
 
 from pinn.common.files import find_checkpoint
 from pinn.common.tables import write_frame
-from pinn.laboratory.panel import NOISE_FILE, training_noise
+from pinn.evaluation.panel import NOISE_FILE, training_noise
 
 
 def main(checkpoints: list[str], later: bool = False) -> None:

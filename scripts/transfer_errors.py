@@ -21,14 +21,14 @@ import pandas as pd
 import torch
 import typer
 
-from pinn.coefficients.trained_network import load_checkpoint
 from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import compose_many
 from pinn.kernels.exclusion import Exclusion
 from pinn.physics.batch_sums import sample_batches
-from pinn.physics.descriptors import embed
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.featurizer import embed
+from pinn.surrogate.inference import load_checkpoint
 from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
 from pinn.training.synthetic import TAUGHT_RELEASE, catalog_models, started, synthetic_deployments
 from pinn.training.teacher import features_of_batches, projected_parts, saved_scalars

@@ -26,17 +26,17 @@ import typer
 from page_parts import write_part
 from typer.testing import CliRunner
 
-from pinn.coefficients.intervals import read_calibration
+from pinn.calibration.calibrate import TEST
+from pinn.cli.evaluate_measured import panel_table
+from pinn.cli.main import app
 from pinn.common.screen import Grid
-from pinn.interface.commands.main import app
-from pinn.laboratory.commands.evaluate_measured import panel_table
-from pinn.laboratory.engines import networks
-from pinn.laboratory.panel import group_scores
-from pinn.laboratory.serving_runs import LEFT_OUT, NETWORK
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES
-from pinn.server.calibration.calibrate import TEST
+from pinn.evaluation.engines import networks
+from pinn.evaluation.panel import group_scores
+from pinn.evaluation.serving_runs import LEFT_OUT, NETWORK
 from pinn.simulator.metric_features import WHOLE_RUN
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.training.data.released import PEERS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from pinn.coefficients.coefficients import Coefficients
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES
-from pinn.server.calibration.prior import NAMES, Prior, assumed_prior
+from pinn.calibration.prior import NAMES, Prior, assumed_prior
+from pinn.surrogate.coefficients import Coefficients
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
 
 
 def beta_prior(beta: np.ndarray) -> Prior:

@@ -14,10 +14,7 @@ _SHAPED = [
     if "from jaxtyping import" in (text := path.read_text())
     and "pinn.simulator.compiler" not in text
 ]
-_WHOLE = [
-    f"pinn.{part}"
-    for part in ("physics", "coefficients", "server.calibration", "training", "interface.exports")
-]
+_WHOLE = [f"pinn.{part}" for part in ("physics", "surrogate", "calibration", "training", "export")]
 jaxtyping.jaxtyped = typechecker.jaxtyped  # type: ignore[assignment]
 jaxtyping.install_import_hook([*_WHOLE, *_SHAPED], "typechecker.check")
 
@@ -28,20 +25,20 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings  # noqa: E402
-from pinn.coefficients.surrogate import Surrogate  # noqa: E402
-from pinn.coefficients.trained_network import (  # noqa: E402
+from pinn.engines.deployment import Deployment  # noqa: E402
+from pinn.kernels.surrogates import OPERATORS, KernelSurrogates  # noqa: E402
+from pinn.kernels.tables.tables import read_kernel_tables  # noqa: E402
+from pinn.specs.catalog import load_model  # noqa: E402
+from pinn.specs.gpu import load_gpu  # noqa: E402
+from pinn.specs.serving import ServingSpec  # noqa: E402
+from pinn.surrogate.featurizer import embed  # noqa: E402
+from pinn.surrogate.inference import (  # noqa: E402
     Checkpoint,
     fit_scale,
     save_checkpoint,
 )
-from pinn.engines.deployment import Deployment  # noqa: E402
-from pinn.kernels.surrogates import OPERATORS, KernelSurrogates  # noqa: E402
-from pinn.kernels.tables.tables import read_kernel_tables  # noqa: E402
-from pinn.physics.descriptors import embed  # noqa: E402
-from pinn.specs.catalog import load_model  # noqa: E402
-from pinn.specs.gpu import load_gpu  # noqa: E402
-from pinn.specs.serving import ServingSpec  # noqa: E402
+from pinn.surrogate.network import CoefficientNetwork, NetworkSettings  # noqa: E402
+from pinn.surrogate.surrogate import Surrogate  # noqa: E402
 
 #: Doctests are for the program; several files of this name would also shadow each other.
 collect_ignore_glob = ["*conftest.py"]

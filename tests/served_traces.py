@@ -8,8 +8,8 @@ from pathlib import Path
 from synthetic_engine import Arrival, EngineLimits, run_engine
 from trace_writer import WriterOptions, write_traces
 
-from pinn.server.traces.ingestion import ingest_vllm
-from pinn.server.traces.trace_tables import Target
+from pinn.measurements.traces.ingestion import ingest_vllm
+from pinn.measurements.traces.trace_tables import Target
 from pinn.specs.serving import ServingSpec
 
 

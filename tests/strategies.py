@@ -8,10 +8,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings
-from pinn.coefficients.trained_network import MIN_SCALE, EmbeddingScale
 from pinn.engines.deployment import Deployment
-from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.specs.batch import Batch
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import (
@@ -27,6 +24,9 @@ from pinn.specs.model import (
 )
 from pinn.specs.precision import PRECISIONS
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES
+from pinn.surrogate.inference import MIN_SCALE, EmbeddingScale
+from pinn.surrogate.network import CoefficientNetwork, NetworkSettings
 
 FORMATS = st.sampled_from([p for name, p in PRECISIONS.items() if name != "fp32"])
 

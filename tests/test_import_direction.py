@@ -15,7 +15,7 @@ MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path.p
 #: Modules that every sub-package may use.
 FREE = {"errors", "units"}
 #: Parts of one package: what the first holds imports nothing of the second.
-APART = (("interface.commands", "interface.python"),)
+APART = (("surrogate", "surrogate.uncertainty"),)
 
 
 def imported(path):

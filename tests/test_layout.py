@@ -14,7 +14,7 @@ MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 MOST = 8
 #: What writes JSON; what runs beside an engine has no module of this package.
 WRITES = {"json.dump", "json.dumps", "json.JSONEncoder"}
-WRITER, APART = Path("common/files.py"), Path("server/program")
+WRITER, APART = Path("common/files.py"), Path("measurements/program")
 
 
 def nodes(path):

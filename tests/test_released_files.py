@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pinn.coefficients.coefficients import read_coefficient_set
-from pinn.coefficients.configurations import make_deployment
-from pinn.coefficients.intervals import calibration_path, read_calibration
-from pinn.coefficients.surrogate import Surrogate
-from pinn.coefficients.trained_network import load_checkpoint
+from pinn.engines.configurations import make_deployment
 from pinn.errors import PinnError
 from pinn.kernels import stored
-from pinn.physics.request import REQUEST_FEATURES
+from pinn.surrogate.coefficients import read_coefficient_set
+from pinn.surrogate.inference import load_checkpoint
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.surrogate import Surrogate
+from pinn.surrogate.uncertainty.intervals import calibration_path, read_calibration
 
 RELEASED = Path(__file__).parent / "released"
 

@@ -35,7 +35,7 @@ print(json.dumps([files, [name for name in sys.modules if name.startswith("pinn.
 
 BETA = """
 from pinn.common.files import find_checkpoint
-from pinn.coefficients.surrogate import Surrogate
+from pinn.surrogate.surrogate import Surrogate
 from pinn.specs.catalog import load_model
 from pinn.engines.deployment import Deployment
 from pinn.specs.gpu import load_gpu
@@ -46,7 +46,7 @@ assert Surrogate.load(find_checkpoint(None)).coefficients([deployment]).beta[0, 
 """
 
 REPORT = """
-from pinn.interface.commands.main import app
+from pinn.cli.main import app
 
 app(["coefficients", "--model", config, "--gpu", "H100"], standalone_mode=False)
 """

@@ -271,7 +271,7 @@ def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
 
     Raises:
         PinnError: If one of them speculates: its steps are more than one pass
-            (``pinn.physics.speculation``).
+            (``pinn.surrogate.deployment_features``).
     """
     if any(d.recipe.speculation is not None for d in deployments):
         raise PinnError(

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from pinn.coefficients.coefficients import CoefficientSet, read_coefficient_set
-from pinn.coefficients.configurations import canonical, expand_grid, make_deployment
 from pinn.common.documents import read_yaml
 from pinn.common.files import conf_file
+from pinn.engines.configurations import canonical, expand_grid, make_deployment
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError, RefusedError
 from pinn.planning.plan import LeftOut, Limits
@@ -24,6 +23,7 @@ from pinn.simulator.simulate import Hopeless, simulate
 from pinn.simulator.workloads.load import Load
 from pinn.simulator.workloads.workload import Workload, at_rate, mean_rate_per_s, repeated, thinned
 from pinn.specs.serving import VLLM
+from pinn.surrogate.coefficients import CoefficientSet, read_coefficient_set
 
 # What a server is sent at any rate: the load's own requests, fewer or more of them.
 
@@ -430,7 +430,7 @@ def predicted(
     engine: EngineSpec,
 ) -> Iterator[Candidate]:
     """Candidates of deployments, with the coefficients of their file or of the network."""
-    from pinn.coefficients.surrogate import Surrogate
+    from pinn.surrogate.surrogate import Surrogate
 
     if not fitting:
         return

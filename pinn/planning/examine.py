@@ -8,14 +8,14 @@ from functools import partial
 import numpy as np
 
 from pinn.physics.batch_sums import BatchSums, uniform_sums
-from pinn.physics.speculation import deployment_features
-from pinn.physics.step import STEP_FEATURES
 from pinn.planning import commands, pools, sizing
 from pinn.planning.candidates import NETWORK, Brief, Candidate, gpu_count
 from pinn.planning.plan import Choice, HighestRate, Latencies, LeftOut, Point
 from pinn.planning.sizing import Trials, latencies_s
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
+from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.step_features import STEP_FEATURES
 
 # Where a replica's time goes, and what stops a higher rate.
 

@@ -14,7 +14,6 @@ from jaxtyping import Float, Int, Real
 from pinn.common.workers import Workers
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import uniform_sums
-from pinn.physics.speculation import deployment_features
 from pinn.planning import sizing
 from pinn.planning.candidates import Brief, Candidate
 from pinn.planning.examine import Unfit, examine
@@ -25,6 +24,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import kv_layout
 from pinn.simulator.pools import halves
 from pinn.simulator.workloads.workload import Workload
+from pinn.surrogate.deployment_features import deployment_features
 
 # Latencies that no rate can be low enough for: each request alone on an idle server.
 #

@@ -7,8 +7,8 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from pinn.coefficients.configurations import parse_pool, pool_text
 from pinn.common import documents, files
+from pinn.engines.configurations import parse_pool, pool_text
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.planning import candidates

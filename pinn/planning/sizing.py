@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from pinn.coefficients.intervals import ErrorLaw, gpu_is_known, read_calibration
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError, TooLargeError
 from pinn.planning import plan
@@ -19,6 +18,7 @@ from pinn.simulator.run import Run
 from pinn.simulator.simulate import HopelessError, scaled
 from pinn.simulator.state import FINISHED, REJECTED, TIMED_OUT
 from pinn.simulator.workloads.workload import Workload
+from pinn.surrogate.uncertainty.intervals import ErrorLaw, gpu_is_known, read_calibration
 
 # What clients see of a run, as a point of a plan.
 

@@ -7,11 +7,8 @@ import numpy as np
 from jaxtyping import Float
 from numba import types
 
-from pinn.coefficients.coefficients import LatencyModel
 from pinn.errors import PinnError
 from pinn.physics.costs import COST_NAMES, StepCosts
-from pinn.physics.request import PHASES, REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES
 from pinn.simulator import arrays
 from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_as, inner
@@ -19,10 +16,13 @@ from pinn.simulator.prefill_first import schedule_apart
 from pinn.simulator.state import REREAD
 from pinn.simulator.step_formulas import StepValues, step_formulas
 from pinn.specs.batch import Batch
+from pinn.surrogate.coefficients import LatencyModel
+from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
 
 # The request features once more, for compiled code: one request, plain numbers.
 #
-# ``pinn.physics.request`` is what defines them; a test compares the two.
+# ``pinn.surrogate.request_features`` is what defines them; a test compares the two.
 
 
 #: What a request feature can be, by the last part of its name in the registry.
@@ -63,7 +63,7 @@ def request_values(prompt_tokens):
 
 # The step features in compiled code: one batch, plain numbers.
 #
-# ``pinn.physics.step`` is what defines them, and what ``step_formulas`` is written from. A test
+# ``pinn.surrogate.step_features`` defines them, and ``step_formulas`` is written from it. A test
 # compares the two for random batches and models, and ``step_coefficients`` refuses a registry
 # with a name that is missing there.
 
@@ -133,7 +133,7 @@ class LinearCoefficients(NamedTuple):
 
 
 class SpeculativeCoefficients(NamedTuple):
-    """Step times of a deployment that drafts and verifies (``pinn.physics.speculation``).
+    """Step times of a deployment that drafts and verifies (``pinn.surrogate.deployment_features``).
 
     A type of its own, so that the code of plain steps stays what it is.
     """
@@ -207,7 +207,7 @@ def _dot(weights, values):
 
 @inner
 def speculative_seconds(latency, sums):
-    """A step of several passes, see ``pinn.physics.speculation``."""
+    """A step of several passes, see ``pinn.surrogate.deployment_features``."""
     context, near = _read_contexts(sums)
     added = sums[1] * latency.tokens
     verified = step_formulas(latency.costs, (

@@ -8,15 +8,16 @@ from typing import cast
 import numpy as np
 from jaxtyping import Float
 
-from pinn.coefficients.coefficients import LatencyModel, read_coefficient_set
 from pinn.common.store import remembered_value
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.physics import batch_sums, speculation
+from pinn.physics import batch_sums
 from pinn.physics.costs import model_costs
-from pinn.physics.request import phase_mask, request_features
 from pinn.simulator import hooks
 from pinn.specs.batch import Batch
+from pinn.surrogate import deployment_features as speculation
+from pinn.surrogate.coefficients import LatencyModel, read_coefficient_set
+from pinn.surrogate.request_features import phase_mask, request_features
 
 # A linear latency model: coefficients of one deployment, for compiled and plain runs alike.
 
@@ -109,7 +110,7 @@ def complete_latency(model: object) -> LatencyModel:
     if missing:
         raise PinnError(
             f"{type(model).__name__} is no latency model: it lacks {', '.join(missing)}; "
-            "pinn/coefficients/coefficients.py lists the methods"
+            "pinn/surrogate/coefficients.py lists the methods"
         )
     if all(hasattr(model, name) for name in _OPTIONAL):
         return cast(LatencyModel, model)
@@ -145,7 +146,7 @@ def latency_from_checkpoint(deployment: Deployment, checkpoint: Path) -> LinearL
 
 
 def _coefficients(deployment: Deployment, checkpoint: Path) -> dict[str, list[float]]:
-    from pinn.coefficients.surrogate import Surrogate
+    from pinn.surrogate.surrogate import Surrogate
 
     found = Surrogate.load(checkpoint).coefficients([deployment])
     return {"beta": found.beta[0].tolist(), "alpha": found.alpha[0].tolist()}

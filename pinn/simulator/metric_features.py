@@ -8,10 +8,11 @@ from jaxtyping import Bool, Float
 
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.physics import batch_sums, speculation
-from pinn.physics.request import REQUEST_FEATURES, phase_mask, request_features
-from pinn.physics.step import STEP_FEATURES
+from pinn.physics import batch_sums
 from pinn.simulator.run import Run, StepRecords
+from pinn.surrogate import deployment_features as speculation
+from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask, request_features
+from pinn.surrogate.step_features import STEP_FEATURES
 
 # What clients would report of a simulated stage: figures, and the requests that make them.
 

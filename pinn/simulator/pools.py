@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from pinn.coefficients.coefficients import LatencyModel
 from pinn.common.screen import Grid, page
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -17,6 +16,7 @@ from pinn.simulator.run import RequestRecords, Run
 from pinn.simulator.state import DECODES, PREFILLS, REJECTED, TIMED_OUT, UNSENT
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.gpu import network_bytes_per_s
+from pinn.surrogate.coefficients import LatencyModel
 
 # What clients see of two pools, and what went from the one to the other.
 

@@ -9,12 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pinn.coefficients.coefficients import LatencyModel
 from pinn.common.documents import MOST_STEPS, check_size
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES
 from pinn.simulator import engine_spec, memory, metric_features, setup
 from pinn.simulator.arrays import Engine, PlainEngine
 from pinn.simulator.linear_latency import LinearLatency, complete_latency
@@ -22,6 +19,9 @@ from pinn.simulator.loop import BAD_STEP, FULL, advance
 from pinn.simulator.run import STATUSES, GapRuns, RequestRecords, Run, StepRecords
 from pinn.simulator.state import FINISHED, REJECTED, REQUEST
 from pinn.simulator.workloads.workload import Workload
+from pinn.surrogate.coefficients import LatencyModel
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
 
 # The records of a run, read off the engine's final state.
 

@@ -14,10 +14,10 @@ from jaxtyping import Float
 from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import COMPOSED_PARTS, compose
 from pinn.kernels.evidence import KernelUse, kernels_used
-from pinn.physics import speculation
 from pinn.physics.batch_sums import UniformBatches, alike, sum_batches
-from pinn.physics.step import STEP_FEATURES
 from pinn.specs.batch import parse_batch
+from pinn.surrogate import deployment_features as speculation
+from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training.teacher import Teacher
 
 #: Parts of a step and what each holds, in the order of every table and plot.

@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from pinn.coefficients.coefficient_network import CoefficientNetwork, log_huber
-from pinn.physics.descriptors import embed
+from pinn.surrogate.featurizer import embed
+from pinn.surrogate.network import CoefficientNetwork, log_huber
 from pinn.training.composed import ComposedSteps
 from pinn.training.teacher import FEATURE_GROUPS, Scalars, features_of_batches, group_seconds
 

@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from pinn.coefficients import trained_network
-from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings
 from pinn.common.files import write_json_file
 from pinn.common.screen import doing, note, shown, still
 from pinn.common.store import remembered_folder
@@ -24,10 +22,12 @@ from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.kernels.heldout import surrogates_without
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
+from pinn.surrogate import inference as trained_network
+from pinn.surrogate.network import CoefficientNetwork, NetworkSettings
+from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training import distillation, run_scalars
 from pinn.training.composed import ComposedSteps, remembered_steps
 from pinn.training.data.measured_runs import MeasuredRun

@@ -10,10 +10,10 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings, log_huber
-from pinn.coefficients.surrogate import predict_coefficients
-from pinn.coefficients.trained_network import fit_scale
-from pinn.physics.descriptors import embed
+from pinn.surrogate.featurizer import embed
+from pinn.surrogate.inference import fit_scale
+from pinn.surrogate.network import CoefficientNetwork, NetworkSettings, log_huber
+from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.serving_rows import ServingRows, SimulatedRows, simulate_rows
 
 # Learning from measured deployments: the shared base, alpha and, if asked, the correction.

@@ -12,14 +12,14 @@ from scipy.optimize import Bounds, minimize
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
-from pinn.coefficients.coefficient_network import log_huber
 from pinn.kernels.composition import COMPOSED_PARTS
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import figure_features, figure_seconds
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Job, simulate_many
+from pinn.surrogate.network import log_huber
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training import teacher
 from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.learner import LEAST_STEPS_SHARE

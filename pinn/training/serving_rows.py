@@ -14,13 +14,13 @@ from jaxtyping import Bool, Float, Int
 from pinn.common.store import remembered_table
 from pinn.engines.deployment import Deployment
 from pinn.physics.costs import step_costs
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.physics.step_values import floor_seconds
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import mean_steps, request_delay_features
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Job, map_runs
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
 from pinn.training.data.deployments import MeasuredDeployment, measured_deployments
 
 # Measured deployments as rows that are linear in the coefficients.

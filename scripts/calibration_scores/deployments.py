@@ -16,10 +16,10 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from calibration_scores.left_out import LeftOut, read_left_out
-from pinn.coefficients.intervals import NORMAL_QUANTILE
-from pinn.server.calibration import posterior
-from pinn.server.calibration.calibrate import is_kept, judge, judge_likelihood
-from pinn.server.calibration.prior import SCALAR_SPREADS, SCALARS, Prior, assumed_prior
+from pinn.calibration import posterior
+from pinn.calibration.calibrate import is_kept, judge, judge_likelihood
+from pinn.calibration.prior import SCALAR_SPREADS, SCALARS, Prior, assumed_prior
+from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
 
 _CONCURRENCIES = (4, 16, 64)
 _LEAST_ROWS, _DRAWS, _SEED = 6, 10, 0

@@ -8,25 +8,25 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Shaped
 
-from pinn.coefficients import interval_fit, kernel_distance
-from pinn.coefficients.coefficients import NAMES
-from pinn.coefficients.intervals import NORMAL_QUANTILE
-from pinn.coefficients.surrogate import Surrogate, batch_work
+from pinn.calibration.prior import STEPS, KnownSteps
 from pinn.common.files import find_checkpoint
 from pinn.common.store import remembered_table
 from pinn.engines.deployment import Deployment
+from pinn.evaluation.crossvalidation import described_errors
+from pinn.evaluation.folds import KEPT, LEFT_OUT_FOLDER
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.laboratory.crossvalidation import described_errors
-from pinn.laboratory.folds import KEPT, LEFT_OUT_FOLDER
-from pinn.physics.step import STEP_FEATURES, step_features
-from pinn.server.calibration.prior import STEPS, KnownSteps
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, figure_features, figure_seconds
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Job, map_runs
 from pinn.specs.batch import parse_batch
 from pinn.specs.model import ModelSpec
+from pinn.surrogate.coefficients import NAMES
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.surrogate import Surrogate, batch_work
+from pinn.surrogate.uncertainty import interval_fit, kernel_distance
+from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
 from pinn.training.data.silicon import read_silicon
 from pinn.training.serving_rows import ServingRows, serving_rows
 

@@ -17,20 +17,20 @@ import numpy as np
 import pandas as pd
 
 from calibration_scores.left_out import left_out_network
-from pinn.coefficients.intervals import NORMAL_QUANTILE
-from pinn.coefficients.surrogate import Surrogate, batch_work
+from pinn.calibration import benchmarks, calibrate
+from pinn.calibration.calibrate import BetaSettings, Intervals
+from pinn.calibration.posterior import Posterior
+from pinn.calibration.prior import Prior, all_features, checkpoint_prior
 from pinn.common.files import find_checkpoint
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.physics.step import step_features
-from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, SharedPrefix
-from pinn.server.calibration import benchmarks, calibrate
-from pinn.server.calibration.calibrate import BetaSettings, Intervals
-from pinn.server.calibration.posterior import Posterior
-from pinn.server.calibration.prior import Prior, all_features, checkpoint_prior
-from pinn.server.traces import ingestion, trace_tables
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, SharedPrefix
+from pinn.measurements.traces import ingestion, trace_tables
 from pinn.specs.batch import parse_batch
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.step_features import step_features
+from pinn.surrogate.surrogate import Surrogate, batch_work
+from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
 from pinn.training.data.measured_runs import PROMPT_RANGE, MeasuredRun, read_measured_runs
 from pinn.training.data.serving_runs import workload
 

@@ -14,9 +14,9 @@ from pinn.engines.deployment import EAGLE3_VOCABULARY
 from pinn.engines.recipe import Default, all_defaults, kernel_defaults
 from pinn.engines.recipe_rules import SGLANG_REQUESTS
 from pinn.physics import cost_facts
-from pinn.physics.descriptors import DESCRIPTORS, RATES, REFERENCE_RATES
-from pinn.physics.request import REQUEST_FEATURES, RequestFeature
 from pinn.specs import speculation
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES, REFERENCE_RATES
+from pinn.surrogate.request_features import REQUEST_FEATURES, RequestFeature
 
 #: Where the tables lie in a checkout.
 GO_TABLES = Path("export") / "go" / "pinn" / "tables.go"

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.coefficients.surrogate import predict_coefficients
-from pinn.coefficients.trained_network import load_checkpoint
 from pinn.common.files import find_checkpoint
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import Job, map_runs
+from pinn.surrogate.inference import load_checkpoint
+from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data.deployments import measured_deployment, observed_deployment
 from pinn.training.data.silicon import read_silicon
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from pinn.common.files import file_sha256, find_checkpoint
-from pinn.laboratory.panel import LEDGER, group_scores, panel_rows, sum_up
+from pinn.evaluation.panel import LEDGER, group_scores, panel_rows, sum_up
 
 #: Of a group's score, in percent: what rounding in the ledger leaves.
 ROUNDING = 0.01

@@ -7,15 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.coefficients.coefficient_network import CoefficientNetwork
-from pinn.coefficients.surrogate import Surrogate, batch_floor_seconds, batch_seconds
 from pinn.common.files import file_sha256
 from pinn.engines.deployment import Deployment
-from pinn.laboratory.folds import CHECKPOINT_COLUMN
+from pinn.evaluation.folds import CHECKPOINT_COLUMN
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.network import CoefficientNetwork
+from pinn.surrogate.surrogate import Surrogate, batch_floor_seconds, batch_seconds
 
 CHECKPOINT = Path(__file__).parents[2] / "checkpoints" / "pinn.safetensors"
 BATCHES = [Batch.decode(n, c) for n in (1, 32, 256) for c in (0, 700, 8000)] + [

@@ -8,7 +8,7 @@ import pytest
 from assumed_priors import prior_coefficients
 from observation_row import observation_row
 
-from pinn.server.benchmarks.inferencex import LENGTH_RANGE
+from pinn.measurements.benchmarks.inferencex import LENGTH_RANGE
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 from pinn.training.data.deployments import measured_deployments

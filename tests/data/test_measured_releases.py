@@ -8,8 +8,8 @@ from count_measured import measured_releases
 from observation_row import observation_row
 from typer.testing import CliRunner
 
+from pinn.cli.main import app
 from pinn.engines.recipe import ALL, releases_text
-from pinn.interface.commands.main import app
 from pinn.training.data.engine_deployments import read_every_engine
 from pinn.training.data.released import released_measurements
 

@@ -18,7 +18,7 @@ from scenes import make_files
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from pinn.interface.commands.main import COMMANDS, app
+from pinn.cli.main import COMMANDS, app
 
 #: Pages that ask for intervals, which the small checkpoint of the tests does not have, or for
 #: networks that never saw a model.

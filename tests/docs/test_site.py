@@ -7,7 +7,7 @@ import pytest
 from pages import PAGES, ROOT, blocks, run_script
 from typer.testing import CliRunner
 
-from pinn.interface.commands.main import app
+from pinn.cli.main import app
 
 INDEX = ROOT / "docs" / "index.md"
 #: Options whose value is a file that is read; a page to write is no file to bring along.

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from pinn.errors import PinnError
-from pinn.laboratory.comparison import OTHER_ROWS, Scores, compare
-from pinn.laboratory.metrics import summarize
+from pinn.evaluation.comparison import OTHER_ROWS, Scores, compare
+from pinn.evaluation.metrics import summarize
 
 DEPLOYMENTS = 30
 

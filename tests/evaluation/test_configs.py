@@ -5,7 +5,7 @@ from configurations import CONF, configure
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from pinn.laboratory.methods import kernel_settings
+from pinn.evaluation.methods import kernel_settings
 
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 #: Folders that hold no choices of a training: experiments, and what ``pinn plan`` tries.

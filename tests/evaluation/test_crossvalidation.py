@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from left_out_experiment import write_experiment
 
-from pinn.laboratory.crossvalidation import cross_validate
-from pinn.laboratory.methods import Method, roofline
+from pinn.evaluation.crossvalidation import cross_validate
+from pinn.evaluation.methods import Method, roofline
 from pinn.training.data.splits import Split
 from pinn.training.data.table import read_observations
 from pinn.training.serving_rows import serving_rows

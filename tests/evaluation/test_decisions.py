@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.laboratory.decisions import SLACK, decide, decision_table
+from pinn.evaluation.decisions import SLACK, decide, decision_table
 from pinn.training.data.silicon import read_silicon
 
 #: An independent script: main(predictions.csv, silicon.parquet) prints a table by method.

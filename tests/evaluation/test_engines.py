@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from pinn.laboratory import engines
+from pinn.evaluation import engines
 from pinn.training.data.engine_deployments import LINEAR
 
 ROW = {

@@ -12,12 +12,12 @@ from omegaconf import OmegaConf
 from pages import command_on
 from typer.testing import CliRunner
 
-from pinn.coefficients.trained_network import load_checkpoint
+from pinn.cli.main import app
 from pinn.common.files import file_sha256
-from pinn.interface.commands.main import app
-from pinn.laboratory.experiment import run_experiment
-from pinn.laboratory.folds import CHECKPOINT_COLUMN
-from pinn.laboratory.methods import recipe_sha256
+from pinn.evaluation.experiment import run_experiment
+from pinn.evaluation.folds import CHECKPOINT_COLUMN
+from pinn.evaluation.methods import recipe_sha256
+from pinn.surrogate.inference import load_checkpoint
 
 
 def small(source, folder, *overrides):
@@ -112,7 +112,7 @@ def test_other_measurements_are_other_data(source, done, tmp_path):
 def test_a_second_experiment_finds_what_the_first_one_predicted(source, done, monkeypatch):
     _, folder = done
     before = (folder / "predictions.csv").read_bytes()
-    monkeypatch.setattr("pinn.laboratory.crossvalidation._predictions", None)
+    monkeypatch.setattr("pinn.evaluation.crossvalidation._predictions", None)
     run_experiment(small(source, folder, "final_fit=false"))
     assert (folder / "predictions.csv").read_bytes() == before
 

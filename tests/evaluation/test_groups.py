@@ -6,7 +6,7 @@ import pytest
 
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.laboratory.metrics import group_masks
+from pinn.evaluation.metrics import group_masks
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec

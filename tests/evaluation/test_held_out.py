@@ -7,16 +7,16 @@ import pandas as pd
 import pytest
 from left_out_experiment import KIND, observations, write_experiment
 
-from pinn.coefficients.intervals import NAMES
-from pinn.coefficients.kernel_distance import (
+from pinn.errors import PinnError
+from pinn.evaluation.crossvalidation import COLUMNS, held_out_errors
+from pinn.surrogate.inference import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.surrogate.uncertainty.intervals import NAMES
+from pinn.surrogate.uncertainty.kernel_distance import (
     FoldNetwork,
     coefficient_changes,
     decode_step,
     situation,
 )
-from pinn.coefficients.trained_network import Checkpoint, load_checkpoint, save_checkpoint
-from pinn.errors import PinnError
-from pinn.laboratory.crossvalidation import COLUMNS, held_out_errors
 from pinn.training.serving_rows import serving_rows
 
 
@@ -68,7 +68,7 @@ def test_a_left_out_gpu_is_one_without_serving_data(folder, h100_kernels):
 
 def test_descriptions_are_worked_out_once(folder, h100_kernels, monkeypatch):
     first = held_out_errors(folder, lambda _: h100_kernels)
-    monkeypatch.setattr("pinn.coefficients.kernel_distance.kernel_distance", None)
+    monkeypatch.setattr("pinn.surrogate.uncertainty.kernel_distance.kernel_distance", None)
     again = held_out_errors(folder, lambda _: h100_kernels)
     pd.testing.assert_frame_equal(again, first)
 

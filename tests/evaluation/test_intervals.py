@@ -13,13 +13,13 @@ from left_out_experiment import (
 )
 from omegaconf import OmegaConf
 
-from pinn.coefficients.interval_fit import calibrate
-from pinn.coefficients.kernel_distance import FoldNetwork, coefficient_changes
 from pinn.common.files import file_sha256
+from pinn.evaluation.crossvalidation import held_out_errors
+from pinn.evaluation.methods import kernel_settings
 from pinn.kernels.exclusion import Exclusion
-from pinn.laboratory.crossvalidation import held_out_errors
-from pinn.laboratory.methods import kernel_settings
 from pinn.specs.catalog import load_model
+from pinn.surrogate.uncertainty.interval_fit import calibrate
+from pinn.surrogate.uncertainty.kernel_distance import FoldNetwork, coefficient_changes
 from pinn.training.kernel_learner import fitted_surrogates
 from pinn.training.serving_rows import serving_rows
 

@@ -7,10 +7,9 @@ from run_cases import on_h100
 from serving_cases import observations
 
 from pinn.common.store import recipe_of
-from pinn.kernels.exclusion import is_near_copy
-from pinn.laboratory.folds import split_folds
-from pinn.laboratory.methods import Measured
-from pinn.laboratory.serving_runs import (
+from pinn.evaluation.folds import split_folds
+from pinn.evaluation.methods import Measured
+from pinn.evaluation.serving_runs import (
     LEFT_OUT,
     NETWORK,
     RUNS_LEFT_OUT,
@@ -20,6 +19,7 @@ from pinn.laboratory.serving_runs import (
     run_results,
     score_left_out,
 )
+from pinn.kernels.exclusion import is_near_copy
 from pinn.specs.catalog import load_model
 from pinn.training import kernel_learner as folds_module
 from pinn.training.data.splits import leave_one_out, named_splits
@@ -130,8 +130,8 @@ def test_scores_are_those_of_each_fold_and_say_so(monkeypatch, rows, runs):
     def scored(_, test, suffix):
         return pd.DataFrame({"run": [run.name for run in test], "method": NETWORK + suffix})
 
-    monkeypatch.setattr("pinn.laboratory.serving_runs.kernel_learner.learn_fold", learned)
-    monkeypatch.setattr("pinn.laboratory.serving_runs.score_learned", scored)
+    monkeypatch.setattr("pinn.evaluation.serving_runs.kernel_learner.learn_fold", learned)
+    monkeypatch.setattr("pinn.evaluation.serving_runs.score_learned", scored)
     table = score_left_out("a learner", folds, "a folder")
     assert sorted(table["run"]) == sorted(RAN)
     assert set(table["method"]) == {NETWORK + LEFT_OUT}

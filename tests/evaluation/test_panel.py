@@ -4,11 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.coefficients.trained_network import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.errors import PinnError
-from pinn.laboratory.methods import json_sha256
-from pinn.laboratory.panel import (
+from pinn.evaluation.methods import json_sha256
+from pinn.evaluation.panel import (
     BETTER,
     NOISE_FILE,
     add_to_ledger,
@@ -19,6 +18,7 @@ from pinn.laboratory.panel import (
     sum_up,
     training_noise,
 )
+from pinn.surrogate.inference import Checkpoint, load_checkpoint, save_checkpoint
 
 
 def rows(group="deployments: a", configurations=6, tpot=0.1, ttft=0.2, seed=0):

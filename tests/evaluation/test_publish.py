@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from pinn.common.files import file_sha256
-from pinn.laboratory.folds import CHECKPOINT_COLUMN, TABLES, publish
+from pinn.evaluation.folds import CHECKPOINT_COLUMN, TABLES, publish
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pinn.coefficients.surrogate import Surrogate
 from pinn.common.files import find_checkpoint
-from pinn.laboratory.serving_runs import LEFT_OUT, NETWORK, ranking_inversions, score_runs
+from pinn.evaluation.serving_runs import LEFT_OUT, NETWORK, ranking_inversions, score_runs
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN
+from pinn.surrogate.surrogate import Surrogate
 from pinn.training.data.measured_runs import read_load_report, read_measured_runs
 
 #: The only mixture of experts among the runs, and the only model that is more than 6 % off.

@@ -8,9 +8,8 @@ import pytest
 from calibrations import small_calibration
 from run_cases import measured, operator_betas, three_runs
 
-from pinn.coefficients.intervals import calibration_path, write_calibration
 from pinn.errors import PinnError
-from pinn.laboratory.serving_runs import (
+from pinn.evaluation.serving_runs import (
     print_scores,
     print_summary,
     ranking_inversions,
@@ -18,6 +17,7 @@ from pinn.laboratory.serving_runs import (
     summarize_runs,
     with_intervals,
 )
+from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibration
 from pinn.training.data.measured_runs import FIGURES
 from pinn.training.kernel_learner import run_latencies
 from pinn.training.run_scalars import RunFit

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pinn.coefficients.trained_network import load_checkpoint
-from pinn.laboratory.engines import ACCEPTANCES, score_speculating, speculating_table
+from pinn.evaluation.engines import ACCEPTANCES, score_speculating, speculating_table
+from pinn.surrogate.inference import load_checkpoint
 from pinn.training.data.engine_deployments import read_speculating
 
 

@@ -88,7 +88,7 @@ def test_workers_end_with_their_parent(tmp_path, number, status, says):
         time.sleep(0.01)
 
 
-_EVALUATE = ("-m", "pinn.interface.commands.main", "evaluate", "--fast", "--set")
+_EVALUATE = ("-m", "pinn.cli.main", "evaluate", "--fast", "--set")
 _TRAIN = (str(Path(__file__).parents[2] / "train.py"), "output_dir=kept")
 
 

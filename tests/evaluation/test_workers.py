@@ -12,11 +12,11 @@ import worker_tasks
 from left_out_experiment import observations
 from worker_tasks import refuse, square_together, square_where
 
-from pinn.coefficients.coefficient_network import NetworkSettings
 from pinn.common.workers import Workers
 from pinn.errors import PinnError
-from pinn.laboratory.crossvalidation import cells, compute, read_cells
-from pinn.laboratory.methods import learned_network, roofline
+from pinn.evaluation.crossvalidation import cells, compute, read_cells
+from pinn.evaluation.methods import learned_network, roofline
+from pinn.surrogate.network import NetworkSettings
 from pinn.training.data.splits import leave_one_out
 from pinn.training.learner import STEPS_PER_EPOCH, ServingFitSettings, ServingLearner
 from pinn.training.serving_rows import serving_rows

@@ -1,7 +1,7 @@
 import pytest
 
-from pinn.coefficients.configurations import make_deployments, parse_grid
-from pinn.interface.exports.configured import Configured, from_checkpoint
+from pinn.engines.configurations import make_deployments, parse_grid
+from pinn.export.configured import Configured, from_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -13,25 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from pinn.coefficients.configurations import expand_grid, make_deployment, make_deployments
-from pinn.coefficients.trained_network import registry
 from pinn.common.files import file_sha256
+from pinn.engines.configurations import expand_grid, make_deployment, make_deployments
 from pinn.engines.kernel_choice import NAMES
 from pinn.errors import PinnError
-from pinn.interface.exports.configured import Configured, from_checkpoint, with_coefficient_files
-from pinn.interface.exports.specs import specs_document, write_specs
-from pinn.interface.exports.table import export_table, table_json, write_table_file
+from pinn.export.configured import Configured, from_checkpoint, with_coefficient_files
+from pinn.export.specs import specs_document, write_specs
+from pinn.export.table import export_table, table_json, write_table_file
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import COST_NAMES, step_costs
-from pinn.physics.descriptors import DESCRIPTORS, RATES, embed
-from pinn.physics.speculation import deployment_features
-from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.specs.model import GREEDY
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM
+from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES, embed
+from pinn.surrogate.inference import registry
+from pinn.surrogate.step_features import STEP_FEATURES
 
 #: Dense, mixture-of-experts, latent-attention and windowed models.
 MODELS = (

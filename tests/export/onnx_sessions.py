@@ -6,8 +6,8 @@ from pathlib import Path
 
 import onnxruntime
 
-from pinn.coefficients.trained_network import Checkpoint
-from pinn.interface.exports.onnx_graphs import export_onnx
+from pinn.export.onnx_graphs import export_onnx
+from pinn.surrogate.inference import Checkpoint
 
 
 def onnx_sessions(checkpoint: Checkpoint, folder: Path) -> list[onnxruntime.InferenceSession]:

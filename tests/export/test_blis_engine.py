@@ -21,14 +21,14 @@ from blis_engine.flags import flags_of
 from go_command import needs_go
 from pages import command_on
 
-from pinn.coefficients.configurations import make_deployments, read_configurations
 from pinn.common.files import find_checkpoint
-from pinn.interface.exports.blis_batches import guard
-from pinn.interface.exports.blis_files import folder_name, write_configuration
-from pinn.interface.exports.blis_model import blis_kv_blocks
-from pinn.interface.exports.blis_vectors import MIX, blis_vectors, latency_of
-from pinn.interface.exports.configured import from_checkpoint
-from pinn.interface.exports.table import export_table, write_table_file
+from pinn.engines.configurations import make_deployments, read_configurations
+from pinn.export.blis_batches import guard
+from pinn.export.blis_files import folder_name, write_configuration
+from pinn.export.blis_model import blis_kv_blocks
+from pinn.export.blis_vectors import MIX, blis_vectors, latency_of
+from pinn.export.configured import from_checkpoint
+from pinn.export.table import export_table, write_table_file
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import closed_loop

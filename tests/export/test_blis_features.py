@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from assumed_priors import prior_coefficients
 
-from pinn.coefficients.configurations import make_deployment
-from pinn.interface.exports.blis_features import (
+from pinn.engines.configurations import make_deployment
+from pinn.export.blis_features import (
     BASIS,
     BlisSums,
     blis_features,
     blis_step_us,
     recorded_sums,
 )
-from pinn.interface.exports.blis_model import BlisModel, blis_model, hardware_entry
+from pinn.export.blis_model import BlisModel, blis_model, hardware_entry
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate

@@ -14,10 +14,10 @@ from blis_engine.config import RefusedError, check, kv_blocks, read_inputs, read
 from blis_engine.flags import flags_of, parse
 from blis_engine.formula import formula
 
-from pinn.coefficients.configurations import make_deployment, make_deployments, read_configurations
 from pinn.common.files import find_checkpoint
-from pinn.interface.exports.blis_batches import Lengths
-from pinn.interface.exports.blis_features import (
+from pinn.engines.configurations import make_deployment, make_deployments, read_configurations
+from pinn.export.blis_batches import Lengths
+from pinn.export.blis_features import (
     BASIS,
     BlisSums,
     Projection,
@@ -25,16 +25,16 @@ from pinn.interface.exports.blis_features import (
     blis_features,
     blis_step_us,
 )
-from pinn.interface.exports.blis_files import folder_name, write_configuration
-from pinn.interface.exports.blis_model import (
+from pinn.export.blis_files import folder_name, write_configuration
+from pinn.export.blis_model import (
     blis_config,
     blis_flags,
     blis_gpu_name,
     blis_kv_blocks,
     blis_model,
 )
-from pinn.interface.exports.blis_vectors import MIX, BlisVector, WorstBatch
-from pinn.interface.exports.configured import from_checkpoint
+from pinn.export.blis_vectors import MIX, BlisVector, WorstBatch
+from pinn.export.configured import from_checkpoint
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import kv_layout
 from pinn.specs.gpu import load_gpu

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import yaml
 
-from pinn.coefficients.configurations import make_deployments
-from pinn.interface.exports.blis_batches import guard, request_lengths
-from pinn.interface.exports.blis_features import (
+from pinn.engines.configurations import make_deployments
+from pinn.export.blis_batches import guard, request_lengths
+from pinn.export.blis_features import (
     BASIS,
     CONSTANTS,
     GUARD,
@@ -22,15 +22,15 @@ from pinn.interface.exports.blis_features import (
     fit,
     project,
 )
-from pinn.interface.exports.blis_files import (
+from pinn.export.blis_files import (
     coefficients_yaml,
     folder_name,
     vector_facts,
     write_configuration,
     write_summary,
 )
-from pinn.interface.exports.blis_model import blis_model
-from pinn.interface.exports.blis_vectors import (
+from pinn.export.blis_model import blis_model
+from pinn.export.blis_vectors import (
     MIX,
     blis_vectors,
     is_standard,
@@ -38,12 +38,12 @@ from pinn.interface.exports.blis_vectors import (
     steady_load,
     worst_taken,
 )
-from pinn.interface.exports.configured import from_checkpoint
-from pinn.physics.request import REQUEST_FEATURES
+from pinn.export.configured import from_checkpoint
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import PromptGroups, shared_prefix
+from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.units import MICROSECOND
 
 

@@ -11,7 +11,7 @@ import pytest
 from table_files import read_table
 from typer.testing import CliRunner
 
-from pinn.interface.commands.main import app
+from pinn.cli.main import app
 
 GRID = "model=meta-llama/Llama-3.1-8B gpu=H100,H200"
 

@@ -28,8 +28,8 @@ from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.cost_facts import CostFacts
 from pinn.physics.costs import StepCosts, cost
-from pinn.physics.step import STEP_FEATURES
 from pinn.physics.step_values import StepFeature
+from pinn.surrogate.step_features import STEP_FEATURES
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = formula_files()

@@ -18,13 +18,13 @@ from goldens import STEPS, TABLE, write_goldens
 from pages import run_script
 from table_files import read_table
 
-from pinn.coefficients.coefficients import (
+from pinn.calibration.calibrate import BetaSettings, calibrate_to, chosen
+from pinn.surrogate.coefficients import (
     Coefficients,
     CoefficientSet,
     deployment_facts,
     write_coefficient_set,
 )
-from pinn.server.calibration.calibrate import BetaSettings, calibrate_to, chosen
 
 #: Modules that build without anything from the network.
 BUILT = ("pinn", "blis", "../../tests/export/blis_engine/simulator")

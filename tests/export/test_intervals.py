@@ -10,15 +10,15 @@ import pytest
 from calibrations import small_calibration
 from table_files import read_table
 
-from pinn.coefficients.intervals import calibration_path, write_calibration
 from pinn.errors import PinnError
-from pinn.interface.exports.configured import find_intervals, from_checkpoint
-from pinn.interface.exports.table import (
+from pinn.export.configured import find_intervals, from_checkpoint
+from pinn.export.table import (
     alpha_columns,
     beta_columns,
     export_table,
     write_table_file,
 )
+from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibration
 
 
 @pytest.fixture

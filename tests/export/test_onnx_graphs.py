@@ -13,12 +13,12 @@ import torch
 from hypothesis import given
 from onnx_sessions import onnx_sessions
 
-from pinn.coefficients.coefficient_network import CoefficientNetwork
-from pinn.coefficients.trained_network import Checkpoint, load_checkpoint, registry
 from pinn.common.files import find_checkpoint
-from pinn.interface.exports.onnx_graphs import OPSET, export_onnx
-from pinn.physics.descriptors import DESCRIPTORS, RATES
-from pinn.physics.step import STEP_FEATURES
+from pinn.export.onnx_graphs import OPSET, export_onnx
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES
+from pinn.surrogate.inference import Checkpoint, load_checkpoint, registry
+from pinn.surrogate.network import CoefficientNetwork
+from pinn.surrogate.step_features import STEP_FEATURES
 
 _CASES = 10_000
 _LARGEST_BYTES = 500_000

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from table_files import read_table
 
-from pinn.coefficients.coefficients import CoefficientSet, deployment_facts, write_coefficient_set
-from pinn.coefficients.configurations import make_deployments
+from pinn.engines.configurations import make_deployments
 from pinn.errors import PinnError
-from pinn.interface.exports.configured import from_checkpoint, with_coefficient_files
-from pinn.interface.exports.table import (
+from pinn.export.configured import from_checkpoint, with_coefficient_files
+from pinn.export.table import (
     FORMAT,
     VERSION,
     alpha_columns,
@@ -19,6 +18,7 @@ from pinn.interface.exports.table import (
     write_table_file,
 )
 from pinn.physics.costs import COST_NAMES, step_costs
+from pinn.surrogate.coefficients import CoefficientSet, deployment_facts, write_coefficient_set
 
 
 @pytest.mark.parametrize("file_format", ["json", "csv", "parquet"])

@@ -62,7 +62,7 @@ def commands(_: Fuzzed) -> st.SearchStrategy[list[str]]:
 
 def check_command(shared: Fuzzed, arguments: list[str]) -> None:
     """A command ends in one line or in a whole file, and leaves nothing else behind."""
-    from pinn.interface.commands.main import app
+    from pinn.cli.main import app
 
     folder = shared.folder / "out"
     folder.mkdir(exist_ok=True)

@@ -13,9 +13,9 @@ from fuzz.hostile_values import VALUES, changed
 from fuzz.target import Fuzzed
 from hypothesis import strategies as st
 
+from pinn.api.arguments import given_flags
 from pinn.common.documents import MOST_REQUESTS
 from pinn.engines.launch_line import known_flags
-from pinn.interface.python.arguments import given_flags
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import LoadFlags, asked_load
 from pinn.specs.flags import flags_of
@@ -24,9 +24,7 @@ from pinn.specs.serving import ENGINES, ServingSpec
 #: Launch commands as people type them.
 LINES = [
     line.rpartition(" ;; ")[2]
-    for line in (Path(__file__).parents[1] / "interface/commands/launch_lines.txt")
-    .read_text()
-    .splitlines()
+    for line in (Path(__file__).parents[1] / "cli/launch_lines.txt").read_text().splitlines()
     if " ;; " in line
 ]
 _FLAGS = [
@@ -87,9 +85,9 @@ def _changed(line: str, changes: list[tuple[int, int, str]]) -> str:
 
 def check_line(shared: Fuzzed, given: tuple[str, str]) -> None:
     """A command starts a server whose steps take time, and what it says of the rest is text."""
-    from pinn.coefficients.configurations import canonical, make_deployment
-    from pinn.coefficients.surrogate import batch_seconds
+    from pinn.engines.configurations import canonical, make_deployment
     from pinn.specs.batch import parse_batch
+    from pinn.surrogate.surrogate import batch_seconds
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

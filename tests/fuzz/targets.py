@@ -74,8 +74,8 @@ RUNS = (
 
 def _predict(shared: Fuzzed, deployment: Any) -> None:
     """Prediction of an accepted deployment: finite, and not below the floor."""
-    from pinn.coefficients.surrogate import batch_floor_seconds, batch_seconds
     from pinn.specs.batch import parse_batch
+    from pinn.surrogate.surrogate import batch_floor_seconds, batch_seconds
 
     batches = [parse_batch("32 decode @ 700"), parse_batch("1 prefill 512 @ 0 + 2 decode @ 9")]
     seconds = batch_seconds(
@@ -122,7 +122,7 @@ def _gpus(_: Fuzzed) -> st.SearchStrategy[bytes]:
 
 
 def _list(shared: Fuzzed, given: tuple[str, bytes]) -> None:
-    from pinn.coefficients.configurations import make_deployments, read_configurations
+    from pinn.engines.configurations import make_deployments, read_configurations
 
     rows = read_configurations(shared.file(f"list{given[0]}", given[1]))
     kept, deployments, reasons = make_deployments(rows, skip_invalid=True)
@@ -147,7 +147,7 @@ def _lists(_: Fuzzed) -> st.SearchStrategy[tuple[str, bytes]]:
 
 
 def _batch(shared: Fuzzed, text: str) -> None:
-    from pinn.interface.commands.coefficient_report import network_set, report_of
+    from pinn.cli.coefficient_report import network_set, report_of
 
     network = network_set(shared.surrogate, shared.deployment)
     report = report_of(network, shared.deployment, [text], shared.checkpoint)
@@ -206,7 +206,7 @@ def _cells(draw: st.DrawFn, table: bytes) -> bytes:
 
 
 def _checkpoint(shared: Fuzzed, content: bytes) -> None:
-    from pinn.coefficients.surrogate import Surrogate
+    from pinn.surrogate.surrogate import Surrogate
 
     surrogate = Surrogate.load(shared.file("net.safetensors", content))
     coefficients = surrogate.coefficients([shared.deployment])
@@ -233,9 +233,9 @@ def _checkpoints(shared: Fuzzed) -> st.SearchStrategy[bytes]:
 
 
 def _coefficient_set(shared: Fuzzed, content: bytes) -> None:
-    from pinn.coefficients.coefficients import read_coefficient_set
-    from pinn.coefficients.configurations import canonical, make_deployment
-    from pinn.interface.commands.coefficient_report import print_report, report_of
+    from pinn.cli.coefficient_report import print_report, report_of
+    from pinn.engines.configurations import canonical, make_deployment
+    from pinn.surrogate.coefficients import read_coefficient_set
 
     found = read_coefficient_set(shared.file("set.json", content))
     deployment = make_deployment(canonical(found.configuration()))
@@ -246,7 +246,7 @@ def _coefficient_set(shared: Fuzzed, content: bytes) -> None:
 
 
 def _coefficient_sets(shared: Fuzzed) -> st.SearchStrategy[bytes]:
-    from pinn.coefficients.coefficients import (
+    from pinn.surrogate.coefficients import (
         CoefficientSet,
         deployment_facts,
         set_to_json,
@@ -260,7 +260,7 @@ def _coefficient_sets(shared: Fuzzed) -> st.SearchStrategy[bytes]:
 
 
 def _trace_lines(_: Fuzzed, lines: list[bytes]) -> None:
-    from pinn.server.readers.parser import ChunkParser
+    from pinn.measurements.readers.parser import ChunkParser
 
     chunk = ChunkParser().parse(lines)
     read, refused = chunk.counts.read, chunk.counts.refused
@@ -301,7 +301,7 @@ def _graph(shared: Fuzzed, given: tuple[np.ndarray, np.ndarray]) -> None:
 
 
 def _graphs(_: Fuzzed) -> st.SearchStrategy[tuple[np.ndarray, np.ndarray]]:
-    from pinn.physics.descriptors import DESCRIPTORS, RATES
+    from pinn.surrogate.featurizer import DESCRIPTORS, RATES
 
     def numbers(seed: int) -> tuple[np.ndarray, np.ndarray]:
         random = np.random.default_rng(seed)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import pinn
-from pinn.coefficients.configurations import read_configurations
 from pinn.common.documents import read_json
 from pinn.common.files import replace_atomically
 from pinn.common.tables import escaped_table, write_frame, write_rows
+from pinn.engines.configurations import read_configurations
 from pinn.errors import PinnError
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.server.traces.trace_tables import atomic_folder
+from pinn.measurements.traces.trace_tables import atomic_folder
 from pinn.specs.gpu import load_gpu
 
 
@@ -82,11 +82,11 @@ def test_every_csv_goes_through_one_writer():
             if name.endswith((".to_csv", ".writer", ".DictWriter", ".write_csv")) and not escaped:
                 found.add(str(path.relative_to(root)))
     # The second is a temporary file for this program's own reader, which takes cells as they are.
-    assert found == {"common/tables.py", "interface/python/simulation.py"}
+    assert found == {"common/tables.py", "api/simulation.py"}
 
 
 def test_a_checkpoint_with_a_number_that_is_none(measured, tmp_path):
-    from pinn.coefficients.trained_network import load_checkpoint, save_checkpoint
+    from pinn.surrogate.inference import load_checkpoint, save_checkpoint
 
     checkpoint = measured[0].checkpoint
     base = np.full_like(checkpoint.network.beta_base, np.nan)

@@ -7,21 +7,21 @@ import pytest
 import yaml
 from fuzz.targets import RUNS
 
-from pinn.coefficients.configurations import (
+from pinn.cli.outputs import check_outputs
+from pinn.cli.plan import _prices
+from pinn.cli.report_parts import batch_marks
+from pinn.common.files import find_checkpoint
+from pinn.engines.configurations import (
     canonical,
     make_deployment,
     parse_grid,
     read_configurations,
 )
-from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
-from pinn.interface.commands.outputs import check_outputs
-from pinn.interface.commands.plan import _prices
-from pinn.interface.commands.report_parts import batch_marks
+from pinn.measurements.benchmarks.read import read_benchmarks
 from pinn.physics.batch_sums import sum_batches
 from pinn.planning.candidates import read_grid
 from pinn.planning.plan import parse_limits
-from pinn.server.benchmarks.read import read_benchmarks
 from pinn.simulator.workloads.load import load_workload
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.catalog import load_model

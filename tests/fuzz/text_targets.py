@@ -58,7 +58,7 @@ def grids(_: Fuzzed) -> st.SearchStrategy[str]:
 
 def check_grid(_: Fuzzed, text: str) -> None:
     """A grid gives configurations that each make a deployment or a reason."""
-    from pinn.coefficients.configurations import make_deployments, parse_grid
+    from pinn.engines.configurations import make_deployments, parse_grid
 
     rows: list[Any] = [{"model": "Llama-3.1-8B", "gpu": "H100"} | row for row in parse_grid(text)]
     kept, deployments, reasons = make_deployments(rows, skip_invalid=True)
@@ -74,7 +74,7 @@ def limits_and_prices(_: Fuzzed) -> st.SearchStrategy[tuple[str, str]]:
 
 def check_limits_and_prices(_: Fuzzed, given: tuple[str, str]) -> None:
     """Limits allow some time; prices are positive."""
-    from pinn.interface.commands.plan import _prices
+    from pinn.cli.plan import _prices
     from pinn.planning.plan import parse_limits
 
     found = parse_limits(given[0])

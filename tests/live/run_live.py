@@ -39,16 +39,16 @@ from live_schedule import (
     step_kinds,
 )
 
-from pinn.coefficients.coefficients import read_coefficient_set
 from pinn.engines.deployment import Deployment
-from pinn.server.benchmarks.metrics_page import read_page
-from pinn.server.benchmarks.vllm_log import log_server, read_iteration_log
+from pinn.measurements.benchmarks.metrics_page import read_page
+from pinn.measurements.benchmarks.vllm_log import log_server, read_iteration_log
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import kv_layout
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.coefficients import read_coefficient_set
 
 #: Error of a mean end-to-end latency, in %, that passes.
 LIMIT = 15.0
@@ -219,7 +219,7 @@ def _latency(target: Deployment, coefficients: Path) -> LinearLatency:
 
 def _pinn(folder: Path, *words: str) -> str:
     """What a command prints, or its error; it goes to ``COMMAND.txt`` too."""
-    command = [sys.executable, "-m", "pinn.interface.commands.main", *words]
+    command = [sys.executable, "-m", "pinn.cli.main", *words]
     told = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     text = told.stderr if told.returncode else told.stdout
     (folder / f"{words[0]}.txt").write_text(text)

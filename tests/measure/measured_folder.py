@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from simulated_engine import SimulatedEngine
 
+from pinn.calibration.measuring import deployment_limits
 from pinn.engines.deployment import Deployment
-from pinn.server.measuring import deployment_limits
-from pinn.server.program.batches import Wanted
-from pinn.server.program.session import Outcome, Session, measure_all
-from pinn.server.program.table import Table
+from pinn.measurements.program.batches import Wanted
+from pinn.measurements.program.session import Outcome, Session, measure_all
+from pinn.measurements.program.table import Table
 
 
 def measured(

@@ -9,12 +9,18 @@ import sys
 import engine_stub
 import pytest
 
-from pinn.server.measuring import measuring_script
-from pinn.server.program import MODULES, command, session, table
-from pinn.server.program.engine import VllmEngine
-from pinn.server.program.serving import serve_and_load
-from pinn.server.program.table import MeasuringError, busy_card
-from pinn.server.traces.measured_steps import COUNTS, FAR, LATENCY, STEPS_FILE, read_measured_steps
+from pinn.calibration.measuring import measuring_script
+from pinn.measurements.program import MODULES, command, session, table
+from pinn.measurements.program.engine import VllmEngine
+from pinn.measurements.program.serving import serve_and_load
+from pinn.measurements.program.table import MeasuringError, busy_card
+from pinn.measurements.traces.measured_steps import (
+    COUNTS,
+    FAR,
+    LATENCY,
+    STEPS_FILE,
+    read_measured_steps,
+)
 
 
 def test_the_file_needs_python_3_10_and_the_engine_alone():

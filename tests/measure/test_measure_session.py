@@ -11,11 +11,11 @@ from assumed_priors import prior_coefficients
 from measured_folder import measured
 from simulated_engine import SimulatedEngine
 
-from pinn.server.measuring import deployment_limits
-from pinn.server.program.batches import Wanted, fits, own_order, read_batch, short_list
-from pinn.server.program.session import COLD, KNOWN, LEAST, Session, measure_all
-from pinn.server.program.table import COLUMNS, Table
-from pinn.server.traces.measured_steps import COUNTS, read_measured_steps
+from pinn.calibration.measuring import deployment_limits
+from pinn.measurements.program.batches import Wanted, fits, own_order, read_batch, short_list
+from pinn.measurements.program.session import COLD, KNOWN, LEAST, Session, measure_all
+from pinn.measurements.program.table import COLUMNS, Table
+from pinn.measurements.traces.measured_steps import COUNTS, read_measured_steps
 
 BETA = prior_coefficients(1).beta[0]
 BATCHES = [Wanted(4, 500), Wanted(4, 500, 1, 256), Wanted(2, 500), Wanted(0, 0, 2, 128),
@@ -161,9 +161,9 @@ def test_stalls_of_the_host_are_counted(llama_8b_h100, tmp_path):
 ENDLESS = """
 import sys
 sys.path.insert(0, {root!r})
-from pinn.server.program.batches import Limits
-from pinn.server.program.command import main
-from pinn.server.program.table import Step
+from pinn.measurements.program.batches import Limits
+from pinn.measurements.program.command import main
+from pinn.measurements.program.table import Step
 
 class Engine:
     limits, facts, now = Limits(64, 2048, 4096, 100000), {{}}, 0.0

@@ -13,24 +13,24 @@ from score_measuring import drawn, score
 from served_load import served
 from typer.testing import CliRunner
 
-from pinn.coefficients.coefficients import read_coefficient_set
+from pinn.api.calibration import calibrate
+from pinn.calibration.measuring import AskedLoad, deployment_limits, design, load_features
+from pinn.calibration.prior import Start, assumed_prior
+from pinn.cli.main import app
+from pinn.cli.measure import engine_arguments
 from pinn.errors import PinnError
-from pinn.interface.commands.main import app
-from pinn.interface.commands.measure import engine_arguments
-from pinn.interface.python.calibration import calibrate
-from pinn.server.calibration.prior import Start, assumed_prior
-from pinn.server.measuring import AskedLoad, deployment_limits, design, load_features
-from pinn.server.program import session, table
-from pinn.server.program.batches import short_list
-from pinn.server.traces import measured_steps
-from pinn.server.traces.measured_steps import read_measured_steps, typed_flags
+from pinn.measurements.program import session, table
+from pinn.measurements.program.batches import short_list
+from pinn.measurements.traces import measured_steps
+from pinn.measurements.traces.measured_steps import read_measured_steps, typed_flags
 from pinn.simulator.linear_latency import LinearLatency
+from pinn.surrogate.coefficients import read_coefficient_set
 
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory, checkpoint_path):
     """A folder of steps of a server whose steps take 20 % longer than the network says."""
-    from pinn.server.traces.trace_tables import Target
+    from pinn.measurements.traces.trace_tables import Target
     from pinn.specs.serving import ServingSpec
 
     deployment = Target("meta-llama/Llama-3.1-8B", "H100", ServingSpec()).deployment()

@@ -2,17 +2,17 @@
 
 import pytest
 
-from pinn.coefficients.surrogate import batch_floor_seconds, batch_work
 from pinn.engines.deployment import Deployment
 from pinn.physics import cost_facts
 from pinn.physics.costs import step_costs
-from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.physics.step_values import hit_expert_read_s
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.surrogate import batch_floor_seconds, batch_work
 
 # The H100 SXM datasheet: 3.35 TB/s, 989.4 TFLOP/s bf16, 450 GB/s NVLink one way, PCIe 64 GB/s.
 BANDWIDTH, BF16, LINK, PCIE = 3.35e12, 989.4e12, 450e9, 64e9

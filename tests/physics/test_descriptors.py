@@ -11,11 +11,11 @@ from strategies import deployments
 from pinn.engines.deployment import Deployment
 from pinn.kernels.gemm_attention_moe import family
 from pinn.kernels.hardware import hardware
-from pinn.physics.descriptors import DESCRIPTORS, RATES, embed
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.precision import PRECISIONS, precision
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES, embed
 
 
 def describe(deployment):

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from pinn.coefficients.surrogate import batch_work
 from pinn.engines.deployment import Deployment
 from pinn.physics.costs import step_costs
-from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.surrogate import batch_work
 
 LLAMA = with_precision(load_model("meta-llama/Llama-3.3-70B-Instruct"), "fp8")
 LAYERS = 80

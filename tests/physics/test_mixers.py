@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
-from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.physics.step_values import decode_attention, floor_seconds, kv_read
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.model import LatentAttentionSpec, LayerGroup
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
 QWEN = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 HYBRIDS = [

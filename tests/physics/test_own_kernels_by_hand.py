@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pinn.coefficients.surrogate import batch_floor_seconds, batch_work
 from pinn.engines.deployment import Deployment
-from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.surrogate import batch_floor_seconds, batch_work
 
 
 def features(deployment, batch):

@@ -8,17 +8,17 @@ from assumed_priors import prior_coefficients
 from hypothesis import given
 from strategies import batches, deployments
 
-from pinn.coefficients.coefficients import Coefficients
-from pinn.coefficients.surrogate import batch_work
 from pinn.errors import PinnError
 from pinn.kernels.composition import COMPOSED_PARTS
-from pinn.physics.request import (
+from pinn.surrogate.coefficients import Coefficients
+from pinn.surrogate.request_features import (
     PHASES,
     REQUEST_FEATURES,
     phase_mask,
     request_features,
 )
-from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.surrogate import batch_work
 from pinn.training.breakdown import PARTS
 from pinn.training.teacher import EXPLAINED_BY, OVERHEADS
 

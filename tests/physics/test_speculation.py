@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import batches, deployments
 
-from pinn.coefficients.configurations import make_deployment
-from pinn.coefficients.surrogate import batch_floor_seconds, batch_seconds
+from pinn.engines.configurations import make_deployment
 from pinn.errors import PinnError
-from pinn.interface.exports.blis_model import check_expressible
+from pinn.export.blis_model import check_expressible
 from pinn.physics.batch_sums import sum_batches, uniform_sums
 from pinn.physics.costs import step_costs
-from pinn.physics.speculation import deployment_features, drafting_features
-from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.batch import Batch
+from pinn.surrogate.deployment_features import deployment_features, drafting_features
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.surrogate import batch_floor_seconds, batch_seconds
 
 BETA = prior_coefficients(1).beta[0]
 NAMES = list(STEP_FEATURES)

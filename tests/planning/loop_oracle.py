@@ -10,9 +10,9 @@ import numpy as np
 
 from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.physics.costs import model_costs
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import step_features
 from pinn.simulator.linear_latency import LinearLatency
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import step_features
 
 
 @dataclass(frozen=True)

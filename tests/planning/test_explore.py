@@ -13,14 +13,14 @@ from loop_oracle import Load, ends, served, step_s
 from typer.testing import CliRunner
 
 import pinn
-from pinn.coefficients.configurations import canonical, make_deployment
-from pinn.coefficients.intervals import gpu_is_known, read_calibration
-from pinn.coefficients.surrogate import Surrogate
+from pinn.cli.main import app
 from pinn.common.files import find_checkpoint
+from pinn.engines.configurations import canonical, make_deployment
 from pinn.errors import PinnError
-from pinn.interface.commands.main import app
 from pinn.planning.explore.page import find_servers, render
 from pinn.simulator.linear_latency import LinearLatency
+from pinn.surrogate.surrogate import Surrogate
+from pinn.surrogate.uncertainty.intervals import gpu_is_known, read_calibration
 
 CHECKPOINT = find_checkpoint(None)
 #: A mixture of experts, a model with windows, a dense one.

@@ -10,9 +10,9 @@ from finished_plans import read_plan
 from typed import alone
 from typer.testing import CliRunner
 
-from pinn.coefficients.configurations import make_deployment
+from pinn.cli import plan as plan_command
 from pinn.common.files import find_checkpoint
-from pinn.interface.commands import plan as plan_command
+from pinn.engines.configurations import make_deployment
 from pinn.planning.candidates import LEAST_REQUESTS, MOST_REPEATED, replica_load
 from pinn.planning.examine import KV_MEMORY, limited_by
 from pinn.simulator.engine_spec import EngineSpec

@@ -16,13 +16,13 @@ from finished_plans import read_plan
 from typed import alone
 from typer.testing import CliRunner
 
-from pinn.coefficients.coefficients import CoefficientSet, deployment_facts, write_coefficient_set
-from pinn.coefficients.configurations import make_deployment
-from pinn.coefficients.intervals import read_calibration
+from pinn.cli import plan as plan_command
+from pinn.cli import simulate as simulate_command
+from pinn.cli.plan_report import print_plan
 from pinn.common.files import find_checkpoint
-from pinn.interface.commands import plan as plan_command
-from pinn.interface.commands import simulate as simulate_command
-from pinn.interface.commands.plan_report import print_plan
+from pinn.engines.configurations import make_deployment
+from pinn.surrogate.coefficients import CoefficientSet, deployment_facts, write_coefficient_set
+from pinn.surrogate.uncertainty.intervals import read_calibration
 
 app = alone(plan_command)
 simulate_app = alone(simulate_command)

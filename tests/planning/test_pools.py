@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from typed import alone
 from typer.testing import CliRunner
 
-from pinn.coefficients.configurations import make_deployment, parse_pool
-from pinn.coefficients.intervals import ErrorLaw
+from pinn.cli import plan as plan_command
+from pinn.cli import simulate as simulate_command
 from pinn.common.files import find_checkpoint
-from pinn.interface.commands import plan as plan_command
-from pinn.interface.commands import simulate as simulate_command
+from pinn.engines.configurations import make_deployment, parse_pool
 from pinn.planning import sizing
 from pinn.planning.candidates import Wanted
 from pinn.planning.make import floor_latencies_s
@@ -30,6 +29,7 @@ from pinn.planning.sizing import Misjudged, latencies_s
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import at_rate
+from pinn.surrogate.uncertainty.intervals import ErrorLaw
 
 app = alone(plan_command)
 simulate_app = alone(simulate_command)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from finished_plans import plan, point
 
-from pinn.interface.commands.plan_report import print_plan, write_csv
+from pinn.cli.plan_report import print_plan, write_csv
 from pinn.planning.page import write_page
 from pinn.planning.plan import Fleet
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinn.coefficients.intervals import NORMAL_QUANTILE, ErrorLaw
 from pinn.planning.plan import HighestRate, Point
 from pinn.planning.sizing import (
     BAR_WIDTH,
@@ -24,6 +23,7 @@ from pinn.planning.sizing import (
 )
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import open_loop
+from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE, ErrorLaw
 
 #: Of twenty equally likely errors as normal ones lie, the interval holding 90 % of them.
 NORMAL = NormalDist(0, 1 / NORMAL_QUANTILE)

@@ -9,7 +9,7 @@ import shlex
 import pytest
 from assumed_priors import prior_coefficients
 
-from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.engines.configurations import canonical, make_deployment
 from pinn.planning.candidates import Candidate, Wanted, grid_configurations, hardware_label
 from pinn.planning.commands import serve_command, simulate_command
 from pinn.simulator.engine_spec import EngineSpec

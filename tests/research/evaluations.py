@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 from observation_row import observation_row
 
-from pinn.coefficients.interval_fit import coverage_table
 from pinn.common.files import ReadReport
-from pinn.laboratory.comparison import rank
-from pinn.laboratory.decisions import decide, decision_table
-from pinn.laboratory.metrics import METRICS, summarize, with_correlation
+from pinn.evaluation.comparison import rank
+from pinn.evaluation.decisions import decide, decision_table
+from pinn.evaluation.metrics import METRICS, summarize, with_correlation
+from pinn.surrogate.uncertainty.interval_fit import coverage_table
 from pinn.training.data.table import write_observations
 
 MODELS = ("meta-llama/Meta-Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-32B")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from serving_cases import FIVE, observations
 
-from pinn.laboratory.formulas import (
+from pinn.evaluation.formulas import (
     hierarchical_basis,
     phase_floors,
     row_bases,
@@ -12,7 +12,7 @@ from pinn.laboratory.formulas import (
 )
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
-from pinn.physics.step import step_features
+from pinn.surrogate.step_features import step_features
 from pinn.training.serving_rows import serving_rows
 
 

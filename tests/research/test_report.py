@@ -14,12 +14,12 @@ from evaluations import MODELS, write_evaluation
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from pinn.coefficients.intervals import read_calibration
 from pinn.common.files import find_checkpoint
 from pinn.common.plots import MARKERS
 from pinn.errors import PinnError
-from pinn.laboratory.report.contents import read_tables
-from pinn.laboratory.report.write import DOCS_PICTURES, render, summary, write_report
+from pinn.evaluation.report.contents import read_tables
+from pinn.evaluation.report.write import DOCS_PICTURES, render, summary, write_report
+from pinn.surrogate.uncertainty.intervals import read_calibration
 
 EVIDENCE = "4 models <of> which 3 are made up"
 

@@ -6,8 +6,8 @@ from evaluations import observations, predictions
 
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.errors import PinnError
-from pinn.laboratory.folds import CHECKPOINT_COLUMN, shipped_predictions, shipped_runs
-from pinn.laboratory.serving_runs import RUNS_LEFT_OUT
+from pinn.evaluation.folds import CHECKPOINT_COLUMN, shipped_predictions, shipped_runs
+from pinn.evaluation.serving_runs import RUNS_LEFT_OUT
 from pinn.simulator.metric_features import WHOLE_RUN
 
 SPLITS = ("leave-one-model-out",)

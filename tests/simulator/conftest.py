@@ -5,8 +5,8 @@ import json
 import pytest
 from assumed_priors import prior_coefficients
 
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
 
 
 @pytest.fixture

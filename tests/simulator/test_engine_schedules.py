@@ -10,9 +10,9 @@ from random_cases import latency_of
 from simulator_helpers import DENSE, MIXTURE, Recorder, deployment, load
 
 from pinn.errors import PinnError
-from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.simulate import simulate
+from pinn.surrogate.step_features import STEP_FEATURES
 
 #: By hand as 0.5.9 schedules; from 0.5.22 on it counts whole outputs (test_sglang_parity.py).
 SGLANG = {

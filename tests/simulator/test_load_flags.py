@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from typed import alone
 from typer.testing import CliRunner
 
+from pinn.api.arguments import given_flags
+from pinn.cli import simulate as simulate_command
 from pinn.errors import PinnError
-from pinn.interface.commands import simulate as simulate_command
-from pinn.interface.python.arguments import given_flags
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.load import LoadFlags, asked_load, load_workload
 from pinn.simulator.workloads.workload import mean_rate_per_s, open_loop, repeated

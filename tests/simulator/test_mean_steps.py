@@ -11,7 +11,6 @@ from simulator_helpers import Recorder, load, play
 
 from pinn.engines.deployment import Deployment
 from pinn.physics.costs import step_costs
-from pinn.physics.step import step_features
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import mean_steps
@@ -21,6 +20,7 @@ from pinn.simulator.workloads.workload import PromptGroups, closed_loop, open_lo
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.step_features import step_features
 
 RANGE = (0.8, 1.0)
 LOADS = {

@@ -1,6 +1,6 @@
 """Whether a model fits, against the memory model that the simulator runs with."""
 
-from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.engines.configurations import canonical, make_deployment
 from pinn.simulator.memory import memory_fit, smallest_tensor_parallel_size
 
 

@@ -10,9 +10,9 @@ from simulator_helpers import BLIS_KEYS
 from typed import alone
 from typer.testing import CliRunner
 
-from pinn.coefficients.configurations import parse_pool, pool_text
+from pinn.cli import simulate as simulate_command
+from pinn.engines.configurations import parse_pool, pool_text
 from pinn.errors import PinnError
-from pinn.interface.commands import simulate as simulate_command
 
 app = alone(simulate_command)
 

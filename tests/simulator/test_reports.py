@@ -12,11 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulator_helpers import BLIS_KEYS, Recorder, deployment, load, play
 
-from pinn.coefficients.surrogate import Surrogate
-from pinn.coefficients.trained_network import Checkpoint, save_checkpoint
 from pinn.errors import PinnError
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency, latency_from_checkpoint, latency_from_json
 from pinn.simulator.metric_features import request_delay_features, request_feature_sums
@@ -25,6 +21,10 @@ from pinn.simulator.simulate import Job, coefficient_sensitivities, simulate, si
 from pinn.simulator.statistics import print_report, run_statistics, weighted_percentiles
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import open_loop
+from pinn.surrogate.inference import Checkpoint, save_checkpoint
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.surrogate import Surrogate
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 5)), min_size=1, max_size=20))

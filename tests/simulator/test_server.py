@@ -13,10 +13,10 @@ from random_loops import loops
 from simulator_helpers import Recorder, deployment, load, play
 
 from pinn.errors import PinnError
-from pinn.physics.request import REQUEST_FEATURES, phase_mask
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.metric_features import request_delay_features
 from pinn.simulator.simulate import simulate
+from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask
 
 
 def gaps_of(run):

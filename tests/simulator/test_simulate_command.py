@@ -14,12 +14,12 @@ from typed import alone
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from pinn.cli import simulate as simulate_command
 from pinn.errors import PinnError
-from pinn.interface.commands import simulate as simulate_command
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
 
 app = alone(simulate_command)
 
@@ -62,9 +62,7 @@ def test_a_figure_that_nobody_knows_is_refused(coefficients, tmp_path):
 
 
 def test_the_command_needs_no_torch():
-    modules = (
-        "pinn.interface.commands.simulate, pinn.simulator.simulate, pinn.simulator.workloads.load"
-    )
+    modules = "pinn.cli.simulate, pinn.simulator.simulate, pinn.simulator.workloads.load"
     check = f"import sys, {modules}; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 

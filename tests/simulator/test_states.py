@@ -5,8 +5,8 @@ from parameter_counts import count_parameters
 
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.interface.exports.blis_model import check_expressible
-from pinn.interface.exports.specs import specs_document
+from pinn.export.blis_model import check_expressible
+from pinn.export.specs import specs_document
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import gpu_weight_bytes, kv_cache_bytes, kv_layout, state_bytes
 from pinn.specs.catalog import load_model

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums, sum_batches
 from pinn.physics.costs import COST_NAMES, step_costs
-from pinn.physics.request import PHASES, REQUEST_FEATURES, request_features
-from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.simulator import hooks as step_kernel
 from pinn.simulator.compiler import compiled
 from pinn.simulator.hooks import (
@@ -28,6 +26,8 @@ from pinn.simulator.hooks import (
     step_values,
 )
 from pinn.simulator.state import FIRST_SUM, REREAD, STEP_COLUMNS, SUMS
+from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES, request_features
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
 
 @compiled

@@ -12,7 +12,7 @@ from engine_reading import vllm, vllm_experts
 from engine_reading.wheel import EngineSource, engine_source, fingerprint
 from read_engines import DEFAULTS, KERNELS, defaults_of, kernels_of, read_all
 
-from pinn.coefficients.configurations import make_deployment
+from pinn.engines.configurations import make_deployment
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import release, unread_notice
 from pinn.errors import PinnError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.deployment import Deployment
 from pinn.engines.kernel_choice import (
     AUTO,
@@ -20,9 +20,9 @@ from pinn.engines.recipe import DEFAULT, FLAG
 from pinn.engines.recipe_rules import effective_recipe
 from pinn.errors import PinnError
 from pinn.physics.costs import step_costs
-from pinn.physics.descriptors import DESCRIPTORS, embed
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.featurizer import DESCRIPTORS, embed
 
 MINIMAX = "MiniMaxAI/MiniMax-M2.5"
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.engines.configurations import canonical, make_deployment
 from pinn.errors import PinnError
 from pinn.specs import catalog
 from pinn.specs import model_names as hub

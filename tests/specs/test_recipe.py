@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.recipe import DEFAULT, FLAG, Origin, all_defaults, engine_default
 from pinn.engines.recipe_rules import effective_recipe
 from pinn.errors import PinnError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.recipe import ASSUMED, FLAG
 from pinn.errors import PinnError
 from pinn.specs.speculation import DEFAULT_ACCEPTANCE, METHODS, Speculation

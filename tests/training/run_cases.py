@@ -9,7 +9,6 @@ from simulator_helpers import DENSE, GPU, MIXTURE
 
 from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import COMPOSED_PARTS
-from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
 from pinn.simulator.simulate import simulate
@@ -18,6 +17,7 @@ from pinn.simulator.workloads.workload import PromptGroups, shared_prefix
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training.data.measured_runs import FIGURES, MeasuredRun
 from pinn.training.teacher import EXPLAINED_BY
 

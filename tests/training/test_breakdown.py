@@ -3,17 +3,17 @@ import math
 import numpy as np
 import pytest
 
-from pinn.coefficients.surrogate import batch_work
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.kernels.composition import COMPOSED_PARTS, compose
 from pinn.kernels.evidence import kernels_used
 from pinn.physics.batch_sums import alike
-from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.surrogate import batch_work
 from pinn.training.breakdown import (
     PART_OF_FEATURE,
     PART_OF_OPERATOR,

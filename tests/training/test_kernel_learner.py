@@ -10,10 +10,10 @@ from configurations import configure
 from power_cuts import assert_same_bits, interrupted_trainer
 from run_cases import measured, on_h100, operator_betas
 
-from pinn.coefficients.surrogate import predict_coefficients
 from pinn.errors import PinnError
+from pinn.evaluation.methods import kernel_settings
 from pinn.kernels.exclusion import Exclusion
-from pinn.laboratory.methods import kernel_settings
+from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.distillation import distillation_rows
 from pinn.training.kernel_learner import composed_steps, fitted_surrogates, run_latencies
 from pinn.training.run_scalars import RunFit

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pinn.kernels.composition import COMPOSED_PARTS
-from pinn.physics.step import STEP_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training.teacher import FEATURE_GROUPS, PART_GROUPS, Scalars, group_seconds, prior_scalars
 
 

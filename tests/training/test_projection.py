@@ -7,10 +7,10 @@ from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.batch_sums import sample_batches
 from pinn.physics.costs import step_costs
-from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
 from pinn.training.teacher import EXPLAINED_BY, prior_scalars, project
 
 NAMES = list(STEP_FEATURES)

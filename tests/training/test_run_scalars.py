@@ -9,9 +9,9 @@ from serving_cases import with_times
 
 from pinn.errors import PinnError
 from pinn.kernels.composition import COMPOSED_PARTS
-from pinn.physics.request import REQUEST_FEATURES
 from pinn.simulator.metric_features import figure_seconds
 from pinn.simulator.simulate import simulate
+from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.training.kernel_learner import alternate, run_latencies
 from pinn.training.run_scalars import (
     FIGURE_WEIGHTS,

@@ -8,9 +8,9 @@ import pytest
 import torch
 from power_cuts import assert_same_bits, interrupted_trainer
 
-from pinn.coefficients.coefficient_network import NetworkSettings
-from pinn.laboratory.metrics import error_summary
-from pinn.physics.descriptors import embed
+from pinn.evaluation.metrics import error_summary
+from pinn.surrogate.featurizer import embed
+from pinn.surrogate.network import NetworkSettings
 from pinn.training.learner import STEPS_PER_EPOCH, predict, predict_rows, serving_batch
 
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pinn.coefficients.intervals import ANY, MEASURED, NAMES, HalfWidth, KindErrors, StatedIntervals
 from pinn.common.files import file_sha256
+from pinn.surrogate.uncertainty.intervals import (
+    ANY,
+    MEASURED,
+    NAMES,
+    HalfWidth,
+    KindErrors,
+    StatedIntervals,
+)
 
 KINDS = (
     KindErrors("16-bit dense weights", MEASURED, 120, 3, 0.03, 0.08, 0.5),

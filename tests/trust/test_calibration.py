@@ -8,17 +8,17 @@ import pytest
 from calibrations import small_calibration
 from left_out_errors import LOGO, LOMO, left_out_errors
 
-from pinn.coefficients.interval_fit import calibrate, fit_half_widths
-from pinn.coefficients.intervals import (
+from pinn.common.files import file_sha256
+from pinn.errors import PinnError
+from pinn.surrogate.inference import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.surrogate.uncertainty.interval_fit import calibrate, fit_half_widths
+from pinn.surrogate.uncertainty.intervals import (
     NAMES,
     around,
     calibration_path,
     read_calibration,
     write_calibration,
 )
-from pinn.coefficients.trained_network import Checkpoint, load_checkpoint, save_checkpoint
-from pinn.common.files import file_sha256
-from pinn.errors import PinnError
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import pandas as pd
 import pytest
 from left_out_errors import LOGO, LOMO, left_out_errors
 
-from pinn.coefficients.interval_fit import (
+from pinn.evaluation.folds import RUN_ERRORS_SPLIT
+from pinn.surrogate.uncertainty.interval_fit import (
     METRICS,
     coverage_table,
     left_out_column,
     nested_intervals,
 )
-from pinn.laboratory.folds import RUN_ERRORS_SPLIT
 
 LAW = {"base": 0.02, "experts": 0.1}
 QUICK = {"gpus": 2, "rows": 4}

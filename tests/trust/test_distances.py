@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from pinn.coefficients import intervals as located
-from pinn.coefficients.intervals import gpu_is_known, locate, outside_inputs
-from pinn.coefficients.kernel_distance import kernel_distance
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.uncertainty import intervals as located
+from pinn.surrogate.uncertainty.intervals import gpu_is_known, locate, outside_inputs
+from pinn.surrogate.uncertainty.kernel_distance import kernel_distance
 
 
 def deployment(model="meta-llama/Llama-3.1-8B", gpu="H100", tp=1):

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from left_out_errors import LOGO, LOMO, left_out_errors
 
-from pinn.coefficients.interval_fit import fit_half_widths, half_widths
-from pinn.coefficients.intervals import HalfWidth
 from pinn.errors import PinnError
-from pinn.laboratory.folds import RUN_ERRORS_SPLIT
+from pinn.evaluation.folds import RUN_ERRORS_SPLIT
+from pinn.surrogate.uncertainty.interval_fit import fit_half_widths, half_widths
+from pinn.surrogate.uncertainty.intervals import HalfWidth
 
 HALF = {"tpot": HalfWidth(0.1, 0.2), "ttft": HalfWidth(0.4, 0.5)}
 LAW = {"base": 0.05}

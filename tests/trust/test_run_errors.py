@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pinn.coefficients.kernel_distance import decode_step, situation
-from pinn.coefficients.surrogate import Surrogate
-from pinn.laboratory.crossvalidation import COLUMNS
-from pinn.laboratory.folds import FIGURES, run_error_rows
+from pinn.evaluation.crossvalidation import COLUMNS
+from pinn.evaluation.folds import FIGURES, run_error_rows
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
 from pinn.simulator.simulate import Job
 from pinn.simulator.workloads.workload import Workload
+from pinn.surrogate.surrogate import Surrogate
+from pinn.surrogate.uncertainty.kernel_distance import decode_step, situation
 from pinn.training.data.measured_runs import MeasuredRun
 
 

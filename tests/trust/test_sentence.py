@@ -3,11 +3,11 @@
 import pytest
 from calibrations import small_calibration
 
-from pinn.coefficients.intervals import KernelDistance, Situation, describe_trust
 from pinn.engines.deployment import Deployment
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.uncertainty.intervals import KernelDistance, Situation, describe_trust
 
 
 @pytest.fixture

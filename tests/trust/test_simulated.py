@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinn.coefficients.surrogate import Surrogate
-from pinn.laboratory.folds import mean_figures
+from pinn.evaluation.folds import mean_figures
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import Job, end_figures, figure_ends, gains, scaled
 from pinn.simulator.workloads.workload import Workload
+from pinn.surrogate.surrogate import Surrogate
 
 STEP, TTFT = 0.1, 0.3
 

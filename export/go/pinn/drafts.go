@@ -66,7 +66,7 @@ func (d *Drafts) check(where string) error {
 }
 
 // drafting times the passes of a step that drafts and verifies, as Python's
-// pinn.physics.speculation: one of the model, a first of the draft over the same tokens, and
+// pinn.surrogate.deployment_features: one of the model, a first of the draft over the same tokens, and
 // further ones.
 type drafting struct {
 	tokens, branches int64

@@ -7,7 +7,7 @@ import (
 )
 
 // Embedding holds the physical descriptors of a deployment, which the network reads, and the
-// logarithms of its datasheet rates relative to an H100 SXM; Python's pinn.physics.descriptors
+// logarithms of its datasheet rates relative to an H100 SXM; Python's pinn.surrogate.featurizer
 // defines each. No name of a model or GPU is in it.
 type Embedding struct {
 	Descriptors map[string]float64

@@ -10,11 +10,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pinn.coefficients import configurations, surrogate
 from pinn.common.documents import check_size
 from pinn.common.files import json_text
 from pinn.common.pages import template
 from pinn.common.screen import counted
+from pinn.engines import configurations
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.costs import COST_NAMES, model_costs
@@ -24,6 +24,7 @@ from pinn.simulator.memory import max_model_len, memory_fit
 from pinn.specs.flags import flags_of
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import VLLM, ServingSpec
+from pinn.surrogate import surrogate
 
 # The servers that a page can show: every GPU, format and tensor-parallel size that starts.
 
@@ -61,7 +62,7 @@ def find_servers(
     """Look for servers.
 
     Args:
-        shared: Model and flags of all of them, keys of ``pinn.coefficients.configurations.KEYS``.
+        shared: Model and flags of all of them, keys of ``pinn.engines.configurations.KEYS``.
         gpus: To choose from.
         sizes: Tensor-parallel sizes.
         formats: Number formats; None is the checkpoint's own.

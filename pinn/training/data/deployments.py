@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from pinn.engines.deployment import Deployment
-from pinn.server.benchmarks.inferencex import LENGTH_RANGE
+from pinn.measurements.benchmarks.inferencex import LENGTH_RANGE
 from pinn.simulator.workloads.workload import Workload, closed_loop
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import given_flags

@@ -10,7 +10,7 @@ from pinn.common.files import ReadReport, file_sha256
 from pinn.common.tables import read_frame
 from pinn.errors import PinnError
 from pinn.kernels.tables.table import systems_folder
-from pinn.server.benchmarks.inferencex import LABEL_SCHEMES, PROMPTS_PER_CONCURRENCY
+from pinn.measurements.benchmarks.inferencex import LABEL_SCHEMES, PROMPTS_PER_CONCURRENCY
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 from pinn.training.data import launch_facts, table
 from pinn.units import MILLISECOND

@@ -14,23 +14,23 @@ from benchmark_files import ASKED, KINDS, write
 from seeded_trials import run_trials
 from served_load import served
 
-from pinn.coefficients.coefficients import NAMES
-from pinn.coefficients.configurations import make_deployment
-from pinn.coefficients.intervals import NORMAL_QUANTILE
-from pinn.engines.deployment import Deployment
-from pinn.physics.step import STEP_FEATURES
-from pinn.server.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, Lengths
-from pinn.server.benchmarks.loads import benchmark_workload
-from pinn.server.benchmarks.read import read_benchmarks
-from pinn.server.calibration.benchmarks import (
+from pinn.calibration.benchmarks import (
     calibrate_to_benchmarks,
     fitted_figures,
     simulated_rows,
 )
-from pinn.server.calibration.posterior import Posterior, Quantity, scalar_quantities
-from pinn.server.calibration.prior import SCALARS, Prior
-from pinn.server.traces.ingestion import benchmark_target
+from pinn.calibration.posterior import Posterior, Quantity, scalar_quantities
+from pinn.calibration.prior import SCALARS, Prior
+from pinn.engines.configurations import make_deployment
+from pinn.engines.deployment import Deployment
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, Lengths
+from pinn.measurements.benchmarks.loads import benchmark_workload
+from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.traces.ingestion import benchmark_target
 from pinn.simulator.linear_latency import LinearLatency
+from pinn.surrogate.coefficients import NAMES
+from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
 
 #: Two GPUs, so that all scalars take part.
 SERVER = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "tensor_parallel_size": 2}

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pinn.coefficients.configurations import make_deployment
+from pinn.engines.configurations import make_deployment
 from pinn.engines.deployment import Deployment
-from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load
-from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load
+from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate

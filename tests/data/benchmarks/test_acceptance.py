@@ -2,9 +2,9 @@
 
 import pytest
 
+from pinn.cli.options import checked_flag
 from pinn.errors import PinnError
-from pinn.interface.commands.options import checked_flag
-from pinn.server.benchmarks.metrics_page import measured_acceptance
+from pinn.measurements.benchmarks.metrics_page import measured_acceptance
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 

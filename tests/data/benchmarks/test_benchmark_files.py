@@ -13,17 +13,17 @@ from served_load import served
 from pinn.common.files import json_text
 from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
-from pinn.server.benchmarks.benchmark_run import (
+from pinn.measurements.benchmarks.benchmark_run import (
     BenchmarkRun,
     GivenLoad,
     Lengths,
     Load,
     StatedServer,
 )
-from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
-from pinn.server.benchmarks.read import read_benchmarks
-from pinn.server.benchmarks.vllm_bench import sglang_server
-from pinn.server.traces.ingestion import benchmark_target
+from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
+from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.benchmarks.vllm_bench import sglang_server
+from pinn.measurements.traces.ingestion import benchmark_target
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 

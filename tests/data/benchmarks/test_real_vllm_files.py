@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pinn.server.benchmarks.benchmark_run import GivenLoad
-from pinn.server.benchmarks.read import read_benchmarks
-from pinn.server.benchmarks.vllm_log import read_iteration_log
+from pinn.measurements.benchmarks.benchmark_run import GivenLoad
+from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.benchmarks.vllm_log import read_iteration_log
 
 FILES = Path(__file__).with_name("files")
 CLIENT = FILES / "vllm_0.32.0_bench_serve_c3.json"

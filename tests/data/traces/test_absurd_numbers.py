@@ -10,12 +10,12 @@ import pytest
 from assumed_priors import beta_prior, prior_coefficients
 from trace_runs import engine_run, lines_of, read_lines
 
-from pinn.server.calibration.alpha import calibrate_alpha
-from pinn.server.calibration.calibrate import BetaSettings, calibrate_to, chosen, read_intervals
-from pinn.server.calibration.prior import assumed_prior
-from pinn.server.calibration.requests import read_requests
-from pinn.server.traces.ingestion import ingest_vllm
-from pinn.server.traces.trace_tables import Target
+from pinn.calibration.alpha import calibrate_alpha
+from pinn.calibration.calibrate import BetaSettings, calibrate_to, chosen, read_intervals
+from pinn.calibration.prior import assumed_prior
+from pinn.calibration.requests import read_requests
+from pinn.measurements.traces.ingestion import ingest_vllm
+from pinn.measurements.traces.trace_tables import Target
 
 TARGET = Target("meta-llama/Llama-3.1-8B", "H100")
 NUMBER = re.compile(r'"(intValue|doubleValue)":"?-?[\d.e+]+"?')

@@ -4,7 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.server.traces.interval_batches import follows, is_ahead, mean_chunk, own_work, work_before
+from pinn.measurements.traces.interval_batches import (
+    follows,
+    is_ahead,
+    mean_chunk,
+    own_work,
+    work_before,
+)
 
 
 def summaries(prefill_tokens: list[int], echo: bool) -> pd.DataFrame:

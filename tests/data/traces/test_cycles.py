@@ -4,14 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.server.traces.cycles import (
+from pinn.measurements.traces.cycles import (
     JourneyEvidence,
     accounting,
     check_target,
     cycle_table,
     medians_by_decodes,
 )
-from pinn.server.traces.interval_batches import temporal_split
+from pinn.measurements.traces.interval_batches import temporal_split
 
 
 def steps_frame(count: int = 40, **columns: object) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pinn.server.benchmarks.vllm_log import read_iteration_log
+from pinn.measurements.benchmarks.vllm_log import read_iteration_log
 
 
 def test_iteration_log(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from pinn.common.documents import MOST_LINE_BYTES
 from pinn.errors import PinnError
-from pinn.server.benchmarks.vllm_log import read_iteration_log
-from pinn.server.readers.vllm import check_file, read_stretch, read_vllm, stretches
+from pinn.measurements.benchmarks.vllm_log import read_iteration_log
+from pinn.measurements.readers.vllm import check_file, read_stretch, read_vllm, stretches
 
 TERABYTE = 2**40
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 from trace_runs import engine_run, lines_of
 
-from pinn.server.readers.parser import ChunkParser
+from pinn.measurements.readers.parser import ChunkParser
 
 LINES = 10_000
 

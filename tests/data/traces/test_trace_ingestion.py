@@ -11,14 +11,14 @@ import pytest
 from trace_runs import TRUE_COEFFICIENTS, engine_run, lines_of
 from typer.testing import CliRunner
 
+from pinn.cli.ingest import app as ingest_app
 from pinn.errors import PinnError
-from pinn.interface.commands.ingest import app as ingest_app
+from pinn.measurements.traces.batches import context_estimate
+from pinn.measurements.traces.cycles import accounting, medians_by_decodes
+from pinn.measurements.traces.ingestion import ingest_steps, ingest_vllm
+from pinn.measurements.traces.interval_batches import IntervalBatches, temporal_split
+from pinn.measurements.traces.trace_tables import Target, TraceTables, read_trace_tables
 from pinn.physics.batch_sums import sum_batches
-from pinn.server.traces.batches import context_estimate
-from pinn.server.traces.cycles import accounting, medians_by_decodes
-from pinn.server.traces.ingestion import ingest_steps, ingest_vllm
-from pinn.server.traces.interval_batches import IntervalBatches, temporal_split
-from pinn.server.traces.trace_tables import Target, TraceTables, read_trace_tables
 from pinn.specs.serving import ServingSpec
 
 LLAMA = Target("meta-llama/Llama-3.1-8B", "H100", ServingSpec(max_num_batched_tokens=2048))

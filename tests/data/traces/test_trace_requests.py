@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from trace_runs import engine_run, event, export, lines_of, read_lines, span, summary
 
-from pinn.server.traces.requests import canonical_requests
-from pinn.server.traces.steps import canonical_steps, find_segments
+from pinn.measurements.traces.requests import canonical_requests
+from pinn.measurements.traces.steps import canonical_steps, find_segments
 
 MS = 1_000_000
 

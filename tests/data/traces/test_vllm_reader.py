@@ -17,8 +17,8 @@ from trace_runs import (
 )
 
 from pinn.errors import PinnError
-from pinn.server.readers.otlp import Counts, Sieve, Vocabulary
-from pinn.server.readers.vllm import read_vllm
+from pinn.measurements.readers.otlp import Counts, Sieve, Vocabulary
+from pinn.measurements.readers.vllm import read_vllm
 
 
 def refused(raw, level: str) -> dict[str, int]:
@@ -94,7 +94,7 @@ def test_broken_lines_are_counted_by_reason(
 
 
 def test_too_long_lines_do_not_fill_the_memory(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("pinn.server.readers.vllm.read_stretch.__defaults__", (5000,))
+    monkeypatch.setattr("pinn.measurements.readers.vllm.read_stretch.__defaults__", (5000,))
     good = export(span("scheduler_steps_1", summary(5, 1000)))
     raw = read_lines(tmp_path, [good, "x" * 20_000, good], stretch_bytes=4096)
     assert refused(raw, "lines") == {"line too long": 1}

@@ -8,7 +8,7 @@ from pathlib import Path
 from synthetic_engine import Arrival, EngineLimits, EngineRun, run_engine
 from trace_writer import WriterOptions, trace_lines
 
-from pinn.server.readers.vllm import RawRun, read_vllm
+from pinn.measurements.readers.vllm import RawRun, read_vllm
 from pinn.specs.batch import Batch
 
 #: Step, request, token and cached-token seconds of the engine in the tests.

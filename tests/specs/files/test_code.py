@@ -26,8 +26,8 @@ def test_imports_are_followed_also_inside_functions():
     } <= covered
     assert {"pinn.physics.costs", "pinn.units", "pinn"} <= covered
     assert not any(name.startswith(("pinn.training.learner", "pinn.simulator")) for name in covered)
-    inside = code_modules("pinn.coefficients.intervals")
-    assert {"pinn.kernels.composition", "pinn.coefficients.trained_network"} <= inside
+    inside = code_modules("pinn.surrogate.uncertainty.intervals")
+    assert {"pinn.kernels.composition", "pinn.surrogate.inference"} <= inside
 
 
 def test_what_only_type_checkers_import_is_left_out():
@@ -61,8 +61,8 @@ def test_data_folders_and_packages_named_to_importlib_count():
 
 
 def test_a_package_is_all_its_modules():
-    assert code_digest("pinn.coefficients") != code_digest("pinn.coefficients.intervals")
-    assert code_modules("pinn.coefficients.interval_fit") < code_modules("pinn.coefficients")
+    assert code_digest("pinn.surrogate") != code_digest("pinn.surrogate.uncertainty.intervals")
+    assert code_modules("pinn.surrogate.uncertainty.interval_fit") < code_modules("pinn.surrogate")
 
 
 def test_a_function_with_arguments_bound_is_the_function():
@@ -77,7 +77,7 @@ def test_what_has_no_source_is_refused():
 def test_a_digest_needs_no_heavy_library_and_is_the_same_again():
     program = (
         "import sys\nfrom pinn.common.store import code_digest\n"
-        "print(code_digest('pinn.coefficients.intervals'))\n"
+        "print(code_digest('pinn.surrogate.uncertainty.intervals'))\n"
         "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)\n"
     )
     command = [sys.executable, "-c", program]

@@ -3,11 +3,11 @@
 import numpy as np
 from assumed_priors import prior_coefficients
 
-from pinn.coefficients.configurations import make_deployment
+from pinn.calibration.calibrate import Intervals
+from pinn.engines.configurations import make_deployment
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
-from pinn.physics.step import step_features
-from pinn.server.calibration.calibrate import Intervals
+from pinn.surrogate.step_features import step_features
 
 BASE = prior_coefficients(1).beta[0]
 

@@ -14,21 +14,21 @@ import pytest
 from assumed_priors import prior_coefficients
 from synthetic_engine import Arrival, EngineLimits, EngineRun, run_engine
 
-from pinn.coefficients.coefficients import Coefficients
-from pinn.coefficients.configurations import make_deployment
+from pinn.calibration.checks import check_traces
+from pinn.calibration.checks_benchmarks import check_benchmarks
+from pinn.engines.configurations import make_deployment
 from pinn.engines.deployment import Deployment
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
+from pinn.measurements.traces.ingestion import benchmark_target, ingest_steps
+from pinn.measurements.traces.trace_tables import Target, TraceTables
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
-from pinn.physics.step import step_features
-from pinn.server.benchmarks.benchmark_run import BenchmarkRun
-from pinn.server.calibration.checks import check_traces
-from pinn.server.calibration.checks_benchmarks import check_benchmarks
-from pinn.server.traces.ingestion import benchmark_target, ingest_steps
-from pinn.server.traces.trace_tables import Target, TraceTables
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import kv_layout
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.coefficients import Coefficients
+from pinn.surrogate.step_features import step_features
 
 #: CodeLlama-34B over two H100, the server of most cases.
 SERVER = {

@@ -3,9 +3,9 @@
 import numpy as np
 from assumed_priors import prior_coefficients
 
-from pinn.physics.request import REQUEST_FEATURES, phase_mask, request_features
-from pinn.physics.step import STEP_FEATURES
-from pinn.server.calibration.requests import PHASES, RequestRows
+from pinn.calibration.requests import PHASES, RequestRows
+from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask, request_features
+from pinn.surrogate.step_features import STEP_FEATURES
 
 ALPHA = prior_coefficients(1).alpha[0]
 

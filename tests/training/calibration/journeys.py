@@ -16,20 +16,20 @@ from seeded_trials import run_trials
 from synthetic_engine import Arrival, EngineLimits, EngineRun, run_engine
 from trace_writer import WriterOptions, write_traces
 
-from pinn.coefficients.coefficients import NAMES
-from pinn.coefficients.configurations import make_deployment
-from pinn.coefficients.intervals import NORMAL_QUANTILE
+from pinn.calibration.alpha import calibrate_alpha
+from pinn.calibration.calibrate import calibrate_to, read_intervals
+from pinn.calibration.prior import Prior
+from pinn.calibration.requests import read_requests
+from pinn.engines.configurations import make_deployment
+from pinn.measurements.traces.ingestion import ingest_vllm
+from pinn.measurements.traces.trace_tables import Target, TraceTables
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
-from pinn.physics.step import STEP_FEATURES, step_features
-from pinn.server.calibration.alpha import calibrate_alpha
-from pinn.server.calibration.calibrate import calibrate_to, read_intervals
-from pinn.server.calibration.prior import Prior
-from pinn.server.calibration.requests import read_requests
-from pinn.server.traces.ingestion import ingest_vllm
-from pinn.server.traces.trace_tables import Target, TraceTables
 from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.coefficients import NAMES
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
 
 MODEL, GPU = "meta-llama/Llama-3.1-8B", "H100"
 DEPLOYMENT = make_deployment({"model": MODEL, "gpu": GPU})

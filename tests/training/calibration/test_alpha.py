@@ -6,12 +6,12 @@ from calibration_rows import BASE
 from drawn_requests import ALPHA, index, requests, true_alpha
 from journeys import score
 
-from pinn.coefficients.intervals import NORMAL_QUANTILE
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.server.calibration.alpha import AlphaCalibration, calibrate_alpha
-from pinn.server.calibration.posterior import request_quantities
-from pinn.server.calibration.prior import Prior, assumed_prior
-from pinn.server.calibration.requests import PHASES
+from pinn.calibration.alpha import AlphaCalibration, calibrate_alpha
+from pinn.calibration.posterior import request_quantities
+from pinn.calibration.prior import Prior, assumed_prior
+from pinn.calibration.requests import PHASES
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
 
 PRIOR = assumed_prior(np.concatenate([BASE, ALPHA]))
 

@@ -8,7 +8,7 @@ import pytest
 from assumed_priors import prior_coefficients
 from round_trips import round_trip, score
 
-from pinn.server.calibration.prior import assumed_prior
+from pinn.calibration.prior import assumed_prior
 
 
 def prior_of(_):

@@ -5,17 +5,17 @@ import pytest
 from assumed_priors import beta_prior
 from calibration_rows import BASE, deployment, intervals
 
-from pinn.errors import PinnError
-from pinn.physics.costs import step_costs
-from pinn.physics.step import STEP_FEATURES
-from pinn.physics.step_values import floor_seconds
-from pinn.server.calibration.calibrate import (
+from pinn.calibration.calibrate import (
     BetaSettings,
     calibrate_to,
     chosen,
     error_table,
 )
-from pinn.server.calibration.prior import STEP_SCALARS
+from pinn.calibration.prior import STEP_SCALARS
+from pinn.errors import PinnError
+from pinn.physics.costs import step_costs
+from pinn.physics.step_values import floor_seconds
+from pinn.surrogate.step_features import STEP_FEATURES
 
 LOWER = np.array([f.lower_bound for f in STEP_FEATURES.values()])
 BETA_PRIOR = beta_prior(BASE)

@@ -7,13 +7,9 @@ import pytest
 from assumed_priors import beta_prior
 from calibration_rows import BASE, deployment, intervals
 
-from pinn.coefficients.coefficients import NAMES
-from pinn.physics.batch_sums import sum_batches
-from pinn.physics.costs import step_costs
-from pinn.physics.step import STEP_FEATURES, step_features
-from pinn.server.calibration.calibrate import calibrate_to
-from pinn.server.calibration.posterior import fit_posterior
-from pinn.server.calibration.prior import (
+from pinn.calibration.calibrate import calibrate_to
+from pinn.calibration.posterior import fit_posterior
+from pinn.calibration.prior import (
     SCALARS,
     STEP_SCALARS,
     KnownSteps,
@@ -22,7 +18,11 @@ from pinn.server.calibration.prior import (
     assumed_prior,
     membership,
 )
+from pinn.physics.batch_sums import sum_batches
+from pinn.physics.costs import step_costs
 from pinn.specs.batch import parse_batch
+from pinn.surrogate.coefficients import NAMES
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
 PRIOR = beta_prior(BASE)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from assumed_priors import beta_prior, prior_coefficients
 
-from pinn.server.calibration.calibrate import (
+from pinn.calibration.calibrate import (
     BetaSettings,
     Intervals,
     calibrate_to,
@@ -18,9 +18,9 @@ from pinn.server.calibration.calibrate import (
     error_table,
     read_intervals,
 )
-from pinn.server.traces.ingestion import ingest_steps
-from pinn.server.traces.interval_batches import is_ahead
-from pinn.server.traces.trace_tables import Target, TraceTables
+from pinn.measurements.traces.ingestion import ingest_steps
+from pinn.measurements.traces.interval_batches import is_ahead
+from pinn.measurements.traces.trace_tables import Target, TraceTables
 from pinn.specs.serving import ServingSpec
 
 BASE = prior_coefficients(1).beta[0]

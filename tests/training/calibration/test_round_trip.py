@@ -11,24 +11,24 @@ from assumed_priors import beta_prior, prior_coefficients
 from synthetic_engine import Arrival, EngineLimits, run_engine
 from trace_writer import WriterOptions, write_traces
 
-from pinn.physics.batch_sums import sum_batches
-from pinn.physics.costs import step_costs
-from pinn.physics.request import REQUEST_FEATURES, phase_mask
-from pinn.physics.step import step_features
-from pinn.server.calibration.alpha import calibrate_alpha
-from pinn.server.calibration.calibrate import (
+from pinn.calibration.alpha import calibrate_alpha
+from pinn.calibration.calibrate import (
     Intervals,
     calibrate_to,
     read_intervals,
 )
-from pinn.server.calibration.posterior import Posterior, scalar_quantities, step_quantities
-from pinn.server.calibration.prior import all_features, assumed_prior
-from pinn.server.calibration.requests import read_requests
-from pinn.server.traces.cycles import accounting
-from pinn.server.traces.ingestion import ingest_vllm
-from pinn.server.traces.trace_tables import Target, TraceTables
+from pinn.calibration.posterior import Posterior, scalar_quantities, step_quantities
+from pinn.calibration.prior import all_features, assumed_prior
+from pinn.calibration.requests import read_requests
+from pinn.measurements.traces.cycles import accounting
+from pinn.measurements.traces.ingestion import ingest_vllm
+from pinn.measurements.traces.trace_tables import Target, TraceTables
+from pinn.physics.batch_sums import sum_batches
+from pinn.physics.costs import step_costs
 from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask
+from pinn.surrogate.step_features import step_features
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pinn.server.calibration.calibrate import is_kept, judge, judge_likelihood
+from pinn.calibration.calibrate import is_kept, judge, judge_likelihood
 
 
 def test_better_worse_and_neither() -> None:

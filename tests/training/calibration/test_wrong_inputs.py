@@ -23,19 +23,19 @@ from checked_servers import (
 from served_load import served
 from trace_writer import WriterOptions, trace_lines
 
-from pinn.coefficients.configurations import make_deployment
+from pinn.calibration.checks import check_traces, refuse
+from pinn.engines.configurations import make_deployment
 from pinn.errors import PinnError
-from pinn.server.benchmarks.benchmark_run import (
+from pinn.measurements.benchmarks.benchmark_run import (
     BenchmarkRun,
     GivenLoad,
     Lengths,
     Load,
     StatedServer,
 )
-from pinn.server.benchmarks.read import read_benchmarks
-from pinn.server.calibration.checks import check_traces, refuse
-from pinn.server.traces.ingestion import ingest_vllm
-from pinn.server.traces.trace_tables import read_trace_tables
+from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.traces.ingestion import ingest_vllm
+from pinn.measurements.traces.trace_tables import read_trace_tables
 
 
 def scaled(column, factor):

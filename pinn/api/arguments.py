@@ -1,0 +1,173 @@
+"""Requests of commands and flags of engines as keyword arguments of a function."""
+
+import difflib
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+from pinn.cli.options import launched, request_parameters
+from pinn.errors import PinnError
+from pinn.simulator.workloads.load import LoadFlags
+from pinn.specs.flags import FORCE, Flag, flags_of
+from pinn.specs.serving import ServingSpec
+
+#: Value of a flag; None stands for the engine's default.
+FlagValue = int | float | str | bool | None
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_TYPES = {"int": int, "float": float, "bool": bool, "str": str}
+#: Arguments beside the flags of the specifications.
+_QUANTIZATION = {
+    "quantization": Flag("Format to serve the model in, such as fp8.", shown="as its config says")
+}
+#: And where deployments are timed that nobody measured.
+_BESIDE = {
+    **_QUANTIZATION,
+    "serve": Flag("Launch command to read model and flags from; flags beside it go first."),
+    FORCE.name: FORCE,
+}
+#: An option's name in the help of a command.
+_OPTION = re.compile(r"--([a-z][a-z-]*)")
+
+
+def with_arguments(
+    *specifications: type, request: type | None = None, deploys: bool = False
+) -> Callable[[_Function], _Function]:
+    """Give a function that takes ``**given`` every argument in its signature and its help.
+
+    Args:
+        specifications: Dataclasses that declare flags.
+        request: Of the command of the same name; what the function declares itself is left out.
+        deploys: Whether it times deployments that nobody measured: it takes ``serve`` and
+            ``force``, too.
+    """
+    declared = _declared(specifications)
+    if specifications:
+        declared = {**(_BESIDE if deploys else _QUANTIZATION), **declared}
+
+    def decorate(function: _Function) -> _Function:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        asked = [] if request is None else request_parameters(request)
+        asked = [p for p in asked if p.name not in signature.parameters]
+        options = [_parameter(name, flag) for name, flag in declared.items()]
+        plain = [p.replace(annotation=get_args(p.annotation)[0]) for p in asked]
+        parameters = [*own, *plain, *options]
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        lines = [f"    {p.name}: {_help(p)}" for p in asked]
+        lines += [f"    {name}: {flag.summary}" for name, flag in declared.items()]
+        listed = "\n".join(["Keyword Args:", *lines])
+        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{listed}\n"
+        return function
+
+    return decorate
+
+
+def _help(parameter: inspect.Parameter) -> str:
+    """What the command's help says of an argument, options called as in Python."""
+    _, option = get_args(parameter.annotation)
+    return _OPTION.sub(lambda found: found[1].replace("-", "_"), str(option.help))
+
+
+def read_request(
+    request: type, given: Mapping[str, Any], *specifications: type, **own: Any
+) -> tuple[Any, dict[str, Any]]:
+    """The request of a command, and the flags beside it, from arguments.
+
+    Args:
+        request: What is made.
+        given: Arguments of the request and flags of the specifications; paths may be text.
+        specifications: Dataclasses that declare flags.
+        own: Fields of the request that the function declares itself.
+
+    Raises:
+        PinnError: If a name is unknown, with the nearest one, or a value is not of its type.
+    """
+    declared = {p.name: p.annotation for p in request_parameters(request)}
+    names = [name for name in declared if name not in own]
+    fields = {name: value for name, value in given.items() if name in names} | own
+    values = {name: _typed(declared[name], value) for name, value in fields.items()}
+    flags = {name: value for name, value in given.items() if name not in names}
+    gpu = values.get("gpu")
+    return request(**values), given_flags(flags, *specifications, gpu=gpu, beside=names)
+
+
+def _typed(annotation: Any, value: Any) -> Any:
+    """A path for text where a request has paths, and text for a path where it has text."""
+    kind = get_args(annotation)[0]
+    kinds = get_args(kind) or (kind,)
+    if value is None:
+        return None
+    of_list = [get_args(each)[0] for each in kinds if get_origin(each) is list]
+    if of_list:
+        return [of_list[0](e) for e in ([value] if isinstance(value, str | Path) else value)]
+    if Path in kinds:
+        return Path(value)
+    if float in kinds and isinstance(value, int):
+        return float(value)
+    return str(value) if isinstance(value, Path) else value
+
+
+def given_flags(
+    flags: Mapping[str, FlagValue],
+    *specifications: type,
+    gpu: str | Path | None = None,
+    beside: list[str] | None = None,
+) -> dict[str, Any]:
+    """The flags that are given, each in its type; ``quantization`` is called ``precision``.
+
+    ``serve`` stands for the model and the flags of its command; what is not modelled of them is
+    said in a warning.
+
+    Args:
+        flags: As given.
+        specifications: Dataclasses that declare them.
+        gpu: Names of GPUs with commas between them, for what a launch command asks of them.
+        beside: Other arguments that an unknown one may be meant for.
+
+    Raises:
+        PinnError: If a name is unknown, with the nearest one, or a value is not of its type.
+    """
+    declared = _declared(specifications) | {FORCE.name: FORCE}
+    serving = {name for each in _declared((ServingSpec,)).values() for name in each.other_names}
+    loads = {name: f.name for f in flags_of(LoadFlags) for name in f.other_names}
+    flags = {loads.get(n, n) if LoadFlags in specifications else n: v for n, v in flags.items()}
+    known = {*declared, *serving, *_BESIDE, "precision"} if specifications else set()
+    found = {}
+    for name, value in flags.items():
+        if name not in known:
+            what = "flag" if specifications else "argument"
+            raise PinnError(f"unknown {what} {name!r}: {_nearest(name, {*known, *(beside or ())})}")
+        if value is not None and name != "serve":
+            spelled = "precision" if name == "quantization" else name
+            found[spelled] = declared[name].read(value, name) if name in declared else value
+    if not flags.get("serve"):
+        return found
+    started, lines = launched(
+        str(flags["serve"]), [], found, None if gpu is None else str(gpu), declared
+    )
+    for line in lines:
+        if line.startswith("not modelled"):
+            warnings.warn(line, stacklevel=4)
+    return {k: declared[k].read(v, k) if k in declared else v for k, v in started.items()} | found
+
+
+def _declared(specifications: tuple[type, ...]) -> dict[str, Flag]:
+    return {flag.name: flag for each in specifications for flag in flags_of(each)}
+
+
+def _parameter(name: str, flag: Flag) -> inspect.Parameter:
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=flag.default,
+        annotation=_TYPES[flag.kind] | None if flag.optional else _TYPES[flag.kind],
+    )
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"use {', '.join(sorted(known))}"

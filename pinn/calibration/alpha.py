@@ -1,0 +1,231 @@
+"""Alpha of a server: the posterior after its requests' journeys.
+
+A phase's measured time is linear in its alphas, in the waits that a simulation makes itself and,
+for the first token, in beta:
+
+    seconds = alpha . features + share x step in flight + beta . the prompt's own steps + noise
+
+The shares of the step in flight are fitted beside the alphas, so that no constant takes up a wait,
+but not kept: a simulation would count them twice. For the same reason the wait for capacity is left
+out, by fitting ``queue_to_schedule`` to requests that met no queue.
+
+What is left of a step is anything up to its length, noise of a known size: step / sqrt(12).
+Beyond that residuals have Tukey's weights, since stalls of a server are no property of a request.
+Without a term for the step in flight and its noise, waits for long steps would look like stalls,
+and the mean wait come out at half of what it is. Beta is not moved by journeys; how far it may be
+off is part of alpha's error.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from pinn.calibration.calibrate import PARTS, Verdict, judge
+from pinn.calibration.posterior import Posterior, fit_posterior
+from pinn.calibration.prior import Prior
+from pinn.calibration.requests import MIN_REQUESTS, PHASES, RequestRows
+from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask
+from pinn.surrogate.step_features import STEP_FEATURES
+
+#: Share of the step in flight that a request waits before the queue: anything from 0 to 1, so a
+#: half give or take 1 / sqrt(12).
+_WAIT, _WAIT_SPREAD = 0.5, 12**-0.5
+#: How far the share of a step may be off that passes before the first token's own steps: an
+#: assumption. It is 0, or 1 where steps are scheduled ahead of their run.
+_SHARE_SPREAD = 0.1
+#: Median of the square of normal noise over its variance; standard deviations from which a residual
+#: counts nothing (Tukey's biweight, 95 % efficient for normal noise), and what stands for nothing.
+_MEDIAN_SQUARE, _BEYOND, _NONE = 0.455, 4.685, 1e-6
+#: Least noise: what the clocks of journeys resolve.
+_LEAST_S = 1e-6
+#: Standard deviations beyond which a prior was wrong about an alpha.
+_FAR = 2.0
+#: Rounds of weights and noise (numerical), and stretches of time to tell how far neighbours share
+#: their residuals: an assumption.
+_ROUNDS, _BLOCKS = 8, 20
+
+_BETA = len(STEP_FEATURES)
+#: Phase -> how far the share of the step in flight may be off that it holds.
+_SHARES = {"arrival_to_queue": _WAIT_SPREAD, "schedule_to_first_token": _SHARE_SPREAD}
+
+Rows = Float[np.ndarray, " requests"]
+Design = Float[np.ndarray, "requests coefficients"]
+
+
+@dataclass(frozen=True)
+class AlphaCalibration:
+    """A calibrated alpha.
+
+    Attributes:
+        prior: Coefficients before the journeys, beta as the steps taught it.
+        posterior: Coefficients after them.
+        taught: Which alphas the requests taught.
+        waits: Phase -> share of the step in flight that was fitted beside alpha.
+        errors: Per phase, the errors of :func:`phase_errors`.
+        verdicts: Before and after on later time, a phase each that was kept.
+        worse: The same of phases that keep what was before, since they got worse.
+    """
+
+    prior: Prior
+    posterior: Prior
+    taught: Bool[np.ndarray, " features"]
+    waits: dict[str, float]
+    errors: pd.DataFrame
+    verdicts: tuple[Verdict, ...]
+    worse: tuple[Verdict, ...]
+
+
+def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
+    """Fit alpha phase by phase to the requests of the first 60 % of time.
+
+    A phase with fewer than ``MIN_REQUESTS`` of them keeps what was before, and so does one whose
+    later requests are then predicted worse.
+
+    Args:
+        rows: Whole requests of a run.
+        before: Coefficients before the journeys, beta as the steps taught it.
+    """
+    after, taught, waits = before, np.zeros(len(REQUEST_FEATURES), dtype=bool), _prior_waits(rows)
+    verdicts, worse = list[Verdict](), list[Verdict]()
+    for phase in PHASES:
+        design, seconds, known = _measured(rows, phase, before)
+        train = known & (rows.part == 0)
+        if train.sum() < MIN_REQUESTS:
+            continue
+        prior = _of_phase(before, phase, waits[phase])
+        found = _fit(prior, design[train], seconds[train], _noise_floor(rows, phase)[train])
+        later = known & (rows.part > 0)
+        if later.any():
+            verdict = _judged(phase, seconds[later], design[later], prior, found)
+            (worse if verdict.is_worse else verdicts).append(verdict)
+            if verdict.is_worse:
+                continue
+        mine = phase_mask(phase) > 0
+        waits[phase] = float(found.mean[-1])
+        learned = mine & (np.diag(before.covariance)[_BETA:] > 0)
+        taught |= learned
+        after = _with_phase(after, found, _BETA + np.flatnonzero(learned))
+    errors = phase_errors(rows, before, after.alpha, waits)
+    return AlphaCalibration(before, after, taught, waits, errors, tuple(verdicts), tuple(worse))
+
+
+def _prior_waits(rows: RequestRows) -> dict[str, float]:
+    """Shares of the step in flight that each phase is expected to hold."""
+    ahead = float(rows.is_ahead.any())
+    expected = {"arrival_to_queue": _WAIT, "schedule_to_first_token": ahead}
+    return {phase: expected.get(phase, 0.0) for phase in PHASES}
+
+
+def _waited_s(rows: RequestRows, phase: str) -> Rows:
+    """The step of which a phase holds a share; 0 where it holds none."""
+    return rows.waits.get(phase, np.zeros(len(rows)))
+
+
+def _measured(
+    rows: RequestRows, phase: str, before: Prior
+) -> tuple[Design, Rows, Bool[np.ndarray, " requests"]]:
+    """What each coefficient and, last, the share add to a phase, its seconds, and who can tell."""
+    first = phase == "schedule_to_first_token"
+    own = rows.own_steps * first
+    design = np.column_stack([own, rows.features * phase_mask(phase), _waited_s(rows, phase)])
+    seconds = rows.targets[phase] + own @ before.beta
+    known = np.isfinite(seconds)
+    if phase == "queue_to_schedule":
+        known &= ~rows.met_queue
+    return design, seconds, known
+
+
+def _noise_floor(rows: RequestRows, phase: str) -> Rows:
+    """Standard deviation of what is left of the step in flight."""
+    in_flight = _waited_s(rows, phase) * (phase == "arrival_to_queue")
+    return np.maximum(in_flight / np.sqrt(12), _LEAST_S)
+
+
+def _of_phase(before: Prior, phase: str, share: float) -> Prior:
+    """The prior with, last, the share of the step in flight that a phase may hold.
+
+    Each alpha is off by itself: that all of a server's are off together is no more than likely, and
+    as a prior it would let what a phase knows well decide what it knows less of.
+    """
+    variance = np.append(np.diag(before.covariance), _SHARES.get(phase, 0.0) ** 2)
+    covariance = np.diag(variance)
+    covariance[:_BETA, :_BETA] = before.covariance[:_BETA, :_BETA]
+    return Prior(np.append(before.mean, share), covariance)
+
+
+def _fit(prior: Prior, design: Design, seconds: Rows, floor: Rows) -> Posterior:
+    """The posterior under noise whose scale and outliers the residuals tell."""
+    one, weight = np.ones(len(seconds)), np.ones(len(seconds))
+    wide, residual = prior, seconds - design @ prior.mean
+    for _ in range(_ROUNDS):
+        beyond = np.median(residual**2 - _MEDIAN_SQUARE * floor**2) / _MEDIAN_SQUARE
+        noise = np.sqrt(max(beyond, 0.0) + floor**2)
+        weight = np.maximum(1 - (residual / (_BEYOND * noise)) ** 2, _NONE) ** 2
+        found = fit_posterior(wide, design, one, noise / np.sqrt(weight), 1 - seconds)
+        wide, residual = _widened(prior, found.mean, design), seconds - design @ found.mean
+    blocks = np.array_split(weight * residual / noise, min(_BLOCKS, len(seconds)))
+    shared = np.sqrt(np.mean([block.sum() ** 2 / len(block) for block in blocks]))
+    return fit_posterior(wide, design, one, max(shared, 1.0) * noise / np.sqrt(weight), 1 - seconds)
+
+
+def _widened(prior: Prior, mean: np.ndarray, design: Design) -> Prior:
+    """The prior with more variance of each alpha that the journeys put far from it.
+
+    Else a prior that was wrong would hold it back, and what is left would go to others.
+    """
+    move = mean - prior.mean
+    far = np.abs(move) > _FAR * np.sqrt(np.diag(prior.covariance))
+    far &= design.any(axis=0) & (np.arange(len(move)) >= _BETA) & (np.diag(prior.covariance) > 0)
+    return Prior(prior.mean, prior.covariance + np.diag(np.where(far, move**2, 0.0)))
+
+
+def _with_phase(after: Prior, found: Posterior, at: Int[np.ndarray, " k"]) -> Prior:
+    """Coefficients with those of a phase, which journeys see apart from all others."""
+    mean, covariance = after.mean.copy(), after.covariance.copy()
+    mean[at] = found.mean[at]
+    covariance[at, :] = covariance[:, at] = 0.0
+    covariance[np.ix_(at, at)] = found.covariance[np.ix_(at, at)]
+    return Prior(mean, covariance)
+
+
+def _judged(phase: str, seconds: Rows, design: Design, prior: Prior, found: Posterior) -> Verdict:
+    """Errors of later requests in the phase's mean time, before and after."""
+    scale = max(float(np.mean(np.abs(seconds))), _LEAST_S)
+    errors = [(design @ c.mean - seconds) / scale for c in (prior, found)]
+    return judge(f"later requests, {phase}", *errors)
+
+
+def phase_errors(
+    rows: RequestRows,
+    before: Prior,
+    calibrated: Float[np.ndarray, " features"],
+    waits: dict[str, float],
+) -> pd.DataFrame:
+    """Errors of each phase on the last 20 % of time, in seconds.
+
+    Args:
+        rows: Whole requests of a run.
+        before: Coefficients before the journeys.
+        calibrated: Alpha after them.
+        waits: Phase -> share of the step in flight that was fitted beside it.
+
+    Returns:
+        Columns ``phase``, ``method`` (before, calibrated), ``n``, ``median_s`` (measured) and
+        ``error_s`` (median absolute).
+    """
+    sides = {"before": (before.alpha, _prior_waits(rows)), "calibrated": (calibrated, waits)}
+    table = []
+    for phase in PHASES:
+        seconds = rows.targets[phase]
+        known = _measured(rows, phase, before)[2]
+        test = known & (rows.part == PARTS.index("last 20 %"))
+        if (known & (rows.part == 0)).sum() < MIN_REQUESTS or not test.any():
+            continue
+        for name, (alpha, shares) in sides.items():
+            waited = shares[phase] * _waited_s(rows, phase)
+            error = np.abs(rows.features @ (alpha * phase_mask(phase)) + waited - seconds)
+            medians = (float(np.median(values[test])) for values in (seconds, error))
+            table.append((phase, name, int(test.sum()), *medians))
+    return pd.DataFrame(table, columns=["phase", "method", "n", "median_s", "error_s"])

@@ -1,0 +1,307 @@
+"""Coefficients fitted to figures of benchmarks."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from pinn.calibration import posterior
+from pinn.calibration.calibrate import Verdict, judgements
+from pinn.calibration.calibrated import ServerCalibration
+from pinn.calibration.posterior import TIME_NOISE, TTFT_NOISE, Posterior
+from pinn.calibration.prior import Prior
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
+from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.metric_features import WHOLE_RUN, figure_features
+from pinn.simulator.run import Run
+from pinn.simulator.simulate import Job, simulate_many
+from pinn.simulator.workloads.workload import Workload
+from pinn.surrogate.step_features import STEP_FEATURES
+
+# Figures of benchmarks as rows that are linear in the coefficients, by simulating their loads.
+#
+# For the batches of a simulation, a mean latency is the sum of what each coefficient adds to it.
+# In a closed loop those batches hardly change with the coefficients; where requests come at a
+# rate, slower steps gather larger batches, so that a figure moves ``gain`` times as far. The
+# gain is measured: the load once more with every time longer.
+
+#: Figures to fit, by what they tell: the first that a file has. Further percentiles say little
+#: more, and an E2E is a TTFT and the times between its tokens.
+_FIRST = ("ttft_mean_s", "ttft_p50_s")
+_BETWEEN = ("tpot_mean_s", "itl_mean_s", "tpot_p50_s", "itl_p50_s")
+_WHOLE = ("e2e_mean_s", "e2e_p50_s")
+_RATES = ("output_tokens_per_s", "requests_per_s")
+
+#: Factor on all times by which gains are measured, and the largest that is believed: near
+#: saturation a figure says little of the steps.
+_NUDGE, _MOST_GAIN = 1.05, 4.0
+
+_ALL = slice(None)
+
+#: How many times a load is drawn anew to see how much that matters: an assumption.
+_DRAWS = 5
+
+Runs = Sequence[BenchmarkRun]
+Vector = Float[np.ndarray, " coefficients"]
+
+
+@dataclass(frozen=True)
+class FigureRows:
+    """``n`` figures of runs, near the coefficients that they were simulated with.
+
+    Attributes:
+        names: Of the figures.
+        run: Which run each belongs to.
+        measured: Seconds, or per second.
+        simulated: The same.
+        features: Change of each with each coefficient.
+        noise: Relative standard deviation of each.
+    """
+
+    names: tuple[str, ...]
+    run: Int[np.ndarray, " n"]
+    measured: Float[np.ndarray, " n"]
+    simulated: Float[np.ndarray, " n"]
+    features: Float[np.ndarray, "n coefficients"]
+    noise: Float[np.ndarray, " n"]
+
+
+def fitted_figures(run: BenchmarkRun) -> list[str]:
+    """Which figures of a run are fitted.
+
+    Raises:
+        PinnError: If it has none that could be.
+    """
+    kinds = [next((n for n in kind if n in run.figures), None) for kind in (_FIRST, _BETWEEN)]
+    found = [name for name in kinds if name]
+    for others in (_WHOLE, _RATES):
+        if len(found) < len(kinds):
+            found += [name for name in others if name in run.figures][:1]
+    if not found:
+        raise PinnError(f"{run.name} has no figure that steps explain: it has {list(run.figures)}")
+    return found
+
+
+def simulated_rows(
+    runs: Runs, deployment: Deployment, coefficients: Vector, engine: EngineSpec | None = None
+) -> FigureRows:
+    """Simulate every run with the given coefficients.
+
+    Raises:
+        PinnError: If the simulated server serves none of a run's requests.
+    """
+    near, far = (_latency(deployment, factor * coefficients) for factor in (1.0, _NUDGE))
+    names = [fitted_figures(run) for run in runs]
+
+    def served(run: BenchmarkRun, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """A run's figures, and how far they follow each coefficient."""
+        job = Job(deployment, benchmark_workload(run), near, engine)
+        simulated = job.run()
+        values = _values(simulated, names)
+        pairs = [(WHOLE_RUN, _behind(name)) for name in names]
+        added = np.hstack(figure_features(deployment, simulated, pairs)) * coefficients
+        sign = np.array([-1.0 if name in _RATES else 1.0 for name in names])
+        shares = sign[:, None] * added / added.sum(axis=1, keepdims=True)
+        if run.load.rate_per_s is None and not run.load.offsets_s:
+            return values, shares  # in a closed loop they follow all times alike
+        gain = np.abs(np.log(_values(replace(job, latency=far).run(), names) / values))
+        gain = np.nan_to_num(gain / np.log(_NUDGE), nan=_MOST_GAIN)
+        return values, shares * np.minimum(gain, _MOST_GAIN)[:, None]
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(served, runs, names))
+    values = np.concatenate([each for each, _ in found])
+    if not np.isfinite(values).all():
+        raise PinnError("a simulated server serves nothing of a run: check its flags and its load")
+    flat = tuple(name for of_run in names for name in of_run)
+    noise = [TTFT_NOISE if name.startswith("ttft") else TIME_NOISE for name in flat]
+    safe = np.where(coefficients > 0, coefficients, np.inf)
+    return FigureRows(
+        flat,
+        np.repeat(np.arange(len(runs)), [len(of_run) for of_run in names]),
+        np.concatenate([[r.figures[n] for n in of] for r, of in zip(runs, names, strict=True)]),
+        values,
+        np.concatenate([shares for _, shares in found]) * values[:, None] / safe,
+        np.array(noise),
+    )
+
+
+def _latency(deployment: Deployment, coefficients: Vector) -> LinearLatency:
+    return LinearLatency(deployment, *np.split(coefficients, [len(STEP_FEATURES)]))
+
+
+def _values(run: Run, names: list[str]) -> np.ndarray:
+    return np.array(list(benchmark_figures(run, names).values()))
+
+
+def noise_of_draws(
+    runs: Runs, deployment: Deployment, coefficients: Vector, engine: EngineSpec | None = None
+) -> Float[np.ndarray, " n"]:
+    """Relative standard deviation of each figure between two draws of its run's load.
+
+    Of lengths and gaps files mostly tell the distribution, so that what is simulated is another
+    draw than what was measured. 0 where a load leaves nothing to draw.
+    """
+    latency, found = _latency(deployment, coefficients), []
+    for run in runs:
+        names = fitted_figures(run)
+        drawn = [benchmark_workload(run, seed) for seed in range(_DRAWS)]
+        if all(_are_equal(drawn[0], other) for other in drawn[1:]):
+            found.append(np.zeros(len(names)))
+            continue
+        served = simulate_many([Job(deployment, load, latency, engine) for load in drawn])
+        figures = [_values(each, names) for each in served]
+        found.append(np.sqrt(2) * np.log(figures).std(axis=0, ddof=1))
+    return np.concatenate(found)
+
+
+def _are_equal(one: Workload, other: Workload) -> bool:
+    columns = ("prompt_tokens", "output_tokens", "offset_s")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
+
+
+def _behind(figure: str) -> str:
+    """The latency whose steps a figure is made of."""
+    if figure in _RATES:
+        return "e2e_mean_s"
+    return "itl_mean_s" if figure.startswith(("tpot", "itl")) else figure
+
+
+# Coefficients fitted to benchmarks: their loads are simulated until batches and fit agree.
+
+#: Most rounds of simulating and fitting, and the relative change of figures at which they end.
+_ROUNDS, _TOLERANCE = 6, 0.005
+
+
+@dataclass(frozen=True)
+class BenchmarkCalibration(ServerCalibration):
+    """A server calibrated to its benchmarks.
+
+    Attributes:
+        errors: ``run``, ``load``, ``figure``, ``measured``, ``before`` and ``after``, one row for
+            each figure that was fitted.
+    """
+
+    errors: pd.DataFrame
+
+
+def calibrate_to_benchmarks(
+    runs: Runs, deployment: Deployment, prior: Prior, engine: EngineSpec | None = None
+) -> BenchmarkCalibration:
+    """Fit the coefficients to runs, and judge them by leaving each load out.
+
+    Args:
+        runs: Of one server.
+        deployment: The server.
+        prior: Coefficients before.
+        engine: How it schedules; None for the engine's defaults.
+
+    Raises:
+        PinnError: If a run has no figure to fit, or the simulated server serves none of it.
+    """
+    served = partial(simulated_rows, deployment=deployment, engine=engine)
+    before = served(runs, coefficients=prior.mean)
+    drawn = noise_of_draws(runs, deployment, prior.mean, engine)
+    before = replace(before, noise=np.hypot(before.noise, drawn))
+    fitted, after = _converged(partial(served, runs), prior, before)
+    names, loads = zip(*((runs[i].name, runs[i].load.text) for i in before.run), strict=True)
+    seconds = {"measured": before.measured, "before": before.simulated, "after": after.simulated}
+    errors = pd.DataFrame({"run": names, "load": loads, "figure": before.names, **seconds})
+    requests, context = _mean_step(runs)
+    quantities = [
+        *posterior.step_quantities(deployment, prior, fitted, requests, context),
+        *posterior.scalar_quantities(prior, fitted, after.features / after.measured[:, None]),
+    ]
+    verdicts = _left_out(runs, served, prior, before)
+    sources = [{"path": run.name, "tool": run.tool} for run in runs]
+    facts = {"sources": sources, "figures": errors.to_dict("records")}
+    return BenchmarkCalibration(deployment, prior, fitted, quantities, verdicts, facts, errors)
+
+
+def _converged(
+    served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
+) -> tuple[Posterior, FigureRows]:
+    """Fit and simulate in turn until the figures stay: Gauss-Newton with steps that are halved.
+
+    Closed-loop clients with equal lengths synchronise; small timing changes break this, so the
+    objective is discontinuous. A step is taken only where the simulated figures make it more
+    probable, else half of it is tried.
+    """
+    at, share = prior.mean, 1.0
+    fitted, best = fit_rows(prior, rows, at), _improbability(prior, rows, at)
+    for _ in range(_ROUNDS):
+        tried = at + share * (fitted.mean - at)
+        found = replace(served(coefficients=tried), noise=rows.noise)
+        worth = _improbability(prior, found, tried)
+        if worth >= best:
+            share /= 2
+            continue
+        change = np.abs(found.simulated / rows.simulated - 1).max()
+        at, rows, best, share = tried, found, worth, 1.0
+        fitted = fit_rows(prior, rows, at)
+        if change < _TOLERANCE:
+            break
+    return replace(fitted, mean=at), rows
+
+
+def _improbability(prior: Prior, rows: FigureRows, at: np.ndarray) -> float:
+    """-2 log of the posterior's density by simulated figures, up to a constant."""
+    misfit = ((rows.simulated / rows.measured - 1) / rows.noise) ** 2
+    return float(misfit.sum()) + posterior.distance_squared(prior, at)
+
+
+def fit_rows(
+    prior: Prior, rows: FigureRows, at: Vector, keep: Bool[np.ndarray, " figures"] | slice = _ALL
+) -> Posterior:
+    """Fit figures that were simulated with the coefficients ``at``; those to ``keep``, or all."""
+    features = rows.features[keep]
+    offset = rows.simulated[keep] - features @ at
+    return posterior.fit_posterior(prior, features, rows.measured[keep], rows.noise[keep], offset)
+
+
+def _left_out(
+    runs: Runs, served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
+) -> list[Verdict]:
+    """Each load predicted from the other loads; none where there is one load."""
+    loads = np.array([run.load.text for run in runs])
+    of_row = loads[rows.run]
+    if len(set(loads)) < 2:
+        return []
+    simulated, spread = rows.simulated.copy(), rows.noise.copy()
+    each_load = list(dict.fromkeys(loads))
+    for load in each_load:
+        out = of_row == load
+        fitted = fit_rows(prior, rows, prior.mean, ~out)
+        found = served([run for run in runs if run.load.text == load], coefficients=fitted.mean)
+        simulated[out] = found.simulated
+        spread[out] = np.hypot(fitted.deviation(found.features) / found.simulated, rows.noise[out])
+    before = np.hypot(prior.deviation(rows.features) / rows.simulated, rows.noise)
+    # Figures of one load are neighbours; those that are noisy count less.
+    order = np.concatenate([np.flatnonzero(of_row == load) for load in each_load])
+    ratios = [each[order] / rows.measured[order] for each in (rows.simulated, simulated)]
+    spreads, weight = [before[order], spread[order]], TIME_NOISE / rows.noise[order]
+    return judgements("each load, left out", ratios, spreads, weight)
+
+
+def _mean_step(runs: Runs) -> tuple[float, float]:
+    """Requests and context of a typical decode step, by Little's law."""
+    requests, context = [], []
+    for run in runs:
+        load = run.load
+        rate = run.figures.get("requests_per_s", load.rate_per_s)
+        first = run.figures.get("ttft_mean_s", 0.0)
+        gap = run.figures.get("tpot_mean_s", run.figures.get("itl_mean_s", 0.0))
+        length = run.figures.get("e2e_mean_s", first + gap * load.output.mean)
+        in_flight = load.concurrency or load.requests
+        requests.append(min(rate * length, in_flight) if rate else in_flight)
+        context.append(load.prompt.mean + load.output.mean / 2)
+    return float(np.mean(requests)), float(np.mean(context))

@@ -1,0 +1,346 @@
+"""Beta fitted to step times of a trace, and whether it is better than before."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int, Shaped
+
+from pinn.calibration.posterior import Posterior, fit_posterior
+from pinn.calibration.prior import Prior, all_features
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.measurements.traces.batches import each_sum
+from pinn.measurements.traces.interval_batches import IntervalBatches, temporal_split
+from pinn.measurements.traces.trace_tables import TraceTables
+from pinn.physics.batch_sums import BatchSums
+from pinn.physics.costs import step_costs
+from pinn.surrogate.step_features import step_features
+
+# Good intervals of a run as rows that are linear in beta.
+
+#: Steps of the windows that are calibrated on and judged: shorter ones are mostly noise of a few
+#: steps, of longer ones the ends say little. Assumptions, around the ten steps between samples of
+#: the public run.
+WINDOW_STEPS = (5, 15)
+
+PARTS = CALIBRATION, VALIDATION, TEST = "first 60 %", "next 20 %", "last 20 %"
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """``n`` intervals between starts of steps, each as its mean step.
+
+    Attributes:
+        features: Mean step features.
+        seconds: Mean seconds per step.
+        steps: Steps of each; 1 for a single cycle.
+        row: Row of the cycle table.
+        part: Index into ``PARTS``: where in the run's time it lies.
+        sums: Mean batch sums.
+        kv_usage: Share of the KV cache in use at its start; 0 where unknown.
+    """
+
+    features: Float[np.ndarray, "n step_features"]
+    seconds: Float[np.ndarray, " n"]
+    steps: Float[np.ndarray, " n"]
+    row: Int[np.ndarray, " n"]
+    part: Int[np.ndarray, " n"]
+    sums: BatchSums
+    kv_usage: Float[np.ndarray, " n"]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def take(self, index: Shaped[np.ndarray, " index"]) -> "Intervals":
+        """The intervals at ``index``, a mask or row numbers."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        sums = each_sum(lambda values: values[index], columns.pop("sums"))
+        return Intervals(sums=sums, **{name: column[index] for name, column in columns.items()})
+
+    def of_part(self, name: str) -> "Intervals":
+        """The intervals of one part of the run's time."""
+        return self.take(self.part == PARTS.index(name))
+
+    @property
+    def is_single(self) -> Bool[np.ndarray, " n"]:
+        """Whether each is a single cycle."""
+        return self.steps == 1
+
+    @property
+    def is_window(self) -> Bool[np.ndarray, " n"]:
+        """Whether each is a window of :data:`WINDOW_STEPS` steps."""
+        return (self.steps >= WINDOW_STEPS[0]) & (self.steps <= WINDOW_STEPS[1])
+
+
+def read_intervals(traces: TraceTables, deployment: Deployment) -> Intervals:
+    """The single cycles and windows of a run, split by time (60/20/20).
+
+    Args:
+        traces: Canonical tables.
+        deployment: What they were measured on.
+
+    Raises:
+        PinnError: If the tables hold no steps, their step time was refused as a target, or no
+            interval is left.
+    """
+    _check_target(traces)
+    parts = temporal_split(traces.cycles)
+    rows = np.concatenate(parts)
+    if not len(rows):
+        raise PinnError(
+            f"{traces.folder} has no good interval between steps: see its cleaning report for "
+            "what was set aside, and trace for longer"
+        )
+    cycles = traces.cycles.iloc[rows]
+    steps = cycles["steps"].to_numpy(float)
+    batches = IntervalBatches(traces, deployment).of(rows)
+    features = step_features(step_costs([deployment]), batches.sums)
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        """Mean over an interval's steps of what its batches have."""
+        return np.bincount(batches.owner, batches.weight * values, minlength=len(steps)) / steps
+
+    return Intervals(
+        np.stack([mean(column) for column in features.T], axis=1),
+        cycles["step_s"].to_numpy(float),
+        steps,
+        rows,
+        np.repeat(np.arange(len(PARTS)), [len(part) for part in parts]),
+        each_sum(mean, batches.sums),
+        np.nan_to_num(traces.steps.iloc[rows]["kv_usage"].to_numpy(float)),
+    )
+
+
+def _check_target(traces: TraceTables) -> None:
+    tables = traces.manifest["tables"]
+    if not tables.get("cycles", {}).get("rows"):
+        held = ", ".join(f"{e['rows']} {name}" for name, e in tables.items() if e["rows"])
+        raise PinnError(
+            f"{traces.folder} holds no intervals between engine steps ({held or 'nothing'}): "
+            "ingest traces with step summaries ('pinn ingest vllm' or 'pinn ingest steps'), or "
+            "calibrate on the files themselves with 'pinn calibrate --benchmarks'"
+        )
+    check = traces.manifest.get("targets", {}).get("step_s")
+    if check and not check["is_target"]:
+        raise PinnError(f"beta cannot be fitted to {check['column']}: {check['explanation']}")
+
+
+# Beta of a server, calibrated to its own step times.
+
+#: Kinds of intervals to calibrate on.
+KINDS = ("windows", "singles", "both")
+
+
+@dataclass(frozen=True)
+class BetaSettings:
+    """How beta is calibrated.
+
+    Attributes:
+        kind: Intervals to use: ``windows`` of 5 to 15 steps, ``singles`` or ``both``.
+        budget: How many of them, chosen at random; None for all.
+        seed: Of the choice.
+    """
+
+    kind: str = "both"
+    budget: int | None = 500
+    seed: int = 0
+
+
+def candidates(intervals: Intervals, kind: str) -> Intervals:
+    """The intervals of the first 60 % of time that may be calibrated on.
+
+    Raises:
+        PinnError: If the kind is unknown or there are none of it.
+    """
+    if kind not in KINDS:
+        raise PinnError(f"unknown kind of intervals {kind!r}: use one of {', '.join(KINDS)}")
+    first = intervals.of_part(CALIBRATION)
+    masks = {"windows": first.is_window, "singles": first.is_single}
+    found = first.take(masks.get(kind, first.is_window | first.is_single))
+    if not len(found):
+        others = " and ".join(f"{int(mask.sum())} {name}" for name, mask in masks.items())
+        raise PinnError(
+            f"no {kind} to calibrate on in the {CALIBRATION} of the run's time, which has "
+            f"{others}: choose others with --intervals, or trace for longer"
+        )
+    return found
+
+
+def chosen(intervals: Intervals, settings: BetaSettings) -> Intervals:
+    """The intervals to calibrate on: as many as the budget allows, in order of time.
+
+    Raises:
+        PinnError: If there are none, or the budget is not positive.
+    """
+    pool = candidates(intervals, settings.kind)
+    budget = len(pool) if settings.budget is None else settings.budget
+    if budget < 1:
+        raise PinnError(f"--budget must be at least 1 observation, got {budget}")
+    draws = np.random.default_rng(settings.seed)
+    return pool.take(np.sort(draws.choice(len(pool), min(budget, len(pool)), replace=False)))
+
+
+def calibrate_to(used: Intervals, prior: Prior) -> Posterior:
+    """Fit to all given intervals; alpha stays what it was."""
+    return fit_posterior(prior, all_features(used.features), used.seconds)
+
+
+def error_table(
+    intervals: Intervals, betas: dict[str, Float[np.ndarray, " features"]]
+) -> pd.DataFrame:
+    """Relative errors of mean step times by part of the run's time and kind of interval.
+
+    Args:
+        intervals: Of a run.
+        betas: Name -> coefficients, such as before and after.
+
+    Returns:
+        Columns ``part``, ``kind``, ``n``, ``coefficients``, ``median``, ``mean``, ``bias`` (median
+        signed error): shares, not percent.
+    """
+    rows = []
+    for part in PARTS:
+        inside = intervals.of_part(part)
+        for kind, mask in (("windows", inside.is_window), ("singles", inside.is_single)):
+            chosen = inside.take(mask)
+            for name, beta in betas.items():
+                error = chosen.features @ beta / chosen.seconds - 1
+                rows.append((part, kind, len(error), name, *_summary(error)))
+    columns = ["part", "kind", "n", "coefficients", "median", "mean", "bias"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _summary(error: np.ndarray) -> tuple[float, float, float]:
+    """Median and mean absolute error, and the median signed error; NaN of none."""
+    if not len(error):
+        return np.nan, np.nan, np.nan
+    size = np.abs(error)
+    return float(np.median(size)), float(size.mean()), float(np.median(error))
+
+
+# Is a calibration better than what was before, on what it has not seen, beyond noise?
+#
+# Errors tell how far predictions are off, and how probable the measurements are under them tells
+# also whether their intervals say so: what was predicted well and is now known better is better
+# too.
+
+#: Neighbours in time share their noise: standard errors are over so many blocks at most.
+_BLOCKS = 20
+
+#: Degrees of freedom of the Student's t that measurements are judged by: a single one that is far
+#: off does not decide.
+_DEGREES = 5.0
+
+Errors = Float[np.ndarray, " n"]
+
+
+#: Errors that differ by less differ by the rounding of a fit that has nothing to change.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of what was left out: better or worse by more than one standard error.
+
+    Attributes:
+        where: What was left out.
+        count: How many measurements that are.
+        gain: Fall of the mean error; where probabilities are compared, the mean log of how many
+            times as probable a measurement is after as before.
+        standard_error: Of the gain; NaN where one measurement cannot tell.
+        before: Mean absolute relative error before; None where probabilities are compared.
+        after: The same after.
+    """
+
+    where: str
+    count: int
+    gain: float
+    standard_error: float
+    before: float | None = None
+    after: float | None = None
+
+    @property
+    def _least(self) -> float:
+        return float(np.nan_to_num(self.standard_error)) + _ROUNDING
+
+    @property
+    def is_better(self) -> bool:
+        """Better by more than one standard error."""
+        return self.gain > self._least
+
+    @property
+    def is_worse(self) -> bool:
+        """Worse by more than one standard error."""
+        return -self.gain > self._least
+
+    @property
+    def word(self) -> str:
+        """The same in a word or two."""
+        return "better" if self.is_better else "worse" if self.is_worse else "no better"
+
+    @property
+    def figures(self) -> list[str]:
+        """Before, after, and the standard error, for people."""
+        if self.before is None or self.after is None:
+            factor = float(np.exp(self.gain))
+            return ["x 1", f"x {factor:.2f} probable", f"x {factor * self.standard_error:.2f}"]
+        return [f"{100 * share:.2f} %" for share in (self.before, self.after, self.standard_error)]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a file says of it."""
+        figures = ("gain",) if self.before is None else ("before", "after")
+        known = {name: getattr(self, name) for name in ("where", "count", *figures)}
+        error = self.standard_error
+        return known | {"standard_error": error if np.isfinite(error) else None}
+
+
+def judge(where: str, before: Errors, after: Errors) -> Verdict:
+    """Compare absolute relative errors of the same measurements, in order of time."""
+    gain = np.abs(before) - np.abs(after)
+    means = float(np.abs(before).mean()), float(np.abs(after).mean())
+    return Verdict(where, len(gain), means[0] - means[1], _standard_error(gain), *means)
+
+
+def judge_likelihood(
+    where: str, before: Errors, before_spread: Errors, after: Errors, after_spread: Errors
+) -> Verdict:
+    """Compare log errors of the same measurements by their relative standard deviations."""
+    gain = _log_density(after / after_spread) - np.log(after_spread)
+    gain -= _log_density(before / before_spread) - np.log(before_spread)
+    return Verdict(where, len(gain), float(gain.mean()), _standard_error(gain))
+
+
+def judgements(
+    where: str, ratios: Sequence[Errors], spreads: Sequence[Errors], weight: Errors | float = 1.0
+) -> list[Verdict]:
+    """Both of the same measurements.
+
+    Args:
+        where: What was left out.
+        ratios: Predicted over measured, before and after.
+        spreads: Relative standard deviations of the predictions, before and after.
+        weight: Of each relative error.
+    """
+    errors = [(ratio - 1) * weight for ratio in ratios]
+    before, after = zip(np.log(ratios), spreads, strict=True)
+    return [judge(where, *errors), judge_likelihood(where, *before, *after)]
+
+
+def _log_density(z: Errors) -> Errors:
+    """Of Student's t, up to a constant."""
+    return -(_DEGREES + 1) / 2 * np.log1p(z**2 / _DEGREES)
+
+
+def _standard_error(gain: Errors) -> float:
+    """Standard error of the mean, by blocks of neighbours."""
+    blocks = [block.mean() for block in np.array_split(gain, min(_BLOCKS, len(gain)))]
+    return float(np.std(blocks, ddof=1) / np.sqrt(len(blocks))) if len(blocks) > 1 else np.nan
+
+
+def is_kept(verdicts: Sequence[Verdict]) -> bool:
+    """True if any held-out score improved and none got worse."""
+    return any(v.is_better for v in verdicts) and not any(v.is_worse for v in verdicts)

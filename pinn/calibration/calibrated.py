@@ -1,0 +1,297 @@
+"""A calibrated server: from its traces, or from whole steps that were timed."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+
+from pinn.calibration import calibrate, posterior
+from pinn.calibration.alpha import AlphaCalibration, calibrate_alpha
+from pinn.calibration.calibrate import BetaSettings, Intervals, Verdict, judgements
+from pinn.calibration.checks import CoefficientsOf, check_kv_blocks, check_speed
+from pinn.calibration.posterior import TIME_NOISE, TTFT_NOISE, Posterior, Quantity
+from pinn.calibration.prior import Prior, all_features
+from pinn.calibration.requests import read_requests
+from pinn.engines.deployment import Deployment
+from pinn.measurements.traces.measured_steps import MeasuredSteps
+from pinn.measurements.traces.trace_tables import TraceTables
+from pinn.physics.costs import step_costs
+from pinn.surrogate.coefficients import Coefficients, CoefficientSet, deployment_facts
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+
+#: Ratio of the mean requests of two halves of a run from which they count as two loads, and fewest
+#: intervals in each: assumptions.
+_TWO_LOADS, _LEAST = 1.5, 20
+
+
+@dataclass(frozen=True)
+class ServerCalibration:
+    """A calibrated server, whatever of it was measured.
+
+    Attributes:
+        deployment: The server.
+        prior: Coefficients before.
+        posterior: Coefficients after.
+        quantities: What the measurements determine.
+        verdicts: Before and after on what was left out.
+        facts: What a file says of the measurements, and of the fit to them.
+    """
+
+    deployment: Deployment
+    prior: Prior
+    posterior: Prior
+    quantities: list[Quantity]
+    verdicts: Sequence[Verdict]
+    facts: dict[str, Any]
+
+    def coefficient_set(
+        self, named: dict[str, str], taught: Bool[np.ndarray, " request_features"]
+    ) -> CoefficientSet:
+        """The result as a file's content.
+
+        Args:
+            named: Model, GPU and format as the user named them.
+            taught: Whether data taught each alpha.
+        """
+        facts = self.facts | {
+            "quantities": [asdict(quantity) for quantity in self.quantities],
+            "verdicts": [verdict.facts for verdict in self.verdicts],
+        }
+        deployment = deployment_facts(self.deployment) | {"named": named}
+        before, after = (Coefficients(c.beta[None], c.alpha[None])
+                         for c in (self.prior, self.posterior))  # fmt: skip
+        return CoefficientSet(deployment, after, taught, before, facts, self.posterior.covariance)
+
+
+@dataclass(frozen=True)
+class Calibration(ServerCalibration):
+    """A server calibrated to its traces.
+
+    Attributes:
+        beta: What was found for steps; its noise is of each interval that was fitted to.
+        alpha: What was found for requests.
+        errors: Before and after, of :func:`pinn.calibration.calibrate.error_table`.
+    """
+
+    beta: Posterior
+    alpha: AlphaCalibration
+    errors: pd.DataFrame
+
+
+def run_calibration(
+    traces: TraceTables, deployment: Deployment, prior: Prior, settings: BetaSettings
+) -> Calibration:
+    """Calibrate beta to a run's steps and, where it has journeys, alpha to its requests.
+
+    Args:
+        traces: Canonical tables.
+        deployment: What was traced.
+        prior: Coefficients of the deployment before.
+        settings: How.
+
+    Raises:
+        PinnError: If the tables hold nothing to calibrate on.
+    """
+    intervals = calibrate.read_intervals(traces, deployment)
+    used = calibrate.chosen(intervals, settings)
+    beta = calibrate.calibrate_to(used, prior)
+    requests = read_requests(traces, deployment, beta.beta)
+    alpha = calibrate_alpha(requests, beta)
+    errors = calibrate.error_table(intervals, {"before": prior.beta, "calibrated": beta.beta})
+    decodes, prompt_tokens = used.sums.decode_requests, requests.mean_prompt_tokens
+    context = used.sums.decode_context.sum() / max(decodes.sum(), 1.0)
+    quantities = [
+        *posterior.step_quantities(deployment, prior, beta, float(decodes.mean()), context),
+        *posterior.scalar_quantities(prior, beta, all_features(used.features)),
+        *posterior.request_quantities(prior, alpha.posterior, prompt_tokens, alpha.taught),
+    ]
+    others = _other_loads(intervals, prior, settings)
+    verdicts = [*_later(intervals, prior, beta), *others, *alpha.verdicts]
+    facts = {
+        "sources": traces.manifest["sources"], **asdict(settings),
+        "used": len(beta.noise), "noise": float(np.median(beta.noise)),
+        "errors": _records(errors), "requests": _records(alpha.errors),
+    }  # fmt: skip
+    return Calibration(
+        deployment, prior, alpha.posterior, quantities, verdicts, facts, beta, alpha, errors
+    )
+
+
+def _later(intervals: Intervals, prior: Prior, beta: Posterior) -> list[Verdict]:
+    """Before and after on all that came after the intervals that were fitted to."""
+    usual = intervals.is_window | intervals.is_single
+    later = intervals.take((intervals.part > 0) & usual)
+    return [_judged("later time", later, prior, beta)] if len(later) else []
+
+
+def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> list[Verdict]:
+    """Fitted to the lower half of the loads and judged on the upper, and the reverse."""
+    pool = calibrate.candidates(intervals, settings.kind)
+    requests = pool.sums.requests
+    is_upper = requests > np.median(requests)
+    halves = {"lower": pool.take(~is_upper), "upper": pool.take(is_upper)}
+    lower, upper = (half.sums.requests.mean() if len(half) >= _LEAST else np.nan
+                    for half in halves.values())  # fmt: skip
+    if not upper > _TWO_LOADS * lower:
+        return []
+    verdicts = []
+    for (name, left_out), other in zip(halves.items(), reversed(halves.values()), strict=True):
+        fitted = calibrate.calibrate_to(calibrate.chosen(other, settings), prior)
+        where = f"the {name} half of the loads, left out"
+        verdicts.append(_judged(where, left_out, prior, fitted))
+    return verdicts
+
+
+def _judged(where: str, rows: Intervals, prior: Prior, fitted: Posterior) -> Verdict:
+    errors = [rows.features @ c.beta / rows.seconds - 1 for c in (prior, fitted)]
+    return calibrate.judge(where, *errors)
+
+
+def _records(table: pd.DataFrame) -> list[dict[Any, Any]]:
+    return table.astype(object).where(table.notna(), None).to_dict("records")
+
+
+# Beta of a server, calibrated to whole steps that ``pinn measure`` timed.
+#
+# Each batch is one row: the median of its repeats. Its noise is the median's own standard error and
+# what no coefficient explains, whose scale is the one that makes the rows most probable under the
+# prior (evidence: type-II maximum likelihood).
+
+#: Scales of what no coefficient explains that are tried, relative.
+_SCALES = np.array([0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2])
+
+#: Parts of the batches that are left out in turn.
+_PARTS = 5
+
+#: Flags that set the size of the KV cache, which then says nothing of the others.
+_CACHE_SIZES = {"--kv-cache-memory-bytes", "--num-gpu-blocks-override"}
+
+#: Standard deviations from which a row counts nothing (Tukey's biweight, 95 % efficient).
+_BEYOND = 4.685
+
+Rows = Float[np.ndarray, " batches"]
+
+
+@dataclass(frozen=True)
+class StepCalibration(ServerCalibration):
+    """A server calibrated to measured steps; alpha stays what it was.
+
+    Attributes:
+        steps: What was measured.
+    """
+
+    steps: MeasuredSteps
+
+    def predictions(self) -> tuple[Rows, Rows]:
+        """Seconds of each batch before and after."""
+        features = measured_features(self.steps, self.deployment)
+        return features @ self.prior.mean, features @ self.posterior.mean
+
+
+def measured_features(
+    steps: MeasuredSteps, deployment: Deployment
+) -> Float[np.ndarray, "batches coefficients"]:
+    """What each coefficient adds to the batches' steps."""
+    sums = steps.sums(deployment.model.window_tokens)
+    return all_features(step_features(step_costs([deployment]), sums))
+
+
+def fit_steps(
+    prior: Prior, features: Float[np.ndarray, "batches coefficients"], seconds: Rows, error: Rows
+) -> tuple[Posterior, float]:
+    """Fit to medians.
+
+    Args:
+        prior: Before.
+        features: Of each batch.
+        seconds: Median of each.
+        error: Relative standard error of each median.
+
+    Returns:
+        The posterior, and the scale of what it does not explain.
+    """
+    weight = np.ones(len(seconds))
+    for _ in range(2):
+        scale = _unexplained(prior, features, seconds, error / np.sqrt(weight))
+        noise = np.hypot(error, scale)
+        found = posterior.fit_posterior(prior, features, seconds, noise / np.sqrt(weight))
+        away = (features @ found.mean / seconds - 1) / noise
+        weight = np.maximum(1 - (away / _BEYOND) ** 2, 1e-3) ** 2
+    return found, scale
+
+
+def _unexplained(
+    prior: Prior, features: Float[np.ndarray, "batches coefficients"], seconds: Rows, error: Rows
+) -> float:
+    """The scale under which the rows are most probable."""
+    relative = features / seconds[:, None]
+    residual = relative @ prior.mean - 1
+    spread = relative @ prior.covariance @ relative.T
+
+    def improbable(scale: float) -> float:
+        root = np.linalg.cholesky(spread + np.diag(error**2 + scale**2))
+        return float(np.sum(np.linalg.solve(root, residual) ** 2) + 2 * np.log(np.diag(root)).sum())
+
+    return float(min(_SCALES, key=improbable))
+
+
+def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) -> StepCalibration:
+    """Fit, and judge by leaving out a fifth of the batches in turn."""
+    features = measured_features(steps, deployment)
+    fitted, scale = fit_steps(prior, features, steps.seconds, steps.error)
+    held = steps.rows[["num_decode_requests", "sum_decode_kv_tokens"]].mean()
+    decodes, context = held.to_numpy(float)
+    each = context / decodes if decodes else 0.0
+    quantities = [
+        *posterior.step_quantities(deployment, prior, fitted, decodes, each),
+        *posterior.scalar_quantities(prior, fitted, features),
+    ]
+    verdicts = _left_out(steps, features, prior)
+    sources = [{"path": steps.name, "sha256": steps.report.sha256}]
+    facts = {"sources": sources, "used": len(steps), "noise": scale}
+    return StepCalibration(deployment, prior, fitted, quantities, verdicts, facts, steps)
+
+
+def _left_out(
+    steps: MeasuredSteps, features: Float[np.ndarray, "batches coefficients"], prior: Prior
+) -> list[Verdict]:
+    part = np.arange(len(steps)) % _PARTS
+    if len(steps) < _PARTS:
+        return []
+    noise = np.where(steps.rows["num_prefill_requests"] > 0, TTFT_NOISE, TIME_NOISE)
+    before, before_spread = features @ prior.mean, np.hypot(prior.spread(features), noise)
+    after, after_spread = before.copy(), before_spread.copy()
+    for number in range(_PARTS):
+        out = part == number
+        found, scale = fit_steps(prior, features[~out], steps.seconds[~out], steps.error[~out])
+        after[out] = features[out] @ found.mean
+        beside = np.maximum(noise[out], scale)
+        after_spread[out] = np.hypot(found.spread(features[out]), beside)
+    ratios, spreads = [before / steps.seconds, after / steps.seconds], [before_spread, after_spread]
+    return judgements("each fifth of the batches, left out", ratios, spreads)
+
+
+def check_steps(
+    steps: MeasuredSteps, deployment: Deployment, coefficients_of: CoefficientsOf
+) -> list[str]:
+    """What of a measurement does not match the flags."""
+    found = []
+    limits, recipe = steps.facts.get("limits") or {}, deployment.recipe
+    seats = ("max_num_seqs", recipe.max_requests, "--max-num-seqs")
+    budget = ("budget", recipe.token_budget, "--max-num-batched-tokens")
+    for name, got, option in (seats, budget):
+        if limits.get(name) not in (None, got):
+            ran = f"{option} {limits[name]}"
+            found.append(f"the engine ran with {ran}, not {got}: {ran}?")
+    asked = {str(word).partition("=")[0] for word in steps.facts.get("flags") or ()}
+    if steps.facts.get("kv_blocks") and not asked & _CACHE_SIZES:
+        found += check_kv_blocks(int(steps.facts["kv_blocks"]), deployment)
+
+    def ratio(other: Deployment) -> float:
+        features = measured_features(steps, other)[:, : len(STEP_FEATURES)]
+        return float(np.median(steps.seconds / (features @ coefficients_of(other).beta[0])))
+
+    return [*found, *check_speed(ratio, deployment, "steps take")]

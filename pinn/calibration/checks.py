@@ -1,0 +1,374 @@
+"""Whether measurements are of the server that they are said to be of."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pinn.calibration.calibrate import Intervals, read_intervals
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.measurements.traces.trace_tables import TraceTables
+from pinn.physics.costs import step_costs
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.memory import kv_layout
+from pinn.specs.catalog import load_model
+from pinn.specs.gpu import list_gpus, load_gpu
+from pinn.specs.model_names import find_in_catalog
+from pinn.specs.model_variants import with_precision
+from pinn.surrogate.coefficients import Coefficients
+from pinn.surrogate.step_features import step_features
+
+# Does a file match the flags? Findings before a fit, each a sentence of what was got, what was
+# expected, and the likely mistake: a flag that would explain it, or what to look at.
+#
+# A fit to the wrong server looks fine: its constants take up the difference. So what can be
+# known beforehand is checked beforehand: the size of the KV cache, budget and seats, one model
+# and one server a file, the physical floor, units, clocks, and figures against each other.
+
+
+#: Coefficients of a deployment, or of another that might have run.
+CoefficientsOf = Callable[[Deployment], Coefficients]
+
+
+def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
+    """Stop before a fit to files that do not match their flags.
+
+    Args:
+        findings: Of :func:`~pinn.calibration.checks.check_traces` or
+            :func:`~pinn.calibration.checks_benchmarks.check_benchmarks`.
+        force: Go on all the same.
+
+    Returns:
+        The findings, to be printed where the fit goes on.
+
+    Raises:
+        PinnError: If there are any and ``force`` is not given.
+    """
+    if findings and not force:
+        text = f"the files do not match the flags: {'; '.join(findings)}"
+        raise PinnError(f"{text}. If they do, go on with --force")
+    return findings
+
+
+# What the size of a KV cache and the speed of a server say about its flags.
+
+#: Flag -> values that are tried as an explanation.
+_VALUES = {
+    "tensor_parallel_size": (1, 2, 4, 8, 16),
+    "pipeline_parallel_size": (1, 2, 4),
+    "kv_cache_dtype": ("auto", "fp8"),
+    "block_size": (8, 16, 32, 64, 128),
+    "gpu_memory_utilization": (0.7, 0.75, 0.8, 0.85, 0.88, 0.92, 0.95, 0.97),
+    "precision": ("bf16", "fp8", "nvfp4", "int4"),
+}
+
+#: Share by which a count of KV blocks may differ, and share of the GPU's memory on top: what
+#: vLLM measures at start (activations, CUDA graphs of some versions) is estimated here.
+_KV_SHARE, _MEMORY_SHARE = 0.08, 0.03
+
+#: Measured over predicted times beyond this factor are a mistake whatever the cause, since no
+#: left-out model was off by half as much; from the smaller one on if a single flag explains it.
+FAR, OFF = 2.0, 1.5
+
+#: A flag explains a time if it brings the prediction this near.
+_EXPLAINED = 1.2
+
+
+def alternatives(
+    deployment: Deployment, flags: tuple[str, ...]
+) -> Iterator[tuple[str, Deployment]]:
+    """The deployment with one flag changed, and the flag as typed.
+
+    Args:
+        deployment: As the user gave it.
+        flags: Fields of ``ServingSpec``, ``precision`` or ``gpu``.
+    """
+    values_of = {**_VALUES, "gpu": list_gpus()}
+    for name in flags:
+        option = "--quantization" if name == "precision" else f"--{name.replace('_', '-')}"
+        for value in values_of[name]:
+            with suppress(PinnError):
+                changed = _changed(deployment, name, value)
+                if changed != deployment:
+                    yield f"{option} {value}", changed
+
+
+def _changed(deployment: Deployment, name: str, value: Any) -> Deployment:
+    if name == "precision":
+        return replace(deployment, model=with_precision(deployment.model, str(value)))
+    if name == "gpu":
+        return replace(deployment, gpu=load_gpu(str(value)))
+    return replace(deployment, serving=replace(deployment.serving, **dict[str, Any]({name: value})))
+
+
+def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
+    """A server's KV blocks against the memory model.
+
+    Args:
+        blocks: As the server tells them.
+        deployment: As the user gave it.
+    """
+    expected, room = _blocks_and_room(deployment)
+    if expected is not None and abs(blocks - expected) <= room:
+        return
+    near = []
+    for option, changed in alternatives(deployment, (*_VALUES, "gpu")):
+        found, room = _blocks_and_room(changed)
+        if found is not None and abs(blocks - found) <= room:
+            near.append((abs(np.log(found / blocks)), option))
+    typed = f"--tensor-parallel-size {deployment.serving.tensor_parallel_size}"
+    fits = "the model does not fit" if expected is None else f"{expected:,} fit {typed}"
+    text = f"{blocks:,} KV blocks on each GPU, but {fits} on {deployment.gpu.name}"
+    if not near:
+        yield f"{text}: no single flag explains it: is --model the one that was served?"
+        return
+    # The number of GPUs goes first: that is what people mistake.
+    shown = [option for _, option in sorted(near, key=lambda pair: pair[0])[:2]]
+    parallel = [o for _, o in near if o.startswith("--tensor-parallel-size")]
+    shown = list(dict.fromkeys(parallel[:1] + shown))
+    yield f"{text}: they fit {' or '.join(shown)}"
+
+
+def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:
+    """KV blocks by the memory model, None where nothing fits, and by how many it may be off."""
+    try:
+        # The longest request that the cache must hold is no matter here.
+        serving = replace(deployment.serving, max_model_len=1)
+        layout = kv_layout(replace(deployment, serving=serving), EngineSpec())
+    except PinnError:
+        return None, 0.0
+    room = _KV_SHARE * layout.blocks
+    room += _MEMORY_SHARE * deployment.gpu.memory_bytes / layout.block_bytes
+    return layout.blocks or None, room
+
+
+def check_speed(
+    ratio: Callable[[Deployment], float], deployment: Deployment, what: str
+) -> Iterator[str]:
+    """Measured over predicted times: a factor that no model was ever off by is a mistake.
+
+    Args:
+        ratio: Median of measured over predicted times, as served by a deployment.
+        deployment: As the user gave it.
+        what: What was measured, for the text.
+    """
+    got = ratio(deployment)
+    if not np.isfinite(got) or (size := max(got, 1 / got)) < OFF:
+        return
+    shown = f"{size:.2g}" if size < 100 else f"{size:.0f}"
+    text = f"{what} {shown} times as {'long' if got > 1 else 'short'} as predicted"
+    scale = next((s for s in (1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9) if 1 / 3 < got / s < 3), None)
+    if scale is not None:
+        unit = f"{1 / scale:,.0f} times" if scale < 1 else f"1/{scale:,.0f} of"
+        yield f"{text}: are its times in a unit {unit} what it should be?"
+        return
+    near = []
+    for each, changed in alternatives(deployment, ("tensor_parallel_size", "precision", "gpu")):
+        with suppress(PinnError):
+            found = ratio(changed)
+            if np.isfinite(found) and max(found, 1 / found) < _EXPLAINED:
+                near.append((abs(np.log(found)), each))
+    if near:
+        yield f"{text}: {' or '.join(o for _, o in sorted(near)[:3])} would explain it"
+    elif size >= FAR:
+        yield f"{text}: check --model, --gpu, --tensor-parallel-size and --quantization"
+
+
+# Do traces match the flags they were ingested with?
+
+#: Rows of a step table that may be odd without a finding: a share, one bad line of a sampler.
+_STRAY = 1e-3
+
+#: Speeds of two parts of a file that differ by more than this factor are of two servers.
+_TWO_SERVERS = 1.3
+
+#: Steps that must show a limit before it is believed, and distinct numbers of decodes in them.
+_AT_LIMIT, _MIXES = 20, 3
+
+#: Steps that take less than this share of their floor have times in another unit: no flag changes
+#: the floor by so much.
+_OTHER_UNIT = 0.02
+
+#: A step with so many times the token budget holds no token count.
+_ABSURD = 100
+
+
+def check_traces(
+    traces: TraceTables, deployment: Deployment, coefficients_of: CoefficientsOf
+) -> list[str]:
+    """What does not fit.
+
+    Args:
+        traces: Canonical tables.
+        deployment: As the user gave it.
+        coefficients_of: Coefficients before calibration, for alternatives too.
+
+    Raises:
+        PinnError: If all fits so far and no interval is left to judge the speed by.
+    """
+    steps = traces.steps
+    found = [
+        *_models(traces, deployment), *_kv_cache(traces, steps, deployment),
+        *_budget(steps, deployment), *_seats(steps, deployment), *_requests(traces, deployment),
+        *_refused(traces), *_clock(traces),
+    ]  # fmt: skip
+    found = found or list(_below_floor(traces))
+    if found:
+        return found
+    intervals = read_intervals(traces, deployment)
+    two = list(_two_servers(traces, intervals, coefficients_of(deployment)))
+    return two or list(check_speed(_ratio(intervals, coefficients_of), deployment, "steps take"))
+
+
+def _models(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
+    named = traces.table("requests", ["model"])["model"].drop_null().unique().to_pylist()
+    names = sorted({str(name) for name in named if name})
+    if len(names) > 1:
+        yield _of_several(f"requests of {len(names)} models ({', '.join(names)})")
+    elif names:
+        yield from other_model(names[0], deployment)
+
+
+def _of_several(text: str) -> str:
+    return f"{text}: ingest the traces of one server by themselves"
+
+
+def other_model(name: str, deployment: Deployment) -> Iterator[str]:
+    """Whether a name that a file gives is that of a model of other shapes; unknown names are not.
+
+    Args:
+        name: As the file has it.
+        deployment: As the user gave it.
+    """
+    if find_in_catalog(name) is None:
+        return
+    stated, given = load_model(name), deployment.model
+    shapes = [(m.layers, m.hidden_size, m.vocab_size) for m in (stated, given)]
+    if shapes[0] != shapes[1]:
+        yield f"the file is of {name}, --model of {given.name}: --model {name}?"
+
+
+def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
+    percent = int((traces.manifest.get("implausible") or {}).get("kv_usage above 1", 0))
+    if percent > _STRAY * len(steps):
+        text = f"KV usage above 1 in {percent:,} of {len(steps):,} steps"
+        yield f"{text}: is it in percent? Divide it by 100 and ingest anew"
+    blocks = steps["kv_blocks_total"].dropna()
+    blocks = blocks[blocks > 0]
+    if not len(blocks):
+        return
+    counts = blocks.value_counts()
+    common = counts[counts > _STRAY * len(blocks)]
+    if common.index.max() > 1.01 * common.index.min():
+        sizes = ", ".join(f"{int(n):,}" for n in common.index[:3])
+        yield _of_several(f"KV caches of {sizes} blocks in one file")
+    else:
+        yield from check_kv_blocks(int(counts.index[0]), deployment)
+
+
+def _budget(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
+    budget = deployment.recipe.token_budget
+    tokens = (steps["prefill_tokens"].fillna(0) + steps["decode_tokens"].fillna(0)).to_numpy(float)
+    most = int(tokens.max(initial=0))
+    absurd = tokens > _ABSURD * budget
+    full = steps[(tokens == most) & (steps["prefill_tokens"] > 0).to_numpy()]
+    is_limit = len(full) >= _AT_LIMIT and full["decode_requests"].nunique() >= _MIXES
+    if absurd.any():
+        text = f"{int(absurd.sum()):,} of {len(tokens):,} steps of {tokens.max():,.0f} tokens"
+        yield f"{text}: no step holds so many: mend or drop these rows"
+    elif (tokens > budget).mean() > _STRAY:
+        text = f"steps of up to {most:,} tokens, --max-num-batched-tokens {budget}"
+        yield f"{text}: --max-num-batched-tokens {most}?"
+    elif is_limit and most < budget:
+        text = f"{len(full):,} steps hold {most:,} tokens and none more"
+        yield f"{text}, --max-num-batched-tokens {budget}: --max-num-batched-tokens {most}?"
+
+
+def _seats(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
+    seats = deployment.recipe.max_requests
+    scheduled = steps["prefill_requests"].fillna(0) + steps["decode_requests"].fillna(0)
+    running = np.asarray(np.maximum(steps["running_depth"].fillna(0), scheduled), float)
+    most = int(running.max(initial=0))
+    tokens = steps["prefill_tokens"].fillna(0) + steps["decode_tokens"].fillna(0)
+    waits = (steps["waiting_depth"].fillna(0) > 0) & (steps["kv_usage"].fillna(1) < 0.9)
+    waits &= tokens < 0.9 * deployment.recipe.token_budget
+    held = running[waits.to_numpy()]
+    if (running > seats).mean() > _STRAY:
+        yield f"up to {most:,} requests at once, --max-num-seqs {seats}: --max-num-seqs {most}?"
+    elif len(held) >= _AT_LIMIT and (held == most).mean() > 0.9 and most < seats:
+        text = f"{len(held):,} steps leave requests waiting beside {most} running ones and a cache"
+        yield f"{text} that is not full, --max-num-seqs {seats}: --max-num-seqs {most}?"
+
+
+def _requests(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
+    columns = ["prompt_tokens", "cached_tokens", "output_tokens"]
+    rows = traces.table("requests", columns).to_pandas()
+    if not len(rows):
+        return
+    serving = deployment.serving
+    longest = serving.max_model_len or deployment.model.max_position
+    length = (rows["prompt_tokens"] + rows["output_tokens"].fillna(0)).max()
+    if length > longest:
+        option = f"--max-model-len {longest}" if serving.max_model_len else deployment.model.name
+        text = f"a request of {int(length):,} tokens, more than {option} allows"
+        yield f"{text}: check --model and --max-model-len"
+    cached = rows["cached_tokens"].fillna(0) > 0
+    if not serving.enable_prefix_caching and cached.mean() > _STRAY:
+        found = f"{int(cached.sum()):,} prompts were found in the prefix cache"
+        yield f"{found}, --no-enable-prefix-caching: leave it out"
+
+
+def _clock(traces: TraceTables) -> Iterator[str]:
+    intervals = traces.manifest.get("intervals") or {}
+    still = int(intervals.get("set aside: clock does not advance", 0))
+    total = sum(map(int, intervals.values()))
+    if still > _STRAY * max(total, 1):
+        text = f"the clock stands still or runs back in {still:,} of {total:,} intervals"
+        yield f"{text}: are start times of one host's monotonic clock, in ns?"
+
+
+def _refused(traces: TraceTables) -> Iterator[str]:
+    """Steps with counts that no engine writes, left out when the traces were read."""
+    report = (traces.manifest.get("reports") or {}).get("steps") or {}
+    reason = "a count is negative or absurd"
+    odd = int((report.get("refused") or {}).get(reason, 0))
+    if odd > _STRAY * max(int(report.get("read", 0)), 1):
+        text = f"in {odd:,} of {report['read']:,} steps {reason}"
+        yield f"{text}: are its columns what their names say?"
+
+
+def _below_floor(traces: TraceTables) -> Iterator[str]:
+    """Step times that were refused as a target, since most are impossible."""
+    check = (traces.manifest.get("targets") or {}).get("step_s") or {}
+    if check.get("is_target", True) or not check["rows"]:
+        return
+    median, floor = check["median_s"], check["floor_median_s"]
+    remedy = "check --tensor-parallel-size, --quantization, --model and --gpu"
+    if median < _OTHER_UNIT * floor:
+        remedy = "are start times in another unit than ns?"
+    text = f"steps of {median * 1e3:.3g} ms, but reading weights and cache takes"
+    yield f"{text} {floor * 1e3:.3g} ms: {remedy}"
+
+
+def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) -> Iterator[str]:
+    """Segments (processes) whose steps are slower than others' by a factor at the same load."""
+    segment = traces.steps["segment"].to_numpy()[intervals.row]
+    ratio = intervals.seconds / (intervals.features @ base.beta[0])
+    segments, steps = np.unique(segment, return_counts=True)
+    medians = [np.median(ratio[segment == s]) for s in segments[steps >= _AT_LIMIT]]
+    if len(medians) > 1 and max(medians) > _TWO_SERVERS * min(medians):
+        one = f"one {max(medians) / min(medians):.2f} times as slow as another"
+        yield _of_several(f"{len(medians)} processes in one file, {one}")
+
+
+def _ratio(intervals: Intervals, coefficients_of: CoefficientsOf) -> Callable[[Deployment], float]:
+    def ratio(deployment: Deployment) -> float:
+        features = step_features(step_costs([deployment]), intervals.sums)
+        predicted = features @ coefficients_of(deployment).beta[0]
+        return float(np.median(intervals.seconds / predicted))
+
+    return ratio

@@ -1,0 +1,239 @@
+"""Do benchmark files match the flags, and do their figures match each other?"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, pairwise
+
+import numpy as np
+
+from pinn.calibration.checks import CoefficientsOf, check_kv_blocks, check_speed, other_model
+from pinn.engines.deployment import Deployment
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, StatedServer
+from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
+from pinn.physics.batch_sums import uniform_sums
+from pinn.physics.costs import step_costs
+from pinn.physics.step_values import floor_seconds
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.simulate import simulate
+from pinn.specs.gpu import find_gpu
+from pinn.specs.serving import VLLM, ServingSpec
+
+#: Share of failed requests above which latencies are of something else than the load stated.
+_FAILED = 0.05
+
+#: Shares by which figures of one file may contradict each other: clients round, cut tails and
+#: average differently.
+_TOKENS, _LATENCY, _IN_FLIGHT = 0.2, 0.25, 0.15
+
+#: A closed loop that keeps fewer than this share of its requests in flight is bound elsewhere.
+_IDLE = 0.5
+
+#: Plausible seconds of a latency; beyond them a unit was mistaken.
+_PLAUSIBLE_S = {"ttft": (3e-4, 3600.0), "tpot": (1e-4, 5.0), "itl": (1e-5, 5.0),
+                "e2e": (1e-3, 36000.0)}  # fmt: skip
+
+Runs = Sequence[BenchmarkRun]
+
+#: Runs that are simulated for the speed: more say no more.
+_SIMULATED = 3
+
+
+def check_benchmarks(
+    runs: Runs, deployment: Deployment, coefficients_of: CoefficientsOf
+) -> list[str]:
+    """What does not fit.
+
+    Args:
+        runs: Of one server.
+        deployment: As the user gave it.
+        coefficients_of: Coefficients before calibration, for alternatives too.
+    """
+    found = [*_one_server(runs), *_stated(runs, deployment)]
+    for run in runs:
+        found += _of_run(run, deployment)
+    what = "the times between tokens are"
+    return found or list(check_speed(_ratio(runs, coefficients_of), deployment, what))
+
+
+def _one_server(runs: Runs) -> Iterator[str]:
+    models, gpus = ({getattr(r.server, name) for r in runs} - {""} for name in ("model", "gpu"))
+    sides, flags = {"models": models, "GPUs": gpus}, [r.server.all_flags for r in runs]
+    for name in sorted(set().union(*flags)):
+        option = f"--{name.replace('_', '-')}"
+        sides[option] = {str(each[name]) for each in flags if name in each}
+    for what, values in sides.items():
+        if len(values) > 1:
+            text = f"files of {len(values)} {what}: {', '.join(sorted(values))}"
+            yield f"{text}: calibrate each server by itself"
+    sizes = {r.server.kv_tokens for r in runs if r.server.kv_tokens}
+    if sizes and max(sizes) > 1.02 * min(sizes):
+        text = f"files of servers with KV caches of {min(sizes):,} and {max(sizes):,} tokens"
+        yield f"{text}: calibrate each by itself"
+    seen: dict[tuple[object, ...], str] = {}
+    for run in runs:
+        key = (run.load, *sorted(run.figures.items()))
+        if key in seen:
+            yield f"{run.name} is {seen[key]} once more: give it once"
+        seen[key] = run.name
+
+
+def _stated(runs: Runs, deployment: Deployment) -> list[str]:
+    """Files against the user's flags; each contradiction once."""
+    found: dict[str, str] = {}
+    for run in runs:
+        server = run.server
+        for other in other_model(server.model, deployment):
+            found[server.model] = other
+        gpu = find_gpu(server.gpu) if server.gpu else None
+        if gpu and gpu.name != deployment.gpu.name:
+            text = f"the file is of {gpu.name}, --gpu of {deployment.gpu.name}"
+            found[gpu.name] = f"{text}: --gpu {gpu.name}?"
+        found |= _stated_flags(server, deployment.serving)
+    tokens = next((r.server.kv_tokens for r in runs if r.server.kv_tokens), None)
+    told = deployment.serving.engine == VLLM and not deployment.model.window_tokens
+    if not (tokens and told):
+        return list(found.values())
+    blocks = round(tokens / deployment.recipe.block_tokens)
+    return [*found.values(), *check_kv_blocks(blocks, deployment)]
+
+
+def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
+    """Flags of a file against the user's; of another engine's, the engine alone."""
+    stated = server.all_flags
+    if stated.get("engine", serving.engine) != serving.engine:
+        stated = {"engine": stated["engine"]}
+    found = {}
+    for name, value in stated.items():
+        given = getattr(serving, name, value)
+        if given != value:
+            option = f"--{name.replace('_', '-')} {value}"
+            found[name] = f"the file says {option}, the flags {given}: {option}?"
+    return found
+
+
+def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
+    """Each text begins with the run's name."""
+    found = [*_served_otherwise(run), *_units(run)]
+    if not found:
+        of_server = chain(_floor(run, deployment), _too_long(run, deployment))
+        found = [*_consistent(run), *_in_flight(run), *of_server]
+    return [f"{run.name}: {each}" for each in found]
+
+
+def _served_otherwise(run: BenchmarkRun) -> Iterator[str]:
+    if run.server.speculative:
+        yield "tokens were drafted and verified: speculative decoding is not predicted here"
+    if run.failed_share > _FAILED:
+        text = f"{run.failed:,} of {run.served + run.failed:,} requests failed"
+        yield f"{text}: its latencies are of a lighter load"
+
+
+def _units(run: BenchmarkRun) -> Iterator[str]:
+    """The first latency that is in another unit, or whose percentiles fall."""
+    for name, value in run.figures.items():
+        latency, statistic = name.split("_")[:2]
+        if latency not in _PLAUSIBLE_S:
+            continue
+        low, high = _PLAUSIBLE_S[latency]
+        # Chunks that arrive together have gaps of microseconds, so only means of gaps count.
+        if not low <= value <= high and (latency != "itl" or statistic == "mean"):
+            yield f"{name} is {value:.3g} s: is it in another unit?"
+            return
+    for latency in _PLAUSIBLE_S:
+        order = [run.figures.get(f"{latency}_{p}_s") for p in ("p50", "p90", "p95", "p99")]
+        known = [v for v in order if v is not None]
+        if any(b < a * (1 - 1e-9) for a, b in pairwise(known)):
+            yield f"percentiles of {latency.upper()} fall: the file is damaged or was edited"
+            return
+
+
+def _consistent(run: BenchmarkRun) -> Iterator[str]:
+    """The first two figures that contradict each other."""
+    figures, output = run.figures, run.load.output.mean
+    expected, e2e = _e2e_s(run), figures.get("e2e_mean_s")
+    requests, tokens = figures.get("requests_per_s"), figures.get("output_tokens_per_s")
+    rate = run.load.rate_per_s
+    if e2e and expected and abs(e2e / expected - 1) > _LATENCY:
+        text = f"E2E is {e2e:.3g} s, but TTFT and {output:.0f} tokens at its TPOT make"
+        remedy = "check --output-tokens, and whether chunks hold several tokens"
+        yield f"{text} {expected:.3g} s: {remedy}"
+    elif requests and tokens and abs(tokens / requests / output - 1) > _TOKENS:
+        text = f"{tokens / requests:.0f} tokens a request by its throughput, {output:.0f} by its"
+        yield f"{text} lengths: check --output-tokens, and that the end token was ignored"
+    elif requests and rate and requests > rate * (1 + _IN_FLIGHT):
+        text = f"{requests:.3g} requests/s were served at a rate of {rate:g}"
+        yield f"{text}: --request-rate {requests:.3g}?"
+
+
+def _e2e_s(run: BenchmarkRun) -> float | None:
+    figures = run.figures
+    gap = figures.get("tpot_mean_s", figures.get("itl_mean_s"))
+    if gap is None or "ttft_mean_s" not in figures:
+        return None
+    return figures["ttft_mean_s"] + gap * (run.load.output.mean - 1)
+
+
+def _in_flight(run: BenchmarkRun) -> Iterator[str]:
+    """Little's law: throughput x latency is the number of requests in flight."""
+    figures, load = run.figures, run.load
+    e2e = figures.get("e2e_mean_s") or _e2e_s(run)
+    rate = figures.get("requests_per_s")
+    rate = rate or figures.get("output_tokens_per_s", 0.0) / load.output.mean
+    if not (e2e and rate and load.concurrency):
+        return
+    found = rate * e2e
+    enough = load.requests >= 4 * load.concurrency and load.rate_per_s is None
+    too_few = enough and not load.offsets_s and found < _IDLE * load.concurrency
+    if found > (1 + _IN_FLIGHT) * load.concurrency + 1 or too_few:
+        text = f"{found:.3g} requests in flight by its throughput and latency, concurrency"
+        yield f"{text} {load.concurrency}: --concurrency {max(round(found), 1)}?"
+
+
+def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
+    """No token comes faster than the weights are read, no first token than its arithmetic."""
+    costs, window, one = step_costs([deployment]), deployment.model.window_tokens, np.ones(1)
+    decodes = uniform_sums(decode_requests=one, decode_context=one, window=window)
+    decode = float(floor_seconds(costs, decodes)[0])
+    prompt = run.load.prompt.mean
+    prefill = uniform_sums(prefill_requests=one, prefill_tokens=prompt * one, window=window)
+    first = float(floor_seconds(costs, prefill)[0])
+    gap = run.figures.get("tpot_mean_s", run.figures.get("itl_mean_s"))
+    ttft = run.figures.get("ttft_mean_s")
+    if gap is not None and gap < decode:
+        yield (
+            f"{gap * 1e3:.3g} ms a token, but reading the weights of {deployment.model.name} "
+            f"takes {decode * 1e3:.3g} ms at --tensor-parallel-size "
+            f"{deployment.serving.tensor_parallel_size}: check --tensor-parallel-size, "
+            "--quantization and --gpu, and that no tokens are drafted"
+        )
+    elif ttft is not None and run.load.prefix is None and ttft < first:
+        yield (
+            f"first tokens after {ttft * 1e3:.3g} ms, but the arithmetic of {prompt:.0f} tokens "
+            f"takes {first * 1e3:.3g} ms: prompts repeat (--prompt-groups), or check --gpu and "
+            "--tensor-parallel-size"
+        )
+
+
+def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
+    longest = deployment.serving.max_model_len or deployment.model.max_position
+    length = run.load.prompt.mean + run.load.output.mean
+    if length > longest:
+        text = f"requests of {length:.0f} tokens, but the server takes {longest}"
+        yield f"{text}: check --model and --max-model-len"
+
+
+def _ratio(runs: Runs, coefficients_of: CoefficientsOf) -> Callable[[Deployment], float]:
+    """Median of measured over simulated times between tokens."""
+    names = ("tpot_mean_s", "itl_mean_s", "e2e_mean_s")
+    known = [(r, n) for r in runs if (n := next((n for n in names if n in r.figures), ""))]
+    known = sorted(known, key=lambda pair: pair[0].load.requests)[:_SIMULATED]
+
+    def ratio(deployment: Deployment) -> float:
+        found = coefficients_of(deployment)
+        latency = LinearLatency(deployment, found.beta[0], found.alpha[0])
+        ratios = []
+        for run, name in known:
+            simulated = simulate(deployment, benchmark_workload(run), latency)
+            ratios.append(run.figures[name] / benchmark_figures(simulated, [name])[name])
+        return float(np.median(ratios)) if ratios else float("nan")
+
+    return ratio

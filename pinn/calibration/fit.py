@@ -1,0 +1,178 @@
+"""A fit to whatever was measured."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pandas as pd
+
+from pinn.calibration import calibrated
+from pinn.calibration.benchmarks import BenchmarkCalibration, Runs, calibrate_to_benchmarks
+from pinn.calibration.calibrate import BetaSettings, error_table, is_kept, read_intervals
+from pinn.calibration.checks import check_traces, refuse
+from pinn.calibration.checks_benchmarks import check_benchmarks
+from pinn.calibration.prior import Prior, Start, served_prior
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
+from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
+from pinn.measurements.traces.ingestion import BENCHMARKS, read_benchmark_table
+from pinn.measurements.traces.measured_steps import MeasuredSteps
+from pinn.measurements.traces.trace_tables import TraceTables
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.simulate import Job, map_runs
+from pinn.surrogate.coefficients import Coefficients, CoefficientSet
+
+# Any coefficients on any ingested run: steps of traces, or loads of benchmarks simulated.
+
+Named = Mapping[str, Coefficients]
+
+
+def score_steps(traces: TraceTables, deployment: Deployment, coefficients: Named) -> pd.DataFrame:
+    """Errors of mean step times, of :func:`pinn.calibration.calibrate.error_table`.
+
+    Args:
+        traces: Canonical tables with steps.
+        deployment: What was traced.
+        coefficients: Name -> those of the deployment.
+
+    Raises:
+        PinnError: If the tables hold no step that can be judged.
+    """
+    betas = {name: found.beta[0] for name, found in coefficients.items()}
+    return error_table(read_intervals(traces, deployment), betas)
+
+
+def score_benchmarks(
+    runs: Runs, deployment: Deployment, coefficients: Named, engine: EngineSpec | None = None
+) -> pd.DataFrame:
+    """Simulate each load and compare what its clients saw.
+
+    Returns:
+        One row per run, figure and coefficients: ``coefficients``, ``run``, ``load``,
+        ``failed_share``, ``figure``,
+        ``measured``, ``predicted`` (seconds or per second) and ``error_percent``.
+    """
+    rows = []
+    for name, found in coefficients.items():
+        latency = LinearLatency(deployment, found.beta[0], found.alpha[0])
+        jobs = [Job(deployment, benchmark_workload(run), latency, engine) for run in runs]
+        simulated = map_runs(lambda _, run: benchmark_figures(run), jobs)
+        for run, figures in zip(runs, simulated, strict=True):
+            of_run = (name, run.name, run.load.text, run.failed_share)
+            rows += [(*of_run, each, got, figures[each]) for each, got in run.figures.items()]
+    columns = ["coefficients", "run", "load", "failed_share", "figure", "measured", "predicted"]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.assign(error_percent=100 * (table["predicted"] / table["measured"] - 1))
+
+
+def benchmark_runs(traces: TraceTables) -> list[BenchmarkRun]:
+    """The benchmark runs of an ingested folder.
+
+    Raises:
+        PinnError: If it holds neither those nor steps.
+    """
+    if BENCHMARKS not in traces.manifest["tables"]:
+        held = ", ".join(f"{e['rows']} {name}" for name, e in traces.manifest["tables"].items())
+        raise PinnError(
+            f"{traces.folder} holds neither steps nor benchmark runs ({held}): ingest traces with "
+            "step summaries, or files of a benchmark with 'pinn ingest benchmarks'"
+        )
+    return read_benchmark_table(traces)
+
+
+# A fit to one server's measurements: checked, fitted and judged.
+
+Names = dict[str, str]
+AnyCalibration = calibrated.Calibration | calibrated.StepCalibration | BenchmarkCalibration
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a calibration found.
+
+    Attributes:
+        found: The fit itself.
+        coefficients: What ``pinn calibrate`` writes.
+        kept: Whether they are better than before on what was left out.
+        first: What was fitted before it, to measured steps of the same server; None for nothing.
+    """
+
+    found: AnyCalibration
+    coefficients: CoefficientSet
+    kept: bool
+    first: "Fit | None" = None
+
+
+def _checked(
+    start: Start, deployment: Deployment, check: Callable[..., list[str]]
+) -> tuple[CoefficientSet, Prior]:
+    """What a fit starts from, once what was measured matches the deployment or is forced to."""
+    before = start.coefficients(deployment)
+    findings = check(deployment, start.of_network(deployment, before))
+    start.notes += [f"WARNING: {text}" for text in refuse(findings, start.force)]
+    return before, start.prior(deployment, before)
+
+
+def fit_benchmarks(
+    runs: Runs, deployment: Deployment, named: Names, start: Start, engine: EngineSpec | None = None
+) -> Fit:
+    """Fit to figures of benchmarks.
+
+    Args:
+        runs: The benchmarks.
+        deployment: What they ran on.
+        named: Model, GPU and format as the user called them.
+        start: What the fit starts from.
+        engine: How it schedules; None for the engine's defaults.
+
+    Raises:
+        PinnError: If they do not match, unless forced, or cannot be fitted.
+    """
+    before, prior = _checked(start, deployment, partial(check_benchmarks, runs))
+    return _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
+
+
+def _fit(found: AnyCalibration, named: Names, before: CoefficientSet) -> Fit:
+    """The fit, which stands where nothing was left out to judge it by."""
+    kept = not found.verdicts or is_kept(found.verdicts)
+    return Fit(found, found.coefficient_set(named, before.taught), kept)
+
+
+def fit_traces(traces: TraceTables, named: Names, start: Start, settings: BetaSettings) -> Fit:
+    """Fit to step times of traces; arguments and errors as of :func:`fit_benchmarks`."""
+    deployment = traces.deployment()
+    before, prior = _checked(start, deployment, partial(check_traces, traces))
+    found = calibrated.run_calibration(traces, deployment, prior, settings)
+    coefficients = found.coefficient_set(named, before.taught | found.alpha.taught)
+    return Fit(found, coefficients, is_kept(found.verdicts))
+
+
+def fit_measured_steps(
+    steps: MeasuredSteps,
+    deployment: Deployment,
+    named: Names,
+    start: Start,
+    runs: Runs = (),
+    engine: EngineSpec | None = None,
+) -> Fit:
+    """Fit to whole steps that were measured, then to what a server of them was seen to do.
+
+    The served fit stands where it is better on loads left out than the steps are alone; else that
+    of the steps does. Arguments and errors as of :func:`fit_benchmarks`.
+    """
+    before, prior = _checked(start, deployment, partial(calibrated.check_steps, steps))
+    first = _fit(calibrated.calibrate_steps(steps, deployment, prior), named, before)
+    if not runs:
+        return first
+    prior = served_prior(first.found.posterior)
+    served = _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
+    if served.kept:
+        found, alone = served.coefficients, first.coefficients
+        calibration = found.calibration | {"steps": alone.calibration}
+        whole = replace(found, base=alone.base, calibration=calibration)
+        return Fit(served.found, whole, kept=True, first=first)
+    text = "the loads that were served are no better predicted than by the steps alone"
+    start.notes.append(f"{text}: they are left out")
+    return first

@@ -1,0 +1,269 @@
+"""Which batches to measure, and the program that measures them as one file."""
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.calibration.prior import Prior
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.measurements.program import MODULES
+from pinn.measurements.program.batches import Limits, Wanted, fits, short_list
+from pinn.measurements.program.session import COLD, KNOWN, LEAST
+from pinn.physics.batch_sums import uniform_sums
+from pinn.physics.costs import step_costs
+from pinn.simulator.memory import max_model_len, memory_fit
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+
+# The measuring program as one file, which needs the standard library and the engine alone.
+
+
+def measuring_script(
+    arguments: Sequence[str] = (), design: Sequence[tuple[str, float]] = ()
+) -> str:
+    """The program's text.
+
+    Args:
+        arguments: That come before those of its command line.
+        design: Batches in order, each with its worth; without any it has an order of its own.
+    """
+    folder = resources.files("pinn.measurements.program")
+    parts = [_bare((folder / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
+    text = "\n\n".join([_HEAD, *parts])
+    text = text.replace("ARGUMENTS: list[str] = []", f"ARGUMENTS: list[str] = {list(arguments)!r}")
+    rows = "".join(f"\n    ({name!r}, {worth:.4g})," for name, worth in design)
+    empty = "DESIGN: list[tuple[str, float]] = []"
+    return text.replace(empty, f"{empty[:-1]}{rows}\n]" if rows else empty)
+
+
+_HEAD = '''"""Measure whole steps of an LLM serving engine on this machine; written by pinn measure.
+
+It needs the engine and Python's standard library alone: python FILE --help.
+"""
+
+from __future__ import annotations'''
+
+
+def _bare(source: str) -> str:
+    """A module without what a part of one file cannot have: imports of its own package."""
+    lines = source.splitlines()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(
+            ("pinn.", "__future__")
+        ):
+            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[number] = ""
+    return "\n".join(lines).rstrip()
+
+
+# Which batches to measure, in order: the next one narrows the asked loads most for its time.
+#
+# Under a Gaussian prior the covariance after a measurement does not depend on what was measured,
+# so the whole order is known beforehand. With S the covariance of the coefficients, u what they
+# add to a batch's step over its time and v what they add to an asked figure over the figure, the
+# covariance of two batches' relative times is
+#
+#     C = u S u' + m^2 exp(-d^2 / 2),
+#
+# the second term what no coefficient explains, which batches share the more the less d the
+# logarithms of their sizes differ: or else the cheapest step would be measured over and over by
+# another name. A measurement of relative noise s changes the variance of the figure from v S v
+# to
+#
+#     v S v - (v S u)^2 / (C + s^2),
+#
+# and the rest like it. Greedily, the next batch is the one with the largest mean over the
+# figures of log(before / after), divided by its seconds.
+
+#: Relative noise of a measured median, which is repeated until then; and scale of what no
+#: coefficient explains of a step, an assumption.
+NOISE, UNEXPLAINED = KNOWN, 0.02
+
+#: Seconds that making a batch and taking it apart cost beside its steps: an assumption.
+_OVERHEAD_S = 0.02
+
+#: Least relative variance of a figure: numerical.
+_LEAST_VARIANCE = 1e-8
+
+_CONTEXTS = (250, 500, 1000, 2000, 4000, 8000, 16000, 30000)
+_PROMPTS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+_SEVERAL = ((4, 128), (16, 64), (8, 256), (2, 1024), (4, 1024), (2, 2048))
+_CACHED = (1024, 4096, 16384)
+
+Features = Float[np.ndarray, "n step_features"]
+Rows = Float[np.ndarray, " batches"]
+
+
+@dataclass(frozen=True)
+class AskedLoad:
+    """A closed loop whose latencies are wanted.
+
+    Attributes:
+        clients: Requests in flight.
+        prompt: Tokens of each prompt.
+        output: Tokens of each output.
+    """
+
+    clients: int
+    prompt: int
+    output: int
+
+    @staticmethod
+    def read(text: str) -> "AskedLoad":
+        """Read ``CLIENTSxPROMPTxOUTPUT``.
+
+        Raises:
+            PinnError: If it is none.
+        """
+        parts = text.lower().split("x")
+        if len(parts) != 3 or not all(p.isdecimal() and 0 < int(p) < 10**7 for p in parts):
+            remedy = "write CLIENTSxPROMPTxOUTPUT, as 32x1000x200"
+            raise PinnError(f"cannot read the load {text!r:.60}: {remedy}")
+        return AskedLoad(*map(int, parts))
+
+    def batches(self, limits: Limits) -> tuple[Wanted, Wanted]:
+        """Its usual step, and one with a prompt, or as much of it as fits."""
+        clients = min(self.clients, limits.max_num_seqs)
+        context = self.prompt + self.output // 2
+        chunk = min(self.prompt, max(limits.budget - clients + 1, 1))
+        with_prompt = Wanted(clients - 1, context if clients > 1 else 0, 1, chunk)
+        return Wanted(clients, context), with_prompt
+
+
+#: What is asked where nobody says.
+USUAL_LOADS = tuple(AskedLoad(n, 1000, 200) for n in (1, 16, 64, 256))
+
+
+def deployment_limits(deployment: Deployment) -> Limits:
+    """What an engine of a deployment can hold, as far as pinn knows it beforehand.
+
+    Raises:
+        PinnError: If the model does not fit.
+    """
+    recipe, fit = deployment.recipe, memory_fit(deployment)
+    if fit.kv_tokens is None:
+        raise PinnError(fit.reason)
+    graphs = 0 if deployment.serving.enforce_eager else recipe.graph_tokens
+    return Limits(
+        recipe.max_requests, recipe.token_budget, max_model_len(deployment), fit.kv_tokens,
+        recipe.block_tokens, deployment.serving.enable_prefix_caching, graphs,
+    )  # fmt: skip
+
+
+def batch_features(deployment: Deployment, batches: Sequence[Wanted]) -> Features:
+    """Step features of batches."""
+    columns = np.array(batches, dtype=float).reshape(len(batches), len(Wanted._fields)).T
+    names = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",
+             "prefill_cached")  # fmt: skip
+    named = dict(zip(names, columns, strict=True))
+    sums = uniform_sums(**named, window=deployment.model.window_tokens)
+    return step_features(step_costs([deployment]), sums)
+
+
+def load_features(
+    deployment: Deployment, loads: Sequence[AskedLoad], limits: Limits
+) -> Float[np.ndarray, "figures step_features"]:
+    """What each coefficient adds to TPOT and TTFT of the loads, in this order of each.
+
+    In a closed loop of equal requests in no step, each sees the prompt of every other once while it
+    generates: TPOT is a step of decodes and, over the tokens of an output, what the others' prompts
+    add to steps. TTFT is half a step that runs already and the prompt's own steps.
+    """
+    rows = []
+    for load in loads:
+        usual, with_prompt = load.batches(limits)
+        alone, mixed = batch_features(deployment, [usual, with_prompt])
+        steps = load.prompt / with_prompt.tokens
+        others = (usual.decodes - 1) * steps / load.output
+        rows += [alone + others * (mixed - alone), steps * mixed + alone / 2 * (usual.decodes > 1)]
+    return np.array(rows)
+
+
+def all_batches(limits: Limits, loads: Sequence[AskedLoad] = ()) -> list[Wanted]:
+    """Everything that a design may choose from: what the engine can run as one step.
+
+    The loads' own steps are among it.
+    """
+    edge = limits.captured or 512
+    decodes = (*(2**i for i in range(11)), 3, 6, 12, 24, 48, 96, 192, 384)
+    sizes = sorted({*_PROMPTS, edge // 2, edge, edge + 64, limits.budget})
+    found = [Wanted(n, c) for n in decodes for c in _CONTEXTS]
+    found += [Wanted(0, 0, 1, t) for t in sizes]
+    found += [Wanted(0, 0, n, t) for n, t in _SEVERAL]
+    found += [Wanted(0, 0, 1, t, c) for t in (16, 128, 512, 2048) for c in _CACHED]
+    found += [Wanted(n, c, 1, t) for n in decodes[::2] for c in (500, 1000, 4000)
+              for t in (64, 256, 1024, 4096)]  # fmt: skip
+    found += [batch for load in loads for batch in load.batches(limits)]
+    return [batch for batch in dict.fromkeys(found) if fits(batch, limits)]
+
+
+def design(
+    deployment: Deployment, prior: Prior, minutes: float, loads: Sequence[AskedLoad] = USUAL_LOADS
+) -> list[tuple[Wanted, float]]:
+    """The batches after the short list in order, each with its worth.
+
+    Args:
+        deployment: To be measured.
+        prior: Its coefficients before.
+        minutes: That there are; three times as many are planned, since the engine may be faster.
+        loads: Whose latencies are wanted.
+
+    Returns:
+        Batches and how much each narrows the intervals of the loads' figures, in log units, mean of
+        the figures.
+    """
+    limits = deployment_limits(deployment)
+    beta = prior.mean[: len(STEP_FEATURES)]
+    covariance = prior.covariance[: len(beta), : len(beta)]
+    first = short_list(limits)
+    batches = [*first, *(batch for batch in all_batches(limits, loads) if batch not in first)]
+    features = batch_features(deployment, batches)
+    seconds = features @ beta
+    wanted = load_features(deployment, loads, limits)
+    asked = wanted / (wanted @ beta)[:, None]
+    relative = features / seconds[:, None]
+    between = relative @ covariance @ relative.T + UNEXPLAINED**2 * _likeness(batches)
+    across = asked @ covariance @ relative.T
+    before = np.einsum("ij,jk,ik->i", asked, covariance, asked)
+    # Seconds per token of prompts that fill the budget.
+    tokens = min(limits.budget, limits.longest - 1)
+    prompts = batch_features(deployment, [Wanted(0, 0, 1, tokens)])
+    per_token = float((prompts @ beta)[0] / tokens)
+    chosen: list[tuple[Wanted, float]] = []
+    held, spent = Wanted(0, 0), 0.0
+    left = np.ones(len(batches), dtype=bool)
+    while left.any() and spent < 3 * 60 * minutes:
+        costs = _costs(batches, seconds, held, per_token)
+        told = np.diag(between) + NOISE**2
+        after = np.maximum(before[:, None] - across**2 / told, _LEAST_VARIANCE)
+        gain = np.log(np.maximum(before[:, None] / after, 1.0)).mean(axis=0) / 2
+        if left[: len(first)].any():
+            best = int(np.argmax(left))
+        else:
+            best = int(np.argmax(np.where(left, gain / costs, -np.inf)))
+            chosen.append((batches[best], float(gain[best])))
+        before = after[:, best]
+        across = across - np.outer(across[:, best], between[best]) / told[best]
+        between = between - np.outer(between[best], between[best]) / told[best]
+        left[best], held = False, batches[best]
+        spent += costs[best]
+    return chosen
+
+
+def _likeness(batches: Sequence[Wanted]) -> Float[np.ndarray, "batches batches"]:
+    """How far batches share what no coefficient explains: 1 for equal ones."""
+    sizes = np.log1p(np.array(batches, dtype=float))
+    square = ((sizes[:, None] - sizes[None]) ** 2).sum(axis=2)
+    return np.exp(-square / 2)
+
+
+def _costs(batches: Sequence[Wanted], seconds: Rows, held: Wanted, per_token: float) -> Rows:
+    """Seconds of each batch, after what is held: its prompts, and as many steps as are needed."""
+    kept = [held.decodes if b.context == held.context else 0 for b in batches]
+    tokens = np.array([max(b.decodes - k, 0) * b.context + b.cached
+                       for b, k in zip(batches, kept, strict=True)])  # fmt: skip
+    return tokens * per_token + (LEAST + COLD + 2) * seconds + _OVERHEAD_S

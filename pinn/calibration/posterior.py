@@ -1,0 +1,310 @@
+"""What measurements leave uncertain: the posterior, its intervals, and what was determined."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from pinn.calibration.prior import SCALARS, Prior, all_features, prior_of_set
+from pinn.engines.deployment import Deployment
+from pinn.physics.batch_sums import sum_batches, uniform_sums
+from pinn.physics.costs import step_costs
+from pinn.specs.batch import parse_batch
+from pinn.surrogate.coefficients import NAMES, CoefficientSet
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
+
+# How far figures of a benchmark are from any coefficients; apart, as it needs no simulator.
+
+#: Relative standard deviation of what the coefficients cannot explain of a figure: those whose 90 %
+#: intervals do best on other rows of measured deployments (scripts/score_calibration.py).
+TIME_NOISE, TTFT_NOISE = 0.03, 0.09
+
+
+# Coefficients after measurements: Laplace's approximation around the most probable ones.
+#
+# Every measurement is linear in the coefficients c, given its batches: x . c + offset seconds.
+# With relative residuals r = (x . c + offset) / seconds - 1, a Gaussian prior and noise of scale
+# s,
+#
+#     -log p(c) = (c - mean)' C^-1 (c - mean) / 2 + sum_i loss(r_i / s),      c >= lower
+#
+# is minimized by iterated non-negative least squares; its curvature there is the inverse of the
+# posterior's covariance (bounds left aside, so that intervals at a bound are wider than need
+# be).
+
+#: Degrees of freedom of Student's t for residuals whose scale is unknown: stalls and windows of
+#: which only the ends are known miss by factors. Chosen on the 20 % of the public run's time
+#: between calibration and test among 1, 3 and Huber's weights.
+_DEGREES = 1.0
+#: Scale of the noise before any residual, and how many residuals that counts as: assumptions.
+_NOISE, _NOISE_ROWS = 0.02, 5.0
+#: Up to how many times the median a row may say something of the coefficients and count in full.
+_USUAL = 1.5
+#: Rounds of weights and scale, and the least variance of a correlation matrix: numerical.
+_ROUNDS, _JITTER = 12, 1e-9
+
+Vector = Float[np.ndarray, " coefficients"]
+Rows = Float[np.ndarray, " rows"]
+Design = Float[np.ndarray, "rows coefficients"]
+Alphas = Bool[np.ndarray, " request_features"]
+
+
+@dataclass(frozen=True)
+class Posterior(Prior):
+    """Coefficients after a calibration: the prior of the next one.
+
+    Attributes:
+        noise: Relative scale of a measurement's noise, of each row.
+    """
+
+    noise: Rows
+
+
+def fit_posterior(
+    prior: Prior,
+    features: Design,
+    seconds: Rows,
+    noise: Rows | None = None,
+    offset: Rows | float = 0.0,
+) -> Posterior:
+    """Fit coefficients to measurements.
+
+    Args:
+        prior: Before them.
+        features: Of each measurement.
+        seconds: Measured.
+        noise: Relative standard deviation of each, normal; None to learn a common scale of
+            Student's t from the residuals.
+        offset: What each holds beside features x coefficients.
+    """
+    from scipy.optimize import nnls  # slow to import
+
+    free, scale, precision = _precision(prior)
+    root = np.linalg.cholesky(precision).T
+    lower = prior.lower[free] / scale
+    fixed = features[:, ~free] @ prior.mean[~free] + offset
+    matrix = features[:, free] * scale / seconds[:, None]
+    target = (seconds - fixed) / seconds - matrix @ lower
+    centre = root @ (prior.mean[free] / scale - lower)
+    told = np.ones(len(seconds))
+    size = _NOISE * told if noise is None else noise
+    trust = _trust(matrix, root) if noise is None else told
+    weight = trust
+    for _ in range(_ROUNDS if noise is None else 1):
+        at = np.sqrt(weight) / size
+        rows, wanted = np.vstack([matrix * at[:, None], root]), np.append(target * at, centre)
+        excess, _ = nnls(rows, wanted, maxiter=100 * len(scale))
+        if noise is None:
+            residual = matrix @ excess - target
+            weight, size = _student(residual, size, trust)
+            told = trust * (_DEGREES + 1) / (_DEGREES + 3)
+    curvature = (matrix.T * (told / size**2)) @ matrix + precision
+    mean, covariance = prior.mean.copy(), np.zeros_like(prior.covariance)
+    mean[free] = np.maximum((lower + excess) * scale, prior.lower[free])
+    covariance[np.ix_(free, free)] = np.linalg.inv(curvature) * np.outer(scale, scale)
+    return Posterior(mean, covariance, size)
+
+
+def distance_squared(prior: Prior, coefficients: Vector) -> float:
+    """(c - mean)' C^-1 (c - mean): how far coefficients lie from the prior, in its spreads."""
+    free, scale, precision = _precision(prior)
+    away = (coefficients - prior.mean)[free] / scale
+    return float(away @ precision @ away)
+
+
+def _precision(prior: Prior) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which coefficients may move, their spreads, and the inverse of their correlations."""
+    deviation = np.sqrt(np.diag(prior.covariance))
+    free = deviation > 0
+    scale = deviation[free]
+    correlation = prior.covariance[np.ix_(free, free)] / np.outer(scale, scale)
+    return free, scale, np.linalg.inv(correlation + _JITTER * np.eye(len(scale)))
+
+
+def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free free"]) -> Rows:
+    """Weights of rows, less for those with unusual leverage (Mallows' weights).
+
+    Residuals do not show them, since the fit follows them; and a window that holds much of what
+    others hold little is also the one whose batches are known least.
+    """
+    said = np.linalg.norm(np.linalg.solve(root.T, matrix.T), axis=0)
+    return np.minimum(1.0, _USUAL * np.median(said) / np.maximum(said, np.finfo(float).tiny)) ** 2
+
+
+def _student(residual: Rows, size: Rows, trust: Rows) -> tuple[Rows, Rows]:
+    """Weights of Student's t and its scale: a round of Lange, Little and Taylor's EM (1989)."""
+    weight = trust * (_DEGREES + 1) / (_DEGREES + (residual / size) ** 2)
+    known = weight @ residual**2 + _NOISE_ROWS * _NOISE**2
+    return weight, np.full_like(size, np.sqrt(known / (trust.sum() + _NOISE_ROWS)))
+
+
+# Intervals of a calibrated server: its posterior, and what no coefficient explains.
+
+
+def posterior_step_half_widths(
+    found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
+) -> Float[np.ndarray, " batches"]:
+    """Log half-widths of steps by a file's posterior.
+
+    Args:
+        found: With a covariance.
+        deployment: What the steps run on.
+        batches: As written on the command line.
+    """
+    parsed = [parse_batch(text) for text in batches]
+    sums = sum_batches(parsed, deployment.model.window_tokens)
+    features = all_features(step_features(step_costs([deployment]), sums))
+    spread = prior_of_set(found).spread(features)
+    noise = [TTFT_NOISE if any(batch.is_prefill) else TIME_NOISE for batch in parsed]
+    return NORMAL_QUANTILE * np.hypot(spread, noise)
+
+
+def posterior_coefficient_ends(found: CoefficientSet) -> Float[np.ndarray, "2 coefficients"]:
+    """Low and high ends of every coefficient; NaN where the file has no variance.
+
+    None lies below what the datasheet allows.
+    """
+    known = prior_of_set(found)
+    half = NORMAL_QUANTILE * np.sqrt(np.diag(known.covariance))
+    ends = np.stack([np.maximum(known.mean - half, known.lower), known.mean + half])
+    return np.where(half > 0, ends, np.nan)
+
+
+# What a calibration determines: scalars and combinations of coefficients, with their errors.
+#
+# Single coefficients are seldom determined, since their features grow together at the loads that
+# were seen. What a step costs at once, per request and per token of context is, and what a
+# request of the usual length costs outside its steps.
+
+#: Tokens by which the context of a step's requests is changed to see what one costs.
+_MORE_TOKENS = 64.0
+
+CoefficientRows = Float[np.ndarray, "n coefficients"]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Something that coefficients add up to, before and after.
+
+    Attributes:
+        name: What it is.
+        unit: Of its values: ``x`` for a factor on what was before, else seconds per something.
+        before: Value before the calibration.
+        before_error: Its standard error then.
+        after: Value after.
+        after_error: Its standard error.
+    """
+
+    name: str
+    unit: str
+    before: float
+    before_error: float
+    after: float
+    after_error: float
+
+    @property
+    def is_determined(self) -> bool:
+        """Whether it is known to within a tenth."""
+        return bool(self.after_error < 0.1 * self.after)
+
+    @property
+    def drift(self) -> float:
+        """How many standard errors of before it moved."""
+        return (self.after - self.before) / self.before_error if self.before_error else 0.0
+
+
+def scalar_quantities(
+    prior: Prior, posterior: Posterior, features: CoefficientRows
+) -> list[Quantity]:
+    """The factor on what each scalar's coefficients add to the measurements; unseen ones left out.
+
+    Args:
+        prior: Before.
+        posterior: After.
+        features: Of the measurements, all coefficients.
+    """
+    found = []
+    for scalar, group in SCALARS.items():
+        sums = np.where(np.isin(NAMES, group), features.sum(axis=0), 0.0)
+        base = float(sums @ prior.mean)
+        if base > 0:
+            found += _quantities([(scalar, "x")], sums[None] / base, prior, posterior)
+    return found
+
+
+def step_quantities(
+    deployment: Deployment, prior: Prior, posterior: Posterior, requests: float, context: float
+) -> list[Quantity]:
+    """What a step of decodes costs at once, per request and per token of context.
+
+    Args:
+        deployment: What was measured.
+        prior: Before.
+        posterior: After.
+        requests: Decodes of the mean step.
+        context: Mean tokens that they have.
+    """
+    requests, context = max(requests, 1.0), max(context, 1.0)
+    sums = uniform_sums(
+        decode_requests=np.array([requests, requests + 1, requests]),
+        decode_context=np.array([context, context, context + _MORE_TOKENS]),
+        window=deployment.model.window_tokens,
+    )
+    at, more, longer = step_features(step_costs([deployment]), sums)
+    per_token = (longer - at) / (_MORE_TOKENS * requests)
+    per_request = more - at - context * per_token
+    once = at - requests * (per_request + context * per_token)
+    vectors = all_features(np.stack([once, per_request, per_token]))
+    return _quantities(_STEP_PARTS, vectors, prior, posterior)
+
+
+def request_quantities(
+    prior: Prior, posterior: Prior, prompt_tokens: float, taught: Alphas
+) -> list[Quantity]:
+    """What a request costs outside its steps, phase by phase; phases that nothing taught left out.
+
+    Args:
+        prior: Before.
+        posterior: After.
+        prompt_tokens: Mean length of the prompts.
+        taught: Which alphas requests taught.
+    """
+    seen = np.append(np.zeros(len(STEP_FEATURES), bool), taught)
+    found = []
+    for part, features in _REQUEST_PARTS.items():
+        at = [NAMES.index(f"alpha.{name}") for name in features]
+        if seen[at].all():
+            vector = np.zeros((1, len(NAMES)))
+            vector[0, at] = (1.0, prompt_tokens)[: len(at)]
+            found += _quantities([part], vector, prior, posterior)
+    return found
+
+
+def _quantities(
+    parts: Sequence[tuple[str, str]], vectors: CoefficientRows, prior: Prior, posterior: Prior
+) -> list[Quantity]:
+    """Products of vectors and coefficients before and after, by their names and units."""
+    columns = [e for c in (prior, posterior) for e in (vectors @ c.mean, c.deviation(vectors))]
+    rows = zip(parts, *columns, strict=True)
+    return [Quantity(*part, *map(float, values)) for part, *values in rows]
+
+
+#: Quantity of a request and its unit -> its alphas; a second one is per token of the prompt.
+_REQUEST_PARTS = {
+    ("a request, to the queue", "s"):
+        ("arrival_to_queue.constant", "arrival_to_queue.prompt_token"),
+    ("of it, each prompt token", "s/token"): ("arrival_to_queue.prompt_token",),
+    ("its scheduling", "s"): ("queue_to_schedule.constant",),
+    ("its first token, beside steps", "s"): ("schedule_to_first_token.constant",),
+    ("each token it streams", "s/token"): ("output_token.constant",),
+    ("its completion", "s"): ("completion.constant",),
+}  # fmt: skip
+
+#: Quantity of a step of decodes and its unit.
+_STEP_PARTS = (
+    ("a step of decodes, at once", "s"),
+    ("each request in it", "s/request"),
+    ("each token of context", "s/token"),
+)

@@ -1,0 +1,294 @@
+"""Coefficients before a server is measured, and what they are uncertain of."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.common.files import find_checkpoint
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.physics.batch_sums import sum_batches
+from pinn.physics.costs import step_costs
+from pinn.specs.batch import parse_batch
+from pinn.surrogate.coefficients import (
+    NAMES,
+    Coefficients,
+    CoefficientSet,
+    deployment_facts,
+    read_coefficient_set,
+)
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.surrogate import Surrogate
+from pinn.surrogate.uncertainty.intervals import (
+    NORMAL_QUANTILE,
+    gpu_is_known,
+    read_calibration,
+    step_half_width,
+)
+
+# The handful of scalars that a calibration moves: each scales a group of coefficients.
+#
+# What one server has of its own (host, clocks, kernels of its version, links) moves the
+# coefficients of a group together, so that a few measurements say something of all of them.
+
+#: Scalar -> the step features that it scales; ``arrival`` scales all of alpha.
+STEP_SCALARS: dict[str, tuple[str, ...]] = {
+    "step constant": ("step", "layer", "moe_layer", "quantized_layer", "decode_layer"),
+    "requests": ("request", "sampling"),
+    "bytes": (
+        "gemm", "gemm_weights", "experts", "experts_hit", "experts_hit_tenth", "activations",
+        "cpu_offload",
+    ),
+    "arithmetic": (
+        "gemm_compute", "gemm_beyond_128", "gemm_beyond_1024", "expert_compute",
+        "expert_compute_beyond_1024", "expert_activations",
+    ),
+    "attention": ("decode_attention", "kv_read"),
+    "communication": (
+        "parallel_layer", "all_reduce", "all_reduce_first_256k", "all_reduce_first_8m",
+        "large_all_reduce", "expert_exchange", "pipeline",
+    ),
+    "prefill": (
+        "eager_layer", "prefill_layer", "prefill_attention", "prefill_tokens", "prefill_kv_read",
+    ),
+}  # fmt: skip
+
+SCALARS: dict[str, tuple[str, ...]] = {
+    **{name: tuple(f"beta.{each}" for each in group) for name, group in STEP_SCALARS.items()},
+    "arrival": tuple(name for name in NAMES if name.startswith("alpha.")),
+}
+
+#: Smallest coefficients: what the datasheet bounds stays above it.
+LOWER_BOUNDS = np.array(
+    [f.lower_bound for f in STEP_FEATURES.values()] + [0.0] * len(REQUEST_FEATURES)
+)
+
+
+def membership() -> Float[np.ndarray, "coefficients scalars"]:
+    """1 where a scalar scales a coefficient, else 0; each coefficient has one scalar."""
+    return np.array([[name in group for group in SCALARS.values()] for name in NAMES], float)
+
+
+# What is known of a server's coefficients before it is measured, as a Gaussian.
+#
+# Relative offsets o of the coefficients have the covariance
+#
+#     C0 = M diag(s^2) M' + diag(own^2),
+#
+# with M the membership in scalars (``pinn.calibration.prior``), s how far each may be
+# off and ``own`` how far each coefficient may be off beside its scalar. That alone would allow
+# step times that the checkpoint does not: it knows the sum better than its parts. So C0 is told
+# that steps of known features hold to within their own standard deviations h, independent of
+# each other:
+#
+#     C = C0 - C0 J' (J C0 J' + diag(h^2))^-1 J C0,      J = what each coefficient adds to a step
+
+#: Relative standard deviation of each scalar: those whose 90 % intervals do best on other rows of
+#: measured deployments (scripts/score_calibration.py); none below 0.35, since a server of one's own
+#: may well be 30 % off.
+SCALAR_SPREADS = {
+    "step constant": 0.35, "requests": 1.0, "bytes": 0.5, "arithmetic": 1.4,
+    "attention": 0.35, "communication": 0.35, "prefill": 1.4, "arrival": 0.35,
+}  # fmt: skip
+
+#: What a server adds to the steps of an engine that runs by itself, relative: to every step, since
+#: front end and clients take of the same machine, and to what a step and a request cost the host,
+#: which takes requests in and hands tokens out between steps. Assumptions.
+SERVED_FACTOR, SERVED_SPREADS = 0.2, {"step constant": 1.0, "requests": 1.0}
+
+#: Prior spread of a single coefficient where no checkpoint tells: an assumption.
+COEFFICIENT_SPREAD = 0.5
+
+Vector = Float[np.ndarray, " coefficients"]
+Matrix = Float[np.ndarray, "coefficients coefficients"]
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Coefficients before a calibration.
+
+    Attributes:
+        mean: In the order of ``NAMES``; seconds or multipliers.
+        covariance: Of the coefficients; one without variance stays what it is.
+    """
+
+    mean: Vector
+    covariance: Matrix
+
+    @property
+    def beta(self) -> Float[np.ndarray, " step_features"]:
+        """Coefficients of steps."""
+        return self.mean[: len(STEP_FEATURES)]
+
+    @property
+    def alpha(self) -> Float[np.ndarray, " request_features"]:
+        """Coefficients of requests."""
+        return self.mean[len(STEP_FEATURES) : len(NAMES)]
+
+    def spread(self, features: Float[np.ndarray, "n coefficients"]) -> Float[np.ndarray, " n"]:
+        """Relative standard deviation of features . coefficients; 0 where they add up to 0."""
+        value = features @ self.mean
+        return self.deviation(features) / np.where(value > 0, value, np.inf)
+
+    def deviation(self, features: Float[np.ndarray, "n coefficients"]) -> Float[np.ndarray, " n"]:
+        """Standard deviation of features . coefficients."""
+        variance = np.einsum("ij,jk,ik->i", features, self.covariance, features)
+        return np.sqrt(np.maximum(variance, 0.0))
+
+    @property
+    def lower(self) -> Vector:
+        """Smallest coefficients: those of the registry, or the mean where it lies below.
+
+        What is fitted beside them, after them, is not negative.
+        """
+        bounds = np.pad(LOWER_BOUNDS, (0, len(self.mean) - len(LOWER_BOUNDS)))
+        return np.minimum(bounds, self.mean)
+
+
+def all_features(
+    features: Float[np.ndarray, "n step_features"],
+) -> Float[np.ndarray, "n coefficients"]:
+    """Step features among those of all coefficients: a step holds nothing of alpha."""
+    return np.pad(features, ((0, 0), (0, len(NAMES) - len(STEP_FEATURES))))
+
+
+@dataclass(frozen=True)
+class KnownSteps:
+    """Steps whose times are known to within something.
+
+    Attributes:
+        features: Step features of each.
+        spread: Relative standard deviation of each one's time.
+    """
+
+    features: Float[np.ndarray, "steps step_features"]
+    spread: Float[np.ndarray, " steps"]
+
+
+def assumed_prior(
+    mean: Vector,
+    own: Vector | float = COEFFICIENT_SPREAD,
+    known: KnownSteps | None = None,
+    scalar_spreads: Mapping[str, float] = SCALAR_SPREADS,
+) -> Prior:
+    """A prior of coefficients, their own relative spreads and what is known of whole steps."""
+    members = membership() * [scalar_spreads[name] for name in SCALARS]
+    relative = members @ members.T + np.diag(np.broadcast_to(own, len(NAMES)) ** 2)
+    if known is not None:
+        added = known.features * mean[: len(STEP_FEATURES)]
+        share = all_features(added / added.sum(axis=1, keepdims=True))
+        both = share @ relative
+        told = both @ share.T + np.diag(known.spread**2)
+        relative = relative - both.T @ np.linalg.solve(told, both)
+    return Prior(mean, relative * np.outer(mean, mean))
+
+
+def served_prior(steps: Prior) -> Prior:
+    """What is known of a server whose engine's steps were measured by themselves."""
+    split = len(STEP_FEATURES)
+    factor = np.where(np.arange(len(NAMES)) < split, SERVED_FACTOR, 0.0)
+    added = membership() * [SERVED_SPREADS.get(name, 0.0) for name in SCALARS]
+    directions = np.column_stack([factor, added]) * steps.mean[:, None]
+    return Prior(steps.mean, steps.covariance + directions @ directions.T)
+
+
+def prior_of_set(found: CoefficientSet, remedy: str = "take the network's intervals") -> Prior:
+    """The posterior that a file holds, as the prior of what comes next.
+
+    Raises:
+        PinnError: With the remedy, if it holds none.
+    """
+    if found.covariance is None:
+        lacking = "these coefficients have no covariance, which 'pinn calibrate' writes"
+        raise PinnError(f"{lacking}: {remedy}")
+    return Prior(np.concatenate([found.beta, found.alpha]), found.covariance)
+
+
+# A checkpoint's own uncertainty as the prior of a calibration.
+
+#: Steps whose intervals the prior keeps: decodes, which TPOT taught, and a prompt, which TTFT did.
+STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0")
+
+
+def checkpoint_prior(
+    checkpoint: Path, deployment: Deployment, coefficients: Coefficients
+) -> tuple[Prior, str | None]:
+    """The prior of a deployment's coefficients, and why it is an assumption where it is one.
+
+    Args:
+        checkpoint: The network; its intervals lie beside it.
+        deployment: What is calibrated.
+        coefficients: Its coefficients before.
+    """
+    mean = np.concatenate([coefficients.beta[0], coefficients.alpha[0]])
+    try:
+        found = read_calibration(checkpoint)
+        is_known = gpu_is_known(checkpoint, deployment)
+        half = [step_half_width(found, is_known, step) for step in STEPS]
+    except PinnError as error:
+        return assumed_prior(mean), str(error)
+    own = np.array([found.coefficients[name] for name in NAMES]) / NORMAL_QUANTILE
+    sums = sum_batches([parse_batch(step) for step in STEPS], deployment.model.window_tokens)
+    features, spread = step_features(step_costs([deployment]), sums), np.array(half)
+    return assumed_prior(mean, own, KnownSteps(features, spread / NORMAL_QUANTILE)), None
+
+
+# What a calibration starts from.
+
+
+class Start:
+    """A posterior to go on from, coefficients of a file, or a checkpoint.
+
+    Attributes:
+        append: File of an earlier calibration, whose posterior is the prior; None for none.
+        base: File of other coefficients; None for none.
+        checkpoint: Trained network; None for the usual one.
+        force: Whether a fit goes on although what was measured does not match the flags.
+        notes: What people should know of the fit, in order; whoever finds something adds it.
+
+    Raises:
+        PinnError: If both files are given.
+    """
+
+    def __init__(
+        self, append: Path | None, base: Path | None, checkpoint: Path | None, force: bool = False
+    ) -> None:
+        if append is not None and base is not None:
+            raise PinnError("--append goes on from a posterior, --base from coefficients: give one")
+        self.append, self.base, self.checkpoint, self.force = append, base, checkpoint, force
+        self.notes: list[str] = []
+
+    def coefficients(self, deployment: Deployment) -> CoefficientSet:
+        """The coefficients before."""
+        if file := self.append or self.base:
+            found = read_coefficient_set(file)
+            found.check_deployment(deployment, str(file))
+            return found
+        surrogate = self._surrogate()
+        coefficients = surrogate.coefficients([deployment])
+        return CoefficientSet(deployment_facts(deployment), coefficients, surrogate.taught_alphas())
+
+    def of_network(
+        self, deployment: Deployment, start: CoefficientSet
+    ) -> Callable[[Deployment], Coefficients]:
+        """Coefficients of a deployment, or of another that might have run."""
+        return lambda other: (
+            start.coefficients if other == deployment else self._surrogate().coefficients([other])
+        )
+
+    def prior(self, deployment: Deployment, start: CoefficientSet) -> Prior:
+        """How far the coefficients before may be off."""
+        if self.append is not None:
+            return prior_of_set(start, f"calibrate without --append {self.append} first")
+        used = find_checkpoint(self.checkpoint)
+        prior, missing = checkpoint_prior(used, deployment, start.coefficients)
+        if missing:
+            self.notes.append(f"the prior is an assumption: {missing}")
+        return prior
+
+    def _surrogate(self) -> Surrogate:
+        return Surrogate.load(find_checkpoint(self.checkpoint))

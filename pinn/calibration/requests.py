@@ -1,0 +1,240 @@
+"""What the journeys of requests show outside the steps: what alpha is calibrated to.
+
+===========================  =======================================================================
+phase                        measured
+===========================  =======================================================================
+``arrival_to_queue``         ARRIVED to QUEUED
+``queue_to_schedule``        QUEUED to the first SCHEDULED
+``schedule_to_first_token``  SCHEDULED to FIRST_TOKEN, less the steps that work on the prompt
+``output_token``             FIRST_TOKEN to FINISHED per further token, less the mean step meanwhile
+``completion``               FINISHED to DEPARTED
+===========================  =======================================================================
+
+The steps that work on a prompt take beta x features of their batches, so beta comes first, and a
+request one of whose batches is not known teaches nothing there. (Times between sampled steps would
+not do: in a window, a step with a prompt counts as an average one.) The mean step of the decodes is
+read off the starts of steps; those not sampled lie on straight lines between the others.
+
+The engine drains its input queue between steps, so ARRIVED to QUEUED holds what is left of the step
+in flight beside the API server's work: of the one before the next to be scheduled, or before that
+where steps are scheduled ahead of their run. Its time takes the place of the state's, which may be
+long ago. An idle engine makes nobody wait.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from pinn.engines.deployment import Deployment
+from pinn.measurements.traces.interval_batches import IntervalBatches, is_ahead
+from pinn.measurements.traces.trace_tables import TraceTables
+from pinn.physics.costs import step_costs
+from pinn.surrogate.request_features import REQUEST_FEATURES, request_features
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+
+PHASES = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token", "output_token",
+          "completion")  # fmt: skip
+
+#: Fewer whole requests than this teach nothing: an assumption, some for each of up to ten alphas.
+MIN_REQUESTS = 20
+
+#: Where the state before a request is older than this, its features are unknown: an assumption, a
+#: few hundred steps, in which a queue can come and go.
+MAX_STATE_AGE_S = 5.0
+
+#: More chunks of one prompt than this are a fault of the traces.
+MAX_CHUNKS = 1000
+
+_PROMPT = list(REQUEST_FEATURES).index("arrival_to_queue.prompt_token")
+
+#: Share of a step by which the engine must have been at work before a request was queued, and the
+#: most of a step that passes before one that did not wait for capacity is scheduled: assumptions,
+#: far from 0 and 1.
+_AT_WORK, _AT_ONCE = 0.1, 0.5
+
+Rows = Float[np.ndarray, " requests"]
+
+
+@dataclass(frozen=True)
+class RequestRows:
+    """``n`` whole requests of a run.
+
+    Attributes:
+        features: Request features, in the order of the registry.
+        waits: Phase -> seconds of a step of which the phase holds a share: the one in flight at the
+            arrival, 0 if none ran, and one before the first token.
+        own_steps: Step features of the steps that work on the prompt; 0 where unknown.
+        targets: Phase -> seconds; NaN where a moment is missing or nothing can be learned.
+        part: Index into ``PARTS``: where in the run's time it arrived.
+        met_queue: Whether the next step that was scheduled went without it.
+        is_ahead: Whether steps were scheduled ahead of their run.
+    """
+
+    features: Float[np.ndarray, "requests features"]
+    waits: dict[str, Rows]
+    own_steps: Float[np.ndarray, "requests step_features"]
+    targets: dict[str, Rows]
+    part: Int[np.ndarray, " requests"]
+    met_queue: Bool[np.ndarray, " requests"]
+    is_ahead: Bool[np.ndarray, " requests"]
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    @property
+    def mean_prompt_tokens(self) -> float:
+        """Mean length of the prompts; 0 without requests."""
+        return float(self.features[:, _PROMPT].mean()) if len(self) else 0.0
+
+
+def read_requests(
+    traces: TraceTables, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
+) -> RequestRows:
+    """The whole requests of a run that met a known state.
+
+    Args:
+        traces: Canonical tables.
+        deployment: What they were measured on.
+        beta: Its step coefficients, calibrated.
+    """
+    everyone = table = traces.requests.to_pandas()
+    if len(table):
+        known = table["issue"].isna() & (table["state_age_s"] <= MAX_STATE_AGE_S)
+        known &= table["state_step_s"].notna() & (table["preemptions"].fillna(0) == 0)
+        table = table[known]
+    steps = _Steps(traces, deployment)
+    ahead = np.isin(table["segment"], traces.steps["segment"][is_ahead(traces.steps)])
+    own = steps.of_prompts(table)
+    targets = _targets(table, traces.steps, own @ beta)
+    features = request_features(table["prompt_tokens"].to_numpy(float))
+    usual = table["state_step_s"].to_numpy(float)
+    in_flight = steps.in_flight_s(table, everyone, ahead, beta)
+    if np.isfinite(in_flight).sum() >= MIN_REQUESTS:
+        targets["arrival_to_queue"][np.isnan(in_flight)] = np.nan
+    else:
+        in_flight = usual
+    waits = {"arrival_to_queue": np.nan_to_num(in_flight), "schedule_to_first_token": usual}
+    part, met_queue = _parts(table), _met_queue(table)
+    return RequestRows(features, waits, np.nan_to_num(own), targets, part, met_queue, ahead)
+
+
+class _Steps:
+    """Steps that requests met, as far as their batches are known."""
+
+    def __init__(self, traces: TraceTables, deployment: Deployment) -> None:
+        self.budget = deployment.recipe.token_budget
+        self.costs = step_costs([deployment])
+        self.batches = IntervalBatches(traces, deployment)
+
+    def of_prompts(self, table: pd.DataFrame) -> Float[np.ndarray, "requests step_features"]:
+        """Features of the steps that work on each prompt; NaN where a batch is not known."""
+        begun = _numbers(table, "scheduled_step")
+        cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
+        uncached = table["prompt_tokens"].to_numpy(float) - cached
+        chunks = np.maximum(np.ceil(uncached / self.budget), 1)
+        usable = np.flatnonzero(np.isfinite(begun) & (chunks <= MAX_CHUNKS))
+        total = np.full((len(table), len(STEP_FEATURES)), np.nan)
+        if len(usable):
+            count = chunks[usable].astype(np.int64)
+            first = np.cumsum(count) - count
+            within = np.arange(count.sum()) - np.repeat(first, count)
+            segment = table["segment"].to_numpy(np.int64)[np.repeat(usable, count)]
+            step = begun[np.repeat(usable, count)].astype(np.int64) + within
+            total[usable] = np.add.reduceat(self._features(segment, step)[0], first)
+        return total
+
+    def in_flight_s(
+        self, table: pd.DataFrame, everyone: pd.DataFrame, ahead: np.ndarray, beta: np.ndarray
+    ) -> Rows:
+        """Seconds of the step during which each request came; 0 if none ran, NaN if unknown."""
+        seconds, at = np.full(len(table), np.nan), _next_step(table)
+        usable = np.flatnonzero(at >= 2)
+        if not len(usable):
+            return seconds
+        segment, step = table["segment"].to_numpy(np.int64)[usable], at[usable].astype(np.int64)
+        found = self._features(segment, step - 1 - ahead[usable])[0] @ beta
+        decodes = self._features(segment, step)[1]
+        before_s = table["queued_s"].to_numpy(float)[usable] - _AT_WORK * found
+        at_work = _is_at_work(everyone, table["server"].to_numpy()[usable], before_s)
+        seconds[usable] = np.where(at_work | (decodes > 0) | np.isnan(found), found, 0.0)
+        return seconds
+
+    def _features(
+        self, segment: np.ndarray, step: np.ndarray
+    ) -> tuple[Float[np.ndarray, "steps step_features"], Float[np.ndarray, " steps"]]:
+        """Features and decodes of steps; NaN where their batch is not known."""
+        sums, known = self.batches.at(segment, step)
+        features = np.where(known[:, None], step_features(self.costs, sums), np.nan)
+        return features, np.where(known, sums.decode_requests, np.nan)
+
+
+def _numbers(table: pd.DataFrame, name: str) -> Rows:
+    """A column, NaN where it is missing."""
+    return table[name].to_numpy(float, na_value=np.nan)
+
+
+def _next_step(table: pd.DataFrame) -> Rows:
+    """The step that is scheduled after each request was queued; NaN where none tells.
+
+    Events number their steps from the scheduler's counter, which may be one behind between two
+    steps: requests that were scheduled at once tell by how much.
+    """
+    queued, scheduled = _numbers(table, "queued_step"), _numbers(table, "scheduled_step")
+    wait = _numbers(table, "queue_to_schedule_s")
+    at_once = (wait < _AT_ONCE * table["state_step_s"].to_numpy(float)) & np.isfinite(queued)
+    behind = np.median((scheduled - queued)[at_once]) if at_once.any() else np.nan
+    return queued + behind
+
+
+def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
+    """Whether steps went by until there was room; by the depth of the queue where none tells."""
+    next_step = _next_step(table)
+    waited = _numbers(table, "scheduled_step") != next_step
+    deep = _numbers(table, "state_waiting_depth") > 0
+    return np.where(np.isnan(next_step), deep, waited)
+
+
+def _is_at_work(
+    everyone: pd.DataFrame, server: np.ndarray, at_s: np.ndarray
+) -> Bool[np.ndarray, " moments"]:
+    """Whether a server had requests at a moment, as far as their journeys are there."""
+    found = np.zeros(len(at_s), dtype=bool)
+    for number, of_server in everyone.groupby("server"):
+        mine, whole = server == number, of_server.dropna(subset=["queued_s", "finished_s"])
+        ends = (np.sort(whole[name].to_numpy(float)) for name in ("queued_s", "finished_s"))
+        came, left = (np.searchsorted(end, at_s[mine]) for end in ends)
+        found[mine] = came > left
+    return found
+
+
+def _targets(table: pd.DataFrame, steps: pd.DataFrame, own_s: Rows) -> dict[str, Rows]:
+    first, last = _numbers(table, "first_token_step"), _numbers(table, "finished_step")
+    start = partial(_start_s, steps, table["segment"].to_numpy())
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean_step = (start(last) - start(first)) / (last - first)
+    seconds = {phase: _numbers(table, f"{phase}_s") for phase in PHASES}
+    seconds["schedule_to_first_token"] = seconds["schedule_to_first_token"] - own_s
+    seconds["output_token"] = seconds["output_token"] - mean_step
+    return {k: np.where(np.isfinite(v), v, np.nan) for k, v in seconds.items()}
+
+
+def _start_s(steps: pd.DataFrame, segment: np.ndarray, step: Rows) -> Rows:
+    """When steps began; NaN beyond the sampled ones of their segment."""
+    found = np.full(len(step), np.nan)
+    for number, of_segment in steps.groupby("segment"):
+        mine = segment == number
+        known, begun = (of_segment[name].to_numpy(float) for name in ("step_id", "start_s"))
+        found[mine] = np.interp(step[mine], known, begun, left=np.nan, right=np.nan)
+    return found
+
+
+def _parts(table: pd.DataFrame) -> np.ndarray:
+    """60/20/20 by arrival, as a share of each segment's span."""
+    arrived = table["arrived_s"].fillna(table["queued_s"])
+    groups = arrived.groupby(table["segment"])
+    begin, end = groups.transform("min"), groups.transform("max")
+    share = ((arrived - begin) / (end - begin).where(end > begin, 1)).to_numpy()
+    return np.digitize(share, (0.6, 0.8))

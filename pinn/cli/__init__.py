@@ -1,0 +1,1 @@
+"""The command line: parse options, call the API, print what it returns."""

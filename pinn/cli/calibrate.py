@@ -1,0 +1,60 @@
+"""``pinn calibrate``."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pinn.cli.options import Details, engine_flags, output
+from pinn.cli.requests import CalibrationRequest
+from pinn.common.screen import say
+from pinn.measurements.benchmarks.benchmark_run import GivenLoad
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.specs.serving import ServingSpec
+
+
+@engine_flags(ServingSpec, EngineSpec, GivenLoad)
+def calibrate(
+    asked: CalibrationRequest,
+    more: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None,
+    out: Annotated[Path, output(".json", names=("--out", "-o"))] = Path("coefficients.json"),
+    details: Details = False,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Fit the coefficients to your own server.
+
+    The network's coefficients and their intervals are the prior; step times of traces, whole steps
+    that were measured, or figures of benchmarks whose loads are simulated, move a handful of
+    scalars (step constant, bytes, arithmetic, attention, ...) and, less, single coefficients. What
+    the measurements do not show keeps its value and its interval. The result is judged on later
+    time, loads or batches that were left out; if it is not better there, nothing is written.
+
+    Examples:
+      pinn calibrate --benchmarks results/*.json --model Llama-3.1-8B --gpu H100
+        --max-num-seqs 256 -o server.json
+
+      pinn ingest vllm traces.json -o run1 --model Llama-3.1-8B --gpu H100
+
+      pinn calibrate --observations run1 --append server.json -o server.json
+
+      pinn simulate --coefficients server.json --workload profile.yaml
+
+    Options:
+        out: Coefficient set to write, a JSON file.
+    """
+    from pinn.cli.calibration_report import fit_measurements, print_fit
+    from pinn.surrogate.coefficients import write_coefficient_set
+
+    asked = replace(asked, benchmarks=[*(asked.benchmarks or []), *(more or [])])
+    fit, notes = fit_measurements(asked, flags)
+    print_fit(fit, notes, asked.append is not None, details)
+    if not fit.kept:
+        say(
+            "nothing written: the calibration is not better than what was before on "
+            "what it has not seen; measure more, or other loads"
+        )
+        raise typer.Exit(1)  # a script that goes on would use a file that is not there
+    write_coefficient_set(fit.coefficients, out)
+    typer.echo(f"wrote {out}")

@@ -1,0 +1,102 @@
+"""``pinn coefficients``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import typer
+
+from pinn.cli.options import JsonPath, engine_flags, named, output
+from pinn.cli.outputs import TABLES, write_json
+from pinn.cli.requests import PredictionRequest
+from pinn.errors import PinnError
+from pinn.specs.serving import ServingSpec
+
+EXAMPLES = (
+    "1 decode @ 700",
+    "32 decode @ 700",
+    "256 decode @ 2000",
+    "1 prefill 2048 @ 0",
+    "1 prefill 512 @ 0 + 16 decode @ 600",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyOptions:
+    """Many configurations in place of one.
+
+    Attributes:
+        configs: CSV, YAML or JSON list of configurations, or a YAML or JSON grid (lists per key).
+            Keys are the flags' names; flags given beside it hold where a row has none.
+        grid: Grid in place of a file: 'gpu=H100,A100 tensor_parallel_size=1,2'.
+        out: Table to write, one row per configuration: .csv, .json or .parquet.
+        skip_invalid: Leave out, and count, configurations that do not fit together.
+    """
+
+    PANEL: ClassVar[str] = "Many configurations"
+
+    configs: Path | None = None
+    grid: str | None = None
+    out: Annotated[Path | None, output(*TABLES)] = None
+    skip_invalid: bool = False
+
+
+@engine_flags(ServingSpec, deploys=True)
+def coefficients(
+    asked: PredictionRequest,
+    batch: list[str] | None = None,
+    recipe: bool = False,
+    betas: bool = False,
+    *,
+    many: ManyOptions,
+    json_path: JsonPath = None,
+    flags: dict[str, Any],
+) -> None:
+    """How long the steps of an engine take, and the coefficients that say so.
+
+    Prints whether the model fits, the times of example batches with their intervals, and how far
+    the configuration lies from what was measured. --betas has alpha, what happens to a request
+    outside the steps, and beta, whose sum with a step's features is its time; --json has it all,
+    the physical floor of each batch too.
+
+    Examples:
+      pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2 -ep
+        --batch '64 decode @ 1500' --json qwen.json
+
+      pinn coefficients --model ./config.json --gpu my_gpu.json --quantization fp8
+
+      pinn coefficients --configs candidates.csv --gpu H100 --out table.parquet
+
+      pinn coefficients --model meta-llama/Llama-3.1-70B --out grid.csv
+        --grid 'gpu=H100,B200 tensor_parallel_size=2,4,8 precision=bf16,fp8'
+
+    Options:
+        batch: Batch to time, such as '32 decode @ 700' (32 requests after 700 tokens each) or
+            '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
+        recipe: Print what the engine runs and what set it instead.
+        betas: Print the coefficients with their units instead.
+    """
+    given = named(asked.model, asked.gpu) | flags
+    if many.configs is None and many.grid is None:
+        from pinn.cli.coefficient_report import one_report, print_report
+
+        if many.out is not None or many.skip_invalid:
+            raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
+        report = one_report(given, batch or EXAMPLES, asked.checkpoint, asked.coefficients)
+        write_json(report, json_path)
+        print_report(report, recipe=recipe, betas=betas)
+    elif asked.coefficients is not None:
+        raise PinnError("--coefficients belong to one configuration: leave --configs, --grid out")
+    elif many.out is None:
+        raise PinnError("--configs and --grid need --out PATH, a .csv, .json or .parquet file")
+    elif json_path is not None:
+        raise PinnError("--json is for one configuration: use --out with a name ending in .json")
+    else:
+        from pinn.cli.coefficient_table import crossed, many_table, write_table
+
+        rows = crossed(many.configs, many.grid, given)
+        table, reasons = many_table(rows, batch or [], asked.checkpoint, many.skip_invalid)
+        write_table(table, many.out)
+        for reason in sorted(set(reasons)):
+            typer.echo(f"{reasons.count(reason):8} left out: {reason}")
+        typer.echo(f"{len(table):8} configurations written to {many.out}")

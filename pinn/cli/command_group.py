@@ -1,0 +1,283 @@
+"""Commands imported when they run, their help, and errors of one line."""
+
+import importlib
+import inspect
+import re
+import shlex
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from pinn.cli import outputs
+from pinn.common.screen import shown
+from pinn.engines import launch_line, launch_values
+from pinn.errors import PinnError, printable
+from pinn.specs.serving import VLLM
+
+# Help of a command in plain text: Typer's own cuts long option names at 80 columns.
+
+#: Tells the formatter to keep the lines of a paragraph.
+_VERBATIM = "\b\n"
+#: An option's name in a text, and what its dashes are while lines are broken.
+_OPTION = re.compile(r"--?[a-z][\w-]+")
+_UNBROKEN = "\u2011"
+#: Longest sentence of a list of commands.
+_SENTENCE = 300
+#: The values of an option that may be repeated.
+_EACH = re.compile(r"<list\[(.+)\]>")
+
+
+class PlainHelpCommand(TyperCommand):
+    """A command whose help shows every option in full, under the headings of its panels."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **(settings | {"rich_markup_mode": None}))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse; where a launch command may stand, flags of an engine may be among the options."""
+        parameters = self.get_params(ctx)
+        if any(parameter.name == "engine_words" for parameter in parameters):
+            own = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
+            args, foreign = foreign_words(args, own)
+            args = [*args, "--engine-words", shlex.join(foreign)] if foreign else args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run, once every output has a place of its own."""
+        given = [
+            (max(parameter.opts, key=len), ctx.params[parameter.name])
+            for parameter in self.get_params(ctx)
+            if parameter.name in ctx.params and _is_typed(ctx, parameter)
+        ]
+        if any(option in outputs.OUTPUTS for option, _ in given):
+            outputs.check_outputs(given)
+        json_path = dict(given).get("--json")
+        alone = json_path is not None and outputs.is_standard_output(json_path)
+        with outputs.only_json() if alone else nullcontext():
+            return super().invoke(ctx)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Help whose lines never end within the name of an option."""
+        super().format_help(ctx, formatter)
+        formatter.buffer[:] = [text.replace(_UNBROKEN, "-") for text in formatter.buffer]
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """The docstring; indented paragraphs are examples and keep their lines."""
+        text, self.help = self.help, _with_examples(self.help or "")
+        super().format_help_text(ctx, formatter)
+        self.help = text
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, options, then the options of each panel."""
+        panels: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                name, text = _short(parameter, record)
+                panels[_panel(parameter)].append((name, _unbroken(text)))
+        for heading in sorted(panels, key=lambda name: name != "Arguments"):
+            with formatter.section(heading):
+                formatter.write_dl(panels[heading])
+
+
+def _engine_of(arguments: list[str]) -> str:
+    """The engine whose flags may be among a command's options."""
+    for i, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        value = value if equals else "".join(arguments[i + 1 : i + 2])
+        if name == "--engine":
+            return value.split(",")[0]
+        if name == "--serve":
+            with suppress(PinnError):  # said where the command is read
+                return launch_values.words_of(value).engine
+    return VLLM
+
+
+def foreign_words(arguments: list[str], own: Collection[str]) -> tuple[list[str], list[str]]:
+    """Arguments of a command here, and flags of an engine among them that it does not have.
+
+    A flag with underscores that is an option with dashes becomes that option.
+    """
+    if all(w.partition("=")[0] in own for w in arguments if w.startswith("--")):
+        return arguments, []
+    known = launch_line.known_flags(_engine_of(arguments))
+    kept: list[str] = []
+    foreign: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        dashed = name.replace("_", "-")
+        on = f"--{dashed.removeprefix('--no-')}"
+        if not name.startswith("--") or name in own:
+            kept.append(word)
+        elif dashed in own:
+            kept.append(dashed + equals + value)
+        elif (flag := known.get(dashed) or known.get(on) or known.get(name.split(".")[0])) is None:
+            kept.append(word)
+        else:
+            foreign.append(word)
+            while rest and not equals and flag.takes != "switch" and not _is_flag(rest[0]):
+                foreign.append(rest.pop(0))
+                if flag.takes == "value":
+                    break
+    return kept, foreign
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and not word[1:2].isdigit()
+
+
+class PlainHelpGroup(TyperGroup):
+    """A group whose list of commands says each one's sentence to its end."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Commands in their order."""
+        listed = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(n, c.get_short_help_str(_SENTENCE)) for n, c in listed if c and not c.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _is_typed(ctx: Any, parameter: Any) -> bool:
+    source = ctx.get_parameter_source(parameter.name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _panel(parameter: Any) -> str:
+    own = getattr(parameter, "rich_help_panel", None)
+    return own or ("Arguments" if parameter.param_type_name == "argument" else "Options")
+
+
+def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
+    """The help of an option under its own name; the other spellings follow what it does."""
+    record = (_EACH.sub(r"<\1>", record[0]), record[1])
+    long = [name for name in parameter.opts if name.startswith("--")]
+    off = parameter.secondary_opts
+    if len(long) < 2 and len(off) < 2:
+        return record
+    first, text = record
+    metavar = first.rpartition(" ")[2] if first.endswith(">") else ""
+    names = [name for name in parameter.opts if not name.startswith("--")] + long[:1]
+    shown = " / ".join([", ".join(names), *off[:1]]) + (f" {metavar}" if metavar else "")
+    return shown, f"{text} Also {', '.join([*long[1:], *off[1:]])}."
+
+
+def _unbroken(text: str) -> str:
+    return _OPTION.sub(lambda found: found[0].replace("-", _UNBROKEN), text)
+
+
+def _with_examples(text: str) -> str:
+    """The paragraphs; indented ones keep their lines, commands that go on end as a shell wants."""
+    paragraphs = inspect.cleandoc(text).replace("Example: ", "Example:\n  ").split("\n\n")
+    return "\n\n".join(_VERBATIM + _continued(p) if "\n  " in f"\n{p}" else p for p in paragraphs)
+
+
+def _continued(paragraph: str) -> str:
+    is_typed = re.search(r"^  pinn ", paragraph, re.MULTILINE) is not None
+    return paragraph.replace("\n    ", " \\\n    ") if is_typed else paragraph
+
+
+# A command group that imports a subcommand only when it runs, and fails in one line.
+
+#: An error's message is as long as this at most, with what the command line adds.
+_ERROR_CHARACTERS = 3000
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """Where a subcommand is found.
+
+    Attributes:
+        name: As typed; the module of that name holds the function, or several in its ``app``.
+        help: One line for the list of commands, shown without importing the module.
+    """
+
+    name: str
+    help: str
+
+    @property
+    def module(self) -> str:
+        """The module's name."""
+        return f"pinn.cli.{self.name}"
+
+    def load(self) -> Any:
+        """Import the module and build its command."""
+        module = importlib.import_module(self.module)
+        application = getattr(module, "app", None)
+        if application is None:
+            application = typer.Typer()
+            application.command()(getattr(module, self.name))
+        application._add_completion = False  # the whole command has it once
+        application.rich_markup_mode = None
+        application.info.cls = PlainHelpGroup
+        for command in application.registered_commands:
+            command.cls = PlainHelpCommand
+        built = typer.main.get_command(application)
+        built.name = self.name
+        return built
+
+
+class CommandGroup(PlainHelpGroup):
+    """Subclasses list their subcommands; the list alone answers ``--help`` and completion."""
+
+    subcommands: ClassVar[tuple[Subcommand, ...]] = ()
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self._known = {c.name: c for c in self.subcommands if find_spec(c.module) is not None}
+        for name, command in self._known.items():
+            self.add_command(TyperCommand(name, help=command.help))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The real command in place of its line in the list; old spellings are understood."""
+        if args:
+            args = [self.renamed.get(args[0], args[0]), *args[1:]]
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, None if listed is None else self._known[str(listed.name)].load(), rest
+
+    def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run; what the user can correct is said in one line on stderr."""
+        warnings.showwarning = _show_warning
+        try:
+            with shown("pinn", sys.stderr):
+                result = super().main(*arguments, **(extra | {"standalone_mode": False}))
+        except PinnError as error:
+            _fail(str(error), 1)
+        except MemoryError:
+            _fail("there is not enough memory: give a smaller input", 1)
+        except OSError as error:
+            _fail(f"{error.filename or 'output'}: {error.strerror or error}", 1)
+        except Exception as error:
+            if not hasattr(error, "format_message"):
+                raise
+            if error.__class__.__name__ == "NoArgsIsHelpError":
+                typer.echo(error.format_message(), err=True)
+                sys.exit(2)
+            _fail(_usage(error), getattr(error, "exit_code", 2))
+        return sys.exit(result if isinstance(result, int) else 0) if standalone_mode else result
+
+
+def _usage(error: Any) -> str:
+    """What was wrong with the arguments, and where the right ones are explained."""
+    context = getattr(error, "ctx", None)
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"{message}; see '{context.command_path} --help'" if context else message
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"error: {printable(message, _ERROR_CHARACTERS)}", err=True)
+    sys.exit(code)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    typer.echo(f"warning: {printable(message, _ERROR_CHARACTERS)}", err=True)

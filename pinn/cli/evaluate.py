@@ -1,0 +1,147 @@
+"""``pinn evaluate``: predictions against measurements."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pinn.cli.evaluate_measured import coefficients, decisions, panel, speculation
+from pinn.cli.options import Checkpoint, JsonPath, asked, output
+from pinn.cli.outputs import records, write_csv, write_json
+from pinn.common.files import cache_folder, conf_file, find_checkpoint, json_text
+from pinn.common.screen import doing
+from pinn.common.workers import stopping_at_once
+from pinn.errors import PinnError
+
+app = typer.Typer()
+app.command("decisions")(decisions)
+
+
+@app.callback(invoke_without_command=True)
+@asked
+def evaluate(
+    context: typer.Context,
+    fast: bool = False,
+    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+) -> None:
+    """Every split x method x metric, in one table and one page.
+
+    Without a subcommand: makes the fits that are missing (half an hour or more the first time;
+    interrupted, the same command goes on), scores everything and writes results/suite:
+    results.csv, ranking.csv, decisions.csv, report.html with its figures. The last
+    line is one JSON document.
+    The same as 'python train.py +experiment=suite', in a checkout. With --fast it fits nothing,
+    prints one screen and writes into the user's cache folder.
+
+    Example: pinn evaluate --fast
+
+    Options:
+        fast: Fit nothing: score what is on disk and was published.
+        overrides: Value of conf/experiment/suite.yaml, such as workers.backend=ray or
+            'evaluation.splits=[leave-one-gpu-out]'. Repeatable.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from hydra.utils import get_method
+    from omegaconf import OmegaConf
+
+    conf = conf_file("train.yaml").parent
+    # A look writes nothing where it is taken.
+    place = [f"output_dir='{cache_folder() / 'evaluate'}'"] if fast else []
+    given = ["+experiment=suite", f"fast={str(fast).lower()}", *place, *(overrides or [])]
+    try:
+        with initialize_config_dir(str(conf), version_base="1.3"):
+            config = compose("train", overrides=given)
+    except HydraException as error:
+        raise PinnError(f"--set: {' '.join(str(error).split())}") from error
+    kept = Path(config.output_dir) / ".hydra" / "config.yaml"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(config, kept)
+    with stopping_at_once("finished fits are kept, and the same command goes on"):
+        summary = get_method(config.entry)(config)
+    if not fast:
+        typer.echo(json_text(summary))
+
+
+@app.command("serving-runs")
+@asked
+def serving_runs(
+    path: Annotated[Path, typer.Argument()],
+    model_configs: Path | None = None,
+    gpu: str | None = None,
+    checkpoint: Checkpoint = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    out: Annotated[Path | None, output(".csv")] = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Simulate measured serving runs and score what their clients see.
+
+    Per run and stage the errors of E2E, TTFT (mean, p90, p99) and mean ITL, a summary over runs,
+    and the pairs of runs whose p99 E2E comes out in the wrong order. With --json or --out the
+    network's figures have the ends of their 90 % intervals (low_s, high_s), for two more
+    simulations a run.
+
+    Example: pinn evaluate serving-runs runs.csv --model-configs configs --json s.json
+
+    Options:
+        path: CSV of serving runs, or a folder that inference-perf wrote (or of such folders).
+        model_configs: Folder of MODEL/config.json for models pinn does not know.
+        gpu: GPU of inference-perf's runs, whose files do not name it.
+        seed: Of arrival times and lengths.
+        out: Also write every figure, as CSV.
+    """
+    from pinn.evaluation import serving_runs as scoring
+    from pinn.surrogate.inference import load_checkpoint
+
+    runs = scoring.read_runs(path, gpu, model_configs, seed)
+    doing(f"simulating {len(runs):,} runs")
+    path_of = find_checkpoint(checkpoint)
+    latencies = scoring.network_latencies(load_checkpoint(path_of).network, runs)
+    scores = scoring.score_runs(runs, latencies, scoring.NETWORK)
+    without = None
+    if json_path is not None or out is not None:
+        try:
+            scores = scoring.with_intervals(scores, runs, latencies, path_of)
+        except PinnError as error:
+            without = str(error)
+    summary = scoring.summarize_runs(scores)
+    inversions = {scoring.NETWORK: scoring.ranking_inversions(scores)}
+    scoring.print_scores(scores)
+    scoring.print_summary(summary, inversions)
+    if without is not None:
+        typer.echo(f"No intervals: {without}")
+    write_csv(scores, out)
+    document = {"scores": records(scores), "summary": records(summary)}
+    write_json(document | {"ranked_wrongly": inversions}, json_path)
+
+
+@app.command("engines")
+@asked
+def engines(
+    checkpoint: Checkpoint = None, out: Annotated[Path | None, output(".csv")] = None
+) -> None:
+    """Score measured SGLang and TensorRT-LLM deployments, each model left out.
+
+    Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU
+    and number format, beside AIConfigurator where it has an answer.
+
+    Example: pinn evaluate engines --out engines.csv
+
+    Options:
+        out: Also write every row's prediction, as CSV.
+    """
+    from pinn.evaluation import engines as other_engines
+
+    scores = other_engines.score_engines(
+        other_engines.engine_rows(), *other_engines.networks(checkpoint)
+    )
+    for line in other_engines.engine_lines(other_engines.engine_table(scores)):
+        typer.echo(line)
+    write_csv(scores, out)
+
+
+app.command("coefficients")(coefficients)
+app.command("panel")(panel)
+app.command("speculation")(speculation)

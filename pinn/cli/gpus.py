@@ -1,0 +1,70 @@
+"""``pinn gpus``."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from pinn.cli import options, outputs
+from pinn.common import files, screen
+from pinn.errors import PinnError
+from pinn.specs.gpu import GpuSpec, list_gpus, load_gpu
+from pinn.units import GIB, GIGA, TERA
+
+
+@options.asked
+def gpus(
+    contains: Annotated[str, typer.Argument()] = "",
+    sources: bool = False,
+    json_path: options.JsonPath = None,
+) -> None:
+    """List the GPUs known by name with their datasheets; TFLOP/s are dense.
+
+    Measured says what predictions for a GPU rest on: serving runs on it that the checkpoint
+    learned from, kernels timed on it, or neither (-): then they are extrapolated from other GPUs.
+
+    A GPU of your own needs a JSON file like those in data/gpus and no code: --gpu my_gpu.json.
+
+    Example: pinn gpus h100
+
+    Options:
+        contains: Show only names with this text, in any case.
+        sources: Say where the figures come from.
+    """
+    known = [load_gpu(name) for name in list_gpus() if contains.lower() in name.lower()]
+    if not known:
+        raise PinnError(f"no known name has {contains!r:.80} in it: 'pinn gpus' lists all")
+    typer.echo(
+        f"{'gpu':25}{'GiB':>5}{'TB/s':>6}{'bf16':>6}{'fp8':>6}{'fp4':>6}{'SMs':>5}"
+        f"{'link GB/s':>11}{'PCIe GB/s':>11}  measured"
+    )
+    measured = _measured()
+    rows = [asdict(gpu) | {"measured": measured.get(gpu.name, "-")} for gpu in known]
+    outputs.write_json(rows, json_path)
+    for gpu in known:
+        typer.echo(f"{_line(gpu)}  {measured.get(gpu.name, '-')}")
+        if sources:
+            screen.say(f"  {gpu.source}")
+
+
+def _measured() -> dict[str, str]:
+    """What was measured on a GPU, by its name; none for one that nothing was measured on."""
+    from pinn.kernels.tables.table import SYSTEMS
+    from pinn.surrogate.uncertainty.intervals import served_gpus
+
+    kernels = {load_gpu(system).name: "kernels" for system in SYSTEMS}
+    return kernels | dict.fromkeys(served_gpus(files.find_checkpoint(None)), "kernels, servers")
+
+
+def _line(gpu: GpuSpec) -> str:
+    peaks = "".join(_tera(gpu.peak_flop_per_s.get(kind)) for kind in ("bf16", "fp8", "fp4"))
+    return (
+        f"{gpu.name:25}{gpu.memory_bytes / GIB:5.0f}"
+        f"{gpu.memory_bandwidth_bytes_per_s / TERA:6.2f}{peaks}{gpu.sm_count:5}"
+        f"{gpu.link_bandwidth_bytes_per_s / GIGA:11.0f}"
+        f"{gpu.pcie_bandwidth_bytes_per_s / GIGA:11.0f}"
+    )
+
+
+def _tera(flop_per_s: float | None) -> str:
+    return f"{flop_per_s / TERA:6.0f}" if flop_per_s else f"{'-':>6}"

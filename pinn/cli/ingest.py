@@ -1,0 +1,185 @@
+"""``pinn ingest``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+
+from pinn.cli.options import engine_flags
+from pinn.common.files import ReadReport
+from pinn.measurements.benchmarks import benchmark_run, read
+from pinn.measurements.traces import ingestion, measured_steps, trace_tables
+from pinn.measurements.traces.trace_tables import Target, atomic_folder, write_manifest, write_table
+from pinn.specs.serving import ServingSpec
+from pinn.units import MILLISECOND
+
+# Benchmark runs in print.
+
+#: A server that answered less than this share of the rate it was asked for is overloaded.
+_KEPT_UP = 0.9
+_SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s")
+
+
+def run_lines(runs: Sequence[benchmark_run.BenchmarkRun]) -> list[str]:
+    """A table of runs and, below it, what was assumed of them."""
+    heads = " ".join(f"{name.removesuffix('_mean_s').upper():>9s}" for name in _SHOWN)
+    lines = [f"{'mean, ms':40s} {heads}  load"]
+    for run in runs:
+        cells = " ".join(_milliseconds(run.figures.get(name)) for name in _SHOWN)
+        lines.append(f"{_short(run.name):40s} {cells}  {run.load.text}")
+        if run.failed:
+            lines.append(f"{'':40s} {run.failed} of {run.served + run.failed} requests failed")
+        served, rate = run.figures.get("requests_per_s"), run.load.rate_per_s
+        if served is not None and rate is not None and served < _KEPT_UP * rate:
+            text = f"overloaded: served {served:.3g} of {rate:.3g} requests/s"
+            lines.append(f"{'':40s} {text}")
+    tools = {tool: sum(run.tool == tool for run in runs) for tool in {run.tool for run in runs}}
+    lines.append("\n" + ", ".join(f"{n} of {tool}" for tool, n in sorted(tools.items())))
+    assumed = dict.fromkeys(text for run in runs for text in run.assumed)
+    return lines + [f"assumed: {text}" for text in assumed]
+
+
+def _short(name: str) -> str:
+    """The end of a path."""
+    return name if len(name) <= 40 else "..." + name[-37:]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return f"{'-':>9s}" if seconds is None else f"{seconds / MILLISECOND:9.4g}"
+
+
+app = typer.Typer(
+    no_args_is_help=True, help="Read a server's traces into tables, with a report of what was read."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestRequest:
+    """Where tables go, and the server that they are of.
+
+    Attributes:
+        out: Folder for the tables.
+        model: Model served: a name, or the path of its config.json.
+        gpu: GPU it ran on, such as H100.
+    """
+
+    out: Annotated[Path, typer.Option("--out", "-o")]
+    model: str | None = None
+    gpu: str | None = None
+
+
+def _target(asked: IngestRequest, flags: dict[str, Any]) -> Target | None:
+    """The deployment named by the flags; None without a model or a GPU."""
+    if (asked.model is None) != (asked.gpu is None):
+        raise typer.BadParameter("give --model and --gpu together, or neither")
+    return None if asked.model is None else Target.of(asked.model, asked.gpu, flags)
+
+
+@app.command()
+@engine_flags(ServingSpec)
+def vllm(
+    traces: Annotated[Path, typer.Argument()],
+    asked: IngestRequest,
+    workers: Annotated[int, typer.Option(min=1)] = 1,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Read the traces of an instrumented vLLM.
+
+    Example: pinn ingest vllm traces.json -o run1 --model Llama-3.1-8B --gpu H100
+
+    Options:
+        traces: traces.json: one OTLP-JSON export a line.
+        workers: Processes that parse.
+    """
+    target = _target(asked, flags)
+    tables = ingestion.ingest_vllm(traces, asked.out, target, workers)
+    _tell(tables.folder, trace_tables.cleaning_tables(tables.manifest))
+    if not tables.manifest["tables"]["steps"]["rows"]:
+        typer.echo(
+            "it holds no engine steps, so there is nothing to calibrate on; request spans of stock "
+            "vLLM, which carry latencies, are read by 'pinn ingest benchmarks'"
+        )
+
+
+@app.command()
+@engine_flags(ServingSpec)
+def steps(
+    file: Annotated[Path, typer.Argument()], asked: IngestRequest, *, flags: dict[str, Any]
+) -> None:
+    """Read step summaries that are already in a table, or whole steps with their own times.
+
+    Whole steps are what 'pinn measure' writes, or the same columns of Dynamo's forward-pass
+    metrics, of one server.
+
+    Examples:
+      pinn ingest steps steps.parquet -o run1 --model Llama-3.1-8B --gpu H100
+
+      pinn ingest steps steps/ -o run1
+
+    Options:
+        file: Step summaries as Parquet, or whole steps: a folder or a CSV file.
+    """
+    if file.is_dir() or file.suffix == ".csv":
+        found = measured_steps.read_measured_steps(file)
+        target = found.target(asked.model, asked.gpu, flags)
+        target.deployment()
+        table, facts = pa.Table.from_pandas(found.rows, preserve_index=False), dict(found.facts)
+        _write(asked.out, measured_steps.MEASURED, table, found.report, [file], target, facts=facts)
+        _tell(asked.out, f"{found.report.table()}\n{len(found):8}  batches with a median")
+        return
+    named = _target(asked, flags)
+    tables = ingestion.ingest_steps(file, asked.out, named)
+    _tell(tables.folder, trace_tables.cleaning_tables(tables.manifest))
+
+
+@app.command()
+@engine_flags(ServingSpec, benchmark_run.GivenLoad)
+def benchmarks(
+    files: Annotated[list[Path], typer.Argument()], asked: IngestRequest, *, flags: dict[str, Any]
+) -> None:
+    """Read result files of serving benchmarks, metrics pages and logs, of any known tool.
+
+    vllm bench serve, sglang.bench_serving, aiperf and genai-perf, guidellm, inference-perf,
+    InferenceX, llm-d-benchmark; pairs of /metrics pages of vLLM and SGLang; vLLM's iteration log
+    and its request spans. The content tells which tool wrote a file.
+
+    Example: pinn ingest benchmarks *.json -o run1 --model Llama-3.1-8B --gpu H100
+
+    Options:
+        files: Files or folders; metrics pages in pairs, the earlier first.
+    """
+    server, given = benchmark_run.split_flags(flags)
+    runs, report = read.read_benchmarks(files, given)
+    target = ingestion.benchmark_target(runs, asked.model, asked.gpu, server)
+    target.deployment()
+    _write(asked.out, ingestion.BENCHMARKS, ingestion.benchmark_table(runs), report, files, target)
+    _tell(asked.out, "\n".join([report.table(), "", *run_lines(runs)]))
+
+
+def _write(
+    out: Path,
+    name: str,
+    table: pa.Table,
+    report: ReadReport,
+    sources: list[Path],
+    target: Target,
+    **more: Any,
+) -> None:
+    with atomic_folder(out) as folder:
+        entry = write_table(folder, name, table.to_batches(), table.schema)
+        manifest = {
+            "sources": [{"path": source.name, "sha256": report.sha256} for source in sources],
+            "deployment": target,
+            "tables": {name: entry},
+            "reports": {name: report.to_json()},
+        }
+        write_manifest(folder, manifest | more)
+
+
+def _tell(folder: Path, text: str) -> None:
+    typer.echo(text)
+    typer.echo(f"\nwrote {folder}")

@@ -1,0 +1,111 @@
+"""``pinn plan``."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pinn.cli.options import engine_flags, output
+from pinn.cli.requests import PlanRequest
+from pinn.common.screen import note
+from pinn.common.workers import Workers, stopping_at_once
+from pinn.errors import PinnError
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.workloads.load import LoadFlags
+from pinn.specs.gpu import load_gpu
+from pinn.specs.serving import ServingSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersRequest:
+    """Who simulates.
+
+    Attributes:
+        backend: processes of this machine, or ray.
+        workers: Tasks at a time. [default: one per core]
+        address: Of a running Ray cluster.
+    """
+
+    PANEL: ClassVar[str] = "Where simulations run"
+
+    backend: str = "processes"
+    workers: int | None = None
+    address: str | None = None
+
+
+@engine_flags(ServingSpec, EngineSpec, LoadFlags, several=("engine",), deploys=True)
+def plan(
+    asked: PlanRequest,
+    where: WorkersRequest,
+    price: str | None = None,
+    out: Annotated[Path | None, output()] = None,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """What to rent, how to start it, and how sure that is: simulates a load on every candidate.
+
+    Candidates are all parallelisms, token budgets and numbers of requests a step that the engine
+    would start with room for the load's longest request; flags that are given hold for all of
+    them; --quantization and --engine take several, separated by commas. Each is searched for the
+    highest rate that one replica holds within the limits; as few replicas as hold the asked rate
+    follow, checked together behind a load balancer.
+
+    Columns:
+      GPUs          replicas x tensor x pipeline x data-parallel ranks
+      per hour      GPUs x price
+      start         replicas x GPU, ranks (TP, PP, DP, EP), format, engine, and
+                    the most tokens and requests of a step; flags in the line
+      holds/s       requests/s: highest rate of all replicas within the limits;
+                    in brackets at both ends of the prediction's interval
+      TTFT p99      ms from sending to the first token, of all replicas' requests
+      TPOT p99      ms: (last token - first token) / (tokens - 1), likewise
+      chance        %: share of 20 equally likely errors of the prediction at
+                    which all replicas hold the limits; safe: at its interval's
+                    bad end too; none for a load shorter than 10 answers
+      coefficients  network, or the file of --coefficients
+
+    Rows are in the order of per hour (or GPUs). Without --rate, of per hour / holds/s; TTFT and
+    TPOT are then of one replica at holds/s. The files of --out have more: price per million
+    tokens, what limits a row, use, other percentiles, what was left out and why.
+
+    Examples:
+      pinn plan --model Llama-3.1-8B --gpu H100,L40S --slo 'p99 ttft<=2s'
+        --input-len 1024 --output-len 256 --rate 8
+
+      pinn plan --model meta-llama/Llama-3.3-70B-Instruct --rate 12
+        --workload load.yaml --slo 'ttft<=1s, tpot<=40ms for 95 %'
+        --gpu H100,H200,L40S --price 'H100=2.5 H200=3.2 L40S=1.1'
+        --max-gpus 32 --out plan/
+
+      pinn plan --model Qwen/Qwen3-30B-A3B --workload trace.csv --gpu H100
+        --slo 'p99 ttft<=2s' --quantization bf16,fp8
+
+    Options:
+        price: Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]
+        out: Folder for plan.json, plan.csv, plan.html, PNGs.
+    """
+    from pinn.cli.plan_report import planned, print_plan, write_files
+
+    count = where.workers or os.cpu_count() or 1
+    with stopping_at_once("nothing is kept: a plan is written when it is done"):
+        workers = Workers(where.backend, count, where.address, torch=False)
+        made = planned(asked, flags, _prices(price or ""), workers, note)
+        if out is not None:
+            write_files(made, out)
+    print_plan(made, out)
+
+
+def _prices(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in text.replace(",", " ").split():
+        name, equals, value = part.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if not equals or not 0 < number < float("inf"):
+            raise PinnError(f"--price: cannot read {part!r}: write 'H100=2.5 H200=3.2'")
+        gpu = load_gpu(name).name
+        if found.setdefault(gpu, number) != number:
+            raise PinnError(f"--price: {gpu} costs {found[gpu]:g} and {number:g}: give one price")
+    return found

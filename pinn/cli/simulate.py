@@ -1,0 +1,99 @@
+"""``pinn simulate``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import typer
+
+from pinn.cli.options import JsonPath, engine_flags, output
+from pinn.cli.outputs import write_json
+from pinn.cli.requests import SimulationRequest
+from pinn.simulator import engine_spec, run
+from pinn.simulator.workloads.load import LoadFlags, asked_load
+from pinn.specs.serving import ServingSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolsRequest:
+    """Two pools of servers.
+
+    Attributes:
+        prefill: Prefill servers of their own: '2x tp=4' is two with -tp 4 each; other flags in
+            short or in full, such as ep, dp=2, gpu=H200. Goes with --decode.
+        decode: The decode servers.
+        kv_link_gb_per_s: Rate at which a GPU sends or takes keys and values, in GB/s; inf for
+            transfers that take no time. [default: the network port that the GPU's PCIe link fills]
+    """
+
+    PANEL: ClassVar[str] = "Prefill and decode apart"
+
+    prefill: Annotated[str | None, typer.Option(metavar="POOL")] = None
+    decode: Annotated[str | None, typer.Option(metavar="POOL")] = None
+    kv_link_gb_per_s: float | None = None
+
+
+@engine_flags(ServingSpec, engine_spec.EngineSpec, LoadFlags, deploys=True)
+def simulate(
+    asked: SimulationRequest,
+    apart: PoolsRequest,
+    json_path: JsonPath = None,
+    requests: Annotated[Path | None, output(".parquet")] = None,
+    timeline: Annotated[Path | None, output(".png")] = None,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Serve a workload on a simulated engine and report what its clients see.
+
+    It schedules as vLLM, SGLang or TensorRT-LLM does, by the rules of the release that
+    --engine-version names: token budget, chunked prefill, prefix cache, preemption, asynchronous
+    scheduling, client timeouts. Step times come from the trained network.
+
+    Examples:
+      pinn simulate --model Llama-3.1-8B --gpu H100 --input-len 1024
+        --output-len 256 --concurrency 64
+
+      pinn simulate --model Llama-3.1-8B --gpu H100 --workload profile.yaml
+
+      pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2
+        --max-num-seqs 256 --workload trace.csv --timeline run.png
+
+      pinn simulate --coefficients run1.json --workload profile.yaml
+        --sensitivity e2e_mean_ms
+
+      pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H100 --workload trace.csv
+        --prefill '2x tp=2' --decode '1x tp=4 ep'
+
+    Options:
+        requests: Also write every request, as Parquet.
+        timeline: Also draw the run over time, as PNG.
+    """
+    from pinn.cli import simulation_report
+
+    load, flags = asked_load(asked.workload, flags, asked.seed)
+    if apart != PoolsRequest():
+        simulation_report.refuse(flags | {"timeline": timeline, "sensitivity": asked.sensitivity})
+        workers, of_pools = zip(
+            *simulation_report.pool_flags(apart.prefill, apart.decode), strict=True
+        )
+        jobs = [
+            simulation_report.simulation_job(asked, load, flags | of_pool) for of_pool in of_pools
+        ]
+        about = [simulation_report.about(job, load, asked) for job in jobs]
+        document = simulation_report.serve_pools(
+            jobs, workers, apart.kv_link_gb_per_s, requests, about
+        )
+        write_json(document, json_path)
+        return
+    job = simulation_report.simulation_job(asked, load, flags)
+    served = simulation_report.serve(job, asked)
+    simulation_report.print_simulation(job.deployment, served)
+    if json_path is not None:
+        document = simulation_report.about(job, load, asked) | simulation_report.simulation_figures(
+            served
+        )
+        write_json(document, json_path)
+    if requests is not None:
+        run.write_requests(served[0], requests)
+    if timeline is not None:
+        run.plot_timeline(served[0], timeline)

@@ -1,0 +1,364 @@
+"""Configurations by name and flag: one, a list, a grid, a pool of servers."""
+
+import itertools
+import math
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pinn.common import documents, files
+from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import unread_notice
+from pinn.engines.refused_formats import beyond_a_machine
+from pinn.errors import PinnError
+from pinn.specs.catalog import load_model
+from pinn.specs.flags import FORCE, flags_of
+from pinn.specs.gpu import load_gpu
+from pinn.specs.model import ModelSpec
+from pinn.specs.model_variants import with_precision
+from pinn.specs.serving import ServingSpec
+
+# Configurations by name and flag, one or many, as deployments.
+
+#: A configuration as the user writes it: flag -> value, text or not.
+Configuration = Mapping[str, Any]
+
+_SERVING = {flag.name: flag for flag in flags_of(ServingSpec)}
+_FLAGS = {**_SERVING, FORCE.name: FORCE}
+_SPELLINGS = {text: name for name, flag in _SERVING.items() for text in (flag.option, *flag.shorts)}
+_SPELLINGS |= {
+    text: flag.name
+    for flag in _SERVING.values()
+    for text in (*flag.other_names, *(short.removeprefix("-") for short in flag.shorts))
+}
+#: Names of switches that are the other way round.
+_REVERSED = {text for flag in _SERVING.values() for text in flag.reversed_names}
+_ALIASES = {"quantization": "precision", "-q": "precision", "q": "precision"}
+
+#: Every key a configuration may have: vLLM's flags with underscores, and what is served on what.
+KEYS = ("model", "gpu", "precision", *_FLAGS)
+
+
+def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
+    """The given keys in their one spelling, each value in its type; blanks are left out.
+
+    Args:
+        configuration: Keys as in ``KEYS`` or as another engine spells them, with dashes or
+            underscores, or short as ``-tp`` or ``tp``; ``quantization`` means ``precision``.
+        where: What an error puts first, such as a file and a row.
+
+    Raises:
+        PinnError: If a key is unknown or a value is not of its flag's type.
+    """
+    found: dict[str, Any] = {}
+    for key, value in configuration.items():
+        name = _key(str(key))
+        if name not in KEYS:
+            raise PinnError(f"{where}unknown configuration key {key!r}: use {', '.join(KEYS)}")
+        if value is not None and value != "":
+            if name in found:
+                raise PinnError(f"{where}{name} is given twice, as {key!r} too: leave one out")
+            read = _cell(name, value) if isinstance(value, str) else None
+            if read is None:
+                read = _read(name, value, where)
+            found[name] = not read if _is_reversed(str(key)) else read
+    return found
+
+
+def _read(name: str, value: Any, where: str) -> Any:
+    flag = _FLAGS.get(name)
+    return flag.read(value, where + name) if flag else _text(value, where + name)
+
+
+@lru_cache(maxsize=65536)
+def _cell(name: str, text: str) -> Any:
+    """A text in its type, which a column holds many times; None where it is not of that type."""
+    try:
+        return _read(name, text, "")
+    except PinnError:
+        return None
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise PinnError(f"{where} must be text, got {documents.written(value)}: put it in quotes")
+    return value.strip()
+
+
+@lru_cache(maxsize=256)
+def _key(text: str) -> str:
+    if text.strip() in _SPELLINGS:
+        return _SPELLINGS[text.strip()]
+    name = _spelled(text)
+    return _ALIASES.get(name, _SPELLINGS.get(name, name))
+
+
+@lru_cache(maxsize=256)
+def _is_reversed(text: str) -> bool:
+    return _spelled(text) in _REVERSED
+
+
+def _spelled(text: str) -> str:
+    return text.strip().removeprefix("--").replace("-", "_")
+
+
+def make_deployment(configuration: Configuration) -> Deployment:
+    """The deployment of one configuration; flags not given have the engine's defaults.
+
+    Args:
+        configuration: As :func:`canonical` gives it.
+
+    Raises:
+        PinnError: If model or GPU are missing or unknown, or the parts do not fit together.
+    """
+    for name in ("model", "gpu"):
+        if name not in configuration:
+            raise PinnError(f"no {name} given: add --{name} or a column {name!r}")
+    model = _model(configuration["model"], configuration.get("precision"))
+    gpu = _gpu(configuration["gpu"])
+    flags = {name: value for name, value in configuration.items() if name in _SERVING}
+    force = bool(configuration.get(FORCE.name))
+    found = Deployment(model, gpu, _serving(tuple(flags.items())), force=force)
+    notice = unread_notice(found.serving.engine, found.serving.engine_version)
+    if notice is not None:
+        warnings.warn(notice, stacklevel=2)
+    if beyond_a_machine(found):
+        warnings.warn(
+            f"{found.recipe.tensor_parallel_size} GPUs for tensor parallelism are more than a "
+            f"machine of {gpu.name} has: their links are timed as if within one",
+            stacklevel=2,
+        )
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _model(name: str, precision: str | None) -> ModelSpec:
+    model = load_model(name, fallback_precision=precision)
+    if model.left_out:
+        warnings.warn(
+            f"{name}: its text part is timed, its {model.left_out} left out; count the tokens of "
+            "an image as tokens of the prompt",
+            stacklevel=2,
+        )
+    return model if precision is None else with_precision(model, precision)
+
+
+_gpu = lru_cache(maxsize=1024)(load_gpu)
+
+
+@lru_cache(maxsize=65536)
+def _serving(flags: tuple[tuple[str, Any], ...]) -> ServingSpec:
+    return ServingSpec(**dict(flags))
+
+
+def expand_grid(axes: Configuration, where: str = "") -> list[dict[str, Any]]:
+    """Every combination of the values listed under each key; a single value stands for a list.
+
+    Raises:
+        PinnError: If a key is unknown, a value has the wrong type or a list is empty.
+
+    >>> [c["gpu"] for c in expand_grid({"gpu": ["H100", "A100"], "tensor_parallel_size": 2})]
+    ['H100', 'A100']
+    """
+    listed = {
+        key: list(values) if isinstance(values, Sequence) and not isinstance(values, str)
+        else [values]
+        for key, values in axes.items()
+    }  # fmt: skip
+    empty = [key for key, values in listed.items() if not values]
+    if empty:
+        raise PinnError(f"{where}no values under {', '.join(empty)}: give at least one each")
+    check_configurations(math.prod(map(len, listed.values())), where)
+    combined = (zip(listed, each, strict=True) for each in itertools.product(*listed.values()))
+    return [canonical(dict(named), where) for named in combined]
+
+
+def check_configurations(count: int, where: str = "") -> None:
+    """Refuse a list or grid of more than ``MOST_CONFIGURATIONS`` before it is made.
+
+    Raises:
+        PinnError: If there are more.
+    """
+    documents.check_size(count, documents.MOST_CONFIGURATIONS, f"{where}configurations", "split it")
+
+
+def parse_grid(text: str) -> list[dict[str, Any]]:
+    """Read a grid as written on the command line.
+
+    Raises:
+        PinnError: If a part is not ``key=value,value``.
+
+    >>> len(parse_grid("gpu=H100,A100 tensor_parallel_size=1,2,4"))
+    6
+    """
+    axes: dict[str, list[str]] = {}
+    for part in text.split():
+        key, equals, values = part.partition("=")
+        if not equals or not values or key in axes:
+            raise PinnError(
+                f"cannot read grid part {part!r}: write key=value,value once per key, such as "
+                "'gpu=H100,A100 tensor_parallel_size=1,2'; values with spaces or commas need a "
+                "YAML file"
+            )
+        axes[key] = values.split(",")
+    return expand_grid(axes)
+
+
+def make_deployments(
+    configurations: Iterable[Configuration], skip_invalid: bool = False
+) -> tuple[list[dict[str, Any]], list[Deployment], list[str]]:
+    """Deployments of many configurations.
+
+    Args:
+        configurations: As :func:`canonical` gives them.
+        skip_invalid: Leave out what does not fit together, which a grid can hardly avoid.
+
+    Returns:
+        The configurations kept, their deployments, and why the others were left out.
+
+    Raises:
+        PinnError: If one does not fit together and is not to be skipped, or none is left.
+    """
+    kept, deployments, reasons = [], [], []
+    for number, configuration in enumerate(configurations, 1):
+        try:
+            deployments.append(make_deployment(configuration))
+        except PinnError as error:
+            if not skip_invalid:
+                raise PinnError(f"configuration {number}: {error}") from error
+            reasons.append(str(error))
+            continue
+        kept.append(dict(configuration))
+    if not kept:
+        why = f", first reason: {reasons[0]}" if reasons else ""
+        raise PinnError(f"no configuration is left of {len(reasons)}{why}: give at least one")
+    return kept, deployments, reasons
+
+
+# Lists and grids of configurations in CSV, YAML or JSON files.
+
+SUFFIXES = (".csv", ".yaml", ".yml", ".json")
+
+
+def read_configurations(path: Path) -> list[dict[str, Any]]:
+    """Read a file of configurations.
+
+    A CSV file has one column per key and one row per configuration. A YAML or JSON file holds a
+    list of them, or a grid: lists per key, whose every combination is meant.
+
+    Raises:
+        PinnError: If the file is missing, malformed or empty, or has an unknown key or a value of
+            the wrong type; names the file and the row.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise PinnError(f"{path}: cannot tell its format: name it {', '.join(SUFFIXES)}")
+    found = _from_csv(path) if path.suffix.lower() == ".csv" else _from_tree(path)
+    if not found:
+        raise PinnError(f"{path} holds no configurations: add at least one row")
+    return found
+
+
+def typed_configurations(typed: str | Path) -> list[dict[str, Any]]:
+    """Configurations of a file by its name, or of a grid as typed."""
+    path = files.given_path(typed)
+    grid = "=" in str(typed) and not path.is_file()
+    return parse_grid(str(typed)) if grid else read_configurations(path)
+
+
+def _from_csv(path: Path) -> list[dict[str, Any]]:
+    table = documents.CsvTable(path)
+    found: list[dict[str, Any]] = []
+    for line, values in table.rows():
+        check_configurations(len(found) + 1, f"{path}: ")
+        where = f"{path}, line {line}: "
+        found.append(canonical(dict(zip(table.names, values, strict=True)), where))
+    return found
+
+
+def _from_tree(path: Path) -> list[dict[str, Any]]:
+    where = f"{path}: "
+    read = documents.read_json if path.suffix.lower() == ".json" else documents.read_yaml
+    tree = read(path)
+    if isinstance(tree, dict):
+        return expand_grid(_named(tree, where), where)
+    if tree is not None and not isinstance(tree, list):
+        raise PinnError(f"{where}expected a list of configurations or a grid, got {tree!r:.60}")
+    check_configurations(len(tree or ()), where)
+    found: list[dict[str, Any]] = []
+    for number, entry in enumerate(tree or (), 1):
+        if not isinstance(entry, dict):
+            raise PinnError(f"{where}entry {number} must map keys to values, got {entry!r:.60}")
+        about = f"{path}, entry {number}: "
+        found.append(canonical(_named(entry, about), about))
+    return found
+
+
+def _named(tree: dict[Any, Any], where: str) -> dict[str, Any]:
+    """The mapping, if all its keys are text; YAML allows others."""
+    other = [key for key in tree if not isinstance(key, str)]
+    if other:
+        raise PinnError(f"{where}a key must be text, such as gpu, got {other[0]!r:.60}")
+    return tree
+
+
+# A pool of servers as it is written: ``2x tp=4 ep``.
+
+_WORKERS = re.compile(r"(\d+)x")
+_SHORTS = {short.lstrip("-"): name for name, flag in _SERVING.items() for short in flag.shorts}
+_LAYOUT = "write the number of servers and flags of each, such as '2x tp=4 ep'"
+
+
+def parse_pool(text: str, option: str) -> tuple[int, dict[str, Any]]:
+    """Read a pool.
+
+    Args:
+        text: The number of servers with an x, 1 where it is left out, and what each of them has:
+            flags as ``name=value``, or ``name`` for a switch, in short (``tp``) or in full, and
+            ``gpu`` and ``precision``.
+        option: What errors name, such as ``--prefill``.
+
+    Returns:
+        Servers, and flags as :func:`pinn.engines.configurations.canonical` gives them.
+
+    Raises:
+        PinnError: If it cannot be read, names no server, or has an unknown flag or value.
+
+    >>> parse_pool("2x tp=4 ep", "--prefill")
+    (2, {'tensor_parallel_size': 4, 'enable_expert_parallel': True})
+    """
+    words = text.split()
+    found = _WORKERS.fullmatch(words[0]) if words else None
+    workers = int(found[1]) if found else 1
+    if not words or workers == 0:
+        raise PinnError(f"{option} {text!r} has no servers: {_LAYOUT}")
+    flags: dict[str, Any] = {}
+    for word in words[1:] if found else words:
+        name, equals, value = word.partition("=")
+        name = _SHORTS.get(name, name)
+        flag = _SERVING.get(name.replace("-", "_"))
+        switch = flag is not None and flag.kind == "bool"
+        if not name or (equals and not value) or not (equals or switch):
+            raise PinnError(f"{option} {text!r}: cannot read {word!r}: {_LAYOUT}")
+        if name == "model":
+            raise PinnError(f"{option} {text!r}: both pools serve the model of --model")
+        if name in flags:
+            raise PinnError(f"{option} {text!r}: {word!r} is given twice: leave one out")
+        flags[name] = value if equals else True
+    return workers, canonical(flags, f"{option}: ")
+
+
+def pool_text(workers: int, flags: dict[str, Any]) -> str:
+    """The shortest text that :func:`parse_pool` reads so.
+
+    >>> pool_text(2, {"tensor_parallel_size": 4, "enable_expert_parallel": True})
+    '2x tp=4 ep'
+    """
+    shorts = {name: short for short, name in _SHORTS.items()}
+    words = [f"{workers}x"]
+    for name, value in flags.items():
+        known = shorts.get(name, name)
+        words.append(known if value is True else f"{known}={value}")
+    return " ".join(words)

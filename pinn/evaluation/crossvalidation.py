@@ -1,0 +1,313 @@
+"""Predictions of what was left out, fold by fold."""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.common import files, screen, store
+from pinn.common.workers import Workers
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.evaluation.methods import Method
+from pinn.evaluation.metrics import with_e2e
+from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.surrogate.uncertainty import kernel_distance
+from pinn.surrogate.uncertainty.interval_fit import GAINS, METRICS, left_out_column
+from pinn.training.data.splits import Split
+from pinn.training.data.table import read_observations
+from pinn.training.serving_rows import ServingRows, serving_rows
+
+# Every method on every split, each cell kept on disk so that an interrupted run goes on.
+
+#: Methods of one fit that its line of progress names.
+_NAMED = 2
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method on one split.
+
+    Attributes:
+        kind: Of the split, such as ``leave-one-model-out``.
+        split: What to train and to test on.
+        method: What learns and predicts.
+        path: Where its predictions are kept.
+        logs: Where its fit logs; cells that share a fit share it.
+    """
+
+    kind: str
+    split: Split
+    method: Method
+    path: Path
+    logs: Path
+
+
+def cross_validate(
+    rows: ServingRows,
+    splits: Mapping[str, Sequence[Split]],
+    methods: Sequence[Method],
+    folder: Path,
+    fingerprint: str,
+    workers: Workers | None = None,
+) -> pd.DataFrame:
+    """Predict the test rows of every split with every method.
+
+    Args:
+        rows: All rows.
+        splits: Name of a kind of split, such as ``leave-one-model-out``, -> its splits.
+        methods: What to compare.
+        folder: Where cells and training logs are kept.
+        fingerprint: Of everything a cell depends on beside its own split and method; cells that
+            were made under another one are made anew.
+        workers: Where fits run; None for here, one after another.
+
+    Returns:
+        One row per (kind of split, row, method): ``split``, ``held_out``, ``row_id``, ``method``,
+        ``tpot_s``, ``ttft_s``, ``tpot_measured_s``, ``ttft_measured_s``.
+    """
+    wanted = cells(splits, methods, folder, fingerprint)
+    compute(rows, missing(wanted), workers or Workers())
+    return read_cells(wanted)
+
+
+def cells(
+    splits: Mapping[str, Sequence[Split]], methods: Sequence[Method], folder: Path, fingerprint: str
+) -> list[Cell]:
+    """The cells of every split and method, made or not."""
+    return [
+        _cell(kind, split, method, folder, fingerprint)
+        for kind, of_kind in splits.items()
+        for split in of_kind
+        for method in methods
+    ]
+
+
+def _cell(kind: str, split: Split, method: Method, folder: Path, fingerprint: str) -> Cell:
+    parts = [fingerprint, kind, method.name, split.train_ids, split.test_ids]
+    key = files.json_text([*parts, method.recipe] if method.recipe else parts)
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    path = folder / "cells" / f"{digest}.parquet"
+    fold = hashlib.sha256(f"{fingerprint} {kind} {split.name}".encode()).hexdigest()[:16]
+    return Cell(kind, split, method, path, folder / "logs" / fold / method.logs)
+
+
+def missing(wanted: Sequence[Cell]) -> list[Cell]:
+    """Cells that are not on disk."""
+    return [cell for cell in wanted if not cell.path.is_file()]
+
+
+def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
+    """Take over cells that other experiments made under the same fingerprint.
+
+    Args:
+        wanted: Cells; those on disk stay as they are.
+        folders: Of those experiments; one that is not there holds nothing.
+    """
+    for cell in missing(wanted):
+        others = (folder / "cells" / cell.path.name for folder in folders)
+        made = next((other for other in others if other.is_file()), None)
+        if made is not None:
+            files.write_whole(cell.path, made.read_bytes())
+
+
+def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
+    """The predictions of cells that are on disk."""
+    return pd.concat([pd.read_parquet(cell.path) for cell in made], ignore_index=True)
+
+
+def compute(rows: ServingRows, wanted: Sequence[Cell], workers: Workers) -> None:
+    """Compute cells and keep each as soon as its fit is done.
+
+    Only this process writes, so that workers need no folder in common but that of the logs.
+    """
+    shared: dict[Path, list[Cell]] = {}
+    for cell in wanted:
+        shared.setdefault(cell.logs, []).append(cell)
+    fits = list(shared.values())
+    began_s = time.monotonic()
+    for done, (i, tables) in enumerate(workers.run(partial(_compute, rows), fits), start=1):
+        for cell, table in zip(fits[i], tables, strict=True):
+            files.replace_atomically(cell.path, partial(table.to_parquet, index=False))
+        about = f"{_about(fits[i])}, {screen.still(done, len(fits), began_s)}"
+        screen.note(f"fold {done} of {len(fits)}: {about}")
+
+
+def _about(of_fit: Sequence[Cell]) -> str:
+    """The split, and the methods that share the fit: by name if they are few."""
+    names = [cell.method.name for cell in of_fit]
+    methods = "; ".join(names) if len(names) <= _NAMED else f"{len(names)} methods"
+    return f"{of_fit[0].split.name}: {methods}"
+
+
+def _compute(rows: ServingRows, of_fit: Sequence[Cell]) -> list[pd.DataFrame]:
+    return [_predictions(rows, cell) for cell in of_fit]
+
+
+def parts_of(rows: ServingRows, split: Split) -> tuple[ServingRows, ServingRows]:
+    """What a split trains on, and what it tests on."""
+    train, test = (
+        rows.take(np.isin(rows.row_id, ids)) for ids in (split.train_ids, split.test_ids)
+    )
+    return train, test
+
+
+def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
+    train, test = parts_of(rows, cell.split)
+    predictor = cell.method.learn(train, held_out_kernels(cell.kind, test), cell.logs)
+    tpot_s, ttft_s = predictor(test)
+    return pd.DataFrame(
+        {
+            "split": cell.kind,
+            "held_out": ", ".join(cell.split.held_out),
+            "row_id": list(test.row_id),
+            "method": cell.method.name,
+            "tpot_s": tpot_s,
+            "ttft_s": ttft_s,
+            "tpot_measured_s": test.tpot_s,
+            "ttft_measured_s": test.ttft_s,
+        }
+    )
+
+
+def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
+    """What a kind of split holds out of the kernels beside its serving rows.
+
+    A held-out model's kernels always go. A GPU's stay where only its serving rows are held out, as
+    for a GPU whose kernels somebody measured.
+    """
+    if kind == "leave-one-model-out":
+        models = {d.model.name: d.model for d in test.deployments}
+        return Exclusion(models=tuple(models[name] for name in sorted(models)))
+    if kind == "leave-one-gpu-and-its-kernels-out":
+        return Exclusion(gpus=tuple(sorted({d.gpu.name for d in test.deployments})))
+    return Exclusion()
+
+
+# Errors of left-out rows beside all that was known of them: what intervals are calibrated on.
+
+#: The method whose errors calibrate intervals.
+METHOD = "network"
+
+#: Columns of a table of errors; metrics hold log(measured / predicted), ``ttft_share`` is of the
+#: predicted E2E, ``shape`` is the same for models of equal shape.
+COLUMNS = (
+    "split", "row_id", "model", "shape", "gpu", "group", "concurrency", "prompt_tokens",
+    "output_tokens", "ttft_share", *GAINS, *kernel_distance.DESCRIPTION, *METRICS,
+)  # fmt: skip
+
+
+def held_out_errors(
+    folder: Path, surrogates: Callable[[Exclusion], KernelSurrogates]
+) -> pd.DataFrame:
+    """Errors and descriptions of every left-out row of an experiment.
+
+    Rows are described by the kernels that their prediction was allowed to know.
+
+    Args:
+        folder: Of a leave-one-out experiment: ``predictions.csv`` (or ``.parquet``) and
+            ``observations``. Descriptions are remembered in it.
+        surrogates: Gives the kernel surrogates of an exclusion.
+
+    Returns:
+        Table with ``COLUMNS``, of the splits that leave models or GPUs out.
+
+    Raises:
+        PinnError: If the folder holds no predictions of the network that kernels taught.
+    """
+    observations = read_observations(folder / "observations" / "silicon.parquet")
+    return described_errors(_read_predictions(folder), observations, surrogates, folder)
+
+
+def described_errors(
+    predictions: pd.DataFrame,
+    observations: pd.DataFrame,
+    surrogates: Callable[[Exclusion], KernelSurrogates],
+    root: Path | None = None,
+) -> pd.DataFrame:
+    """Errors and descriptions of the left-out rows among predictions.
+
+    Args:
+        predictions: As ``pinn.evaluation.crossvalidation.cross_validate`` returns them.
+        observations: What was measured.
+        surrogates: Gives the kernel surrogates of an exclusion.
+        root: Where descriptions are remembered; None for the cache of all.
+
+    Returns:
+        Table with ``COLUMNS``, of the splits that leave models or GPUs out.
+
+    Raises:
+        PinnError: If there are no predictions of the network that kernels taught.
+    """
+    left_out = predictions["split"].map(lambda split: left_out_column(split) is not None)
+    wanted = (predictions["method"] == METHOD) & left_out
+    if not wanted.any():
+        raise PinnError(
+            f"no predictions of the method {METHOD!r} for left-out models or GPUs: run the "
+            "experiment with kernels=on until its fits are made"
+        )
+    errors = _errors(predictions[wanted], observations)
+    predicted = observations[observations["row_id"].isin(errors["row_id"])]
+    return _described(errors, serving_rows(predicted), surrogates, root)[list(COLUMNS)]
+
+
+def mean_steps(
+    deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
+) -> list[kernel_distance.Step]:
+    """The step in the middle of each row's load: ``concurrency`` and lengths are its columns."""
+    values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
+    each = zip(deployments, values, strict=True)
+    return [
+        (deployment, kernel_distance.decode_step(*load), gpu_known) for deployment, load in each
+    ]
+
+
+def _read_predictions(folder: Path) -> pd.DataFrame:
+    table = folder / "predictions.parquet"
+    if table.is_file():
+        return pd.read_parquet(table)
+    if not table.with_suffix(".csv").is_file():
+        raise PinnError(f"no predictions in {folder}: run the experiment with its evaluation first")
+    return pd.read_csv(table.with_suffix(".csv"))
+
+
+def _errors(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
+    loads = observations[["row_id", "model", "concurrency", "prompt_tokens", "output_tokens"]]
+    found = with_e2e(predictions.merge(loads, on="row_id"))
+    for metric in METRICS:
+        found[metric] = np.log(found[f"{metric}_measured_s"] / found[f"{metric}_s"])
+    # A closed loop sends no more than it gets served: nothing magnifies the step time.
+    gains = dict.fromkeys(GAINS, 1.0)
+    return found.assign(ttft_share=found["ttft_s"] / found["e2e_s"], **gains)
+
+
+def _described(
+    errors: pd.DataFrame,
+    rows: ServingRows,
+    surrogates: Callable[[Exclusion], KernelSurrogates],
+    root: Path | None,
+) -> pd.DataFrame:
+    """The errors with what is known of each row's mean step; its GPU has its datasheet's name."""
+    of_row = {
+        name: rows.deployments[i] for name, i in zip(rows.row_id, rows.deployment, strict=True)
+    }
+    found = []
+    for (split, _), part in errors.groupby(["split", "held_out"], sort=False):
+        test = rows.take(np.isin(rows.row_id, part["row_id"]))
+        kernels = surrogates(held_out_kernels(str(split), test))
+        deployments = [of_row[name] for name in part["row_id"]]
+        steps = mean_steps(deployments, part, left_out_column(str(split)) != "gpu")
+        known = store.remembered_table(kernel_distance.described_steps, kernels, steps, root=root)
+        about = part.reset_index(drop=True).assign(
+            gpu=[deployment.gpu.name for deployment in deployments],
+            shape=[kernel_distance.shape_of(deployment.model) for deployment in deployments],
+        )
+        found.append(pd.concat([about, known], axis=1))
+    together = pd.concat(found, ignore_index=True)
+    return together.assign(group=together["model"] + " on " + together["gpu"])

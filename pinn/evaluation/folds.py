@@ -1,0 +1,306 @@
+"""Checkpoints of folds, intervals from their errors, and what is published of an experiment."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from omegaconf import DictConfig
+
+from pinn.common import files, tables
+from pinn.errors import PinnError
+from pinn.evaluation.crossvalidation import held_out_errors, held_out_kernels, mean_steps, parts_of
+from pinn.evaluation.methods import Measured, kernel_fits, kernel_settings
+from pinn.evaluation.metrics import CHECKPOINT_COLUMN
+from pinn.evaluation.serving_runs import LEFT_OUT, RUNS_LEFT_OUT, network_latencies, run_folds
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
+from pinn.simulator.run import Run
+from pinn.simulator.simulate import Figures, Job, gains
+from pinn.surrogate.inference import Checkpoint, save_checkpoint
+from pinn.surrogate.uncertainty import interval_fit, kernel_distance
+from pinn.surrogate.uncertainty.intervals import StatedIntervals
+from pinn.surrogate.uncertainty.kernel_distance import FoldNetwork
+from pinn.training.data.measured_runs import MeasuredRun
+from pinn.training.data.splits import Split, named_splits
+from pinn.training.kernel_learner import Fold, fitted_surrogates, fold_of, learn_fold
+from pinn.training.serving_rows import ServingRows
+
+# Keeping a trained checkpoint and what belongs to it where every command looks for them.
+
+#: Tables that are kept beside a checkpoint: those of its own folds.
+TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
+
+#: Networks that never saw a model, by what they were fitted without.
+LEFT_OUT_FOLDER = "left_out"
+
+
+def publish(path: Path, folder: Path) -> Path:
+    """Copy a checkpoint, its intervals, the tables of its folds and their networks.
+
+    Args:
+        path: ``checkpoint.safetensors`` of an experiment.
+        folder: Where commands look.
+
+    Returns:
+        The checkpoint that commands find from now on.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / "pinn.safetensors"
+    mark = files.file_sha256(path)
+    for name in TABLES:
+        kept = target.with_suffix(f".{name}")
+        source = path.with_name(name)
+        if source.is_file():
+            table = pd.read_csv(source, dtype={"stage": str}).assign(**{CHECKPOINT_COLUMN: mark})
+            tables.write_frame(table, kept, float_format="%.8g")
+        else:
+            kept.unlink(missing_ok=True)
+    left_out = path.with_name(LEFT_OUT_FOLDER)
+    if left_out.is_dir():
+        shutil.rmtree(folder / LEFT_OUT_FOLDER, ignore_errors=True)
+        shutil.copytree(left_out, folder / LEFT_OUT_FOLDER)
+    intervals = path.with_suffix(".intervals.json")
+    if intervals.is_file():
+        files.write_whole(target.with_suffix(".intervals.json"), intervals.read_bytes())
+    files.write_whole(target, path.read_bytes())
+    return target
+
+
+# The folds behind an experiment's splits, and the networks that they learned.
+
+#: The split whose networks are kept beside a checkpoint.
+KEPT = "leave-one-model-out"
+
+
+def split_folds(splits: Mapping[str, list[Split]], measured: Measured) -> list[Fold]:
+    """The folds behind splits of measured deployments, each once."""
+    found: dict[tuple[tuple[str, ...], str], Fold] = {}
+    for _, fold, _ in _folds(splits, measured):
+        found.setdefault((fold.rows.row_id, fold.exclude.slug()), fold)
+    return list(found.values())
+
+
+def fold_networks(config: DictConfig, measured: Measured, folder: Path) -> list[FoldNetwork]:
+    """The network of every fold, written below the experiment's folder."""
+    fits = kernel_fits(config, measured.runs, folder)
+    splits = named_splits(config.evaluation.splits, measured.observations, folder / "splits")
+    found = []
+    for number, (kind, fold, test) in enumerate(_folds(splits, measured)):
+        network = learn_fold(fits.learner, fold, fits.root).network
+        path = folder / "networks" / kind / f"{number:02d}-{fold.exclude.slug()}.safetensors"
+        metadata = {"excluded": fold.exclude.describe()}
+        save_checkpoint(Checkpoint(network.trained(), metadata), path)
+        found.append(FoldNetwork(kind, test.deployments, path))
+    return found
+
+
+def keep_networks(networks: Sequence[FoldNetwork], folder: Path) -> None:
+    """Copy the networks that never saw a model to where they are published from."""
+    target = folder / LEFT_OUT_FOLDER
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for network in networks:
+        if network.split == KEPT:
+            shutil.copyfile(network.checkpoint, target / network.checkpoint.name.partition("-")[2])
+
+
+def _folds(
+    splits: Mapping[str, list[Split]], measured: Measured
+) -> Iterator[tuple[str, Fold, ServingRows]]:
+    """Kind of split, fold and the rows that it leaves out."""
+    rows = measured.rows
+    for kind, of_kind in splits.items():
+        for split in of_kind:
+            train, test = parts_of(rows, split)
+            exclude = held_out_kernels(kind, test)
+            yield kind, fold_of(train, measured.runs, exclude), test
+
+
+# What the folds of a published checkpoint predicted, serving runs among it.
+
+#: Simulated figure -> metric of the suite.
+_METRICS = {
+    "itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e", "e2e_p99_s": "e2e_p99",
+}  # fmt: skip
+
+
+def run_predictions(scores: pd.DataFrame, split: str) -> pd.DataFrame:
+    """Whole runs in the schema of the other splits; a model's runs are one group.
+
+    Args:
+        scores: As ``pinn.evaluation.serving_runs.score_runs`` returns them.
+        split: Name of their split.
+    """
+    whole = scores[(scores["stage"] == WHOLE_RUN) & scores["figure"].isin(list(_METRICS))]
+    wide = whole.pivot(
+        index=["method", "run", "model"], columns="figure", values=["predicted_s", "measured_s"]
+    )
+    table = wide.index.to_frame(index=False).rename(columns={"run": "row_id"})
+    table = table.assign(split=split, held_out=table["model"], group=table["model"])
+    for figure, metric in _METRICS.items():
+        if ("predicted_s", figure) in wide:
+            table[f"{metric}_s"] = wide["predicted_s", figure].to_numpy()
+            table[f"{metric}_measured_s"] = wide["measured_s", figure].to_numpy()
+    return table.drop(columns="model")
+
+
+_PAIR = ["split", "method"]
+
+#: Measured values are kept with eight digits.
+_ROUNDING = 1e-6
+
+
+def shipped_predictions(
+    checkpoint: Path, splits: Sequence[str], made: pd.DataFrame, observations: pd.DataFrame
+) -> pd.DataFrame:
+    """Predictions of pairs of split and method that are not made, by the checkpoint's own folds.
+
+    Each was made by a fit that left its row's model, or GPU and kernels, out.
+
+    Args:
+        checkpoint: Beside which ``publish`` put its predictions.
+        splits: Kinds of split to take.
+        made: Predictions that there are; their pairs are not taken.
+        observations: What was measured; the predictions have to be of the same.
+
+    Returns:
+        As ``pinn.evaluation.crossvalidation.cross_validate`` returns them, with the checkpoint's
+        SHA-256 in the column ``CHECKPOINT_COLUMN``.
+
+    Raises:
+        PinnError: If there are none, or they are of another checkpoint or of other measurements.
+    """
+    path = checkpoint.with_suffix(".predictions.csv")
+    kept = _published(path, checkpoint)
+    kept = kept[kept["split"].isin(list(splits))]
+    measured = observations.set_index("row_id")[["tpot_s", "ttft_s"]].reindex(kept["row_id"])
+    own = kept[["tpot_measured_s", "ttft_measured_s"]].to_numpy()
+    if not np.allclose(measured.to_numpy(), own, rtol=_ROUNDING, atol=0):
+        raise PinnError(f"{path} predicts other measurements than those at hand")
+    there = pd.MultiIndex.from_frame(made[_PAIR])
+    return kept[~pd.MultiIndex.from_frame(kept[_PAIR]).isin(there)]
+
+
+def shipped_runs(checkpoint: Path) -> pd.DataFrame:
+    """Serving runs as the checkpoint's own folds predicted them, each without the run's model.
+
+    Args:
+        checkpoint: Beside which ``publish`` put their scores.
+
+    Returns:
+        As :func:`shipped_predictions`, and the column ``group``.
+
+    Raises:
+        PinnError: If there are none, or they are of another checkpoint.
+    """
+    scores = _published(checkpoint.with_suffix(".serving_runs.csv"), checkpoint)
+    scores = scores[scores["method"].str.endswith(LEFT_OUT)]
+    unseen = scores.assign(method=scores["method"].str.removesuffix(LEFT_OUT))
+    return run_predictions(unseen, RUNS_LEFT_OUT)
+
+
+def _published(path: Path, checkpoint: Path) -> pd.DataFrame:
+    """A table that was published with a checkpoint."""
+    if not path.is_file():
+        raise PinnError(f"no {path}: the checkpoint was published without it")
+    table = pd.read_csv(path, dtype={"stage": str})
+    if set(table[CHECKPOINT_COLUMN]) != {files.file_sha256(checkpoint)}:
+        raise PinnError(f"{path} belongs to another checkpoint than {checkpoint}: publish both")
+    return table
+
+
+# Errors of left-out serving runs beside everything known of them: rows as deployments have.
+
+#: Kind of split of serving runs whose model was left out.
+RUN_ERRORS_SPLIT = "serving-runs-leave-one-model-out"
+
+#: Metric -> the figure that clients report; TPOT is a run's ITL.
+FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
+
+
+def run_error_rows(
+    runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], kernels: KernelSurrogates
+) -> pd.DataFrame:
+    """Errors, gains and descriptions of one fold's runs; each is simulated three times.
+
+    Args:
+        runs: Left out of what gave ``latencies`` and ``kernels``; their model's shape is.
+        latencies: Coefficients of each.
+        kernels: What the fold knows of kernels.
+
+    Returns:
+        One row per run, columns as ``pinn.evaluation.crossvalidation.COLUMNS``.
+    """
+    rows = pd.DataFrame(list(map(_row, runs, latencies)))
+    steps = mean_steps([latency.deployment for latency in latencies], rows)
+    return pd.concat([rows, kernel_distance.described_steps(kernels, steps)], axis=1)
+
+
+def mean_figures(run: Run) -> Figures:
+    """What clients report of a whole run, in seconds, by metric."""
+    return {metric: figure_seconds(run, WHOLE_RUN, name) for metric, name in FIGURES.items()}
+
+
+def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
+    job = Job(latency.deployment, run.workload, latency)
+    simulated = job.run()
+    value = mean_figures(simulated)
+    magnified = gains(job, mean_figures, value)
+    measured = run.measured[WHOLE_RUN]
+    errors = {m: float(np.log(measured[FIGURES[m]] / value[m])) for m in interval_fit.METRICS}
+    model, gpu = latency.deployment.model, latency.deployment.gpu.name
+    requests = simulated.requests
+    return {
+        "split": RUN_ERRORS_SPLIT,
+        "row_id": run.name,
+        "model": model.name,
+        "shape": kernel_distance.shape_of(model),
+        "gpu": gpu,
+        "group": f"{model.name} on {gpu}",
+        "concurrency": float(np.mean(simulated.steps["requests"])),
+        "prompt_tokens": float(np.mean(requests.prompt_tokens)),
+        "output_tokens": float(np.mean(requests.output_tokens)),
+        "ttft_share": value["ttft"] / value["e2e"],
+        **{f"{m}_gain": magnified[m] for m in interval_fit.METRICS},
+        **errors,
+    }
+
+
+# Intervals of a checkpoint from the leave-one-out experiments of the same training.
+
+
+def calibrate_folds(
+    config: DictConfig, measured: Measured, networks: Sequence[FoldNetwork], checkpoint: Path
+) -> StatedIntervals:
+    """Calibrate a checkpoint on what the folds of its own experiment left out.
+
+    Args:
+        config: Of the experiment.
+        measured: What it learned from.
+        networks: What its folds learned.
+        checkpoint: In the experiment's folder, fitted on everything.
+
+    Raises:
+        PinnError: If the experiment is not finished.
+    """
+    folder = checkpoint.parent
+    errors = held_out_errors(folder, partial(fitted_surrogates, kernel_settings(config)))
+    source = {
+        "experiment": folder.name,
+        "splits": sorted(errors["split"].unique().tolist()),
+        "rows": len(errors),
+        "predictions_sha256": files.file_sha256(folder / "predictions.csv"),
+    }
+    fits = kernel_fits(config, measured.runs, folder)
+    of_runs = []
+    for fold, test in run_folds(measured.rows, measured.runs):
+        learned = learn_fold(fits.learner, fold, fits.root)
+        latencies = network_latencies(learned.network, test)
+        of_runs.append(run_error_rows(test, latencies, learned.teacher.kernels))
+    together = pd.concat([errors, *of_runs], ignore_index=True)
+    changes = kernel_distance.coefficient_changes(checkpoint, networks)
+    return interval_fit.calibrate(together, changes, checkpoint, [source])

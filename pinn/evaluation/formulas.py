@@ -1,0 +1,276 @@
+"""Methods that are a formula of the step with a few coefficients."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy.optimize import nnls
+
+from pinn.engines.deployment import Deployment
+from pinn.evaluation.methods import Method, Prediction, Predictor
+from pinn.export.blis_features import BlisSums, blis_features
+from pinn.export.blis_model import blis_model
+from pinn.physics.batch_sums import BatchSums
+from pinn.physics.costs import step_costs
+from pinn.physics.step_values import floor_seconds
+from pinn.simulator.metric_features import MeanSteps, mean_steps
+from pinn.simulator.simulate import map_runs
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.training.data.deployments import measured_deployments
+from pinn.training.serving_rows import ServingRows, prior_jobs
+from pinn.units import MICROSECOND
+
+# What formulas of a step need of measured deployments: means of their own basis functions.
+#
+# The steps are those of each benchmark's simulation with prior coefficients, as for the
+# surrogate.
+
+#: Basis functions of a deployment's batches, ``[batches, functions]``, given the prompt length.
+StepBasis = Callable[[Deployment, BatchSums, float], Float[np.ndarray, "batches functions"]]
+
+
+@dataclass(frozen=True)
+class Bases:
+    """Basis functions of rows by row id.
+
+    Attributes:
+        index: Row id -> place.
+        tpot: Means over a decode interval.
+        ttft: Sums over the steps from arrival to first token.
+    """
+
+    index: Mapping[str, int]
+    tpot: Float[np.ndarray, "n functions"]
+    ttft: Float[np.ndarray, "n functions"]
+
+    def of(
+        self, row_ids: Sequence[str]
+    ) -> tuple[Float[np.ndarray, "rows functions"], Float[np.ndarray, "rows functions"]]:
+        """Both, for the given rows."""
+        places = [self.index[row_id] for row_id in row_ids]
+        return self.tpot[places], self.ttft[places]
+
+
+def row_bases(observations: pd.DataFrame, basis: StepBasis) -> Bases:
+    """Work out basis functions for every observation.
+
+    Args:
+        observations: Measured deployments, as ``read_observations`` gives them.
+        basis: Of a step.
+    """
+    measured = measured_deployments(observations)
+    tpot, ttft = [], []
+    for one, steps in zip(measured, _steps(observations), strict=True):
+        prompt = float(one.workload.prompt_tokens.mean())
+        values = basis(one.served, steps.sums, prompt)
+        tpot.append(steps.tpot_share @ values)
+        ttft.append(steps.ttft_share @ values)
+    index = {one.row_id: i for i, one in enumerate(measured)}
+    return Bases(index, np.array(tpot), np.array(ttft))
+
+
+_known_steps: dict[tuple[str, ...], list[MeanSteps]] = {}
+
+
+def _steps(observations: pd.DataFrame) -> list[MeanSteps]:
+    """Simulated once per process: every formula needs the same."""
+    key = tuple(observations["row_id"])
+    if key not in _known_steps:
+        _known_steps.clear()
+        jobs = prior_jobs(measured_deployments(observations))
+        _known_steps[key] = map_runs(lambda _, run: mean_steps(run), jobs)
+    return _known_steps[key]
+
+
+def phase_floors(
+    deployment: Deployment, sums: BatchSums, _: float
+) -> Float[np.ndarray, "batches 2"]:
+    """The floor of the prefill work alone and of the decode work alone."""
+    costs = step_costs([deployment])
+    parts = [_phase(sums, phase) for phase in ("prefill", "decode")]
+    return np.stack([floor_seconds(costs, part) for part in parts], axis=1)
+
+
+def _phase(sums: BatchSums, phase: str) -> BatchSums:
+    """The sums of one phase, those of the other set to 0."""
+    kept = {f.name: getattr(sums, f.name) for f in fields(sums)}
+    return BatchSums(*(v if phase in name else np.zeros_like(v) for name, v in kept.items()))
+
+
+def hierarchical_basis(
+    deployment: Deployment, sums: BatchSums, _: float
+) -> Float[np.ndarray, "batches 6"]:
+    """F_base and F_config of the hierarchical two-stage pipeline (HFD-TL).
+
+    Base: prefill tokens x FLOPs per token / peak, decode tokens x KV bytes per token / bandwidth,
+    batch tokens / token budget. Configuration: 1 / TP, experts / 8, CPU offload on. Its residual is
+    left out: an unseen pair has no observations to fit it to.
+    """
+    costs = step_costs([deployment])
+    moe = deployment.model.moe
+    experts = moe.experts / 8 if moe is not None else 0.0
+    one = np.ones_like(sums.tokens)
+    columns = [
+        sums.prefill_tokens * (costs.gemm_token_s + costs.expert_token_s),
+        sums.decode_requests * costs.kv_read_s,
+        sums.tokens / deployment.recipe.token_budget,
+        one / deployment.recipe.tensor_parallel_size,
+        one * experts,
+        one * (deployment.serving.cpu_offload_gb > 0),
+    ]
+    return np.stack(columns, axis=1)
+
+
+def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray, "batches 3"]:
+    """1, prefill tokens and decode tokens: the black box."""
+    busy = (sums.tokens > 0) * 1.0
+    return np.stack([busy, sums.prefill_tokens, sums.decode_requests], axis=1)
+
+
+#: The request features that a formula may use beside its steps.
+_ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
+
+
+def formula(name: str, learn: Callable[..., Predictor], bases: Bases, *given: Any) -> Method:
+    """A method that ``learn`` makes of a step basis: one of the three functions below.
+
+    Args:
+        name: In tables.
+        learn: What learns, from the basis, what is given and training rows.
+        bases: Basis functions.
+        given: Further arguments of ``learn``.
+    """
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for values in (bases.tpot, bases.ttft):
+        digest.update(np.ascontiguousarray(values).tobytes())
+    digest.update(repr(given).encode())
+    return Method(name, partial(learn, bases, *given), recipe=digest.hexdigest())
+
+
+def fitted_formulas(observations: pd.DataFrame) -> list[Method]:
+    """Formulas whose few coefficients are fitted."""
+    counts, floors = (row_bases(observations, basis) for basis in (token_counts, phase_floors))
+    return [
+        formula("roofline, constant efficiencies", learn_linear, floors),
+        formula("blackbox", learn_linear, counts),
+        formula("blackbox, per configuration", learn_per_deployment, counts),
+    ]
+
+
+def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
+    """Non-negative coefficients of a step basis, one vector for everything.
+
+    TPOT = coefficients . basis, least squares of relative errors, rows weighted as the
+    surrogate's. TTFT = the same coefficients on the steps before the first token, plus a constant,
+    a time per prompt token and a multiple of the step time.
+    """
+    tpot, ttft = bases.of(train.row_id)
+    coefficients = _relative_nnls(tpot, train.tpot_s, train.weight)
+    rest = np.maximum(train.ttft_s - ttft @ coefficients, 0.0)
+    alphas = _relative_nnls(
+        _request_columns(train, tpot @ coefficients), rest, train.weight, train.ttft_s
+    )
+
+    def from_formula(rows: ServingRows) -> Prediction:
+        tpot, ttft = bases.of(rows.row_id)
+        steps = tpot @ coefficients
+        return steps, ttft @ coefficients + _request_columns(rows, steps) @ alphas
+
+    return from_formula
+
+
+def learn_per_deployment(bases: Bases, *_: object) -> Predictor:
+    """A linear formula fitted to each deployment's own rows: an optimistic bound, as it saw them.
+
+    Not for an unseen pair.
+    """
+
+    def fitted_to_them(rows: ServingRows) -> Prediction:
+        tpot, ttft = np.empty(len(rows)), np.empty(len(rows))
+        for deployment in np.unique(rows.deployment):
+            own = rows.deployment == deployment
+            part = rows.take(own)
+            tpot[own], ttft[own] = learn_linear(bases, part)(part)
+        return tpot, ttft
+
+    return fitted_to_them
+
+
+def published(
+    bases: Bases,
+    coefficients: Float[np.ndarray, " functions"],
+    request_s: float,
+    token_s: float,
+    *_: object,
+) -> Predictor:
+    """A formula with coefficients that somebody published; nothing is learned.
+
+    Args:
+        bases: Basis functions, seconds.
+        coefficients: Of the basis.
+        request_s: Seconds before the first token beside the steps.
+        token_s: Seconds per output token beside the steps.
+    """
+
+    def as_published(rows: ServingRows) -> Prediction:
+        tpot, ttft = bases.of(rows.row_id)
+        return tpot @ coefficients + token_s, ttft @ coefficients + (request_s + token_s)
+
+    return as_published
+
+
+def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray, "n 3"]:
+    """A constant, the prompt tokens taken in, and the step time."""
+    places = [list(REQUEST_FEATURES).index(name) for name in _ALPHAS]
+    columns = [rows.request_features[:, place] for place in places]
+    return np.stack([*columns, step_s], axis=1)
+
+
+def _relative_nnls(
+    matrix: np.ndarray, target: np.ndarray, weight: np.ndarray, scale: np.ndarray | None = None
+) -> np.ndarray:
+    """Non-negative least squares of errors relative to ``scale``, by default the target."""
+    factor = np.sqrt(weight) / (target if scale is None else scale)
+    size = np.maximum(np.abs(matrix * factor[:, None]).max(axis=0), 1e-300)
+    found, _ = nnls(matrix * factor[:, None] / size, target * factor)
+    return found / size
+
+
+# BLIS's trained-physics formula.
+
+#: Global coefficients that come with BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``,
+#: August 2026): alpha us before the queue, us at completion, us per output token; beta.
+BLIS_ALPHA = (15563.2, 777.3, 45.9)
+BLIS_BETA = (0.152, 0.0, 1.363, 0.752, 32.1, 4.42, 126.0, 482.0, 0.0, 1.947, 0.752)
+
+
+def blis(observations: pd.DataFrame) -> Method:
+    """BLIS's formula with its own coefficients: it fits nothing."""
+    before, _, per_token = (us * MICROSECOND for us in BLIS_ALPHA)
+    bases = row_bases(observations, blis_basis)
+    return formula("BLIS, published", published, bases, np.array(BLIS_BETA), before, per_token)
+
+
+def blis_basis(
+    deployment: Deployment, sums: BatchSums, prompt_tokens: float
+) -> Float[np.ndarray, "batches basis"]:
+    """BLIS's basis functions of closed-loop batches, seconds.
+
+    Its prefill attention needs sum t (S + t / 2) over chunks of t tokens of prompts of S. The
+    second part is taken from the pairs that chunks attend to, which count cached tokens too; whole
+    prompts have none.
+    """
+    totals = BlisSums(
+        sums.prefill_tokens,
+        sums.decode_requests,
+        sums.decode_context - sums.decode_requests,
+        sums.requests,
+        sums.prefill_tokens * prompt_tokens + sums.prefill_pairs,
+    )
+    return blis_features(blis_model(deployment), totals) * MICROSECOND

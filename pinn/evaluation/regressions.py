@@ -1,0 +1,202 @@
+"""Regressions without the surrogate's structure, tuned on inner folds that leave models out."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+
+from pinn.common.files import file_sha256
+from pinn.errors import PinnError
+from pinn.evaluation.formulas import Bases, hierarchical_basis, row_bases
+from pinn.evaluation.methods import Method, Prediction, Predictor
+from pinn.surrogate.featurizer import embed
+from pinn.training.serving_rows import ServingRows
+
+#: Of every row, for TPOT and for TTFT.
+Inputs = tuple[Float[np.ndarray, "n inputs"], Float[np.ndarray, "n inputs"]]
+#: One setting of a regression: its own parameters and ``over_floor``.
+Setting = Mapping[str, Any]
+
+_FOLDS = 3
+
+#: Columns of a load.
+_LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
+
+#: Strengths of ridge and lasso; linear in seconds, as the decomposition is.
+_LINEAR: list[Setting] = [
+    {"alpha": alpha, "log": False, "over_floor": False} for alpha in np.logspace(-6, 0, 7).tolist()
+]
+#: Depth and number of trees, on the time itself or over the floor.
+_TREES: list[Setting] = [
+    {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05}
+    | {"log": True, "over_floor": over}
+    for depth, trees in ((2, 150), (3, 300))
+    for over in (False, True)
+]
+#: Decay of the weights, on the time itself or over the floor.
+_MLP: list[Setting] = [
+    {"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150}
+    | {"log": True, "over_floor": over}
+    for decay in (1e-2, 1.0)
+    for over in (False, True)
+]
+
+
+def tuned_regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
+    """Ridge and lasso on the hierarchical decomposition; trees and an MLP on everything."""
+    decomposed = partial(on_bases, row_bases(observations, hierarchical_basis))
+    inputs = partial(everything, observations.set_index("row_id")[_LOAD])
+    return [
+        regression("HFD-TL, ridge", "ridge", decomposed, _LINEAR, seed),
+        regression("HFD-TL, lasso", "lasso", decomposed, _LINEAR, seed),
+        regression("gradient-boosted trees", "trees", inputs, _TREES, seed),
+        regression("plain MLP", "mlp", inputs, _MLP, seed),
+    ]
+
+
+def regression(
+    name: str,
+    kind: str,
+    inputs: Callable[[ServingRows], Inputs],
+    settings: Sequence[Setting],
+    seed: int = 0,
+) -> Method:
+    """A regression of scikit-learn on inputs that do or do not carry physics.
+
+    Args:
+        name: In tables.
+        kind: ``ridge``, ``lasso``, ``trees`` or ``mlp``.
+        inputs: Of rows: for TPOT and for TTFT.
+        settings: What inner folds choose from. ``log``: learn logarithms; ``over_floor``: of the
+            time over the physical floor instead of the time itself.
+        seed: Of what is drawn.
+    """
+    recipe = f"{kind} {settings} {seed} {file_sha256(Path(__file__))}"
+    logs = name.replace(" ", "-").replace(",", "")
+    return Method(name, _Regression(kind, inputs, settings, seed).learn, logs, recipe)
+
+
+@dataclass(frozen=True)
+class _Regression:
+    kind: str
+    inputs: Callable[[ServingRows], Inputs]
+    settings: Sequence[Setting]
+    seed: int
+
+    def learn(self, train: ServingRows, *_: object) -> Predictor:
+        """Choose a setting on inner folds of the training rows, then fit on all of them."""
+        best = min(self.settings, key=lambda setting: self._inner_error(train, setting))
+        return self._fit(train, best)
+
+    def _inner_error(self, rows: ServingRows, setting: Setting) -> float:
+        """Mean over left-out groups of the median error of TPOT."""
+        if len(self.settings) == 1:
+            return 0.0
+        errors = []
+        for keep in inner_groups(rows):
+            held_out = rows.take(~keep)
+            tpot, _ = self._fit(rows.take(keep), setting)(held_out)
+            errors.append(float(np.median(np.abs(tpot / held_out.tpot_s - 1))))
+        return float(np.mean(errors))
+
+    def _fit(self, train: ServingRows, setting: Setting) -> Predictor:
+        tpot, ttft = self.inputs(train)
+        of_tpot = self._fit_one(tpot, train.tpot_s, train.tpot_floor_s, train.weight, setting)
+        of_ttft = self._fit_one(ttft, train.ttft_s, train.ttft_floor_s, train.weight, setting)
+
+        def regression(rows: ServingRows) -> Prediction:
+            tpot, ttft = self.inputs(rows)
+            return of_tpot(tpot, rows.tpot_floor_s), of_ttft(ttft, rows.ttft_floor_s)
+
+        return regression
+
+    def _fit_one(
+        self,
+        matrix: np.ndarray,
+        seconds: np.ndarray,
+        floor: np.ndarray,
+        weight: np.ndarray,
+        setting: Setting,
+    ) -> Callable[[np.ndarray, np.ndarray], Float[np.ndarray, " n"]]:
+        """What gives seconds of inputs and physical floors; none lies below its floor."""
+        target = np.log(seconds / floor if setting["over_floor"] else seconds)
+        if not setting["log"]:
+            target = np.exp(target) * 1e3
+            # Relative errors count, as they do for every other method.
+            weight = weight / target**2
+        own = {k: v for k, v in setting.items() if k not in ("log", "over_floor")}
+        model = _estimator(self.kind, own, self.seed)
+        weights = {f"{model.steps[-1][0]}__sample_weight": weight} if self.kind != "mlp" else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an MLP cut at its most iterations says so
+            model.fit(matrix, target, **weights)
+
+        def learned(inputs: np.ndarray, floor: np.ndarray) -> np.ndarray:
+            predicted = model.predict(inputs)
+            ratio = np.exp(predicted) if setting["log"] else predicted / 1e3
+            return np.maximum(ratio * floor if setting["over_floor"] else ratio, floor)
+
+        return learned
+
+
+def _estimator(kind: str, own: Setting, seed: int) -> Any:
+    try:
+        from sklearn.ensemble import GradientBoostingRegressor
+        from sklearn.linear_model import Lasso, Ridge
+        from sklearn.neural_network import MLPRegressor
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+    except ImportError as error:
+        raise PinnError("the regressions need it: run 'pip install scikit-learn'") from error
+    estimators: dict[str, Callable[[], Any]] = {
+        "ridge": lambda: Ridge(**own),
+        "lasso": lambda: Lasso(max_iter=20_000, **own),
+        "trees": lambda: GradientBoostingRegressor(random_state=seed, **own),
+        "mlp": lambda: MLPRegressor(random_state=seed, **own),
+    }
+    if kind not in estimators:
+        raise PinnError(f"unknown regression {kind!r}: known ones are {', '.join(estimators)}")
+    return make_pipeline(StandardScaler(), estimators[kind]())
+
+
+def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
+    """Masks of the rows to keep: inner folds leave whole models out, or GPUs of a single model."""
+    models = np.array([rows.deployments[i].model.name for i in rows.deployment])
+    gpus = np.array([rows.deployments[i].gpu.name for i in rows.deployment])
+    groups = models if len(set(models)) > 1 else gpus
+    names = sorted(set(groups), key=lambda name: (-int((groups == name).sum()), name))
+    if len(names) < 2:
+        raise PinnError(f"inner folds need two models or two GPUs, got only {names[0]}")
+    folds = min(_FOLDS, len(names))
+    for fold in range(folds):
+        yield ~np.isin(groups, names[fold::folds])
+
+
+def on_bases(bases: Bases, rows: ServingRows) -> Inputs:
+    """The basis functions of a hierarchical decomposition."""
+    return bases.of(rows.row_id)
+
+
+def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
+    """Descriptors, datasheet rates, load, and the logarithms of features and floor.
+
+    Args:
+        loads: By row id: concurrency, prompt and output tokens.
+        rows: Of which one matrix for TPOT is made, and one for TTFT.
+    """
+    free, rates = embed(rows.deployments)
+    load = np.log(loads.loc[list(rows.row_id)].to_numpy(np.float64))
+    shared = [free[rows.deployment], rates[rows.deployment], load]
+    pairs = ((rows.tpot_features, rows.tpot_floor_s), (rows.ttft_features, rows.ttft_floor_s))
+    # Absent features lie where a microsecond, or a thousandth, would.
+    tpot, ttft = (
+        np.concatenate([*shared, np.log(np.maximum(some, 1e-6)), np.log(floor)[:, None]], axis=1)
+        for some, floor in pairs
+    )
+    return tpot, ttft

@@ -1,0 +1,242 @@
+"""The tables of an evaluation folder, and what a page is made of."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from pinn.common.plots import png, short
+from pinn.common.screen import Grid
+from pinn.errors import PinnError
+from pinn.evaluation.metrics import decision_grid
+from pinn.training.data.table import read_observations
+
+# The tables of an evaluation folder that a report is drawn from.
+
+#: What predictions are shown of beside the split's other methods.
+METHOD = "network"
+
+#: Tables that an evaluation may have beside its predictions and results.
+_OTHERS = ("ranking", "coverage", "stated", "decisions")
+
+#: In place of one of them.
+_EMPTY = pd.DataFrame(columns=["split", "metric"])
+
+_LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_tokens"]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Everything that a report shows; a table that was not made is empty.
+
+    Attributes:
+        predictions: As ``pinn.evaluation.crossvalidation.cross_validate`` returns them, with the
+            columns ``model``, ``gpu``, ``concurrency``, ``prompt_tokens`` and ``output_tokens``.
+        results: As ``pinn.evaluation.metrics.summarize`` does.
+        ranking: As ``pinn.evaluation.comparison.rank`` does.
+        coverage: As ``pinn.surrogate.uncertainty.interval_fit.calibration_curve`` does.
+        stated: What the intervals of the checkpoint whose predictions are shown cover, as
+            ``pinn.surrogate.uncertainty.interval_fit.coverage_table`` has it; empty where none are.
+        decisions: As ``pinn.evaluation.decisions.decision_table`` does.
+    """
+
+    predictions: pd.DataFrame
+    results: pd.DataFrame
+    ranking: pd.DataFrame
+    coverage: pd.DataFrame
+    stated: pd.DataFrame
+    decisions: pd.DataFrame
+
+    def split(self, name: str, method: str = METHOD) -> pd.DataFrame:
+        """A method's predictions of measured deployments in one kind of split."""
+        rows = self.predictions
+        return rows[(rows["split"] == name) & (rows["method"] == method) & rows["model"].notna()]
+
+    def left_out_coverage(self) -> pd.DataFrame:
+        """Coverage of all rows of each split, and of each model or GPU that it leaves out."""
+        rows = self.coverage
+        if rows.empty:
+            return rows
+        by = np.where(rows["split"].str.contains("gpu"), "gpu", "model")
+        return rows[(rows["part"] == "all") | (rows["part"] == by)]
+
+
+def read_tables(folder: Path) -> Tables:
+    """Read what ``python train.py +experiment=suite`` wrote.
+
+    Raises:
+        PinnError: If the folder holds no results.
+    """
+    results = folder / "results.csv"
+    if not results.is_file():
+        raise PinnError(f"no {results}: evaluate first, with 'pinn evaluate'")
+    observations = read_observations(folder / "observations" / "silicon.parquet")
+    predictions = pd.read_parquet(folder / "predictions.parquet")
+    paths = {name: folder / f"{name}.csv" for name in _OTHERS}
+    others = {n: pd.read_csv(p) if p.is_file() else _EMPTY for n, p in paths.items()}
+    joined = predictions.merge(observations[_LOAD], on="row_id", how="left")
+    return Tables(joined, pd.read_csv(results), **others)
+
+
+# What a page is made of: sections of figures and tables, each with its caption.
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure.
+
+    Attributes:
+        name: Of the PNG file, without its suffix.
+        caption: Says what is shown, n, data and split.
+        content: The PNG's bytes.
+    """
+
+    name: str
+    caption: str
+    content: bytes
+
+    @property
+    def png(self) -> str:
+        """The picture as text, for a page that needs no other file."""
+        return base64.b64encode(self.content).decode()
+
+
+@dataclass(frozen=True)
+class Section:
+    """Part of a page.
+
+    Attributes:
+        title: Heading.
+        text: Below it.
+        items: Figures and tables.
+        missing: Why there are none, where there are none.
+    """
+
+    title: str
+    text: str
+    items: Sequence[Picture | Grid] = field(default_factory=tuple)
+    missing: str = "it was not evaluated."
+
+    @property
+    def anchor(self) -> str:
+        """Where links point."""
+        return self.title.lower().replace(" ", "-")
+
+
+def picture(name: str, figure: Figure | None, caption: str) -> list[Picture]:
+    """A figure as a list of one, or of none."""
+    return [] if figure is None else [Picture(name, caption, png(figure))]
+
+
+# Tables of a page.
+
+
+def result_grids(tables: Tables) -> list[Grid]:
+    """Every method of every split on all its rows, one table per split."""
+    whole = tables.results[tables.results["held_out"] == "all"]
+    grids = []
+    for split, part in whole.groupby("split", sort=False):
+        caption = (
+            f"{split}: absolute percentage errors over all rows, each predicted by a method that "
+            "did not see its held-out part; bias is the median signed error."
+        )
+        grid = Grid.of(
+            "metric", "method", "rows", "median %", "mean %", "p90 %", "bias %", "Pearson r",
+            "p99 inversions", caption=caption, text=2,
+        )  # fmt: skip
+        ordered = part.sort_values(["metric", "median"], ascending=[False, True], kind="stable")
+        for row in ordered.to_dict("records"):
+            grid.add(
+                row["metric"].upper(), row["method"], str(row["n"]),
+                *(_percent(row[c]) for c in ("median", "mean", "p90", "bias")),
+                _number(row.get("pearson_r"), 3), _number(row.get("inversions"), 0),
+                strong=row["method"] == METHOD,
+            )  # fmt: skip
+        grids.append(grid)
+    return grids
+
+
+def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
+    """Median errors by method, one column per left-out part; nothing where there are none."""
+    rows = tables.results
+    rows = rows[(rows["split"] == split) & (rows["metric"] == metric)]
+    parts = tables.predictions.loc[tables.predictions["split"] == split, "held_out"].unique()
+    rows = rows[rows["held_out"].isin(["all", *parts])]
+    if rows.empty:
+        return []
+    medians = rows.pivot_table(index="method", columns="held_out", values="median")
+    counts = rows.groupby("held_out")["n"].max()
+    columns = ["all", *(name for name in medians.columns if name != "all")]
+    caption = f"{split}: median absolute percentage error of {metric.upper()} by left-out part."
+    grid = Grid.of("method", *(f"{short(c)} (n {counts[c]})" for c in columns), caption=caption)
+    for name, row in medians.sort_values("all").iterrows():
+        grid.add(str(name), *(_percent(row[c]) for c in columns), strong=name == METHOD)
+    return [grid]
+
+
+def ranking_grids(tables: Tables) -> list[Grid]:
+    """Who is first, per split and metric, with the bootstrap's intervals."""
+    grids = []
+    for (split, metric), part in tables.ranking.groupby(["split", "metric"], sort=False):
+        first = part.iloc[0]
+        caption = (
+            f"{split}, {str(metric).upper()}: median error over {first['n']} rows that every "
+            f"method predicts, with 95 % intervals of a bootstrap over {first['groups']} groups "
+            "of rows; behind: points behind the first method on the same draws."
+        )
+        grid = Grid.of("method", "median %", "95 % interval", "behind", "verdict", caption=caption)
+        for row in part.to_dict("records"):
+            grid.add(
+                row["method"], _percent(row["median"]), f"{row['low']:.1f} to {row['high']:.1f}",
+                f"{row['behind_low']:+.1f} to {row['behind_high']:+.1f}", row["verdict"],
+                strong=str(row["verdict"]).endswith("first"),
+            )  # fmt: skip
+        grids.append(grid)
+    return grids
+
+
+def decision_grids(tables: Tables) -> list[Grid]:
+    """What picking deployments by predictions costs, one table per split."""
+    grids = []
+    for split, part in tables.decisions.groupby("split", sort=False):
+        caption = (
+            f"{split}: share of the best measured throughput per GPU that picks by predictions "
+            f"lose, over {part['decisions'].max()} decisions; a pick whose measured TPOT is more "
+            "than 5 % beyond its limit loses everything and counts as missed."
+        )
+        best_first = part.sort_values("loss", kind="stable")
+        grids.append(decision_grid(best_first, ("mean loss %", "missed %"), caption))
+    return grids
+
+
+def coverage_grid(tables: Tables) -> list[Grid]:
+    """Coverage and width of the 90 % intervals of every left-out part."""
+    coverage = tables.left_out_coverage()
+    if coverage.empty:
+        return []
+    caption = (
+        "90 % intervals, each left-out part judged by intervals calibrated without it; width is "
+        "the median of upper minus lower end over the prediction."
+    )
+    headings = ("split", "left out", "metric", "rows", "covered %", "width %")
+    grid = Grid.of(*headings, caption=caption, text=2)
+    rows = coverage[np.isclose(coverage["level"], 0.9)]
+    for row in rows.to_dict("records"):
+        grid.add(
+            row["split"], row["name"], row["metric"].upper(), str(row["n"]),
+            f"{100 * row['coverage']:.1f}", f"{100 * row['width']:.0f}",
+            strong=row["part"] == "all",
+        )  # fmt: skip
+    return [grid]
+
+
+def _percent(value: float) -> str:
+    return "-" if pd.isna(value) else f"{value:.1f}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None or pd.isna(value) else f"{value:.{digits}f}"

@@ -1,0 +1,270 @@
+"""BLIS's own features, and coefficients projected on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import linprog, nnls
+
+from pinn.export.blis_model import BlisModel
+from pinn.simulator import run, state
+
+# BLIS's eleven basis functions, as its Go code computes them, its simplifications included.
+#
+# The dispatch of experts is that of its default back end; others multiply it by top-k.
+
+#: Name and unit of the coefficient of each, in the order of ``--beta-coeffs``.
+BASIS: dict[str, str] = {
+    "prefill_compute": "1",
+    "decode_compute": "1",
+    "weights": "1",
+    "all_reduce": "1",
+    "layer": "us/layer",
+    "request": "us/request",
+    "step": "us/step",
+    "interleaved_moe_layer": "us/layer",
+    "prefill_kv_write": "1",
+    "decode_kv": "1",
+    "moe_dispatch": "1",
+}
+
+Counts = Float[np.ndarray, " batches"]
+
+
+@dataclass(frozen=True)
+class BlisSums:
+    """Per batch, what the basis functions need of it.
+
+    Attributes:
+        prefill_tokens: T_p, new tokens of requests that work on their prompt.
+        decode_requests: T_d.
+        decode_context: C, ProgressIndex of the decodes added up.
+        requests: B.
+        prompt_reach: Sum over prefills of t (S + t / 2), S the whole prompt.
+    """
+
+    prefill_tokens: Counts
+    decode_requests: Counts
+    decode_context: Counts
+    requests: Counts
+    prompt_reach: Counts
+
+    def scaled(self, factor: float) -> BlisSums:
+        """The sums of ``factor`` such batches together."""
+        return BlisSums(*(factor * values for values in vars(self).values()))
+
+
+def recorded_sums(steps: run.StepRecords) -> BlisSums:
+    """The sums of simulated steps, each of one data-parallel replica."""
+    sums = steps.sums
+    return BlisSums(
+        sums.prefill_tokens,
+        sums.decode_requests,
+        # A decode's own token is a key of its step, but not yet progress.
+        steps["decode_context"] - sums.decode_requests,
+        sums.requests,
+        steps[state.PROMPT_REACH],
+    )
+
+
+def blis_features(m: BlisModel, s: BlisSums) -> Float[np.ndarray, "batches basis"]:
+    """The basis functions X of batches, times in microseconds.
+
+    Args:
+        m: What BLIS knows of the deployment.
+        s: Batches of all data-parallel replicas together.
+    """
+    tp, dp, group = m.tensor_parallel, m.data_parallel, m.tensor_parallel * m.data_parallel
+    flop_per_us, bytes_per_us = m.peak_tflops * 1e6, m.bandwidth_tb_s * 1e6
+    d, d_h, a = m.hidden_size, m.head_dim, m.activation_bytes
+    k_v = m.kv_heads * d_h
+    q = 2 * d + 2 * k_v
+    moe, dense = m.moe_layers, m.dense_layers
+    tokens = s.prefill_tokens + s.decode_requests
+    routed, shared = m.top_k * m.expert_width / group, m.shared_width / (tp * dp)
+    ffn = 6 * d * (moe * (routed + shared) + dense * m.dense_width / (tp * dp))
+    attention = m.layers / dp * 4 * (m.heads / tp) * d_h
+    projections = 2 * m.layers * d * q / (tp * dp)
+    stored = m.experts * m.expert_width / group + m.shared_width / tp
+    weights = m.layers * d * q * m.weight_bytes / tp + 3 * d * m.weight_bytes * (
+        moe * stored + dense * m.dense_width / tp
+    )
+    reduce_us = tokens * d * a * 2 * (tp - 1) / (tp * bytes_per_us)
+    reduces = (m.layers + dense) / dp + (moe if moe and dp == 1 and tp > 1 else 0)
+    kv_us = 4 * m.layers * (k_v / (tp * dp)) / bytes_per_us
+    dispatch_us = moe * (tokens / dp) * ((group - 1) / group) * 2 * d * a / bytes_per_us
+    ones = np.ones_like(tokens)
+    columns = (
+        ((projections + ffn) * s.prefill_tokens + attention * s.prompt_reach) / flop_per_us,
+        ((projections + ffn) * s.decode_requests + attention * s.decode_context) / flop_per_us,
+        weights / bytes_per_us * ones,
+        reduce_us * reduces,
+        m.layers * ones,
+        s.requests,
+        ones,
+        (moe if m.interleave else 0) * ones,
+        kv_us * s.prefill_tokens,
+        kv_us * (s.decode_context + s.decode_requests),
+        dispatch_us if dp > 1 else 0 * ones,
+    )
+    return np.stack(columns, axis=-1)
+
+
+def blis_step_us(
+    features: Float[np.ndarray, "batches basis"], beta: Float[np.ndarray, " basis"]
+) -> Float[np.ndarray, " batches"]:
+    """BLIS's step time: the sum of beta x X, cut to whole microseconds, at least 1."""
+    return np.maximum(np.trunc(features @ beta), 1.0)
+
+
+# The vector for BLIS's formula that comes closest to the surrogate over given batches.
+
+#: Terms that no batch changes. What is constant in a step is fitted to ``step`` alone: a fit cannot
+#: tell the constants apart, and ``weights`` moves with the bytes per weight that BLIS assumes.
+CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
+
+_PROMPTS = list(BASIS).index("prefill_compute")
+_FITTED = np.array([name not in CONSTANTS for name in BASIS])
+#: A batch of whose time a vector that fits the others gives no more than this share has stalled.
+_STALLED = 0.5
+#: Batches of a load that are fitted: twice as many move no median error by 0.02 percentage points.
+_ROWS = 400
+#: By how much the time of all batches together may change, and of all those with a prompt.
+_TIME = 0.01
+#: No batch of a guard shall be off by more, where the formula can do that.
+GUARD = 0.15
+#: What a relative error of 1 beyond the limit of a sum and of the guard counts, beside a mean one.
+_BEYOND_SUM, _BEYOND_GUARD = 10.0, 100.0
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Batches and what they take.
+
+    Attributes:
+        features: BLIS's basis functions of each.
+        step_us: The surrogate's step time of each.
+    """
+
+    features: Float[np.ndarray, "batches basis"]
+    step_us: Float[np.ndarray, " batches"]
+
+    def __getitem__(self, rows: slice | np.ndarray) -> Timed:
+        return Timed(self.features[rows], self.step_us[rows])
+
+    @property
+    def relative(self) -> Float[np.ndarray, "batches basis"]:
+        """Features over the step time: a vector is right where its product is 1."""
+        return self.features / self.step_us[:, None]
+
+    def errors(self, beta: Float[np.ndarray, " basis"]) -> Float[np.ndarray, " batches"]:
+        """BLIS / surrogate - 1 of each batch."""
+        return blis_step_us(self.features, beta) / self.step_us - 1
+
+
+def joined(parts: Sequence[Timed]) -> Timed:
+    """All batches of several."""
+    features, step_us = zip(*((part.features, part.step_us) for part in parts), strict=True)
+    return Timed(np.concatenate(features), np.concatenate(step_us))
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A fitted vector.
+
+    Attributes:
+        beta: For ``--beta-coeffs``, in the order of ``BASIS``.
+        zeroed: Names of basis functions, constants apart, that batches have but the fit leaves
+            out.
+        errors: |BLIS - surrogate| / surrogate of batches that were not fitted.
+    """
+
+    beta: Float[np.ndarray, " basis"]
+    zeroed: tuple[str, ...]
+    errors: Float[np.ndarray, " batches"]
+
+    @property
+    def median_error(self) -> float:
+        """Median absolute relative difference."""
+        return float(np.median(self.errors))
+
+
+def project(batches: Timed, guard: Timed | None = None) -> Projection:
+    """Fit every second batch, judge by the others.
+
+    Args:
+        batches: Those of a load.
+        guard: Batches none of which shall be off by more than ``GUARD``.
+    """
+    beta = fit(batches[::2], guard)
+    occurs = (batches.features.max(0) > 0) & _FITTED
+    zeroed = tuple(np.array(list(BASIS))[occurs & (beta == 0)].tolist())
+    return Projection(beta, zeroed, np.abs(batches[1::2].errors(beta)))
+
+
+def fit(batches: Timed, guard: Timed | None = None) -> Float[np.ndarray, " basis"]:
+    """Non-negative vector with the least mean of relative errors, the load's time kept.
+
+    Step time bends where BLIS's formula is straight: a line that is right for most batches is off
+    for the others, and least absolute deviations let those be. End-to-end latencies are sums of all
+    batches, times to first token of those with a prompt: each of the two sums is off by at most
+    ``_TIME``. No batch of the guard is off by more than ``GUARD``. What no vector can do is missed
+    by as little as possible: one linear program.
+    """
+    size = np.linalg.norm(batches.relative, axis=0)
+    used = (size > 0) & _FITTED
+    rows = batches.relative[:, used] / size[used]
+    sums = _sums(rows, batches)
+    few = rows[np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).astype(int)]
+    limited = [(few, 0.0, np.arange(len(few))), (sums, _TIME, np.arange(len(sums)))]
+    if guard is not None:
+        guarded = guard.relative[:, used] / size[used]
+        limited.append((guarded, GUARD, np.zeros(len(guarded), int)))
+    found = _least(limited, (1 / len(few), _BEYOND_SUM, _BEYOND_GUARD))
+    beta = np.zeros(len(BASIS))
+    beta[used] = found / size[used]
+    return beta
+
+
+def _least(
+    limited: Sequence[tuple[np.ndarray, float, np.ndarray]], weights: Sequence[float]
+) -> Float[np.ndarray, " used"]:
+    """Vector whose rows miss 1 by least beyond their limits.
+
+    Args:
+        limited: Rows, by how much each may miss 1, and which excess it shares with which others.
+        weights: What an excess of each of these counts.
+    """
+    counts = [int(which.max()) + 1 for _, _, which in limited]
+    # One column for each excess, on the rows that share it.
+    firsts = np.cumsum([0, *counts])
+    which = np.concatenate([first + at for first, (_, _, at) in zip(firsts, limited, strict=False)])
+    shared = np.eye(firsts[-1])[which]
+    left = np.concatenate([rows for rows, _, _ in limited])
+    limit = np.concatenate([np.full(len(rows), most) for rows, most, _ in limited])
+    solved = linprog(
+        np.concatenate([np.zeros(left.shape[1]), np.repeat(weights[: len(counts)], counts)]),
+        A_ub=np.block([[left, -shared], [-left, -shared]]),
+        b_ub=np.concatenate([1 + limit, limit - 1]),
+        method="highs",
+    )
+    assert solved.x is not None, solved.message
+    return np.maximum(solved.x[: left.shape[1]], 0.0)
+
+
+def _sums(
+    rows: Float[np.ndarray, "batches used"], batches: Timed
+) -> Float[np.ndarray, "sums used"]:
+    """Time of all batches and of those with a prompt, each over the surrogate's.
+
+    Batches that take far longer than least squares says count in neither, unless all do.
+    """
+    q, r = np.linalg.qr(rows)
+    squares, _ = nnls(r, q.sum(0))
+    near = rows @ squares > _STALLED
+    usual = batches.step_us * (near if near.any() else True)
+    weights = [usual, usual * (batches.features[:, _PROMPTS] > 0)]
+    return np.stack([weight @ rows / weight.sum() for weight in weights if weight.any()])

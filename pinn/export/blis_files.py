@@ -1,0 +1,280 @@
+"""A folder per configuration that an unmodified BLIS runs as it is, and a summary of all."""
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinn.common import screen, tables
+from pinn.common.files import json_text, write_whole
+from pinn.errors import PinnError
+from pinn.export import blis_model, blis_vectors
+from pinn.export.blis_features import BASIS
+from pinn.export.configured import Configured
+from pinn.simulator.workloads.load import load_workload
+from pinn.simulator.workloads.workload import Workload
+
+#: State of BLIS that the files are for.
+BLIS_STATE = "inference-sim of August 2026"
+Vectors = Sequence[blis_vectors.BlisVector]
+ALPHA = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
+#: What a batch may be off by at most without being asked for.
+WORST_ERROR = 0.25
+
+_TEMPLATE = Path(__file__).with_name("blis_run.sh")
+_PICK = Path(__file__).with_name("blis_pick.awk")
+
+
+def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, Any]) -> str:
+    """A file for ``--defaults-filepath``; facts are comments, since BLIS refuses unknown keys."""
+    comments = [f"# {name}: {json_text(value)}" for name, value in facts.items()]
+    beta = ", ".join(repr(value) for value in vector.projection.beta.tolist())
+    alpha = ", ".join(repr(value) for value in vector.alpha)
+    values = [f"  alpha_coeffs: [{alpha}]", f"  beta_coeffs: [{beta}]"]
+    return "\n".join([*comments, "trained_physics_coefficients:", *values, ""])
+
+
+def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, Any]:
+    """What a vector says of itself: its error, and what it costs to take it for another load."""
+    low, high = vector.taken
+    facts: dict[str, Any] = {
+        "load": vector.load,
+        "mean_step_us": round(vector.mean_step_us, 1),
+        "median_step_error": round(vector.projection.median_error, 5),
+        "zeroed": list(vector.projection.zeroed),
+        "decodes": f"{vector.decodes:.1f} of a step in the mean; for {low:.1f} to {high:.1f}",
+        "worst_batch": f"{vector.worst}, of batches in that range with and without a prompt",
+    }
+    if vector.shared:
+        facts["shared_prompts"] = (
+            f"of this load save {100 * vector.shared:.1f} % of its steps' time, which is in the "
+            "coefficients: they are too short for prompts unlike each other"
+        )
+    for name, errors, sign in (
+        ("step", vector.step_errors, ""),
+        ("first_token", vector.first_token_errors, "+"),
+    ):
+        facts[f"{name}_error_under"] = {load: round(error, 4) for load, error in errors.items()}
+        worst = max(errors, key=lambda load: abs(errors[load]))
+        facts[f"worst_{name}_error"] = f"{100 * errors[worst]:{sign}.1f} % under {worst}"
+    return facts
+
+
+def folder_name(configured: Configured, row: int) -> str:
+    """A folder for one configuration, such as ``003_Llama-3.1-8B_H100-SXM_tp1``."""
+    deployment = configured.deployments[row]
+    parts = (
+        f"{row + 1:03d}",
+        deployment.model.name.split("/")[-1],
+        deployment.gpu.name,
+        f"tp{deployment.recipe.tensor_parallel_size}",
+    )
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join(parts))
+
+
+def write_configuration(
+    configured: Configured,
+    row: int,
+    vectors: Vectors,
+    kv_blocks: int,
+    out: Path,
+    worst_error: float = WORST_ERROR,
+) -> None:
+    """Write a configuration's folder, each file whole; ``run.sh`` comes last.
+
+    ``config.json``, ``hardware.json``, ``loads.csv`` with the vectors of all loads that it can keep
+    up with, ``coefficients.yaml`` with that of all together, and ``pick.awk``, by which ``run.sh``
+    finds those of what it is given.
+
+    Args:
+        configured: Configurations with coefficients.
+        row: Which of them.
+        vectors: Of ``blis_vectors``.
+        kv_blocks: Of ``blis_kv_blocks``.
+        out: Folder of the folders.
+        worst_error: Beyond it ``run.sh`` takes the vector of all loads only where it is told to.
+    """
+    deployment = configured.deployments[row]
+    folder = out / folder_name(configured, row)
+    texts = {
+        "config.json": json_text(blis_model.blis_config(deployment), indent=2) + "\n",
+        "hardware.json": json_text(blis_model.blis_hardware(deployment.gpu), indent=2) + "\n",
+        "pick.awk": _PICK.read_text(),
+    }
+    common = {
+        "blis": BLIS_STATE,
+        "configuration": configured.configurations[row],
+        "coefficients": configured.sources[row],
+        "provenance": configured.provenance,
+        "blis_model": asdict(blis_model.blis_model(deployment)),
+    }
+    (mix,) = (v for v in vectors if v.load == blis_vectors.MIX)
+    texts["coefficients.yaml"] = coefficients_yaml(mix, common | vector_facts(mix))
+    kept = [vector_row(v, _replicas(configured, row)) for v in vectors if not v.overloaded]
+    tables.write_rows(kept, list(kept[0]), folder / "loads.csv")
+    texts["run.sh"] = run_script(configured, row, vectors, kv_blocks, worst_error)
+    for name, text in texts.items():
+        write_whole(folder / name, text)
+    (folder / "run.sh").chmod(0o755)
+
+
+def run_script(
+    configured: Configured, row: int, vectors: Vectors, kv_blocks: int, worst_error: float
+) -> str:
+    """The command line of one configuration, for a shell."""
+    deployment = configured.deployments[row]
+    flags = blis_model.blis_flags(deployment, kv_blocks)
+    windowed = deployment.model.window_tokens is not None
+    names = [v.load for v in vectors if not v.overloaded]
+    steady = [name for name in names if blis_vectors.is_standard(name)]
+    given = names[len(steady) :]
+    (mix,) = (v for v in vectors if v.load == blis_vectors.MIX)
+    off = abs(mix.worst.error)
+    lost = [
+        f'  {v.load}) fail "this configuration cannot keep up with {v.load}, so that there are no '
+        'coefficients of it" ;;\n'
+        for v in vectors
+        if v.overloaded
+    ]
+    return _TEMPLATE.read_text().format(
+        title=f"{deployment.model.name} on {deployment.gpu.name} as its coefficients have it",
+        mix=blis_vectors.MIX,
+        note="# total-kv-blocks are those that hold as many requests of mean length.\n"
+        if windowed
+        else "",
+        blocks=kv_blocks,
+        otherwise=blis_vectors.MIX if off <= worst_error else "",
+        off=f"{100 * off:.0f}",
+        lost="".join(lost),
+        choices=", ".join([f"{names[0]} to {names[len(steady) - 1]} (loads.csv)", *given]),
+        flags=" \\\n".join(f"  --{name} {shlex.quote(value)}" for name, value in flags.items()),
+    )
+
+
+def vector_row(vector: blis_vectors.BlisVector, replicas: int) -> dict[str, Any]:
+    """A line of ``loads.csv``: the vector by name, what it is for and what it is off by.
+
+    Args:
+        vector: Which.
+        replicas: That BLIS takes for one engine.
+    """
+    v, beta = vector, vector.projection.beta.tolist()
+    return {
+        "load": v.load,
+        "decodes": round(v.decodes * replicas, 4),
+        "prompt_tokens": v.lengths.prompt,
+        "output_per_s": round(v.output_per_s, 3),
+        "prompt_token_us": round(v.prompt_us, 4),
+        "for_decodes": f"{v.taken[0] * replicas:.1f} to {v.taken[1] * replicas:.1f}",
+        "worst_batch_error": round(v.worst.error, 5),
+        "worst_batch": f"{v.worst.decodes * replicas} decodes + {v.worst.prompt_tokens} of prompt",
+        "median_error": round(v.projection.median_error, 6),
+        "mean_step_us": round(v.mean_step_us, 2),
+        "shared_prompts_save": round(v.shared, 5),
+        "overloaded": str(v.overloaded).lower(),
+        "zeroed": " ".join(v.projection.zeroed),
+        **dict(zip(ALPHA, v.alpha, strict=True)),
+        **{f"beta_{name} [{unit}]": b for (name, unit), b in zip(BASIS.items(), beta, strict=True)},
+    }
+
+
+def write_summary(configured: Configured, vectors: Mapping[int, Vectors], path: Path) -> None:
+    """The lines of all folders together."""
+    rows = [
+        {"folder": folder_name(configured, row)} | vector_row(v, _replicas(configured, row))
+        for row, found in vectors.items()
+        for v in found
+    ]
+    tables.write_rows(rows, list(rows[0]), path)
+
+
+def _replicas(configured: Configured, row: int) -> int:
+    return configured.deployments[row].recipe.data_parallel_size
+
+
+# The folders of many configurations, and what is said of them.
+
+
+def write_folders(
+    configured: Configured, files: Sequence[Path], out: Path, worst_error: float, skip: bool
+) -> None:
+    """Write the folder of each configuration and a summary, and print what they hold.
+
+    Args:
+        configured: Configurations with coefficients.
+        files: Of loads that they will serve, beside the steady ones.
+        out: Folder of the folders.
+        worst_error: By which share a step's time may be off at the most.
+        skip: Whether what cannot be exported is left out.
+
+    Raises:
+        PinnError: If a load cannot be read or named, or a configuration not be exported.
+    """
+    loads, found = _named_loads(files), {}
+    for row in screen.counted(range(len(configured)), "configuration"):
+        try:
+            found[row] = _write_folder(configured, row, loads, out, worst_error)
+        except PinnError as error:
+            if not skip:
+                raise PinnError(f"configuration {row + 1}: {error}") from error
+            print(f"configuration {row + 1} left out: {error}")
+    if found:
+        write_summary(configured, found, out / "summary.csv")
+        _print_errors(list(found.values()))
+
+
+def _named_loads(files: Sequence[Path]) -> list[Workload]:
+    """Loads of files, under names that files and a shell may have."""
+    loads = [load_workload(path) for path in files]
+    loads = [replace(w, name=re.sub(r"[^A-Za-z0-9._-]+", "-", w.name)) for w in loads]
+    counts = Counter([blis_vectors.MIX, *(load.name for load in loads)])
+    taken = (name for name, count in counts.items() if count > 1 or blis_vectors.is_standard(name))
+    twice = next(taken, None)
+    if twice is not None:
+        raise PinnError(
+            f"--workload: the name {twice!r} is taken by another load, by a steady one or by that "
+            f"of all loads ({blis_vectors.MIX}), and files are named after loads: rename the file"
+        )
+    return loads
+
+
+def _write_folder(
+    configured: Configured, row: int, loads: list[Workload], out: Path, worst_error: float
+) -> list[blis_vectors.BlisVector]:
+    blis_model.check_expressible(configured.deployments[row])
+    blocks = blis_model.blis_kv_blocks(
+        configured.deployments[row], blis_vectors.typical_tokens(configured, row, loads)
+    )
+    vectors = blis_vectors.blis_vectors(configured, row, loads)
+    worst = blis_vectors.worst_taken(vectors)
+    if abs(worst.worst.error) > worst_error:
+        raise PinnError(
+            f"BLIS's formula would be off by {worst.worst} with the coefficients of {worst.load}, "
+            f"more than --worst-error {worst_error:g}: raise that, or take the Go adapter with "
+            "'pinn export table', which has no such error"
+        )
+    write_configuration(configured, row, vectors, blocks, out, worst_error)
+    print(folder_name(configured, row))
+    steady = [v for v in vectors if blis_vectors.is_standard(v.load)]
+    named = {f"{len(steady)} steady loads": worst} | {v.load: v for v in vectors if v not in steady}
+    for name, v in named.items():
+        note = "overloaded: not written" if v.overloaded else f"worst batch {v.worst}"
+        print(f"  {name:16} {note}")
+    return vectors
+
+
+def _print_errors(found: list[list[blis_vectors.BlisVector]]) -> None:
+    mixed = [v for vectors in found for v in vectors if v.load == blis_vectors.MIX]
+    picked = [blis_vectors.worst_taken(vectors) for vectors in found]
+    for name, each in (("as run.sh picks", picked), ("one for all loads", mixed)):
+        worst = max(each, key=lambda v: abs(v.worst.error))
+        median = 100 * np.median([abs(v.worst.error) for v in each])
+        print(
+            f"worst batch, {name}: median over {len(found)} configurations {median:.1f} %,\n"
+            f"  worst {worst.worst}"
+        )

@@ -1,0 +1,283 @@
+"""A model and its engine as BLIS configures them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.memory import kv_layout, max_model_len
+from pinn.specs import model as models
+from pinn.specs.gpu import GpuSpec, gpu_aliases
+from pinn.specs.precision import ACTIVATION_BYTES
+
+# What the Go simulator BLIS reads of a model, a GPU and a configuration.
+#
+# Read at its August 2026 state; its simplifications are kept, because its step time has them.
+
+#: Bytes per weight as BLIS counts them: the element alone, no scales.
+_NOMINAL_BYTES = {
+    "int4_wo": 0.5, "mxfp4": 0.5, "mxfp4_mxfp8": 0.5, "nvfp4": 0.5, "fp8_block": 1.0,
+    "int8_wo": 1.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BlisModel:
+    """The numbers that BLIS's basis functions are made of.
+
+    Attributes:
+        layers: L.
+        hidden_size: d.
+        heads: h.
+        kv_heads: At least one per GPU, since BLIS panics where TP does not divide them and vLLM
+            replicates what is fewer; as many as heads for MLA, whose configs say so.
+        expert_width: f_m, of one routed expert; 0 for a dense model.
+        dense_width: f_d.
+        shared_width: f_s, of all shared experts together.
+        experts: N; 0 for a dense model.
+        top_k: k.
+        interleave: s: dense layers between two of routed experts.
+        weight_bytes: w.
+        activation_bytes: a.
+        tensor_parallel: tp.
+        data_parallel: dp.
+        peak_tflops: Dense, of the format that BLIS picks.
+        bandwidth_tb_s: Of the device memory.
+    """
+
+    layers: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    expert_width: int
+    dense_width: int
+    shared_width: int
+    experts: int
+    top_k: int
+    interleave: int
+    weight_bytes: float
+    activation_bytes: float
+    tensor_parallel: int
+    data_parallel: int
+    peak_tflops: float
+    bandwidth_tb_s: float
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a head: d div h; an explicit head_dim is ignored."""
+        return self.hidden_size // self.heads
+
+    @property
+    def moe_layers(self) -> int:
+        """L_m: every layer of a mixture of experts, or one in s + 1."""
+        if not self.experts:
+            return 0
+        return self.layers // (self.interleave + 1) if self.interleave else self.layers
+
+    @property
+    def dense_layers(self) -> int:
+        """L_d."""
+        return self.layers - self.moe_layers
+
+
+def check_expressible(deployment: Deployment) -> None:
+    """Refuse what BLIS refuses, or has no words for.
+
+    Raises:
+        PinnError: With BLIS's reason and what to do.
+    """
+    model, recipe = deployment.model, deployment.recipe
+    if not model.is_plain:
+        raise PinnError(
+            f"BLIS's step time knows attention over keys and values alone, and {model.name} has "
+            f"other layers ({models.mixer_names(model)}): export a table for the Go adapter with "
+            "'pinn export table'"
+        )
+    if recipe.data_parallel_size > 1 and model.moe is None:
+        raise PinnError(
+            f"BLIS refuses --dp {recipe.data_parallel_size} for {model.name}: dp > 1 needs routed "
+            "experts. Replicas of a dense model are servers of their own: export "
+            "data_parallel_size 1 and send each simulated server its share of the requests"
+        )
+    if recipe.pipeline_parallel_size > 1:
+        raise PinnError(
+            f"BLIS has no pipeline stages, and would run the {recipe.pipeline_parallel_size} of "
+            f"{model.name} one after another: export tensor_parallel_size in place of "
+            "pipeline_parallel_size, or take the Go adapter"
+        )
+    if recipe.speculation is not None:
+        raise PinnError(
+            f"BLIS decodes one token of a request in a step, and {recipe.speculation.method} "
+            "verifies several: leave speculative_config out, or take 'pinn simulate', or the Go "
+            "package and 'pinn export table'"
+        )
+
+
+def blis_model(deployment: Deployment) -> BlisModel:
+    """What BLIS reads of the files of a deployment, see ``pinn.export.blis_model``."""
+    model, recipe = deployment.model, deployment.recipe
+    moe, attention = model.moe, model.layer_groups[0].attention
+    assert isinstance(attention, models.Attention)
+    weights = model.precisions.experts if moe else model.precisions.dense_ffn
+    weight_bytes = _NOMINAL_BYTES.get(weights.name, weights.bytes_per_weight)
+    grouped = isinstance(attention, models.AttentionSpec)
+    return BlisModel(
+        layers=model.layers,
+        hidden_size=model.hidden_size,
+        heads=attention.heads,
+        kv_heads=max(
+            attention.kv_heads if grouped else attention.heads, recipe.tensor_parallel_size
+        ),
+        expert_width=moe.width if moe else 0,
+        dense_width=_dense_width(model),
+        shared_width=moe.shared_width if moe else 0,
+        experts=moe.experts if moe else 0,
+        top_k=max(moe.top_k, 1) if moe else 1,
+        # The first few dense layers of DeepSeek-like models are no pattern: BLIS counts none.
+        interleave=model.layers // model.moe_layers - 1 if moe else 0,
+        weight_bytes=weight_bytes,
+        activation_bytes=ACTIVATION_BYTES,
+        tensor_parallel=recipe.tensor_parallel_size,
+        data_parallel=recipe.data_parallel_size,
+        peak_tflops=_peak_tflops(deployment.gpu, weight_bytes),
+        bandwidth_tb_s=deployment.gpu.memory_bandwidth_bytes_per_s / 1e12,
+    )
+
+
+def _peak_tflops(gpu: GpuSpec, weight_bytes: float) -> float:
+    """The FP8 rate only where a weight takes one byte and the GPU has one."""
+    fp8 = gpu.peak_flop_per_s.get("fp8") if weight_bytes == 1 else None
+    return (fp8 or gpu.peak_flop_per_s["bf16"]) / 1e12
+
+
+def _dense_width(model: models.ModelSpec) -> int:
+    dense = [g.ffn.width for g in model.layer_groups if isinstance(g.ffn, models.DenseFfnSpec)]
+    return dense[0] if dense else 0
+
+
+# What BLIS is told of a deployment: its config.json, its hardware file and its KV cache.
+#
+# Only keys that BLIS reads are written, so that nothing is left to how it guesses. Its step time
+# takes shapes and bytes from here, and the exported coefficients belong to these very numbers.
+
+#: Parts of a model's name that BLIS takes its bytes per weight from where the config says nothing.
+_FORMAT_IN_NAME = re.compile(r"(?:^|[./_-])(?:w\d+a16|fp8)(?:$|[./_-])", re.IGNORECASE)
+#: Names that BLIS's own hardware file uses and its users type, before any other of a GPU.
+_BLIS_GPUS = ("H100", "A100-SXM", "A100-80", "L40S")
+
+
+def blis_config(deployment: Deployment) -> dict[str, Any]:
+    """The config.json for ``--model-config-folder``.
+
+    Its bytes per weight are ours, whatever the model's name says. ``intermediate_size`` is the
+    experts' where no layer is dense, since BLIS refuses 0; ``hidden_act`` is the one that BLIS
+    knows for its gated layers, and counts in no step time.
+    """
+    model, m = deployment.model, blis_model(deployment)
+    attention = model.layer_groups[0].attention
+    assert isinstance(attention, models.Attention)
+    found: dict[str, Any] = {
+        "model_type": model.model_type,
+        "torch_dtype": "bfloat16",
+        "hidden_act": "silu",
+        "vocab_size": model.vocab_size,
+        "tie_word_embeddings": model.tied_embeddings,
+        "max_position_embeddings": model.max_position,
+        "num_hidden_layers": m.layers,
+        "hidden_size": m.hidden_size,
+        "num_attention_heads": m.heads,
+        "num_key_value_heads": m.kv_heads,
+        "head_dim": attention.head_dim,
+        "intermediate_size": m.dense_width or m.expert_width,
+    }
+    if isinstance(attention, models.LatentAttentionSpec):
+        found["kv_lora_rank"] = attention.kv_lora_rank
+        found["qk_rope_head_dim"] = attention.qk_rope_head_dim
+    if m.experts:
+        found |= _experts(m)
+    if m.weight_bytes != m.activation_bytes or _FORMAT_IN_NAME.search(model.name):
+        found["quantization_config"] = {"bits": round(8 * m.weight_bytes)}
+    return found
+
+
+def _experts(m: BlisModel) -> dict[str, int]:
+    found = {
+        "num_experts": m.experts,
+        "num_experts_per_tok": m.top_k,
+        "moe_intermediate_size": m.expert_width,
+    }
+    if m.shared_width:
+        found["shared_expert_intermediate_size"] = m.shared_width
+    if m.interleave:
+        found["interleave_moe_layer_step"] = m.interleave
+        found["intermediate_size_mlp"] = m.dense_width
+    return found
+
+
+def blis_gpu_name(gpu: GpuSpec) -> str:
+    """The name for ``--hardware``: BLIS's own where it has the GPU, else the catalogue's."""
+    return next((name for name in _BLIS_GPUS if name in gpu_aliases(gpu)), gpu.name)
+
+
+def blis_hardware(gpu: GpuSpec) -> dict[str, Mapping[str, float]]:
+    """The file for ``--hardware-config``: the GPU under every name without a blank."""
+    names = [name for name in (gpu.name, *gpu_aliases(gpu)) if " " not in name]
+    return {name: hardware_entry(gpu) for name in names}
+
+
+def hardware_entry(gpu: GpuSpec) -> Mapping[str, float]:
+    """A GPU as BLIS's hardware file describes it; step times do not use the two mfu."""
+    tflops = {kind: rate / 1e12 for kind, rate in gpu.peak_flop_per_s.items()}
+    return {
+        "TFlopsPeak": tflops["bf16"],
+        "TFlopsFP8": tflops.get("fp8", 0.0),
+        "BwPeakTBs": gpu.memory_bandwidth_bytes_per_s / 1e12,
+        "mfuPrefill": 0.5,
+        "mfuDecode": 0.5,
+        "MemoryGiB": gpu.memory_bytes / 2**30,
+    }
+
+
+def blis_kv_blocks(deployment: Deployment, request_tokens: int) -> int:
+    """Blocks for ``--total-kv-blocks``, of all data-parallel replicas, as BLIS counts.
+
+    Where every layer keeps every token these are the simulator's own. A model that mixes in layers
+    with a window takes several blocks for the same tokens, BLIS one, so that only a length can say
+    how many requests fit.
+
+    Args:
+        deployment: What is served.
+        request_tokens: Prompt and output of a typical request.
+
+    Raises:
+        PinnError: If the deployment does not fit, or not one request of max_model_len.
+    """
+    layout, size = kv_layout(deployment, EngineSpec()), deployment.recipe.block_tokens
+    tokens = min(request_tokens, max_model_len(deployment))
+    held, plain = layout.request_blocks(tokens, size), -(-tokens // size)
+    return layout.blocks * plain // int(held) * deployment.recipe.data_parallel_size
+
+
+def blis_flags(deployment: Deployment, kv_blocks: int) -> dict[str, str]:
+    """BLIS's flags of a deployment, but for those that name files.
+
+    BLIS steps all data-parallel replicas of a mixture of experts as one engine, which takes their
+    requests and tokens together.
+    """
+    recipe = deployment.recipe
+    replicas = recipe.data_parallel_size
+    return {
+        "model": deployment.model.name,
+        "hardware": blis_gpu_name(deployment.gpu),
+        "latency-model": "trained-physics",
+        "tp": str(recipe.tensor_parallel_size),
+        "dp": str(replicas),
+        "max-num-seqs": str(recipe.max_requests * replicas),
+        "max-num-batched-tokens": str(recipe.token_budget * replicas),
+        "max-model-len": str(max_model_len(deployment)),
+        "block-size-in-tokens": str(recipe.block_tokens),
+        "total-kv-blocks": str(kv_blocks),
+    }

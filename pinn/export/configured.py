@@ -1,0 +1,163 @@
+"""What an exported file holds: configurations, coefficients, intervals, where they are from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+import pinn
+from pinn.common.files import file_sha256
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.surrogate.coefficients import NAMES, Coefficients, CoefficientSet, read_coefficient_set
+from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.surrogate import Distances, Surrogate, training_space
+from pinn.surrogate.uncertainty import intervals
+
+# Where exported numbers come from: what every exported file says of itself.
+
+
+def checkpoint_provenance(path: Path, metadata: dict[str, Any]) -> dict[str, Any]:
+    """Facts of a checkpoint and of the program that exports from it.
+
+    Args:
+        path: The checkpoint file.
+        metadata: That of the checkpoint.
+    """
+    return {
+        "source": "network",
+        "checkpoint_sha256": file_sha256(path),
+        "checkpoint_date": str(metadata.get("date", "")),
+        "exporter": f"pinn {pinn.__version__}",
+    }
+
+
+# Configurations with their coefficients: what every export starts from.
+
+
+@dataclass(frozen=True)
+class Configured:
+    """``n`` configurations and their coefficients.
+
+    Attributes:
+        configurations: As the user gave them, keys of ``pinn.engines.configurations.KEYS``.
+        deployments: The same, checked.
+        coefficients: Of the deployments.
+        sources: Per configuration, ``network`` or the name of a coefficient file.
+        distances: How far each lies from what the checkpoint was measured on.
+        nearest: The nearest measured deployment of each; None where the checkpoint has none.
+        provenance: Of the file to be written.
+    """
+
+    configurations: list[dict[str, Any]]
+    deployments: list[Deployment]
+    coefficients: Coefficients
+    sources: list[str]
+    distances: Distances
+    nearest: list[str | None]
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.deployments)
+
+
+def from_checkpoint(
+    path: Path, configurations: Sequence[dict[str, Any]], deployments: Sequence[Deployment]
+) -> Configured:
+    """Coefficients that a checkpoint gives.
+
+    Raises:
+        PinnError: If the checkpoint cannot be used.
+    """
+    surrogate = Surrogate.load(path)
+    space = training_space(surrogate.checkpoint)
+    distances = space.locate(deployments)
+    return Configured(
+        list(configurations),
+        list(deployments),
+        surrogate.coefficients(deployments),
+        ["network"] * len(deployments),
+        distances,
+        [space.names[i] if i >= 0 else None for i in distances.nearest],
+        checkpoint_provenance(path, surrogate.checkpoint.metadata),
+    )
+
+
+def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Configured:
+    """Take the coefficients of files, calibrated ones for instance, where they belong.
+
+    Args:
+        configured: Configurations with the network's coefficients.
+        paths: Files of ``pinn coefficients --json`` or ``pinn calibrate``.
+
+    Raises:
+        PinnError: If a file cannot be used or belongs to none of the configurations, or two belong
+            to the same.
+    """
+    beta, alpha = configured.coefficients.beta.copy(), configured.coefficients.alpha.copy()
+    sources, files = list(configured.sources), {}
+    for path in paths:
+        found = read_coefficient_set(path)
+        for row in _rows(found, path, configured):
+            if sources[row] != "network":
+                raise PinnError(
+                    f"{path} and {sources[row]} belong to the same configuration: give one of them"
+                )
+            beta[row], alpha[row], sources[row] = found.beta, found.alpha, path.name
+        files[path.name] = file_sha256(path)
+    return replace(
+        configured,
+        coefficients=Coefficients(beta, alpha),
+        sources=sources,
+        provenance=configured.provenance | ({"coefficient_files": files} if files else {}),
+    )
+
+
+def _rows(found: CoefficientSet, path: Path, configured: Configured) -> np.ndarray:
+    """The configurations that a file belongs to."""
+    reasons, rows = [], []
+    for row, deployment in enumerate(configured.deployments):
+        try:
+            found.check_deployment(deployment, str(path))
+        except PinnError as error:
+            reasons.append(error)
+        else:
+            rows.append(row)
+    if not rows:
+        raise reasons[0]
+    return np.array(rows)
+
+
+# Intervals of exported coefficients, where a checkpoint's calibration tells them.
+
+
+def find_intervals(
+    configured: Configured, checkpoint: Path
+) -> Float[np.ndarray, "2 n coefficients"]:
+    """Low and high ends of the intervals of coefficients, betas first, then alphas.
+
+    NaN where none is known: of rows that do not come from the network, and of alphas that no data
+    taught.
+
+    Args:
+        configured: Configurations with coefficients.
+        checkpoint: File of the network; its intervals lie beside it.
+
+    Raises:
+        PinnError: If the checkpoint has no intervals of its own.
+    """
+    calibration = intervals.read_calibration(checkpoint)
+    taught = np.append([True] * len(STEP_FEATURES), Surrogate.load(checkpoint).taught_alphas())
+    given = configured.coefficients
+    values = np.concatenate([given.beta, given.alpha], axis=1)
+    ends = np.full((2, *values.shape), np.nan)
+    for row, deployment in enumerate(configured.deployments):
+        if configured.sources[row] == "network":
+            known = intervals.gpu_is_known(checkpoint, deployment)
+            for i in np.flatnonzero(taught):
+                value = float(values[row, i])
+                ends[:, row, i] = calibration.coefficient_interval(NAMES[i], value, known)
+    return ends

@@ -1,0 +1,186 @@
+"""The surrogate as ONNX graphs that onnxruntime runs anywhere, in float64."""
+
+import contextlib
+import io
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pinn.common.files import json_text, write_json_file, write_whole
+from pinn.export.configured import Configured
+from pinn.physics import batch_sums
+from pinn.specs.batch import parse_batch
+from pinn.surrogate import deployment_features as speculation
+from pinn.surrogate import request_features as request
+from pinn.surrogate import step_features as step
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES, embed
+from pinn.surrogate.inference import Checkpoint, registry
+from pinn.surrogate.network import CoefficientNetwork
+from pinn.units import MICROSECOND
+
+FORMAT_VERSION = 1
+#: The oldest operator set that has all operators in float64.
+OPSET = 17
+COEFFICIENTS, STEP_TIME = "coefficients.onnx", "step_time.onnx"
+
+
+class StepTime(nn.Module):
+    """Summed batch features and coefficients -> step time."""
+
+    def forward(
+        self, features: Float[Tensor, "n basis"], beta: Float[Tensor, "m basis"]
+    ) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
+        """Seconds, and whole microseconds rounded half to even, at least 1; ``m`` is 1 or ``n``."""
+        seconds = (features * beta).sum(-1)
+        return seconds, torch.clamp(torch.round(seconds * 1e6), min=1.0).to(torch.int64)
+
+
+class NamedCoefficients(nn.Module):
+    """The network with its outputs in the order that the graph names them."""
+
+    def __init__(self, network: CoefficientNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(
+        self, descriptors: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
+    ) -> tuple[Float[Tensor, "n alpha"], Float[Tensor, "n beta"]]:
+        """Alpha and beta."""
+        beta, alpha = self.network(descriptors, rates)
+        return alpha, beta
+
+
+def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path) -> list[Path]:
+    """Write both graphs.
+
+    ``coefficients.onnx``: ``descriptors`` [n, descriptors] and ``rates`` [n, rates] (see
+    ``pinn.surrogate.featurizer``) -> ``alpha`` [n, request features] and ``beta`` [n, step
+    features]. ``step_time.onnx``: ``features`` [n, step features] and ``beta`` [n or 1, step
+    features] -> ``step_time_s`` [n] and ``step_time_us`` [n], whole and at least 1.
+
+    Args:
+        checkpoint: What to export.
+        provenance: Where it comes from; goes into the metadata of both.
+        folder: Where to write.
+
+    Returns:
+        The two paths.
+    """
+    facts = metadata(checkpoint, provenance)
+    network = NamedCoefficients(CoefficientNetwork.from_trained(checkpoint.network))
+    embedded = {"descriptors": len(DESCRIPTORS), "rates": len(RATES)}
+    timed = {"features": len(step.STEP_FEATURES), "beta": len(step.STEP_FEATURES)}
+    return [
+        _write(network, embedded, ("alpha", "beta"), facts, folder / COEFFICIENTS),
+        _write(StepTime(), timed, ("step_time_s", "step_time_us"), facts, folder / STEP_TIME),
+    ]
+
+
+def metadata(checkpoint: Checkpoint, provenance: dict[str, Any]) -> dict[str, str]:
+    """What both graphs say of themselves; every value but the format is JSON."""
+    scale = vars(checkpoint.network.embedding)
+    facts = {
+        "version": FORMAT_VERSION,
+        "opset": OPSET,
+        "registry": registry(),
+        "alpha": {f.name: f.unit for f in request.REQUEST_FEATURES.values()},
+        "beta": {f.name: f.unit for f in step.STEP_FEATURES.values()},
+        "units": {
+            "descriptors": "as pinn.surrogate.featurizer",
+            "rates": "natural logarithm of the datasheet rate over an H100 SXM's",
+            "features": "s at datasheet rates where beta's unit is 1, else a count",
+            "step_time_s": "s",
+            "step_time_us": "us",
+        },
+        "embedding_scale": {k: v.tolist() for k, v in scale.items()},
+        "provenance": provenance,
+    }
+    return {"format": "pinn.onnx"} | {name: json_text(value) for name, value in facts.items()}
+
+
+def _write(
+    module: nn.Module,
+    widths: dict[str, int],
+    outputs: tuple[str, ...],
+    facts: dict[str, str],
+    path: Path,
+) -> Path:
+    inputs = {name: torch.zeros(2, width).double() for name, width in widths.items()}
+    model = _trace(module, inputs, outputs)
+    _keep_inputs(model, widths)
+    onnx.helper.set_model_props(model, facts)
+    model.producer_name = "pinn"
+    onnx.checker.check_model(model)
+    write_whole(path, model.SerializeToString())
+    return path
+
+
+def _keep_inputs(model: onnx.ModelProto, widths: dict[str, int]) -> None:
+    """Give back the inputs that a network without correction does not read, so all graphs agree."""
+    found = {entry.name for entry in model.graph.input}
+    for name, width in widths.items():
+        if name not in found:
+            shape = (f"{name}_rows", width)
+            model.graph.input.append(
+                onnx.helper.make_tensor_value_info(name, onnx.TensorProto.DOUBLE, shape)
+            )
+
+
+def _trace(
+    module: nn.Module, inputs: dict[str, Tensor], outputs: tuple[str, ...]
+) -> onnx.ModelProto:
+    """The graph of a module, the first axis of every input and output free."""
+    rows = {name: {0: f"{name}_rows"} for name in (*inputs, *outputs)}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        torch.no_grad(),
+    ):
+        warnings.simplefilter("ignore")
+        path = Path(folder) / "graph.onnx"
+        torch.onnx.export(
+            module.eval(),
+            tuple(inputs.values()),
+            path,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_axes=rows,
+            opset_version=OPSET,
+            dynamo=False,
+        )
+        return onnx.load(path)
+
+
+def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, Any]:
+    """Write what goes into both graphs, in the order of their registry, and what comes out.
+
+    Args:
+        configured: One configuration with the network's coefficients.
+        batch: Such as ``32 decode @ 700``.
+        path: JSON file, as the Go example reads it.
+
+    Raises:
+        PinnError: If the batch cannot be read.
+    """
+    (deployment,) = configured.deployments
+    free, rates = embed([deployment])
+    sums = batch_sums.sum_batches([parse_batch(batch)], deployment.model.window_tokens)
+    features = speculation.deployment_features(deployment, sums)[0]
+    seconds = float(features @ configured.coefficients.beta[0])
+    found = {
+        "configuration": configured.configurations[0],
+        "batch": batch,
+        "descriptors": free[0].tolist(),
+        "rates": rates[0].tolist(),
+        "features": features.tolist(),
+        "step_time_us": max(round(seconds / MICROSECOND), 1),
+    }
+    write_json_file(path, found, indent=1)
+    return found

@@ -1,0 +1,197 @@
+"""Tables of coefficients, built and written."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float
+
+from pinn.common import files, tables
+from pinn.engines.deployment import Deployment
+from pinn.export.configured import Configured
+from pinn.physics.costs import COST_NAMES, model_costs
+from pinn.simulator.memory import gpu_cache_tokens
+from pinn.specs import catalog, gpu, model_names
+from pinn.specs.model import Sampling
+from pinn.specs.serving import ServingSpec
+from pinn.surrogate import deployment_features as speculation
+from pinn.surrogate import request_features as request
+from pinn.surrogate import step_features as step
+from pinn.surrogate.coefficients import Coefficients
+
+# Flat coefficient tables: a row per configuration with all that a step time needs.
+
+FORMAT = "pinn.coefficient_table"
+#: Raised whenever a reader of the last version would misunderstand a file.
+VERSION = 1
+
+_SERVING = tuple(f.name for f in fields(ServingSpec))
+
+
+def beta_columns() -> list[str]:
+    """Names of the beta columns, in the order of the registry."""
+    return [f"beta.{f.name} [{f.unit}]" for f in step.STEP_FEATURES.values()]
+
+
+def alpha_columns() -> list[str]:
+    """Names of the alpha columns, in the order of the registry."""
+    return [f"alpha.{f.name} [{f.unit}]" for f in request.REQUEST_FEATURES.values()]
+
+
+def coefficient_columns(found: Coefficients) -> dict[str, Float[np.ndarray, " rows"]]:
+    """A column per coefficient, betas first, each contiguous in memory as Arrow wants it."""
+    values = np.concatenate([found.beta, found.alpha], axis=1)
+    names = (*beta_columns(), *alpha_columns())
+    return dict(zip(names, np.ascontiguousarray(values.T), strict=True))
+
+
+def configuration_columns(configured: Configured) -> dict[str, list[Any]]:
+    """What the rows are: model, GPU, precision where given, and the engine's flags in full.
+
+    ``max_model_len`` is always a number, the model's own where the flag is not set.
+    ``window_tokens`` is the attention window of the windowed layers, null without one;
+    ``gpu_cache_tokens`` those whose keys and values of one head the GPU's cache holds.
+    ``model_aliases`` and ``gpu_aliases`` are other names of the same, with ``|`` between them.
+    """
+    rows = list(zip(configured.configurations, configured.deployments, strict=True))
+    found: dict[str, list[Any]] = {
+        "model": [d.model.name for d in configured.deployments],
+        "gpu": [d.gpu.name for d in configured.deployments],
+        "model_aliases": ["|".join(_model_aliases(c, d)) for c, d in rows],
+        "gpu_aliases": ["|".join(gpu.gpu_aliases(d.gpu)) for d in configured.deployments],
+        "precision": [c.get("precision") for c in configured.configurations],
+    }
+    flags = [serving_values(d) for d in configured.deployments]
+    found |= {name: [row[name] for row in flags] for name in _SERVING}
+    found["window_tokens"] = [d.model.window_tokens for d in configured.deployments]
+    found["gpu_cache_tokens"] = [gpu_cache_tokens(d) for d in configured.deployments]
+    return found
+
+
+def _model_aliases(configuration: dict[str, Any], deployment: Deployment) -> list[str]:
+    """The name that the row was asked for by, and others that sample the same way."""
+    model = deployment.model
+    given = str(configuration.get("model", model.name))
+    return [
+        name
+        for name in dict.fromkeys([given, *model_names.names_of(model.name)])
+        if name != model.name and (name == given or _sampling(name) == model.sampling)
+    ]
+
+
+@cache
+def _sampling(name: str) -> Sampling:
+    return catalog.load_model(name).sampling
+
+
+def serving_values(deployment: Deployment) -> dict[str, Any]:
+    """A deployment's flags, with what runs where limits of a step or of memory were not given."""
+    recipe, serving = deployment.recipe, deployment.serving
+    return asdict(serving) | {
+        "max_model_len": serving.max_model_len or deployment.model.max_position,
+        "max_num_batched_tokens": recipe.token_budget,
+        "max_num_seqs": recipe.max_requests,
+        "gpu_memory_utilization": recipe.memory_share,
+        "enable_chunked_prefill": recipe.chunked_prefill,
+        "block_size": recipe.block_tokens,
+    }
+
+
+def export_table(
+    configured: Configured, intervals: Float[np.ndarray, "2 n coefficients"] | None = None
+) -> pa.Table:
+    """The table that every format is written from.
+
+    Columns: ``format`` and ``version``; the configuration; ``beta.NAME [unit]`` and
+    ``alpha.NAME [unit]`` in the order of the registries, in seconds or as multipliers; with
+    intervals, ``beta_low.NAME [unit]``, ``beta_high``, ``alpha_low`` and ``alpha_high`` likewise,
+    null where none is known; ``cost.NAME``, the configuration's datasheet costs (``StepCosts``) of
+    a pass of the model, which step features are made of; where a row speculates, what drafts
+    (``_draft_columns``); ``source`` of the coefficients and the hash of the checkpoint; the nearest
+    measured deployment and its distance in standard deviations, null where the checkpoint has none.
+
+    Args:
+        configured: The rows.
+        intervals: As ``pinn.export.configured.find_intervals`` gives them.
+    """
+    n = len(configured)
+    types = {"precision": pa.string(), "window_tokens": pa.int64()}
+    columns: dict[str, Any] = {"format": [FORMAT] * n, "version": [VERSION] * n}
+    for name, values in configuration_columns(configured).items():
+        columns[name] = pa.array(values, types.get(name))
+    columns |= coefficient_columns(configured.coefficients)
+    if intervals is not None:
+        columns |= _interval_columns(intervals)
+    costs = model_costs(configured.deployments)
+    columns |= {f"cost.{name}": getattr(costs, name) for name in COST_NAMES}
+    if any(d.recipe.speculation for d in configured.deployments):
+        columns |= _draft_columns(configured.deployments)
+    columns["source"] = configured.sources
+    columns["checkpoint_sha256"] = [configured.provenance.get("checkpoint_sha256", "")] * n
+    columns["nearest_measured"] = pa.array(configured.nearest, pa.string())
+    away = configured.distances.distance
+    columns["distance"] = pa.array(away, mask=np.isnan(away))
+    return pa.table(columns)
+
+
+def _draft_columns(deployments: Sequence[Deployment]) -> dict[str, pa.Array]:
+    """What speculative decoding adds to a step, null in rows without it.
+
+    ``draft_acceptance``, the chance that each drafted token is accepted given those before, with
+    commas between them; ``tokens_per_step`` that a request gets of it; ``draft.tokens``,
+    ``draft.passes`` and ``draft.branches`` (``Speculation``); ``draft_cost.NAME``, the costs of a
+    pass of the draft, null without one.
+    """
+    drafts = [d.recipe.speculation for d in deployments]
+    found = {
+        "draft_acceptance": pa.array(
+            [",".join(map(repr, s.acceptance)) if s else None for s in drafts], pa.string()
+        ),
+        "tokens_per_step": pa.array([s.tokens_per_step if s else None for s in drafts]),
+    }
+    for name in ("tokens", "passes", "branches"):
+        counts = [getattr(s, name) if s else None for s in drafts]
+        found[f"draft.{name}"] = pa.array(counts, pa.int64())
+    costs = [speculation.draft_pass_costs(d) if d.draft else None for d in deployments]
+    for name in COST_NAMES:
+        values = [float(getattr(c, name)[0]) if c else None for c in costs]
+        found[f"draft_cost.{name}"] = pa.array(values, pa.float64())
+    return found
+
+
+def _interval_columns(intervals: Float[np.ndarray, "2 n coefficients"]) -> dict[str, pa.Array]:
+    names = [name.partition(".") for name in (*beta_columns(), *alpha_columns())]
+    return {
+        f"{part}_{end}.{name}": pa.array(column, mask=np.isnan(column))
+        for end, vectors in zip(("low", "high"), intervals, strict=True)
+        for (part, _, name), column in zip(names, np.ascontiguousarray(vectors.T), strict=True)
+    }
+
+
+# Coefficient tables on disk; floats survive exactly. Go reads them (``export/go``).
+
+_PROVENANCE = b"pinn.provenance"
+
+
+def write_table_file(table: pa.Table, provenance: dict[str, Any], path: Path) -> None:
+    """Write a table of ``export_table`` in the format that the file's suffix names.
+
+    JSON and Parquet keep the provenance whole; CSV has only the table's own columns.
+
+    Raises:
+        PinnError: If the format is unknown.
+    """
+    known = table.replace_schema_metadata({_PROVENANCE: files.json_text(provenance).encode()})
+    tables.write_arrow(known, path, lambda found: table_json(found, provenance).encode())
+
+
+def table_json(table: pa.Table, provenance: dict[str, Any]) -> str:
+    """A table as a JSON document: format, version, provenance and flat rows, one a line."""
+    head = {"format": FORMAT, "version": VERSION, "provenance": provenance}
+    rows = table.drop_columns(["format", "version"]).to_pylist()
+    lines = ",\n".join(files.json_text(row) for row in rows)
+    return files.json_text(head)[:-1] + f', "rows": [\n{lines}\n]}}\n'

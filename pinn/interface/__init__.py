@@ -1,1 +1,0 @@
-"""How it is used: the command pinn, its commands as functions of Python, and files for others."""

@@ -1,0 +1,1 @@
+"""Measurements of servers and kernels: readers of traces and benchmark files, and a profiler."""

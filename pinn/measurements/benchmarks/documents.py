@@ -1,0 +1,203 @@
+"""A benchmark's file, parsed as far as its kind shows, and its figures in SI units."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinn.common.documents import MOST_CSV_BYTES, parse_json, parse_yaml, read_text
+from pinn.errors import PinnError
+from pinn.measurements.benchmarks.benchmark_run import STATISTICS
+from pinn.units import MICROSECOND, MILLISECOND
+
+# A benchmark's file, parsed as far as its kind can be told from its content.
+
+
+class NotUsable(PinnError):  # noqa: N818  a reason to leave a run out, no failure
+    """A run that is left out; its text is the reason, which the report counts."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file.
+
+    Attributes:
+        path: Where it is.
+        text: Its text; empty where it holds ``values``.
+        values: The JSON or YAML documents that it holds, one for each line of JSON lines; empty for
+            another text.
+    """
+
+    path: Path
+    text: str
+    values: tuple[Any, ...]
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """The first document where that is a mapping, else an empty one."""
+        found = self.values[0] if self.values else {}
+        return found if isinstance(found, dict) else {}
+
+
+def read_document(path: Path) -> Document:
+    """Read a file.
+
+    Raises:
+        NotUsable: If it cannot be read, is empty, too large or cut off.
+    """
+    try:
+        text = read_text(path, MOST_CSV_BYTES, "text")
+    except PinnError as error:
+        raise NotUsable("cannot be read as text, or is too large") from error
+    if not text.strip():
+        raise NotUsable("empty file")
+    if text.lstrip()[0] in "{[":
+        return Document(path, "", _json(text))
+    if path.suffix in (".yaml", ".yml"):
+        try:
+            return Document(path, "", (parse_yaml(text, "invalid YAML"),))
+        except PinnError as error:
+            raise NotUsable(str(error)) from error
+    return Document(path, text, ())
+
+
+def _json(text: str) -> tuple[Any, ...]:
+    """One JSON value (a list is its entries), or one a line; Infinity is read as such."""
+    try:
+        whole = parse_json(text, "invalid JSON")
+        return tuple(whole) if isinstance(whole, list) else (whole,)
+    except PinnError as error:
+        reason = error
+    try:
+        lines = [line for line in text.splitlines() if line.strip()]
+        return tuple(parse_json(line, "invalid JSON") for line in lines)
+    except PinnError as error:
+        # A log may begin with a brace or a bracket too.
+        if text.lstrip().startswith(('{"', "{\n", "[{", "[\n", "[[")):
+            is_malformed = isinstance(reason.__cause__, ValueError)
+            raise NotUsable("invalid JSON: cut off?" if is_malformed else reason) from error
+        return ()
+
+
+def has(*keys: str) -> Callable[[Document], bool]:
+    """Tells whether the first document of a file has these keys, as one tool's files have."""
+    return lambda document: set(keys) <= document.first.keys()
+
+
+# Figures of foreign files in SI units, and the shapes that tools share.
+
+#: Unit as files spell it -> seconds.
+SECONDS = {
+    "s": 1.0, "sec": 1.0, "seconds": 1.0, "s/token": 1.0,
+    "ms": MILLISECOND, "ms/token": MILLISECOND, "us": MICROSECOND, "ns": 1e-9,
+}  # fmt: skip
+
+
+def unit_seconds(latency: str, unit: Any) -> float:
+    """A unit as a file spells it, in seconds.
+
+    Raises:
+        NotUsable: If it is unknown.
+    """
+    if str(unit) not in SECONDS:
+        raise NotUsable(f"{latency} is in {str(unit)!r}, known units are {', '.join(SECONDS)}")
+    return SECONDS[str(unit)]
+
+
+def at(values: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    """The mapping at the end of a path; an empty one where there is none.
+
+    >>> at({"a": {"b": {"c": 1}}}, "a", "b"), at({"a": None}, "a", "b")
+    ({'c': 1}, {})
+    """
+    for key in path:
+        found = values.get(key)
+        values = found if isinstance(found, Mapping) else {}
+    return values
+
+
+def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
+    """Figures that hold something: tools write 0, null or NaN for what they could not measure.
+
+    >>> kept({"ttft_mean_s": 0.1, "itl_mean_s": 0.0, "e2e_mean_s": None})
+    {'ttft_mean_s': 0.1}
+    """
+    return {k: float(v) for k, v in figures.items() if v is not None and v > 0 and math.isfinite(v)}
+
+
+def throughputs(
+    requests_per_s: float | None, output_tokens_per_s: float | None
+) -> dict[str, float]:
+    """What was served per second, as far as a file holds it."""
+    return kept({"requests_per_s": requests_per_s, "output_tokens_per_s": output_tokens_per_s})
+
+
+def streamed(figures: dict[str, float]) -> dict[str, float]:
+    """The figures, among which a time to first token has to be.
+
+    Raises:
+        NotUsable: If there is none.
+    """
+    if "ttft_mean_s" not in figures:
+        raise NotUsable("no time to first token: the run did not stream")
+    return figures
+
+
+def statistics_of(
+    latency: str, lookup: Callable[[str], float | None], unit_s: float
+) -> dict[str, float]:
+    """Mean and percentiles of a latency, in seconds.
+
+    Args:
+        latency: Its name here, such as ``ttft``.
+        lookup: Statistic (``mean``, ``p50``, ...) -> the file's number; None where it has none.
+        unit_s: The file's unit in seconds.
+    """
+    found = {each: lookup(each) for each in STATISTICS}
+    return kept({f"{latency}_{k}_s": None if v is None else v * unit_s for k, v in found.items()})
+
+
+def client_statistics(
+    values: Mapping[str, Any], names: Mapping[str, str], unit_s: float, suffix: str = ""
+) -> dict[str, float]:
+    """Latencies of a file that has ``mean_ttft``, ``median_ttft``, ``p99_ttft`` and so on as keys.
+
+    Args:
+        values: The file.
+        names: Latency here -> as the file spells it.
+        unit_s: The file's unit in seconds.
+        suffix: Of the keys, such as ``_ms``.
+    """
+    figures: dict[str, float] = {}
+    for latency, spelled in names.items():
+
+        def lookup(each: str, key: str = f"{spelled}{suffix}") -> float | None:
+            return (each == "p50" and values.get(f"median_{key}")) or values.get(f"{each}_{key}")
+
+        figures |= statistics_of(latency, lookup, unit_s)
+    return figures
+
+
+def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
+    """Statistics of single values in seconds, without those that are no positive numbers."""
+    values = np.array([v for v in seconds if v is not None and v > 0], float)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return {}
+    percentiles = {f"p{n}": np.percentile(values, n) for n in (50, 90, 95, 99)}
+    return statistics_of(latency, {"mean": values.mean(), **percentiles}.get, 1.0)
+
+
+def request_figures(
+    ttft_s: Iterable[float], e2e_s: Iterable[float], output_tokens: Iterable[int]
+) -> dict[str, float]:
+    """TTFT, E2E and TPOT of requests that are known one by one."""
+    rows = list(zip(ttft_s, e2e_s, output_tokens, strict=True))
+    return (
+        sample_figures("ttft", (first for first, _, _ in rows))
+        | sample_figures("e2e", (last for _, last, _ in rows))
+        | sample_figures("tpot", ((last - first) / (n - 1) for first, last, n in rows if n > 1))
+    )

@@ -1,0 +1,226 @@
+"""Metrics pages of vLLM and SGLang, and the acceptance of drafts they count."""
+
+import re
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pinn.common.documents import MOST_CSV_BYTES, read_text
+from pinn.errors import PinnError
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, Reading, StatedServer
+from pinn.measurements.benchmarks.documents import Document, NotUsable, kept
+
+# Metrics pages of vLLM and SGLang: what happened between two scrapes.
+#
+# Sums and counts of histograms are subtracted. TTFT there begins at the front end's arrival; ITL
+# is per output of the engine. Names by version: ``time_per_output_token_seconds`` is an ITL
+# (vLLM up to 0.11), ``inter_token_latency_seconds`` the same from 0.10.2 on, and
+# ``request_time_per_output_token_seconds`` (from 0.11 on) the TPOT. ``cache_config_info`` tells
+# the KV cache. GPU, parallelism and what was sent stand nowhere.
+
+_SERIES = re.compile(r"^(vllm|sglang):(\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_STARTED = re.compile(r"^process_start_time_seconds(?:\{.*\})?\s+(\S+)", re.MULTILINE)
+
+#: Figure -> histograms that hold it, the best first.
+_HISTOGRAMS = {
+    "ttft_mean_s": ("time_to_first_token_seconds",),
+    "tpot_mean_s": ("request_time_per_output_token_seconds",),
+    "itl_mean_s": ("inter_token_latency_seconds", "time_per_output_token_seconds"),
+    "e2e_mean_s": ("e2e_request_latency_seconds",),
+}
+
+#: A smaller share of prompt tokens found in the prefix cache may come from chat templates alone.
+_HITS = 0.05
+
+
+@dataclass
+class Page:
+    """One scrape.
+
+    Attributes:
+        engine: ``vllm`` or ``sglang``.
+        sums: Series -> sum over its labels (buckets are left out).
+        models: Names of the models served.
+        info: Labels of ``cache_config_info``.
+        engines: Engines that the page tells of.
+        started_s: When the server was started, epoch seconds; None where unknown.
+    """
+
+    engine: str = ""
+    sums: dict[str, float] = field(default_factory=dict)
+    models: set[str] = field(default_factory=set)
+    info: dict[str, str] = field(default_factory=dict)
+    engines: set[str] = field(default_factory=set)
+    started_s: float | None = None
+
+
+def is_metrics_page(document: Document) -> bool:
+    """Whether it is a metrics page of vLLM or SGLang."""
+    return bool(_SERIES.search(document.text))
+
+
+def read_page(text: str) -> Page:
+    """Parse one scrape."""
+    page = Page()
+    for engine, series, labels, value in _SERIES.findall(text):
+        named = dict(_LABEL.findall(labels))
+        page.engine = engine
+        for label, seen in (("model_name", page.models), ("engine", page.engines)):
+            if label in named:
+                seen.add(named[label])
+        if series == "cache_config_info":
+            page.info = named
+        elif not series.endswith(("_bucket", "_created")):
+            page.sums[series] = page.sums.get(series, 0.0) + float(value)
+    started = _STARTED.search(text)
+    page.started_s = float(started[1]) if started else None
+    return page
+
+
+def read_metrics_pages(pages: Any, reading: Reading) -> BenchmarkRun:
+    """What happened between two scrapes.
+
+    Args:
+        pages: Their texts, the earlier first.
+        reading: With the load, which no page tells.
+
+    Raises:
+        NotUsable: If they are not two scrapes of one server, or nothing was served in between.
+        PinnError: If the user has to say more.
+    """
+    before, after = map(read_page, pages)
+    models = before.models | after.models
+    if len(models) > 1:
+        raise NotUsable(f"the scrapes are of {len(models)} models: {', '.join(sorted(models))}")
+    if before.started_s != after.started_s:
+        raise NotUsable("the server was restarted between the scrapes")
+    delta = {k: v - before.sums.get(k, 0.0) for k, v in after.sums.items()}
+    counts = {k: v for k, v in delta.items() if k.endswith(("_count", "_sum", "_total"))}
+    if min(counts.values(), default=0.0) < 0:
+        raise NotUsable("a counter falls: the server was restarted, or the scrapes are exchanged")
+    served = int(counts.get("e2e_request_latency_seconds_count", 0.0))
+    served = served or int(counts.get("time_to_first_token_seconds_count", 0.0))
+    if not served:
+        raise NotUsable("no request was served between the scrapes")
+    given = reading.given
+    reading.assumed.append("latencies begin when the server's front end has the request")
+    prompt = _mean(counts, ("request_prompt_tokens",), "prompt_tokens_total", served)
+    output = _mean(counts, ("request_generation_tokens",), "generation_tokens_total", served)
+    prompt = float(reading.needed("prompt_tokens", prompt))
+    output = float(reading.needed("output_tokens", output))
+    rate = given.request_rate or (served / given.duration if given.duration else None)
+    if rate is None:
+        reading.needed("concurrency")
+    sides = reading.lengths(prompt), reading.lengths(output)
+    sending = given.concurrency, rate if given.concurrency is None else given.request_rate
+    prefix = reading.prefix(_prefix(counts, served, prompt, reading))
+    load = Load(given.num_prompts or served, *sides, *sending, prefix=prefix)
+    figures = {figure: _mean(counts, names, "", served) for figure, names in _HISTOGRAMS.items()}
+    if given.duration:
+        figures["requests_per_s"] = served / given.duration
+        figures["output_tokens_per_s"] = served * output / given.duration
+    reading.tool = f"{reading.tool} of {after.engine}"
+    return reading.run(load, kept(figures), served, server=_server(after))
+
+
+def _mean(
+    counts: dict[str, float], histograms: tuple[str, ...], total: str, served: int
+) -> float | None:
+    """Mean of the first histogram that counted anything, else a total for each request."""
+    for name in histograms:
+        count = counts.get(f"{name}_count", 0.0)
+        if count > 0:
+            return counts.get(f"{name}_sum", 0.0) / count
+    return counts[total] / served if counts.get(total) else None
+
+
+def _prefix(
+    counts: dict[str, float], served: int, prompt: float, reading: Reading
+) -> tuple[int, int, int] | None:
+    queries = counts.get("prefix_cache_queries_total", 0.0)
+    hits = counts.get("prefix_cache_hits_total", 0.0) / queries if queries else 0.0
+    if reading.given.prompt_groups is not None or hits < _HITS:
+        return None
+    reading.assumed.append(
+        f"the {hits:.0%} of prompt tokens found in the prefix cache are a beginning that all "
+        "prompts share (--prompt-groups)"
+    )
+    return 1, served, round(hits * prompt)
+
+
+def _server(page: Page) -> StatedServer:
+    info, flags = page.info, dict[str, Any]()
+    if "gpu_memory_utilization" in info:
+        flags["gpu_memory_utilization"] = float(info["gpu_memory_utilization"])
+    if info.get("block_size", "").isdigit():
+        flags["block_size"] = int(info["block_size"])
+    if "enable_prefix_caching" in info:
+        flags["enable_prefix_caching"] = info["enable_prefix_caching"] == "True"
+    if info.get("cache_dtype", "").startswith("fp8"):
+        flags["kv_cache_dtype"] = "fp8"
+    blocks = info.get("num_gpu_blocks", "")
+    tokens = page.sums.get("max_total_num_tokens") or page.sums.get("kv_cache_size_tokens")
+    if blocks.isdigit() and "block_size" in flags:
+        tokens = int(blocks) * flags["block_size"]
+    if len(page.engines) > 1:
+        flags["data_parallel_size"] = len(page.engines)
+    model = next(iter(page.models), "")
+    return StatedServer(model, "", flags, int(tokens) if tokens else None, page.engine)
+
+
+# Acceptance of drafted tokens, measured: the counters of vLLM's metrics page.
+#
+# ``spec_decode_num_drafts``, ``spec_decode_num_accepted_tokens_per_pos`` and, where a page has
+# no positions, ``spec_decode_num_draft_tokens`` and ``spec_decode_num_accepted_tokens`` (vLLM
+# 0.15.1 ``vllm/v1/spec_decode/metrics.py``), since the server was started.
+
+
+def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
+    """By position, the share of drafted tokens accepted where all before them were.
+
+    Engines of one page are added up. Without counts by position one rate for all.
+
+    Args:
+        text: A scrape of the page.
+        where: What errors call it.
+
+    Raises:
+        PinnError: If it tells of no drafted token.
+    """
+    sums: dict[str, float] = {}
+    positions: dict[int, float] = {}
+    for _, series, labels, value in _SERIES.findall(text):
+        _, is_of_drafts, name = series.removesuffix("_total").partition("spec_decode_num_")
+        if not is_of_drafts:
+            continue
+        position = dict(_LABEL.findall(labels)).get("position")
+        if name == "accepted_tokens_per_pos" and position:
+            positions[int(position)] = positions.get(int(position), 0.0) + float(value)
+        else:
+            sums[name] = sums.get(name, 0.0) + float(value)
+    drafts, drafted = sums.get("drafts", 0.0), sums.get("draft_tokens", 0.0)
+    if not drafted and not drafts:
+        raise PinnError(
+            f"{where}: no vllm:spec_decode counter above 0: give a metrics page of a server that "
+            "speculates, or --speculative-acceptance as a rate"
+        )
+    if not positions or not drafts:
+        return (_share(sums.get("accepted_tokens", 0.0), drafted),)
+    counts = [drafts, *(positions[at] for at in sorted(positions))]
+    return tuple(_share(after, before) for before, after in pairwise(counts))
+
+
+def acceptance_text(path: Path) -> str:
+    """What ``--speculative-acceptance`` takes, of a file that holds a metrics page.
+
+    Raises:
+        PinnError: If it cannot be read or tells of no drafted token.
+    """
+    text = read_text(path, MOST_CSV_BYTES, "text")
+    return ",".join(f"{rate:.4f}" for rate in measured_acceptance(text, str(path)))
+
+
+def _share(part: float, whole: float) -> float:
+    return min(part / whole, 1.0) if whole else 0.0

@@ -1,0 +1,279 @@
+"""Reports of the engines' own benchmarks: vLLM's and SGLang's."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pinn.common.documents import first_fault
+from pinn.measurements.benchmarks import documents
+from pinn.measurements.benchmarks.benchmark_run import (
+    BenchmarkRun,
+    Lengths,
+    Load,
+    Reading,
+    StatedServer,
+)
+from pinn.measurements.benchmarks.documents import NotUsable
+from pinn.specs.flags import Flag, flags_of, given_flags
+from pinn.specs.serving import SGLANG, VLLM, ServingSpec
+from pinn.units import MILLISECOND
+
+# ``vllm bench serve --save-result``: one JSON object a run.
+#
+# Layout read in the sources of vLLM 0.6.6 to 0.33 (``vllm/benchmarks/serve.py``,
+# ``benchmarks/benchmark_serving.py``). TPOT is (E2E - TTFT) / (output - 1) of each request; ITL
+# are the gaps between chunks. Neither lengths asked for nor prefixes, seeds or engine flags are
+# stored.
+
+#: Latency here -> as the file spells it.
+_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+
+#: Servers that the clients speak to and nothing here knows.
+_UNKNOWN = {"deepspeed-mii", "gserver", "llama.cpp", "lmdeploy", "scalellm", "tgi", "truss"}
+
+#: ``--metadata`` keys that people use -> field of ``ServingSpec``.
+_ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
+            "dp": "data_parallel_size", "quantization": "precision"}  # fmt: skip
+
+
+class ClientFile(BaseModel):
+    """What vLLM's client writes, and SGLang's, which grew out of it; other keys are left alone."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    backend: str = ""
+    request_rate: float | None = None
+    burstiness: float = 1.0
+    max_concurrency: int | None = None
+    num_prompts: int | None = None
+    ramp_up_strategy: str | None = None
+    duration: float
+    completed: int
+    failed: int | None = None
+    total_input_tokens: int
+    total_output_tokens: int
+    request_throughput: float | None = None
+    output_throughput: float | None = None
+    input_lens: list[int] = Field(default_factory=list)
+    output_lens: list[int] = Field(default_factory=list)
+    ttfts: list[float] = Field(default_factory=list)
+    itls: list[list[float]] = Field(default_factory=list)
+    start_times: list[float] = Field(default_factory=list)
+
+    @classmethod
+    def checked(cls, values: Any) -> Self:
+        """Validate a file.
+
+        Raises:
+            NotUsable: If it does not fit, with the first place.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise NotUsable(": ".join(first_fault(error))) from error
+
+
+#: Whether vLLM's client wrote a document.
+is_vllm_bench = documents.has("mean_ttft_ms", "model_id", "num_prompts")
+
+
+def read_vllm_bench(values: Any, reading: Reading) -> BenchmarkRun:
+    """One run.
+
+    Raises:
+        NotUsable: If nothing was served, the rate was ramped up, or a number is missing.
+        PinnError: If the user has to say more.
+    """
+    file = ClientFile.checked(values)
+    if file.ramp_up_strategy:
+        raise NotUsable("the request rate was ramped up during the run")
+    sent = file.num_prompts or file.completed + (file.failed or 0)
+    load = client_load(file, sent, reading)
+    failed = max(sent - file.completed, file.failed or 0)
+    return reading.run(load, client_figures(file, values), file.completed, failed, _server(values))
+
+
+def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
+    """The load of vLLM's and SGLang's client.
+
+    Raises:
+        NotUsable: If nothing was served, or by an engine that is not simulated.
+        PinnError: If the user has to say more.
+    """
+    if file.completed < 1:
+        raise NotUsable("no request was served")
+    if file.backend in _UNKNOWN:
+        raise NotUsable(f"served by {file.backend}, whose schedule is not simulated")
+    rate: Any = None if file.request_rate in (None, float("inf")) else file.request_rate
+    served = [i for i, n in enumerate(file.output_lens) if n > 0]
+    detailed = bool(served) and len(file.input_lens) == len(file.output_lens)
+    if detailed:
+        prompt = Lengths.listed(tuple(max(file.input_lens[i], 1) for i in served))
+        output = Lengths.listed(tuple(file.output_lens[i] for i in served))
+    else:
+        prompt = reading.lengths(_mean(file, "prompt_tokens", reading))
+        output = reading.lengths(_mean(file, "output_tokens", reading))
+    offsets: tuple[float, ...] = ()
+    if detailed and rate and not file.max_concurrency and len(file.start_times) == len(file.ttfts):
+        starts = [file.start_times[i] for i in served]
+        offsets = tuple(sorted(start - min(starts) for start in starts))
+    concurrency = reading.or_stated("concurrency", file.max_concurrency)
+    rate = reading.or_stated("request_rate", rate)
+    process, cv = "gamma" if file.burstiness != 1 else "poisson", file.burstiness**-0.5
+    requests, prefix = len(served) if detailed else sent, reading.prefix()
+    return Load(requests, prompt, output, concurrency, rate, process, cv, offsets, prefix)
+
+
+def _mean(file: ClientFile, side: str, reading: Reading) -> float:
+    total = file.total_input_tokens if side == "prompt_tokens" else file.total_output_tokens
+    return float(reading.needed(side, total / file.completed if total else None))
+
+
+def client_figures(
+    file: ClientFile, values: Mapping[str, Any], names: Mapping[str, str] = _NAMES
+) -> dict[str, float]:
+    """Figures as stated; details add those that the file left out."""
+    stated = documents.client_statistics(values, names, MILLISECOND, "_ms")
+    rates = documents.throughputs(file.request_throughput, file.output_throughput)
+    return _details(file) | stated | rates
+
+
+def _details(file: ClientFile) -> dict[str, float]:
+    if not (len(file.ttfts) == len(file.itls) == len(file.output_lens) > 0):
+        return {}
+    each = zip(file.ttfts, file.itls, file.output_lens, strict=True)
+    rows = [(first, first + sum(gaps), tokens) for first, gaps, tokens in each if tokens > 0]
+    pooled = documents.sample_figures("itl", (gap for gaps in file.itls for gap in gaps))
+    return documents.request_figures(*zip(*rows, strict=True)) | pooled if rows else {}
+
+
+def _server(values: Mapping[str, Any]) -> StatedServer:
+    """What the user wrote into the file with ``--metadata``."""
+    named = dict(values) | {_ALIASES[k]: v for k, v in values.items() if k in _ALIASES}
+    flags = given_flags(ServingSpec, named, "--metadata")
+    if named.get("precision"):
+        flags["precision"] = str(named["precision"])
+    gpu = next((str(values[k]) for k in ("gpu", "hw", "accelerator") if values.get(k)), "")
+    version = str(values.get("vllm_version") or values.get("version") or "")
+    engine = f"vllm {version}" if version else _other_engine(values)
+    speculative = any(k.startswith("spec_decode") and v for k, v in values.items())
+    return StatedServer(str(values["model_id"]), gpu, flags, engine=engine, speculative=speculative)
+
+
+def _other_engine(values: Mapping[str, Any]) -> str:
+    """The protocol, where it is another engine's own; vLLM's and OpenAI's are spoken by all."""
+    spoken = str(values.get("backend") or "")
+    return spoken if StatedServer(engine=spoken).all_flags.get("engine", VLLM) != VLLM else ""
+
+
+# ``python -m sglang.bench_serving --output-file``: one JSON object appended a run.
+#
+# Layout read in the sources of SGLang 0.4.1 to 0.5.23. From 0.5.8 on ``server_info`` holds the
+# server's resolved flags. Random lengths are uniform in [r L, L] with r = 0 by default, so that
+# their mean is half of what was asked for; the stored totals tell.
+
+_SGLANG_BENCH_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
+
+#: Share of its own value that SGLang leaves of ``schedule_conservativeness`` under attention data
+#: parallelism, which divides the chunk among its ranks, too (0.5.9 server_args.py:
+#: _handle_data_parallelism). Both are undone here, since flags are what the user gave.
+_CONSERVATIVE = 0.3
+
+#: Flags that are read otherwise, or whose resolved values are names of SGLang's own.
+_UNREAD = {"engine", "engine_version", "kv_cache_dtype", "moe_backend", "sampling_backend",
+           "speculative_config", "disaggregation_mode"}  # fmt: skip
+#: Formats by SGLang's name -> by that of ``--quantization``.
+_FORMATS = {"modelopt_fp4": "nvfp4", "modelopt_fp8": "fp8_static", "fp8": "fp8",
+            "w8a8_fp8": "fp8", "w8a8_int8": "int8", "awq": "int4", "gptq": "int4",
+            "mxfp4": "mxfp4"}  # fmt: skip
+
+#: A mean within this share of the asked distribution's says that it was the one drawn from.
+_AGREES = 0.1
+
+
+class _File(ClientFile):
+    backend: str = "sglang"
+    dataset_name: str = ""
+    random_input_len: int | None = None
+    random_output_len: int | None = None
+    random_range_ratio: float | None = None
+    accept_length: float | None = None
+    server_info: dict[str, Any] | None = None
+
+
+#: Whether SGLang's client wrote a document.
+is_sglang_bench = documents.has("mean_e2e_latency_ms", "dataset_name", "completed")
+
+
+def read_sglang_bench(values: Any, reading: Reading) -> BenchmarkRun:
+    """One run.
+
+    Raises:
+        NotUsable: If nothing was served or a number is missing.
+        PinnError: If the user has to say more.
+    """
+    file = _File.checked(values)
+    if "shared-prefix" in file.dataset_name:
+        reading.needed("prompt_groups")
+    sent = file.num_prompts or reading.given.num_prompts or file.completed
+    load = _random_lengths(file, client_load(file, sent, reading), reading.assumed)
+    info = file.server_info
+    server = sglang_server(info) if info else StatedServer(engine=file.backend)
+    server = replace(server, speculative=server.speculative or (file.accept_length or 1) > 1)
+    figures = client_figures(file, values, _SGLANG_BENCH_NAMES)
+    return reading.run(load, figures, file.completed, sent - file.completed, server)
+
+
+def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
+    """Uniform lengths where the totals agree with what was asked for."""
+    if not file.dataset_name.startswith("random") or load.prompt.each:
+        return load
+    share = file.random_range_ratio or 0.0
+    for side, asked in (("prompt", file.random_input_len), ("output", file.random_output_len)):
+        mean = getattr(load, side).mean
+        if asked and abs(asked * (1 + share) / 2 / mean - 1) <= _AGREES:
+            uniform = Lengths(mean, max(share * asked, 1), 2 * mean - max(share * asked, 1))
+            load = replace(load, **dict[str, Any]({side: uniform}))
+    if load.prompt.low is not None and load.output.low is not None:
+        assumed[:] = [text for text in assumed if "--length-range" not in text]
+    return load
+
+
+def sglang_server(info: Mapping[str, Any]) -> StatedServer:
+    """The server of a ``server_info``, which holds resolved flags by SGLang's names.
+
+    Raises:
+        NotUsable: If prefill and decode ran apart.
+    """
+    if str(info.get("disaggregation_mode") or "null") != "null":
+        raise NotUsable("prefill and decode on servers of their own")
+    flags = {f.name: f.read(value) for f in flags_of(ServingSpec)
+             if f.name not in _UNREAD and (value := _resolved(f, info)) is not None}  # fmt: skip
+    replicas = flags.get("data_parallel_size", 1)
+    if flags.get("enable_dp_attention") and replicas > 1:
+        for name, factor in (("max_num_batched_tokens", replicas),
+                             ("schedule_conservativeness", 1 / _CONSERVATIVE)):  # fmt: skip
+            if name in flags:
+                flags[name] *= factor
+    if str(info.get("kv_cache_dtype", "")).startswith("fp8"):
+        flags["kv_cache_dtype"] = "fp8"
+    if (info.get("chunked_prefill_size") or 1) < 0:
+        flags["enable_chunked_prefill"] = False
+    if info.get("quantization") in _FORMATS:
+        flags["precision"] = _FORMATS[info["quantization"]]
+    states = info.get("internal_states") or [{}]
+    tokens = (states[0].get("memory_usage") or {}).get("token_capacity")
+    engine = f"sglang {info.get('version') or ''}".strip()
+    speculative = bool(info.get("speculative_algorithm"))
+    return StatedServer(str(info.get("model_path", "")), "", flags, tokens, engine, speculative)
+
+
+def _resolved(flag: Flag, info: Mapping[str, Any]) -> Any:
+    """A flag's value; None where the server names none, or writes -1 for it."""
+    spelled = flag.spelled.get(SGLANG, flag.name)
+    value = info.get(spelled.removeprefix("no_"))
+    if value is None or (flag.kind in ("int", "float") and value <= 0):
+        return None
+    return not value if spelled.startswith("no_") else value

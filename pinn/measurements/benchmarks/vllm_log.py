@@ -1,0 +1,278 @@
+"""What vLLM itself writes of a benchmark: its log, and spans of requests."""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pinn.common.documents import MOST_LINE_BYTES
+from pinn.common.files import ReadReport, file_sha256
+from pinn.errors import PinnError
+from pinn.measurements.benchmarks.benchmark_run import (
+    BenchmarkRun,
+    Lengths,
+    Load,
+    Reading,
+    StatedServer,
+)
+from pinn.measurements.benchmarks.documents import Document, NotUsable, kept, request_figures
+from pinn.measurements.readers.vllm import check_file
+from pinn.specs.flags import given_flags
+from pinn.specs.serving import ServingSpec
+from pinn.units import MILLISECOND, NANOSECOND
+
+# Lines that stock vLLM logs with ``--enable-logging-iteration-details``.
+#
+# Such a line names an iteration, its context (prefill) and generation (decode) requests and tokens,
+# and its elapsed time: ``Iteration(12): 1 context requests, 512 context tokens, 32 generation
+# requests, 32 generation tokens, iteration elapsed time: 15.20 ms``. The elapsed time covers the
+# model's execution in one step, not the busy-loop cycle.
+
+# No count has more digits than an integer column holds.
+_MARK = re.compile(r"\bIteration\s*\(\s*(-?\d{1,15})\s*\)", re.IGNORECASE)
+_COUNTS = {
+    f"{phase}_{what}": re.compile(rf"\b(\d{{1,15}})\s+{word}\s+{what}?\b", re.IGNORECASE)
+    for phase, word in (("prefill", "context"), ("decode", "generation"))
+    for what in ("requests", "tokens")
+}
+ITERATION_SCHEMA = pa.schema(
+    {
+        **dict.fromkeys(("step_id", *_COUNTS), pa.int64()),
+        **dict.fromkeys(("elapsed_s", "logged_s"), pa.float64()),
+    }
+)
+
+#: Date and time before a line, without a year: ``INFO 02-18 15:03:04 [core.py:77]``.
+_LOGGED = re.compile(r"\b(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
+_ELAPSED = re.compile(r"elapsed(?:\s+time)?\s*[:=]?\s*([\d.]+)\s*ms", re.IGNORECASE)
+
+
+def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
+    """Read a log file; lines about other things are refused as such.
+
+    Returns:
+        One row per iteration: its number, requests and tokens, ``elapsed_s``, and ``logged_s``, the
+        time before the line to the second, from an arbitrary day. And the counts.
+
+    Raises:
+        PinnError: If the file is missing or sparse, or no line is about an iteration.
+    """
+    check_file(path, "give the file that vLLM's log was written to")
+    rows, refused, read = [], Counter[str](), 0
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in iter(partial(file.readline, MOST_LINE_BYTES), ""):
+            read += 1
+            mark = _MARK.search(line)
+            if mark is None:
+                refused["no iteration details"] += 1
+                continue
+            row = "idle step of a data-parallel rank" if "(dummy)" in line else _row(mark[1], line)
+            if isinstance(row, str):
+                refused[row] += 1
+            else:
+                rows.append(row)
+    if not rows:
+        raise PinnError(
+            f"{path}: none of {read} lines has iteration details: start vLLM with "
+            "--enable-logging-iteration-details"
+        )
+    report = ReadReport(path.name, "", file_sha256(path), read, len(rows), dict(refused))
+    return pa.Table.from_pylist(rows, schema=ITERATION_SCHEMA), report
+
+
+def _row(number: str, line: str) -> dict[str, float | None] | str:
+    """The row, or the reason why there is none."""
+    row: dict[str, float | None] = {"step_id": int(number), "logged_s": _logged_s(line)}
+    for name, pattern in _COUNTS.items():
+        found = pattern.search(line)
+        if found is None:
+            return f"iteration without {name.replace('_', ' ')}"
+        row[name] = int(found[1])
+    elapsed = _ELAPSED.search(line)
+    with suppress(ValueError):
+        row["elapsed_s"] = float(elapsed[1]) * MILLISECOND if elapsed else None
+    return row if row.get("elapsed_s") else "iteration without elapsed time"
+
+
+def _logged_s(line: str) -> float | None:
+    """Seconds from the beginning of the year (of 31-day months) to the line's time."""
+    found = _LOGGED.search(line)
+    if found is None:
+        return None
+    month, day, hour, minute, second = map(int, found.groups())
+    return float((((month * 31 + day) * 24 + hour) * 60 + minute) * 60 + second)
+
+
+# vLLM's log with ``--enable-logging-iteration-details``: batches, and the flags at its top.
+#
+# A line's elapsed time is the wait for the result: with asynchronous scheduling (the default
+# from 0.14 on) it is neither the model's time nor the cycle. The cycle is read off the times
+# before the lines, which are whole seconds, where the log is long enough.
+
+_ITERATION = re.compile(r"\bIteration\s*\(\s*\d+\s*\)")
+_ARGS = re.compile(r"non-default args: (\{.*\})")
+_CONFIG = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\) with config: (.*)")
+# The device is named: GPU, CPU, XPU (vllm 0.32.0 vllm/v1/core/kv_cache_utils.py).
+_KV_TOKENS = re.compile(r"\bKV cache size: ([\d,]+) tokens")
+
+#: Below this span whole seconds say too little of a cycle: an assumption, 5 % at either end.
+_MIN_SPAN_S = 20.0
+
+
+def is_vllm_log(document: Document) -> bool:
+    """Whether it is a log with iteration details."""
+    return bool(_ITERATION.search(document.text))
+
+
+def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
+    """The load and the mean gap between tokens of a log.
+
+    Requests are counted by their prompts: a prompt cut into chunks goes on in the step after one
+    that was full. The tokens of prompts leave out what the prefix cache held.
+
+    Raises:
+        NotUsable: If it holds no prompt or no token.
+        PinnError: If the user has to say more.
+    """
+    table = read_iteration_log(log.path)[0].to_pandas()
+    server = log_server(log.text)
+    busy = table[(table["prefill_requests"] + table["decode_requests"]) > 0]
+    tokens = (busy["prefill_tokens"] + busy["decode_tokens"]).to_numpy()
+    budget = server.flags.get("max_num_batched_tokens") or 8192
+    prefills = busy["prefill_requests"].to_numpy()
+    full = np.concatenate([[False], tokens[:-1] >= budget]) & (prefills > 0)
+    requests = int(prefills.sum() - full.sum())
+    decoded = int(busy["decode_tokens"].sum())
+    if requests < 1 or decoded < 1:
+        raise NotUsable("no prompt or no token between its first and last iteration")
+    given = reading.given
+    concurrency = given.concurrency
+    if given.request_rate is None and concurrency is None:
+        concurrency = int((busy["prefill_requests"] + busy["decode_requests"]).max())
+        reading.assumed.append(f"a closed loop of the {concurrency} requests of its largest batch "
+                               "(--concurrency, --request-rate)")  # fmt: skip
+    prompt = reading.or_stated("prompt_tokens", busy["prefill_tokens"].sum() / requests)
+    output = reading.or_stated("output_tokens", 1 + decoded / requests)
+    sides = reading.lengths(float(prompt)), reading.lengths(float(output))
+    load = Load(requests, *sides, concurrency, given.request_rate, prefix=reading.prefix())
+    figures = {"itl_mean_s": _gap_s(busy, reading.assumed)}
+    return reading.run(load, kept(figures), requests, server=server)
+
+
+def _gap_s(busy: Any, assumed: list[str]) -> float:
+    """Mean gap between tokens: each decode waits for the cycle of its step."""
+    decodes = busy["decode_requests"].to_numpy(float)
+    logged = busy["logged_s"].to_numpy(float)
+    span = np.nanmax(logged) - np.nanmin(logged) if np.isfinite(logged).any() else 0.0
+    if span < _MIN_SPAN_S:
+        assumed.append("the elapsed time of an iteration is its cycle: asynchronous scheduling "
+                       "makes it shorter")  # fmt: skip
+        return float(decodes @ busy["elapsed_s"].to_numpy(float) / decodes.sum())
+    # Whole seconds between the first and the last tick; the parts of seconds outside are unknown.
+    inner = (logged > np.nanmin(logged)) & (logged < np.nanmax(logged))
+    return float((span - 1) / inner.sum())
+
+
+def log_server(text: str) -> StatedServer:
+    """What the top of a log says of the server."""
+    flags: dict[str, Any] = {}
+    model = engine = ""
+    if config := _CONFIG.search(text):
+        engine = f"vllm {config[1]}"
+        pairs = dict(re.findall(r"(\w+)='?([^,'()]+)'?", config[2]))
+        model = pairs.get("model", "")
+        pairs["max_model_len"] = pairs.get("max_seq_len")
+        odd = ("generation_config", "override_generation_config", "kv_cache_dtype")
+        known = {k: v for k, v in pairs.items() if v not in (None, "None") and k not in odd}
+        if str(pairs.get("kv_cache_dtype", "")).startswith("fp8"):
+            known["kv_cache_dtype"] = "fp8"
+        flags = given_flags(ServingSpec, known, "log")
+    args = _ARGS.search(text)
+    if args:
+        try:
+            named = ast.literal_eval(args[1])
+        except (ValueError, SyntaxError):
+            named = {}
+        model = str(named.get("model") or named.get("model_tag") or model)
+        flags |= given_flags(ServingSpec, named, "log")
+    tokens = _KV_TOKENS.search(text)
+    held = int(tokens[1].replace(",", "")) if tokens else None
+    return StatedServer(model, "", flags, held, engine, "speculative_config" in (args or [""])[0])
+
+
+# Request spans of stock vLLM (``--otlp-traces-endpoint``): OTLP-JSON, one export a line.
+#
+# Each span ``llm_request`` carries its request's tokens and latencies as attributes
+# (``vllm/tracing.py: SpanAttributes``); nothing is known of steps. TTFT and E2E begin at the
+# engine's arrival time. Arrivals are the starts of the spans.
+
+_SPAN = "llm_request"
+#: Attribute -> what it is here.
+_ATTRIBUTES = {
+    "gen_ai.latency.time_to_first_token": "ttft",
+    "gen_ai.latency.e2e": "e2e",
+    "gen_ai.usage.prompt_tokens": "prompt",
+    "gen_ai.usage.completion_tokens": "output",
+    "gen_ai.response.model": "model",
+}
+_NEEDED = {"ttft", "e2e", "prompt", "output"}
+
+
+def is_request_spans(document: Document) -> bool:
+    """Whether it holds request spans with latencies and no events of an instrumented engine."""
+    return "resourceSpans" in document.first and any(
+        span.keys() >= _NEEDED for span in _spans(document)
+    )
+
+
+def read_request_spans(document: Document, reading: Reading) -> BenchmarkRun:
+    """The requests of a file as one run.
+
+    Raises:
+        NotUsable: If no span is complete, or two models served them.
+    """
+    spans = list(_spans(document))
+    whole = [s for s in spans if s.keys() >= _NEEDED and s["output"] >= 1 and s["e2e"] > 0]
+    if not whole:
+        raise NotUsable("no request span with tokens and latencies")
+    models = {str(s["model"]) for s in whole if s.get("model")}
+    if len(models) > 1:
+        raise NotUsable(f"spans of {len(models)} models: {', '.join(sorted(models))}")
+    whole.sort(key=lambda s: s["start_ns"])
+    begin = whole[0]["start_ns"]
+    reading.assumed.append("latencies begin when the server's engine has the request")
+    limit, rate = reading.given.concurrency, reading.given.request_rate
+    offsets = tuple((s["start_ns"] - begin) * NANOSECOND for s in whole) if limit is None else ()
+    prompt = Lengths.listed(tuple(max(int(s["prompt"]), 1) for s in whole))
+    output = Lengths.listed(tuple(int(s["output"]) for s in whole))
+    prefix = reading.prefix()
+    load = Load(len(whole), prompt, output, limit, rate, offsets_s=offsets, prefix=prefix)
+    figures = request_figures(*([s[key] for s in whole] for key in ("ttft", "e2e", "output")))
+    server = StatedServer(next(iter(models), ""), engine="vllm")
+    return reading.run(load, figures, len(whole), len(spans) - len(whole), server)
+
+
+def _spans(document: Document) -> Iterator[dict[str, Any]]:
+    for export in document.values:
+        for resource in export.get("resourceSpans") or []:
+            for scope in resource.get("scopeSpans") or []:
+                for span in scope.get("spans") or []:
+                    if span.get("name") == _SPAN and not span.get("events"):
+                        yield _facts(span)
+
+
+def _facts(span: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"start_ns": int(span.get("startTimeUnixNano") or 0)}
+    for attribute in span.get("attributes") or []:
+        key = _ATTRIBUTES.get(str(attribute.get("key")))
+        if key:
+            ((kind, value),) = attribute["value"].items()
+            found[key] = value if kind == "stringValue" else float(value)
+    return found

@@ -1,0 +1,178 @@
+"""The program's command line."""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pinn.measurements.program.batches import Limits, Wanted, own_order, read_batch, short_list
+from pinn.measurements.program.engine import VllmEngine
+from pinn.measurements.program.serving import VLLM, serve_and_load
+from pinn.measurements.program.session import FAR, STALLED, Outcome, Session, measure_all
+from pinn.measurements.program.table import (
+    STEPS_FILE,
+    MeasuringError,
+    Table,
+    busy_card,
+    machine_facts,
+)
+
+#: What ``pinn measure --script`` writes here: arguments that come before those of the command line,
+#: and batches in order with their worth.
+ARGUMENTS: list[str] = []
+DESIGN: list[tuple[str, float]] = []
+
+
+class _Asked:
+    """Whether SIGINT or SIGTERM came."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._old = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+        self.waits()
+
+    def __call__(self) -> bool:
+        return self._asked
+
+    def waits(self) -> None:
+        """From now on a signal is noted, and asked for after each step."""
+        for number in self._old:
+            signal.signal(number, self._note)
+
+    def interrupts(self) -> None:
+        """From now on a signal interrupts at once, as while an engine starts."""
+        for number in self._old:
+            signal.signal(number, signal.default_int_handler)
+
+    def restore(self) -> None:
+        """Leave the process as it was."""
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _note(self, *_: Any) -> None:
+        self._asked = True
+
+
+def main(argv: list[str] | None = None, start: Callable[[list[str]], Any] = VllmEngine) -> int:
+    """Measure, and say what came of it; 0 if something was measured, and to a good end.
+
+    Args:
+        argv: Arguments; None for those of the process.
+        start: Starts an engine from its flags.
+    """
+    given, flags = _arguments([*ARGUMENTS, *(sys.argv[1:] if argv is None else argv)])
+    asked = _Asked()
+    try:
+        return _measure(given, flags, start, asked)
+    except KeyboardInterrupt:
+        return _fail("stopped before the engine was ready: nothing was measured")
+    except MeasuringError as error:
+        return _fail(str(error))
+    finally:
+        asked.restore()
+
+
+def _measure(
+    given: argparse.Namespace, flags: list[str], start: Callable[[list[str]], Any], asked: _Asked
+) -> int:
+    facts = {"model": given.model, "gpu": given.gpu, "flags": flags, **machine_facts()}
+    busy = busy_card(facts["cards"])
+    if busy and not given.force:
+        raise MeasuringError(f"{busy}: end what uses it, or go on with --force")
+    begun = time.time()
+    try:
+        table = Table(given.out, {"schema": "pinn measured steps 1", "begun": begun, **facts})
+    except FileExistsError as error:
+        held = f"{given.out} holds {STEPS_FILE} already"
+        raise MeasuringError(f"{held}: give another folder") from error
+    except OSError as error:
+        raise MeasuringError(f"{given.out}: {error.strerror or error}") from error
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    try:
+        if given.serve:
+            _serve(given, flags, asked)
+        if asked():
+            raise MeasuringError("asked to stop: no steps were measured")
+        asked.interrupts()
+        engine = start(["--model", given.model, *flags])
+        asked.waits()
+        table.describe({"start_s": time.time() - begun, **engine.facts})
+        if engine.facts.get("engine_is_newer_than_known"):
+            _say(f"vLLM {engine.facts['engine_version']} is newer than those whose source was "
+                 "read; it has what is needed")  # fmt: skip
+        session = Session(engine, 60.0 * given.minutes, asked)
+        found = measure_all(session, _wanted(engine.limits), table, _say)
+        table.describe({"measured_s": 60.0 * given.minutes - session.left, **found._asdict()})
+        engine.close()
+    except OSError as error:
+        raise MeasuringError(f"{given.out}: {error.strerror or error}") from error
+    finally:
+        table.close()
+    return _report(found, given.out)
+
+
+def _wanted(limits: Limits) -> Iterable[Wanted]:
+    """The short list, then the design if there is one, then an order of its own.
+
+    Much of a design may not fit an engine whose KV cache is smaller than pinn thought.
+    """
+    design = [read_batch(text) for text, _ in DESIGN]
+    return dict.fromkeys([*short_list(limits), *design, *own_order(limits)])
+
+
+def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
+    """Serve first: a card that the engine was on in this process may not be free again."""
+    third = 20.0 * given.minutes
+    try:
+        files = serve_and_load(given.model, flags, given.out, third, _say, given.port, VLLM, asked)
+        _say(f"serving: {len(files)} files in {os.path.join(given.out, 'serving')}")
+    except (MeasuringError, OSError, ValueError, KeyError) as error:
+        _say(f"no serving was measured: {error}")
+
+
+def _report(found: Outcome, out: str) -> int:
+    good = found.ended in ("the time is over", "asked to stop", "all batches are measured")
+    _say(f"{found.ended}: {found.batches} batches, {found.known} of them with a median known to "
+         f"1 %; {found.steps} steps, {found.cold} cold ones left out")  # fmt: skip
+    if found.steps and found.stalls > STALLED * found.steps:
+        _say(f"the host stalls: {found.stalls} of {found.steps} steps took more than {FAR:g} times "
+             f"their median, the worst {found.worst:.1f} times")  # fmt: skip
+    if not found.steps:
+        return _fail("nothing was measured")
+    _say(f"wrote {os.path.join(out, STEPS_FILE)}; next: pinn calibrate --steps {out}")
+    return 0 if good else _fail(f"{found.ended}; what was measured before is kept")
+
+
+def _arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(
+        description="Measure whole steps of an engine on this machine.",
+        epilog="All other flags are the engine's own, as of vllm serve.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--model", required=True, help="Folder with a config.json, or a name.")
+    parser.add_argument("--gpu", default="", help="The card's name for pinn calibrate.")
+    parser.add_argument("--out", default="steps", help="Folder to write.")
+    parser.add_argument("--minutes", type=float, default=10.0, help="Of measuring.")
+    parser.add_argument("--serve", action="store_true", help="Load a server first.")
+    parser.add_argument("--port", type=int, default=0, help="Of that server.")
+    parser.add_argument("--force", action="store_true", help="Measure on a card in use.")
+    given, flags = parser.parse_known_args(argv)
+    if not any(flag.split("=")[0].replace("_", "-") == "--load-format" for flag in flags):
+        flags += ["--load-format", "dummy"]
+    return given, [flag for flag in flags if flag != "--"]
+
+
+def _say(text: str) -> None:
+    print(f"measure: {text}", flush=True)
+
+
+def _fail(text: str) -> int:
+    print(f"measure: error: {text}", file=sys.stderr, flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

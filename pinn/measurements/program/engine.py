@@ -1,0 +1,270 @@
+"""VLLM in this process: batches are submitted, and its own steps timed.
+
+A step is what the engine core's loop does once: schedule, run, take in the result. Its time ends
+where the loop's turn ends in which its result came, and begins where the turn began in which it was
+scheduled, or where the step before it ended, whichever is later: under asynchronous scheduling
+the next step is scheduled while one runs, and steps follow each other end to end.
+
+Read in vLLM 0.15.0 to 0.33.0: vllm/v1/engine/core.py: EngineCore.step, step_with_batch_queue and
+log_error_detail (entered right before the wait that the iteration log times), and
+vllm/v1/core/sched/output.py: SchedulerOutput.
+"""
+
+import os
+import time
+from contextlib import suppress
+from typing import Any
+
+from pinn.measurements.program.batches import Limits
+from pinn.measurements.program.table import MeasuringError, Step
+
+#: Releases whose source was read; a newer one is tried if its engine has what is used here.
+OLDEST, NEWEST = (0, 15), (0, 33)
+
+#: Words of an engine's error -> what to do about it.
+_REMEDIES = {
+    "out of memory": "the model does not fit: more GPUs (-tp), a smaller format or model",
+    "No available memory for the cache": "the model leaves no room for a KV cache: more GPUs "
+    "(-tp), a smaller format, or --gpu-memory-utilization",
+    "KV cache is needed": "a smaller --max-model-len",
+    "Free memory on device": "something else uses the card: end it, or lower "
+    "--gpu-memory-utilization",
+}
+
+
+class VllmEngine:
+    """An engine whose loop is turned by hand.
+
+    Attributes:
+        limits: What it can hold.
+        facts: Release and resolved settings.
+    """
+
+    def __init__(self, arguments: list[str]) -> None:
+        """Start the engine with the flags of ``vllm serve``.
+
+        Raises:
+            MeasuringError: If there is none, it cannot be timed, or it does not start.
+        """
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        release = _release()
+        try:
+            from vllm import SamplingParams
+            from vllm.engine.arg_utils import EngineArgs
+            from vllm.usage.usage_lib import UsageContext
+            from vllm.utils.argparse_utils import FlexibleArgumentParser
+            from vllm.v1.engine.llm_engine import LLMEngine
+        except ImportError as error:
+            raise MeasuringError(f"vLLM {release} lacks what is needed here: {error}") from error
+        given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(arguments)
+        try:
+            # The server's own defaults of both limits, which another context has not.
+            engine = LLMEngine.from_engine_args(
+                EngineArgs.from_cli_args(given), usage_context=UsageContext.OPENAI_API_SERVER
+            )
+        except (Exception, SystemExit) as error:
+            raise MeasuringError(f"the engine did not start: {_in_a_line(error)}") from error
+        self._engine, self._sampling = engine, SamplingParams
+        core: Any = getattr(engine.engine_core, "engine_core", None)
+        self._core = core
+        for name in ("step_fn", "post_step", "scheduler", "log_error_detail"):
+            if not hasattr(self._core, name):
+                raise MeasuringError(
+                    f"vLLM {release} has no EngineCore.{name} in this process: its steps cannot be "
+                    f"timed; known are {_dotted(OLDEST)} to {_dotted(NEWEST)}"
+                )
+        self._check(engine.vllm_config)
+        layout = getattr(core.scheduler, "kv_cache_config", None)
+        groups = len(getattr(layout, "kv_cache_groups", None) or [0])
+        self.limits = _limits(engine.vllm_config, groups)
+        self.facts = _facts(engine.vllm_config, release, self.limits)
+        self._ids: list[str] = []
+        self._submitted = 0
+        self._scheduled: dict[int, tuple[float, Any]] = {}
+        self._finished: list[tuple[float, Any]] = []
+        self._waits, self._before = 0.0, 0.0
+        self._watch()
+
+    @staticmethod
+    def clock() -> float:
+        """Seconds on a clock that does not jump."""
+        return time.perf_counter()
+
+    def submit(self, prompt: list[int], outputs: int) -> str:
+        """Add a request of token ids that generates exactly so many tokens; its name."""
+        name = f"measured-{self._submitted}"
+        self._submitted += 1
+        self._ids.append(name)
+        greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False}
+        sampling = self._sampling(max_tokens=outputs, **greedy)
+        self._engine.add_request(name, {"prompt_token_ids": prompt}, sampling)
+        return name
+
+    def step(self) -> list[Step]:
+        """Turn the loop once; the steps whose results came, none while a queue fills."""
+        begin = self._begin = time.perf_counter()
+        _, executed = self._core.step_fn()
+        self._core.post_step(executed)
+        end = time.perf_counter()
+        found = []
+        for logged, output in self._finished:
+            start = max(self._scheduled.pop(id(output), (begin, None))[0], self._before)
+            if output.total_num_scheduled_tokens:
+                found.append(_step(output, start, end - start, logged))
+                self._before = end
+        self._finished.clear()
+        return found
+
+    def drop(self, names: list[str] | None = None) -> None:
+        """Take requests out; without names all, and let what runs come to its end."""
+        going = self._ids if names is None else names
+        if going:
+            self._engine.abort_request(going)
+        gone = set(going)
+        self._ids = [name for name in self._ids if name not in gone]
+        if names is not None:
+            return
+        core = self._core
+        while core.scheduler.has_requests() or getattr(core, "batch_queue", None):
+            self.step()
+        self._scheduled.clear()
+
+    def close(self) -> None:
+        """End the engine and give its memory back."""
+        with suppress(Exception):
+            self._engine.engine_core.shutdown()
+
+    def _watch(self) -> None:
+        """Note what is scheduled, when its result is waited for, and when it is taken in."""
+        scheduler = self._core.scheduler
+        schedule, update = scheduler.schedule, scheduler.update_from_output
+        detail = self._core.log_error_detail
+
+        def schedule_noted(*given: Any, **named: Any) -> Any:
+            output = schedule(*given, **named)
+            self._scheduled[id(output)] = (self._begin, output)  # kept, so that ids stay unique
+            return output
+
+        def update_noted(output: Any, *given: Any, **named: Any) -> Any:
+            self._finished.append((time.perf_counter() - self._waits, output))
+            return update(output, *given, **named)
+
+        def detail_noted(*given: Any, **named: Any) -> Any:
+            self._waits = time.perf_counter()
+            return detail(*given, **named)
+
+        scheduler.schedule, scheduler.update_from_output = schedule_noted, update_noted
+        self._core.log_error_detail = detail_noted
+
+    @staticmethod
+    def _check(config: Any) -> None:
+        if getattr(config, "speculative_config", None) is not None:
+            raise MeasuringError(
+                "steps of speculative decoding are not measured: leave --speculative-config out"
+            )
+        if config.parallel_config.data_parallel_size > 1:
+            raise MeasuringError(
+                "ranks of data parallelism wait for each other: measure one rank, without "
+                "--data-parallel-size"
+            )
+
+
+def _release() -> str:
+    """VLLM's release.
+
+    Raises:
+        MeasuringError: If there is none, or it is too old.
+    """
+    try:
+        import vllm
+    except ImportError as error:
+        raise MeasuringError(
+            f"no vLLM in this Python ({error}): run it with the engine's own interpreter"
+        ) from error
+    release = str(getattr(vllm, "__version__", "unknown"))
+    if (_numbers(release) or OLDEST) < OLDEST:
+        first = f"{_dotted(OLDEST)}, the first whose steps are known here"
+        raise MeasuringError(f"vLLM {release} is older than {first}")
+    return release
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """The first two numbers of a release; none where it has no such."""
+    parts = release.split(".")[:2]
+    return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()
+
+
+def _limits(config: Any, groups: int) -> Limits:
+    scheduler, cache, model = config.scheduler_config, config.cache_config, config.model_config
+    sizes = getattr(config.compilation_config, "cudagraph_capture_sizes", None) or []
+    return Limits(
+        max_num_seqs=int(scheduler.max_num_seqs),
+        budget=int(scheduler.max_num_batched_tokens),
+        longest=int(model.max_model_len),
+        cache=int(cache.num_gpu_blocks or 0) // groups * int(cache.block_size),
+        block=int(cache.block_size),
+        shares=bool(cache.enable_prefix_caching),
+        captured=0 if model.enforce_eager else int(max(sizes, default=0)),
+        vocabulary=int(model.get_vocab_size()),
+    )
+
+
+def _facts(config: Any, release: str, limits: Limits) -> dict[str, Any]:
+    return {
+        "engine": "vllm",
+        "engine_version": release,
+        "engine_is_newer_than_known": _numbers(release) > NEWEST,
+        "async_scheduling": bool(getattr(config.scheduler_config, "async_scheduling", False)),
+        "dtype": str(config.model_config.dtype),
+        "quantization": config.model_config.quantization,
+        "tensor_parallel_size": int(config.parallel_config.tensor_parallel_size),
+        "kv_blocks": int(config.cache_config.num_gpu_blocks or 0),
+        "limits": limits._asdict(),
+        "resolved": str(config),
+    }
+
+
+def _step(output: Any, start: float, latency: float, logged: float) -> Step:
+    """Count a step's requests as the engine's iteration log does.
+
+    A request is a prompt until it has its first token (vllm/v1/utils.py:
+    compute_iteration_details).
+    """
+    tokens = output.num_scheduled_tokens
+    cached = output.scheduled_cached_reqs
+    prompts = [(tokens[r.req_id], r.num_computed_tokens) for r in output.scheduled_new_reqs]
+    contexts = []
+    for name, computed, outputs in zip(
+        cached.req_ids, cached.num_computed_tokens, cached.num_output_tokens, strict=True
+    ):
+        if outputs == 0:
+            prompts.append((tokens[name], computed))
+        else:
+            contexts.append(computed)
+    new = [count for count, _ in prompts]
+    return Step(
+        start, latency, logged, len(prompts), sum(new), sum(c for _, c in prompts), _variance(new),
+        len(contexts), sum(contexts), _variance(contexts), bool(cached.resumed_req_ids),
+    )  # fmt: skip
+
+
+def _variance(values: list[int]) -> float:
+    count = len(values) or 1
+    mean = sum(values) / count
+    return sum(v * v for v in values) / count - mean * mean
+
+
+def _in_a_line(error: BaseException) -> str:
+    """An engine's error and its causes in a line, with what to do where that is known."""
+    texts: list[str] = []
+    at: Any = error
+    while at is not None and len(texts) < 5:
+        texts.append(" ".join(str(at).split()) or type(at).__name__)
+        at = at.__cause__ or at.__context__
+    whole = " ".join(texts)
+    remedy = next((r for words, r in _REMEDIES.items() if words.lower() in whole.lower()), "")
+    return texts[0][:400] + (f" ({remedy})" if remedy else "")
+
+
+def _dotted(release: tuple[int, int]) -> str:
+    return f"{release[0]}.{release[1]}"

@@ -1,0 +1,193 @@
+"""The engine's own server under its own load generator: what front end, client and queue add."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from pinn.measurements.program.table import MeasuringError
+
+#: Clients of the two closed loops, where the KV cache holds as many, and requests of each; the open
+#: loop asks for this share of what the larger loop was served.
+CLOSED, OPEN_REQUESTS, OPEN_SHARE = {4: 24, 32: 96}, 60, 0.6
+
+#: Tokens of prompts and outputs, where the model's context has room for four times as many.
+PROMPT, OUTPUT = 1000, 200
+
+#: Longest start of a server, and longest first load, in seconds.
+_START = 900.0
+
+_ADDRESS, _FOLDER, _LOG, _COLD = "127.0.0.1", "serving", "server.log", "cold.json"
+
+#: How vLLM is called where its command is not in the path.
+VLLM = (sys.executable, "-m", "vllm.entrypoints.cli.main")
+
+Say = Callable[[str], None]
+IsAsked = Callable[[], bool]
+
+
+def serve_and_load(
+    model: str,
+    arguments: list[str],
+    out: str,
+    seconds: float,
+    say: Say,
+    port: int = 0,
+    program: tuple[str, ...] = VLLM,
+    is_asked: IsAsked = lambda: False,
+) -> list[str]:
+    """Serve, load, and leave the load generator's files.
+
+    Args:
+        model: As ``vllm serve`` takes it.
+        arguments: The server's other flags.
+        out: Folder of the measurement.
+        seconds: Most that the three loads may take together.
+        say: For progress.
+        port: On the loopback address; 0 for a free one.
+        program: How vLLM is called.
+        is_asked: Whether somebody asked to stop.
+
+    Returns:
+        The files, as many as there was time for.
+
+    Raises:
+        MeasuringError: If the port is taken or the server does not start.
+    """
+    port = _free_port(port)
+    folder = os.path.join(out, _FOLDER)
+    os.makedirs(folder, exist_ok=True)
+    address = f"http://{_ADDRESS}:{port}"
+    log = os.path.join(folder, _LOG)
+    command = [*program, "serve", model, "--host", _ADDRESS, "--port", str(port), *arguments]
+    with open(log, "wb") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    bench = [*program, "bench", "serve", "--backend", "vllm", "--base-url", address, "--endpoint",
+             "/v1/completions", "--model", model, "--dataset-name", "random"]  # fmt: skip
+    try:
+        _wait(server, address, log, is_asked)
+        return _loads(bench, address, folder, seconds, say, is_asked)
+    finally:
+        server.terminate()
+        try:
+            server.wait(60)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _loads(
+    bench: list[str], address: str, folder: str, seconds: float, say: Say, is_asked: IsAsked
+) -> list[str]:
+    longest = int(_get(address + "/v1/models")["data"][0].get("max_model_len") or 4 * PROMPT)
+    prompt, output = min(PROMPT, longest // 4), min(OUTPUT, longest // 8)
+    most = _held(_text(address + "/metrics"), prompt + output)
+    files: list[str] = []
+    # What is done once is no part of a load, nor of its time.
+    throughput, end = 1.0, time.monotonic() + _START
+    closed = {min(n, most): count for n, count in CLOSED.items()}
+    loads = [(_COLD, 4, 8), *((f"closed_{n}.json", n, count) for n, count in closed.items())]
+    for seed, (name, clients, asked) in enumerate([*loads, ("open.json", 0, OPEN_REQUESTS)]):
+        rate = max(OPEN_SHARE * throughput, 0.01)
+        # Each has a quarter of the time, by what was served last; the rest is the clients' start.
+        in_time = int((throughput if clients else rate) * seconds / 4)
+        count = max(min(asked, in_time), 2 * clients, 8)
+        how = ["--max-concurrency", str(clients)] if clients else ["--request-rate", f"{rate:.4g}"]
+        path = os.path.join(folder, name)
+        command = [*bench, "--random-input-len", str(prompt), "--random-output-len", str(output),
+                   "--seed", str(seed), "--num-prompts", str(count), "--ignore-eos",
+                   "--save-result", "--save-detailed", "--result-dir", folder,
+                   "--result-filename", name, *how]  # fmt: skip
+        error = _run(command, path, end, is_asked)
+        if error:
+            say(f"{name}: {error}")
+            break
+        with open(path, encoding="utf-8") as file:
+            throughput = float(json.load(file).get("request_throughput") or throughput)
+        if name == _COLD:
+            os.remove(path)
+            end = time.monotonic() + seconds
+            continue
+        files.append(path)
+        say(f"{name}: {throughput:.3g} requests/s")
+    return files
+
+
+def _run(command: list[str], path: str, end: float, is_asked: IsAsked) -> str:
+    """Run the load generator until it is done, out of time or not wanted; what went wrong."""
+    with tempfile.TemporaryFile() as output:
+        client = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while client.poll() is None and time.monotonic() < end and not is_asked():
+                with suppress(subprocess.TimeoutExpired):
+                    client.wait(0.5)
+            if client.poll() is None:
+                return "not done in its time, left out"
+        finally:
+            client.kill()
+            client.wait()
+        output.seek(0)
+        last = output.read().decode(errors="replace").strip().splitlines()[-1:]
+    if client.returncode or not os.path.isfile(path):
+        return f"the load generator failed: {''.join(last)[:300]}"
+    return ""
+
+
+def _free_port(port: int) -> int:
+    """The port, or a free one.
+
+    Raises:
+        MeasuringError: If it is taken.
+    """
+    with socket.socket() as probe:
+        try:
+            probe.bind((_ADDRESS, port))
+        except OSError as error:
+            taken = f"port {port} of {_ADDRESS} is taken ({error.strerror})"
+            raise MeasuringError(f"{taken}: give another --port, or none for a free one") from error
+        return int(probe.getsockname()[1])
+
+
+def _wait(server: Any, address: str, log: str, is_asked: IsAsked) -> None:
+    end = time.monotonic() + _START
+    while time.monotonic() < end:
+        if is_asked():
+            raise MeasuringError("asked to stop while the server started")
+        if server.poll() is not None:
+            with open(log, encoding="utf-8", errors="replace") as file:
+                last = [line.strip() for line in file if line.strip()][-1:]
+            raise MeasuringError(f"the server did not start: {''.join(last)[:300]} (see {log})")
+        try:
+            _get(address + "/v1/models")
+            return
+        except (OSError, ValueError):
+            time.sleep(1.0)
+    raise MeasuringError(f"the server was not ready after {_START:.0f} s: see {log}")
+
+
+def _held(page: str, tokens: int) -> int:
+    """Requests of so many tokens that the KV cache of a metrics page holds; at least one."""
+    info = next((line for line in page.splitlines() if "cache_config_info{" in line), "")
+    sizes = [re.search(rf'\b{name}="(\d+)"', info) for name in ("num_gpu_blocks", "block_size")]
+    if not all(sizes):
+        return max(CLOSED)
+    blocks, size = (int(found[1]) for found in sizes if found)
+    return max(blocks * size // tokens, 1)
+
+
+def _get(address: str) -> Any:
+    return json.loads(_text(address))
+
+
+def _text(address: str) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(address, timeout=5) as answer:
+        return str(answer.read().decode())

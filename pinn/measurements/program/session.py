@@ -1,0 +1,273 @@
+"""Measuring: make a batch, repeat its step until its median is known, take the next one.
+
+Whatever has ``clock``, ``submit``, ``step``, ``drop`` and ``limits`` is an engine here.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from statistics import median
+from typing import Any, NamedTuple
+
+from pinn.measurements.program.batches import Wanted, fits, held_outputs
+from pinn.measurements.program.table import MeasuringError, Step, Table
+
+#: Relative standard error at which a median is known, fewest and most repeats of a step, and share
+#: of the whole time that repeats of one batch may take.
+KNOWN, LEAST, MOST, MOST_SHARE = 0.01, 8, 128, 1 / 64
+
+#: First steps of a batch that are cold: kernels are chosen and buffers grow in them.
+COLD = 2
+
+#: Times the median from which a step is no step of its kind: a cold one, or a stall of the host;
+#: and share of steps beyond which stalls are named.
+FAR, STALLED = 3.0, 0.02
+
+#: How far the context of held decodes may lie from the wanted one: the table says which it was.
+_NEAR = 0.1
+
+#: Share of the time left that making one batch may take.
+_SETUP_SHARE = 0.25
+
+#: Token ids of made-up prompts: the first ones are special in most vocabularies.
+_LOWEST_ID, _HIGHEST_ID = 100, 20000
+
+#: Ids that are drawn once, since drawing them for each prompt takes the host seconds.
+_POOL = 2**15
+
+
+class StopError(Exception):
+    """The time is over, or somebody asked to stop."""
+
+
+class Outcome(NamedTuple):
+    """What a measurement came to.
+
+    Attributes:
+        batches: Batches of which something was measured.
+        known: Of them, those whose median is known.
+        cold: Steps that were left out as cold.
+        steps: Steps of wanted batches that count.
+        stalls: Of them, those beyond ``FAR`` times their median.
+        worst: The longest of these over its median.
+        ended: Why it ended.
+    """
+
+    batches: int
+    known: int
+    cold: int
+    steps: int
+    stalls: int
+    worst: float
+    ended: str
+
+
+def relative_error(values: list[float]) -> float:
+    """Standard error of a median over it, from the median absolute deviation.
+
+    1.4826 turns the deviation into the standard deviation of normal noise, and 1.2533 is the root
+    of pi / 2, by which a median scatters more than a mean.
+    """
+    centre = median(values)
+    away = median(abs(v - centre) for v in values)
+    return 1.2533 * 1.4826 * away / (centre * len(values) ** 0.5)
+
+
+class Session:
+    """One engine, and what it holds at the moment.
+
+    Attributes:
+        engine: To measure.
+        limits: Of it.
+        rows: What was measured of the batch at hand.
+    """
+
+    def __init__(
+        self, engine: Any, seconds: float, is_asked: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Begin to count the time.
+
+        Args:
+            engine: To measure.
+            seconds: Most that it may take.
+            is_asked: Whether somebody asked to stop.
+        """
+        self.engine, self.limits, self._is_asked = engine, engine.limits, is_asked
+        self._end = engine.clock() + seconds
+        self._most_seconds = MOST_SHARE * seconds
+        self._random = random.Random(0)
+        high = min(engine.limits.vocabulary, _HIGHEST_ID)
+        self._pool = self._random.choices(range(min(_LOWEST_ID, high - 1), high), k=_POOL)
+        self._held: list[str] = []
+        self._context, self._left, self._prefill_rate = 0, 0, 0.0
+        self.rows: list[tuple[Step, bool]] = []
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self._end - self.engine.clock()
+
+    def measure(self, wanted: Wanted) -> tuple[list[tuple[Step, bool]], bool]:
+        """A batch's steps, each with whether it is cold, and whether its median is known.
+
+        Steps on the way to the batch are of no use and left out. ``self.rows`` has what there is
+        where the time ends or the engine fails.
+
+        Raises:
+            StopError: If the time is over or somebody asked.
+        """
+        self.rows = []
+        self._hold(wanted)
+        cold, begun = 0, self.engine.clock()
+        values: list[float] = []
+        prefix = self._ids(wanted.cached)
+        if prefix:
+            self.engine.submit(prefix + self._ids(1), 1)
+            self._run(lambda step: step.prompts and step.tokens + step.cached > wanted.cached)
+        for _ in range(2 * MOST):
+            for _ in range(wanted.prompts):
+                self.engine.submit(prefix + self._ids(wanted.tokens), 1)
+            for step in self._turn():
+                if not _is(step, wanted):
+                    continue
+                self.rows.append((step, cold < COLD))
+                if cold < COLD:
+                    cold += 1
+                    begun = self.engine.clock()
+                    continue
+                values.append(step.latency)
+            self._left -= 1
+            self._context += bool(wanted.decodes)
+            spent = self.engine.clock() - begun
+            if len(values) >= LEAST and relative_error(values) <= KNOWN:
+                return self.rows, True
+            if len(values) >= MOST or (spent > self._most_seconds and len(values) >= 3):
+                break
+            if wanted.decodes and self._left <= 1:
+                break
+        return self.rows, False
+
+    def can_make(self, wanted: Wanted) -> bool:
+        """Whether a batch fits, and is made soon enough."""
+        if not fits(wanted, self.limits):
+            return False
+        kept = len(self._held) if self._keeps(wanted) else 0
+        tokens = max(wanted.decodes - kept, 0) * wanted.context + wanted.cached
+        seconds = tokens / self._prefill_rate if self._prefill_rate else 0.0
+        return seconds <= _SETUP_SHARE * self.left
+
+    def _keeps(self, wanted: Wanted) -> bool:
+        """Whether held decodes are part of a batch, or more than it."""
+        near = abs(self._context - wanted.context) <= max(_NEAR * wanted.context, 64)
+        return bool(self._held and wanted.decodes and near and self._left > MOST + COLD)
+
+    def _hold(self, wanted: Wanted) -> None:
+        """Have exactly the wanted decodes run, each past its prompt."""
+        if not self._keeps(wanted):
+            self.release()
+            self._context = wanted.context
+            self._left = held_outputs(self.limits) - 2
+        if len(self._held) > wanted.decodes:
+            self.engine.drop(self._held[wanted.decodes :])
+            del self._held[wanted.decodes :]
+        more = wanted.decodes - len(self._held)
+        if not more:
+            return
+        for _ in range(more):
+            self._held.append(self.engine.submit(self._ids(wanted.context), self._left + 2))
+        begun = self.engine.clock()
+        steps = self._run(lambda step: not step.prompts and step.decodes == wanted.decodes)
+        self._left -= steps
+        self._context += steps * (wanted.decodes - more) // wanted.decodes
+        spent = self.engine.clock() - begun
+        if spent > 0 and more * wanted.context > 2048:
+            self._prefill_rate = more * wanted.context / spent
+
+    def _run(self, until: Callable[[Step], Any]) -> int:
+        """Turn until a step is as wanted; how many steps that took."""
+        count = still = 0
+        while True:
+            found = self._turn()
+            count += len(found)
+            if any(until(step) for step in found):
+                return count
+            still = 0 if found else still + 1
+            if still > 100 or count > 20000:
+                raise MeasuringError("the engine does not come to the wanted batch")
+
+    def _turn(self) -> list[Step]:
+        if self._is_asked():
+            raise StopError("asked to stop")
+        if self.left <= 0:
+            raise StopError("the time is over")
+        found = self.engine.step()
+        if any(step.preempted for step in found):
+            self.release()
+            raise MeasuringError("a request lost its place: the KV cache is full")
+        return found
+
+    def release(self) -> None:
+        """Let go of what is held."""
+        self.engine.drop()
+        self._held = []
+
+    def _ids(self, count: int) -> list[int]:
+        """A prompt that begins like no other: a stretch of a pool behind two ids of its own."""
+        begin = self._random.randrange(len(self._pool))
+        repeats = 1 + (begin + count) // len(self._pool)
+        stretch = (self._pool * repeats)[begin : begin + count]
+        return (self._random.choices(self._pool, k=2) + stretch)[:count]
+
+
+def _is(step: Step, wanted: Wanted) -> bool:
+    """Whether a step has a batch's composition; contexts grow while it is repeated."""
+    decodes, _, prompts, tokens, cached = wanted
+    together = (decodes, prompts, prompts * tokens, prompts * cached)
+    return (step.decodes, step.prompts, step.tokens, step.cached) == together
+
+
+def measure_all(
+    session: Session, wanted: Iterable[Wanted], table: Table, say: Callable[[str], None]
+) -> Outcome:
+    """Measure batch after batch until the time is over; all that was measured is in the table.
+
+    Errors of the engine or of the disk end it too: the outcome says which.
+    """
+    batches = known = cold = steps = stalls = misses = 0
+    worst, ended = 1.0, "all batches are measured"
+    for batch in wanted:
+        if not session.can_make(batch):
+            continue
+        is_known, stop = False, ""
+        try:
+            _, is_known = session.measure(batch)
+        except StopError as reason:
+            stop = str(reason)
+            misses = 0
+        except MeasuringError as error:
+            misses += 1
+            say(f"left out {batch}: {error}")
+            with suppress(Exception):  # the next batch says what is wrong
+                session.release()
+            if misses >= 3:
+                stop = f"three batches could not be made: {error}"
+        except Exception as error:
+            stop = f"the engine failed at {batch}: {type(error).__name__}: {error}"[:400]
+        rows = session.rows
+        try:
+            table.write(batches, rows)
+        except OSError as error:
+            stop = f"{table.folder}: {error.strerror or error}"
+        values = [step.latency for step, is_cold in rows if not is_cold]
+        batches, known = batches + bool(values), known + is_known
+        cold, steps = cold + len(rows) - len(values), steps + len(values)
+        if len(values) >= 3:
+            ratios = [value / median(values) for value in values]
+            stalls += sum(ratio > FAR for ratio in ratios)
+            worst = max(worst, *ratios)
+            say(f"{batch}: {1e3 * median(values):.3f} ms +- {100 * relative_error(values):.1f} % "
+                f"({len(values)} steps)")  # fmt: skip
+        if stop:
+            ended = stop
+            break
+    return Outcome(batches, known, cold, steps, stalls, worst, ended)

@@ -1,0 +1,239 @@
+"""One row per request span: the moments and counts of its events.
+
+A span's events are always beside it, so this is done stretch by stretch while the file is read, and
+memory holds rows of requests, not of events. What is missing is -1, not-a-number or the empty text.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Shaped
+
+from pinn.measurements.readers.wire import API_EVENTS
+from pinn.units import NANOSECOND
+
+# Arrow columns made of their buffers: ``pa.array`` would do, but imports pandas on its first call.
+#
+# Every process that parses would wait for that; none of them needs pandas.
+
+
+def numbers(values: Shaped[np.ndarray, " rows"]) -> pa.Array:
+    """A column of numbers.
+
+    >>> numbers(np.array([1, 2])).to_pylist()
+    [1, 2]
+    """
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def strings(texts: Sequence[str]) -> pa.Array:
+    """A column of texts.
+
+    >>> strings(["a", "bc", "é"]).to_pylist()
+    ['a', 'bc', 'é']
+    """
+    joined = "".join(texts)
+    encoded = joined.encode()
+    is_ascii = len(encoded) == len(joined)
+    lengths = map(len, texts if is_ascii else [text.encode() for text in texts])
+    ends = np.zeros(len(texts) + 1, dtype=np.int32)
+    np.cumsum(np.fromiter(lengths, dtype=np.int32, count=len(texts)), out=ends[1:])
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(encoded))
+
+
+# Rows of requests.
+
+#: No host's clock runs for longer than this.
+MAX_SECONDS = 2.0**32
+
+ENGINE, FRONT = "engine", "front"
+
+_TEXTS = ("span_id", "parent_id", "request_id", "route", "model")
+_SPAN_COLUMNS = {
+    "server": pa.int64(),
+    **dict.fromkeys(_TEXTS, pa.string()),
+    **dict.fromkeys(("prompt_tokens", "output_tokens", "max_tokens"), pa.int64()),
+    "extra": pa.string(),
+}
+
+#: Events that happen once in an engine span -> name of their moment.
+ENGINE_MOMENTS = {
+    label: label.lower() for label in ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "FINISHED")
+}
+_FRONT = ("arrived", "handoff", "first_response", "departed", "aborted")
+FRONT_MOMENTS = dict(zip(API_EVENTS, _FRONT, strict=True))
+
+_COUNTS = ("prefill_total", "cached_tokens", "decode_done", "decode_max", "preemptions")
+_STAYS = ("preempted_steps", "preempted_outputs", "resumed_steps", "resumed_cached")
+ENGINE_SCHEMA = pa.schema(
+    {
+        **_SPAN_COLUMNS,
+        "wall_s": pa.float64(),
+        **{f"{name}_s": pa.float64() for name in ENGINE_MOMENTS.values()},
+        **{f"{name}_step": pa.int64() for name in ENGINE_MOMENTS.values()},
+        **dict.fromkeys(_COUNTS, pa.int64()),
+        "status": pa.string(),
+        **dict.fromkeys(_STAYS, pa.list_(pa.int64())),
+    }
+)
+FRONT_SCHEMA = pa.schema(
+    {**_SPAN_COLUMNS, **{f"{name}_s": pa.float64() for name in FRONT_MOMENTS.values()}}
+)
+
+
+Batches = Sequence[pa.RecordBatch]
+Columns = dict[str, np.ndarray | pa.Array]
+Names = Mapping[str, str]
+
+
+class _Events:
+    """Events of one label: their spans, times and columns, in order of time."""
+
+    def __init__(self, batches: Batches, keep: str | None = None) -> None:
+        self._batches = [b for b in batches if keep is None or label_of(b) == keep]
+        time_s = np.concatenate([np.zeros(0), *map(_times, self._batches)])
+        self._order = np.argsort(time_s, kind="stable")
+        self.time_s, self.span = time_s[self._order], self.integers("span")
+
+    def integers(self, name: str) -> np.ndarray:
+        """A column of whole numbers; -1 where it is missing."""
+        parts = [_integers(b, name) for b in self._batches]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])[self._order]
+
+    def texts(self, name: str) -> np.ndarray:
+        """A column of texts; None where it is missing."""
+        texts = [text for b in self._batches for text in b.column(name).to_pylist()]
+        return np.array(texts, dtype=object)[self._order]
+
+    def where(self, chosen: np.ndarray) -> "_Events":
+        """Only the chosen events."""
+        part = object.__new__(_Events)
+        part._batches, part._order = self._batches, self._order[chosen]
+        part.time_s, part.span = self.time_s[chosen], self.span[chosen]
+        return part
+
+    def first(self, spans: int) -> np.ndarray:
+        """Index of each span's earliest event; -1 without one."""
+        index = np.full(spans, -1, dtype=np.int64)
+        index[self.span[::-1]] = np.arange(len(self.span))[::-1]
+        return index
+
+
+def engine_rows(
+    spans: Batches, journey: Batches, count: int, refused: Counter[str]
+) -> pa.RecordBatch:
+    """Rows of the engine's spans.
+
+    Args:
+        spans: The raw ones of a stretch of the file.
+        journey: Raw engine events of it, each batch of one label.
+        count: Number of its request spans of both kinds.
+        refused: Counts what happens twice in a span though it happens once.
+    """
+    events = {label: _Events(journey, label) for label in (*ENGINE_MOMENTS, "PREEMPTED")}
+    scheduled, preempted = events["SCHEDULED"], events["PREEMPTED"]
+    is_resume = scheduled.texts("schedule_kind") == "RESUME"
+    resumed, events["SCHEDULED"] = scheduled.where(is_resume), scheduled.where(~is_resume)
+    columns, at = _moments("journey", ENGINE_MOMENTS, events, count, refused)
+    wall_ns = events["QUEUED"].integers("wall_ns")
+    wall_s = np.where(wall_ns > 0, wall_ns * NANOSECOND, np.nan)
+    columns["wall_s"] = _pick(wall_s, at["QUEUED"], np.nan)
+    totals = {label: events[label].integers("prefill_total") for label in ("QUEUED", "SCHEDULED")}
+    columns["prefill_total"] = np.maximum(*(_pick(t, at[label], -1) for label, t in totals.items()))
+    for column, source, label in (
+        *((f"{name}_step", "step", label) for label, name in ENGINE_MOMENTS.items()),
+        ("cached_tokens", "prefill_done", "SCHEDULED"),
+        ("decode_done", "decode_done", "FINISHED"),
+        ("decode_max", "decode_max", "QUEUED"),
+    ):
+        columns[column] = _pick(events[label].integers(source), at[label], -1)
+    everything = _Events(journey)
+    preemptions = np.full(count, -1, dtype=np.int64)
+    np.maximum.at(preemptions, everything.span, everything.integers("preemptions"))
+    columns["preemptions"] = preemptions
+    for column, of_label, source in (
+        ("preempted_steps", preempted, "step"),
+        ("preempted_outputs", preempted, "decode_done"),
+        ("resumed_steps", resumed, "step"),
+        ("resumed_cached", resumed, "prefill_done"),
+    ):
+        columns[column] = _lists(of_label.span, of_label.integers(source), count)
+    status = _pick(events["FINISHED"].texts("finish_status"), at["FINISHED"], None)
+    columns["status"] = strings([text or "" for text in status])
+    return _rows(spans, columns, ENGINE_SCHEMA)
+
+
+def front_rows(spans: Batches, api: Batches, count: int, refused: Counter[str]) -> pa.RecordBatch:
+    """Rows of the API server's spans; the arguments are as in :func:`engine_rows`."""
+    events = {label: _Events(api, label) for label in FRONT_MOMENTS}
+    columns, _ = _moments("api", FRONT_MOMENTS, events, count, refused)
+    return _rows(spans, columns, FRONT_SCHEMA)
+
+
+def _moments(
+    scope: str, names: Names, events: Mapping[str, _Events], count: int, refused: Counter[str]
+) -> tuple[Columns, dict[str, np.ndarray]]:
+    """Columns of the moments of events, and the index of each span's earliest event by label."""
+    columns: Columns = {}
+    at = {label: events[label].first(count) for label in names}
+    for label, name in names.items():
+        repeated = len(events[label].span) - int((at[label] >= 0).sum())
+        if repeated:
+            refused[f"{scope}.{label} twice in a span"] += repeated
+        columns[f"{name}_s"] = _pick(events[label].time_s, at[label], np.nan)
+    return columns, at
+
+
+def _rows(spans: Batches, columns: Columns, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of the given spans in the order of the file."""
+    table = pa.Table.from_batches(spans).combine_chunks()
+    number = np.from_dlpack(table["span"].chunk(0))
+    order, rows = numbers(np.argsort(number, kind="stable")), numbers(np.sort(number))
+    arrays = []
+    for field in schema:
+        column = columns.get(field.name)
+        if column is None:
+            arrays.append(table[field.name].chunk(0).take(order))
+        else:
+            whole = numbers(column) if isinstance(column, np.ndarray) else column
+            arrays.append(whole.take(rows))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _lists(owner: np.ndarray, values: np.ndarray, count: int) -> pa.Array:
+    """A list for each owner 0, ..., count - 1: its values in their order."""
+    ends = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=count))))
+    ordered = values[np.argsort(owner, kind="stable")]
+    return pa.ListArray.from_arrays(numbers(ends.astype(np.int32)), numbers(ordered))
+
+
+def label_of(batch: pa.RecordBatch) -> str:
+    """The label of a batch, which its rows have in common."""
+    return batch.column("label")[0].as_py()
+
+
+def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    """A column; -1 where it is missing, which it is in all rows of a shape or in none."""
+    column = batch.column(name)
+    if column.null_count:
+        return np.full(len(column), -1, dtype=np.int64)
+    return np.from_dlpack(column)
+
+
+def _times(batch: pa.RecordBatch) -> np.ndarray:
+    """Monotonic time in seconds; not-a-number where the writer's is none or absurd."""
+    if not batch.column("monotonic_ns").null_count:
+        nanoseconds: np.ndarray = np.from_dlpack(batch.column("monotonic_ns"))
+        return nanoseconds * NANOSECOND
+    seconds = np.from_dlpack(batch.column("monotonic_s"))
+    return np.where(np.abs(seconds) < MAX_SECONDS, seconds, np.nan)
+
+
+def _pick(column: np.ndarray, index: np.ndarray, missing: float | None) -> np.ndarray:
+    """Values at an index, ``missing`` where it is negative."""
+    picked = np.full(len(index), missing, dtype=column.dtype)
+    picked[index >= 0] = column[index[index >= 0]]
+    return picked

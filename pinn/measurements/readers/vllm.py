@@ -1,0 +1,340 @@
+"""vLLM's traces: snapshots, journeys and steps."""
+
+import mmap
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pinn.common.documents import MOST_LINE_BYTES
+from pinn.common.files import ReadReport, file_sha256
+from pinn.common.tables import KeptRows
+from pinn.errors import PinnError
+from pinn.measurements.readers import request_spans, wire
+from pinn.measurements.readers.otlp import Counts
+from pinn.measurements.readers.parser import ARROW_TYPES, ChunkParser, ParsedChunk
+from pinn.measurements.readers.wire import SNAPSHOTS, STEP_FIELDS, STEPS, Field
+
+# Lines of a big file, by stretches of bytes that can be read independently.
+
+#: Bytes per stretch; long enough to hide the fixed cost of one, short enough for memory.
+STRETCH_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Lines that begin in a stretch of a file.
+
+    Attributes:
+        lines: With their line ends.
+        too_long: Lines left out for their length.
+        last_is_cut: Whether the last line is the file's last and lacks its line end.
+    """
+
+    lines: list[bytes]
+    too_long: int = 0
+    last_is_cut: bool = False
+
+
+def stretches(size: int, length: int = STRETCH_BYTES) -> list[tuple[int, int]]:
+    """Cut a file of a size into (start, end) stretches.
+
+    >>> stretches(5, 2)
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    return [(start, min(start + length, size)) for start in range(0, size, length)]
+
+
+def check_file(path: Path, remedy: str) -> None:
+    """Refuse what is no file of lines, before any of it is read.
+
+    A sparse file shows terabytes that nobody wrote; reading its zeros would take hours.
+
+    Args:
+        path: To check.
+        remedy: What to give instead where there is no such file.
+
+    Raises:
+        PinnError: If it is missing, or has a hole that is longer than the longest line.
+    """
+    if not path.is_file():
+        raise PinnError(f"{path}: no such file: {remedy}")
+    with path.open("rb") as file:
+        size, data = os.fstat(file.fileno()).st_size, 0
+        # Beyond the end of a file, which an empty one is all, there is nothing to seek.
+        while data < size and (hole := os.lseek(file.fileno(), data, os.SEEK_HOLE)) < size:
+            try:
+                data = os.lseek(file.fileno(), hole, os.SEEK_DATA)
+            except OSError:  # nothing but the hole follows
+                data = size
+            if data - hole > MOST_LINE_BYTES:
+                rest = f"tail -c +{data + 1}" if data < size else f"head -c {hole}"
+                raise PinnError(
+                    f"{path}: {data - hole:,} bytes from byte {hole:,} on were never written, a "
+                    f"line has at most {MOST_LINE_BYTES:,}: give what was written, with '{rest}'"
+                )
+
+
+def read_stretch(path: Path, start: int, end: int, max_line: int = MOST_LINE_BYTES) -> Stretch:
+    """Read the lines whose first byte lies in ``[start, end)``, with their line ends."""
+    lines: list[bytes] = []
+    too_long, is_cut = 0, False
+    with path.open("rb", buffering=2**20) as file:
+        if start:
+            file.seek(start - 1)
+            _skip_line(file, end)
+        position = file.tell()
+        while position < end and (line := file.readline(max_line + 1)):
+            position += len(line)
+            is_cut = not line.endswith(b"\n")
+            if is_cut and len(line) > max_line:
+                too_long, is_cut = too_long + 1, False
+                position += _skip_line(file, end)
+            else:
+                lines.append(line)
+    return Stretch(lines, too_long, is_cut)
+
+
+def _skip_line(file: BinaryIO, end: int) -> int:
+    """Pass over the rest of a line, or to where no line is looked for any more; bytes passed."""
+    skipped = 0
+    while file.tell() < end and (piece := file.readline(2**20)):
+        skipped += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return skipped
+
+
+# Reads traces.json, the OpenTelemetry file of an instrumented vLLM, into raw tables on disk.
+#
+# The file is streamed: stretches of it are parsed one after another or by several processes, and
+# what comes out is spooled as Arrow files, so memory does not grow with the file.
+
+_EVENT_COLUMNS = {"span": pa.int64(), "server": pa.int64(), "wall_ns": pa.int64()}
+
+
+def _event_schema(fields: tuple[Field, ...]) -> pa.Schema:
+    columns = {f.column: ARROW_TYPES[f.kind] for f in fields}
+    more = {"label": pa.string(), "extra": pa.string()}
+    return pa.schema(sorted({**_EVENT_COLUMNS, **columns, **more}.items()))
+
+
+#: Schema of each raw table.
+RAW_SCHEMAS = {
+    STEPS: _event_schema(STEP_FIELDS),
+    SNAPSHOTS: _event_schema(wire.SNAPSHOT_FIELDS),
+    request_spans.ENGINE: request_spans.ENGINE_SCHEMA,
+    request_spans.FRONT: request_spans.FRONT_SCHEMA,
+}
+
+
+#: Parsed stretches per process that wait for an earlier one, so that order and memory are kept.
+MAX_PARTS = 8
+
+
+@dataclass(frozen=True)
+class RawRun:
+    """Raw tables of a run and what is known of their origin.
+
+    Attributes:
+        source: Name of the file.
+        sha256: Of it.
+        servers: Name, or resource attributes as JSON text, of each server by its number.
+        tables: By name; those of a trace file are mapped from disk.
+        reports: What was read and refused; of a trace file lines, groups, spans and events apart.
+        parse_s: Wall time of reading.
+        maps: Of the tables on disk.
+    """
+
+    source: str
+    sha256: str
+    servers: list[str]
+    tables: dict[str, pa.Table]
+    reports: dict[str, ReadReport]
+    parse_s: float
+    maps: Sequence[mmap.mmap] = ()
+
+    def release(self) -> None:
+        """Give back the memory of what was looked at; tables stay valid and read it anew."""
+        pa.default_memory_pool().release_unused()
+        for pages in self.maps:
+            pages.madvise(mmap.MADV_DONTNEED)
+
+
+def read_vllm(
+    path: Path, spool: Path, workers: int = 1, stretch_bytes: int = STRETCH_BYTES
+) -> RawRun:
+    """Read a trace file.
+
+    Args:
+        path: One OTLP-JSON export object per line.
+        spool: Folder for the raw tables; made if it does not exist.
+        workers: Processes that parse, this one among them.
+        stretch_bytes: Bytes a process reads at once.
+
+    Raises:
+        PinnError: If there is no such file, or it is sparse.
+    """
+    check_file(path, "give the file that vLLM's OTLP exporter wrote")
+    spool.mkdir(parents=True, exist_ok=True)
+    begin = time.perf_counter()
+    servers, counts = dict[str, int](), Counts()
+    files = {name: spool / f"{name}.arrow" for name in RAW_SCHEMAS}
+    with ExitStack() as stack:
+        writers = {
+            name: stack.enter_context(pa.ipc.new_file(str(file), RAW_SCHEMAS[name]))
+            for name, file in files.items()
+        }
+        for chunk in parse_file(path, workers, stretch_bytes):
+            own = [servers.setdefault(server, len(servers)) for server in chunk.servers]
+            for name, batches in chunk.tables.items():
+                for batch in batches:
+                    writers[name].write_batch(_renumbered(batch, pa.array(own, pa.int64())))
+            counts.add(chunk.counts)
+    parse_s = time.perf_counter() - begin
+    maps = [_mapped(file) for file in files.values()]
+    opened = (pa.ipc.open_file(pa.BufferReader(pa.py_buffer(pages))) for pages in maps)
+    tables = {name: found.read_all() for name, found in zip(files, opened, strict=True)}
+    sha256 = file_sha256(path)
+    reports = counts.reports(path.name, sha256)
+    return RawRun(path.name, sha256, list(servers), tables, reports, parse_s, maps)
+
+
+def _renumbered(batch: pa.RecordBatch, servers: pa.Array) -> pa.RecordBatch:
+    """A chunk's rows with the file's numbers of the servers."""
+    place = batch.schema.get_field_index("server")
+    return batch.set_column(place, "server", servers.take(batch.column("server")))
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def parse_file(
+    path: Path, workers: int = 1, stretch_bytes: int = STRETCH_BYTES
+) -> Iterator[ParsedChunk]:
+    """Parse a file stretch by stretch, in order."""
+    tasks = [(path, *s) for s in stretches(path.stat().st_size, stretch_bytes)]
+    _parser.cache_clear()
+    if workers == 1 or len(tasks) < 2:
+        yield from (_parse_stretch(*task) for task in tasks)
+        return
+    # This process parses too: it begins while the others start. They are spawned, not forked, since
+    # this one may run threads.
+    with ProcessPoolExecutor(workers - 1, get_context("spawn")) as pool:
+        parts: deque[Future[ParsedChunk]] = deque()  # in order of the file
+        for task in tasks:
+            if sum(not part.done() for part in parts) < 2 * (workers - 1):
+                part = pool.submit(_parse_stretch, *task)
+            else:
+                part = Future()
+                part.set_result(_parse_stretch(*task))
+            parts.append(part)
+            while parts and (parts[0].done() or len(parts) >= MAX_PARTS * workers):
+                yield parts.popleft().result()
+        while parts:
+            yield parts.popleft().result()
+
+
+@cache
+def _parser() -> ChunkParser:
+    """This process's: what it learns of names carries over from stretch to stretch."""
+    return ChunkParser()
+
+
+def _parse_stretch(path: Path, start: int, end: int) -> ParsedChunk:
+    stretch = read_stretch(path, start, end)
+    chunk = _parser().parse(stretch.lines, stretch.last_is_cut)
+    if stretch.too_long:
+        chunk.counts.read["lines"] += stretch.too_long
+        chunk.counts.refused["lines"]["line too long"] += stretch.too_long
+    _gather_requests(chunk)
+    return chunk
+
+
+def _gather_requests(chunk: ParsedChunk) -> None:
+    """Put rows of requests in the place of their spans and events."""
+    raw = (wire.SPANS, wire.JOURNEY, wire.API)
+    spans, journey, api = (chunk.tables.pop(name, []) for name in raw)
+    refused = chunk.counts.refused["events"]
+    for name, label, gather, events in (
+        (request_spans.ENGINE, wire.CORE_SPAN, request_spans.engine_rows, journey),
+        (request_spans.FRONT, wire.API_SPAN, request_spans.front_rows, api),
+    ):
+        of_label = [batch for batch in spans if request_spans.label_of(batch) == label]
+        if of_label:
+            chunk.tables[name] = [gather(of_label, events, chunk.spans, refused)]
+
+
+# Reads step summaries that are already in a table: a Parquet file with the wire's names.
+
+#: Column that tells runs in one file apart; each is a server of its own.
+RUN_COLUMN = "experiment_id"
+
+
+def read_steps(path: Path) -> RawRun:
+    """Read a table of step summaries.
+
+    Args:
+        path: Parquet with the columns of ``step.BATCH_SUMMARY`` under any of their names, and
+            optionally ``experiment_id``.
+
+    Rows without a value that a step needs are refused.
+
+    Raises:
+        PinnError: If the file is missing, is no Parquet, or lacks a column that steps need.
+    """
+    begin = time.perf_counter()
+    if not path.is_file():
+        raise PinnError(f"no step summaries at {path}: give the path of the Parquet file")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise PinnError(f"{path} is not a readable Parquet file: {error}") from error
+    columns, kept = {}, KeptRows(table.num_rows)
+    for each_field in STEP_FIELDS:
+        name = next((n for n in each_field.names if n in table.column_names), None)
+        if name is None and each_field.required:
+            held = ", ".join(table.column_names)
+            raise PinnError(f"{path} lacks the column {each_field.names[0]!r}; it has {held}")
+        wanted = RAW_SCHEMAS[STEPS].field(each_field.column).type
+        try:
+            column = pa.nulls(table.num_rows, wanted) if name is None else table[name].cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise PinnError(f"{path}: column {name!r} does not hold numbers: {error}") from error
+        columns[each_field.column] = column
+        if each_field.required:
+            kept.refuse(f"step without {each_field.names[0]}", pc.is_null(column))
+    servers, number = _runs(table)
+    columns |= {
+        "server": pa.array(number),
+        "wall_ns": pa.array(np.zeros(table.num_rows, dtype=np.int64)),
+        "extra": pa.nulls(table.num_rows, pa.string()),
+    }
+    report = kept.report(path.name, sha256=file_sha256(path))
+    tables = {name: schema.empty_table() for name, schema in RAW_SCHEMAS.items()}
+    tables[STEPS] = pa.table(columns).filter(pa.array(kept.mask))
+    seconds = time.perf_counter() - begin
+    return RawRun(path.name, report.sha256, servers, tables, {"rows": report}, seconds)
+
+
+def _runs(table: pa.Table) -> tuple[list[str], np.ndarray]:
+    if RUN_COLUMN not in table.column_names:
+        return ["steps"], np.zeros(table.num_rows, dtype=np.int64)
+    encoded = pc.dictionary_encode(table[RUN_COLUMN].cast(pa.string()), null_encoding="encode")
+    encoded = encoded.combine_chunks() if encoded.num_chunks != 1 else encoded.chunk(0)
+    names = [str(n) for n in encoded.dictionary.to_pylist()]
+    return names, encoded.indices.to_numpy().astype(np.int64)

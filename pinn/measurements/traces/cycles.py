@@ -1,0 +1,398 @@
+"""Cycles of a scheduler, and which requests they belong to.
+
+The target that beta is fitted to: the busy-loop cycle, from one step's start to the next's.
+
+Between two sampled steps i < j of a segment lie j - i cycles of the engine's busy loop, so their
+mean is (start_j - start_i) / (j - i): a *single* cycle where j = i + 1, a *window* else. Each step
+begins at most one interval. Intervals that say nothing of busy steps are set aside, each for the
+first reason that holds:
+
+==============================  ================================================================
+reason                          rule
+==============================  ================================================================
+last of its segment             no later step of the same process is there
+two servers in one              servers with equal marks wrote in turn (see segments)
+clock does not advance          the later step does not start later
+window too long                 more than ``max_steps`` steps: its ends say little of its middle
+idle server                     an end has nothing scheduled, or all that ran at its start ended and
+                                nothing waited, or, where journeys tell, no request was in the
+                                engine for some of it
+few requests                    a window without journeys with fewer than ``min_requests`` at an
+                                end: the server may have been idle inside
+warm-up                         begins in the first ``warm_up_steps`` steps of a segment or after an
+                                idle server
+preemption                      a request lost its place at one of its ends or, where journeys tell,
+                                inside
+stalled                         ``stall_factor`` times the median cycle without prompt tokens at its
+                                ends: something else than the steps took the time
+==============================  ================================================================
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from jaxtyping import Bool, Float
+
+from pinn.measurements.traces.batches import JourneyBatches, segment_journeys
+from pinn.measurements.traces.requests import STATE_COLUMNS
+from pinn.measurements.traces.steps import CLOCK_STEP_S
+
+KINDS = SINGLE, WINDOW = "single", "window"
+
+#: What is known of an interval's batches: every request of every step; the summary of its only
+#: step; or its two ends, whose mean times its steps is an estimate. Which step the summary stands
+#: for depends on whether the scheduler runs ahead (see ``is_ahead``).
+BATCHES = KNOWN, SUMMARY, ENDS = "known", "summary", "ends"
+
+REASONS = (
+    "last of its segment", "two servers in one", "clock does not advance", "window too long",
+    "idle server", "few requests", "warm-up", "preemption", "stalled",
+)  # fmt: skip
+
+_COLUMNS = (
+    "segment", "step_id", "start_s", "is_ambiguous", "prefill_requests", "decode_requests",
+    "prefill_tokens", "running_depth", "waiting_depth", "finished", "preempted",
+)  # fmt: skip
+
+
+#: Thresholds of the rules above: assumptions, generous to what a server can do by itself.
+RULES = {"max_steps": 64, "min_requests": 2, "warm_up_steps": 20, "stall_factor": 10.0}
+
+
+@dataclass(frozen=True)
+class JourneyEvidence:
+    """What journeys add, each over the canonical steps in order.
+
+    Attributes:
+        agrees: Whether journeys and summary tell the same of the step's batch.
+        is_certain: Whether every step until the next sampled one is known request by request.
+        idle_until: Whether the engine was empty for some of the time until the next sampled step.
+        preempts_until: Whether a request was preempted until then.
+    """
+
+    agrees: Bool[np.ndarray, " steps"]
+    is_certain: Bool[np.ndarray, " steps"]
+    idle_until: Bool[np.ndarray, " steps"]
+    preempts_until: Bool[np.ndarray, " steps"]
+
+    @staticmethod
+    def none(count: int) -> "JourneyEvidence":
+        """No journeys at all."""
+        return JourneyEvidence(*(np.zeros(count, dtype=bool) for _ in range(4)))
+
+
+def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) -> pd.DataFrame:
+    """One row per step: the interval that it begins.
+
+    Args:
+        steps: Canonical steps in their order.
+        journeys: What the journeys tell, if there are any.
+
+    Returns:
+        Columns ``segment``, ``step_id``, ``end_step_id``, ``start_s``, ``steps``, ``step_s`` (mean
+        seconds per step), ``kind`` (single or window), ``batches`` (known, summary or ends) and
+        ``set_aside`` (the reason, null where the interval is good). All but the first two are null
+        for the last step of a segment.
+    """
+    count = len(steps)
+    journeys = journeys or JourneyEvidence.none(count)
+    here = {name: steps[name].to_numpy() for name in _COLUMNS}
+    requests = here["prefill_requests"] + here["decode_requests"]
+    following = np.minimum(np.arange(1, count + 1, dtype=np.uint32), max(count - 1, 0))
+    is_last = np.ones(count, dtype=bool)
+    is_last[:-1] = np.diff(here["segment"]) != 0
+    length = here["step_id"][following] - here["step_id"]
+    elapsed = here["start_s"][following] - here["start_s"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        step_s = np.where(is_last, np.nan, elapsed / length)
+    is_known = journeys.agrees & journeys.agrees[following] & journeys.is_certain
+
+    # Nothing scheduled at an end, or all that ran at the start ended at once.
+    left = np.where(np.isnan(here["running_depth"]), requests, here["running_depth"])
+    left -= np.nan_to_num(here["finished"]).astype(left.dtype)
+    left += np.nan_to_num(here["waiting_depth"]).astype(left.dtype)
+    idle = (requests == 0) | (requests[following] == 0) | (left <= 0) | journeys.idle_until
+    few = np.minimum(requests, requests[following]) < RULES["min_requests"]
+    preempted, no_prompt = np.nan_to_num(here["preempted"]) > 0, here["prefill_tokens"] == 0
+    tests = (
+        is_last,
+        here["is_ambiguous"],
+        (elapsed <= 0) | (length <= 0),
+        length > RULES["max_steps"],
+        idle,
+        few & (length > 1) & ~is_known,
+        _warm_up(here["step_id"], idle, is_last),
+        preempted | preempted[following] | journeys.preempts_until,
+        _stalled(no_prompt & no_prompt[following], step_s, is_last | idle | (length <= 0)),
+    )
+    # The first reason wins: it is written last. Codes, not texts: files hold millions of steps.
+    reason = np.full(count, -1, dtype=np.int8)
+    for code in reversed(range(len(REASONS))):
+        reason[tests[code]] = code
+    window = (length != 1).astype(np.int8)
+    batches = np.where(is_known, np.int8(0), 1 + window)
+    columns = {
+        "segment": here["segment"],
+        "step_id": here["step_id"],
+        "end_step_id": _masked(here["step_id"][following], is_last),
+        "start_s": here["start_s"],
+        "steps": _masked(length, is_last),
+        "step_s": step_s,
+        "kind": _named(window, KINDS),
+        "batches": _named(batches, BATCHES),
+        "set_aside": _named(reason, REASONS),
+    }
+    return pd.DataFrame(columns, copy=False)
+
+
+def _named(codes: np.ndarray, names: tuple[str, ...]) -> pd.Categorical:
+    kind = pd.CategoricalDtype(list(names))
+    return pd.Categorical.from_codes(codes, dtype=kind)  # type: ignore[call-overload]
+
+
+def _masked(values: np.ndarray, missing: np.ndarray) -> pd.arrays.IntegerArray:
+    """Whole numbers, null where they are missing."""
+    return pd.arrays.IntegerArray(values.astype(np.int64), missing.copy())
+
+
+def _warm_up(step: np.ndarray, idle: np.ndarray, is_last: np.ndarray) -> np.ndarray:
+    """Steps soon after the segment's first possible one or after the end of an idle interval."""
+    count, warm_up = len(idle), RULES["warm_up_steps"]
+    first = np.ones(count, dtype=bool)
+    first[1:] = is_last[:-1]
+    # A process numbers its steps from 0; one whose file begins in the middle is warm already.
+    from_zero = first & (step < warm_up)
+    after_idle = np.zeros(count, dtype=bool)
+    after_idle[1:] = idle[:-1] & ~is_last[:-1]
+    begins = np.where(from_zero, 0, np.where(after_idle, step, -warm_up))
+    segment_base = np.where(first | after_idle, begins, np.iinfo(np.int64).min)
+    # Carry the latest beginning forward inside the segment: positions grow, so does their maximum.
+    rows = np.arange(count, dtype=np.uint32)
+    position = np.maximum.accumulate(np.where(first | after_idle, rows, 0))
+    return step - segment_base[position] < warm_up
+
+
+def _stalled(no_prompt: np.ndarray, step_s: np.ndarray, left_out: np.ndarray) -> np.ndarray:
+    good = ~left_out & np.isfinite(step_s)
+    if not good.any():
+        return np.zeros(len(step_s), dtype=bool)
+    return good & no_prompt & (step_s > RULES["stall_factor"] * np.median(step_s[good]))
+
+
+def accounting(cycles: pd.DataFrame) -> dict[str, int]:
+    """Steps by what became of the interval they begin; the numbers add up to the steps."""
+    good = cycles["set_aside"].isna()
+    named = {"single cycles": SINGLE, "windows": WINDOW}
+    counts = {name: int((good & (cycles["kind"] == kind)).sum()) for name, kind in named.items()}
+    reasons = cycles["set_aside"].value_counts()
+    return counts | {f"set aside: {r}": int(reasons[r]) for r in REASONS if reasons.get(r, 0)}
+
+
+def medians_by_decodes(steps: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFrame:
+    """Median single cycle by the number of decodes at its start.
+
+    Args:
+        steps: Canonical steps.
+        cycles: Their intervals, row by row.
+
+    Returns:
+        Columns ``decode_requests``, ``cycles`` (how many) and ``median_step_s``.
+    """
+    good = (cycles["set_aside"].isna() & (cycles["kind"] == SINGLE)).to_numpy()
+    groups = cycles["step_s"][good].groupby(steps["decode_requests"].to_numpy()[good])
+    medians = pd.DataFrame({"cycles": groups.size(), "median_step_s": groups.median()})
+    return medians.rename_axis("decode_requests").reset_index()
+
+
+# Ties requests to the segments and steps around them, and draws from them what cycles need.
+
+#: Journeys are taken as those of all requests where they agree with this share of the summaries. An
+#: assumption: a request that was not written spoils every step of its stay.
+COMPLETE_SHARE = 0.9
+
+
+def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
+    """Fill the segment of each request: that of its server and clock which it was queued in.
+
+    Between two segments of one clock, the middle of the gap divides.
+
+    Args:
+        requests: Canonical requests.
+        steps: Canonical steps, in order.
+    """
+    queued = _floats(requests, "queued_s")
+    offset = _floats(requests, "wall_s") - queued
+    server = requests["server"].to_numpy()
+    segment = np.full(requests.num_rows, -1, dtype=np.int32)
+    groups = steps.groupby("segment", sort=True)
+    ends = groups.agg(server=("server", "first"), first=("start_s", "min"), last=("start_s", "max"))
+    ends["offset"] = (steps["wall_s"] - steps["start_s"]).groupby(steps["segment"]).median()
+    for owner, of_server in ends.groupby("server"):
+        for number, here in of_server.iterrows():
+            same_clock = (of_server["offset"] - here["offset"]).abs() <= CLOCK_STEP_S
+            clock = of_server[same_clock] if np.isfinite(here["offset"]) else of_server
+            before = clock.loc[clock["last"] < here["first"], "last"].max()
+            after = clock.loc[clock["first"] > here["last"], "first"].min()
+            low = -np.inf if np.isnan(before) else (before + here["first"]) / 2
+            high = np.inf if np.isnan(after) else (after + here["last"]) / 2
+            far = np.abs(offset - here["offset"]) > CLOCK_STEP_S  # False where one is unknown
+            inside = (server == owner) & (queued >= low) & (queued < high) & ~far
+            segment[inside & (segment < 0)] = number
+    column = pa.array(segment, mask=segment < 0)
+    return requests.set_column(requests.schema.get_field_index("segment"), "segment", column)
+
+
+def states(
+    requests: pa.Table, steps: pd.DataFrame, cycles: pd.DataFrame
+) -> dict[str, pa.DoubleArray]:
+    """Columns of the state of the engine that each request met when it was queued.
+
+    Args:
+        requests: Canonical requests with segments.
+        steps: Canonical steps.
+        cycles: Their intervals, row by row.
+    """
+    segment, queued = _floats(requests, "segment"), _floats(requests, "queued_s")
+    values = {name: np.full(requests.num_rows, np.nan) for name in STATE_COLUMNS}
+    good = cycles["step_s"].where(cycles["set_aside"].isna())
+    step_s = good.groupby(steps["segment"]).ffill().to_numpy()
+    all_steps, start = steps["segment"].to_numpy(), steps["start_s"].to_numpy()
+    for number in np.unique(segment[np.isfinite(segment)]):
+        low, high = np.searchsorted(all_steps, (number, number + 1))
+        mine = np.flatnonzero((segment == number) & np.isfinite(queued))
+        at = low + np.searchsorted(start[low:high], queued[mine], side="right") - 1
+        mine, at = mine[at >= low], at[at >= low]
+        for name in ("waiting_depth", "running_depth", "kv_usage"):
+            values[f"state_{name}"][mine] = steps[name].to_numpy(float)[at]
+        values["state_step_s"][mine] = step_s[at]
+        values["state_age_s"][mine] = queued[mine] - start[at]
+    return {name: pa.array(column, mask=np.isnan(column)) for name, column in values.items()}
+
+
+def journeys_by_segment(
+    requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
+) -> dict[int, JourneyBatches]:
+    """Journeys of the segments in which they are complete.
+
+    Args:
+        requests: Canonical requests with segments.
+        steps: Canonical steps.
+        token_budget: ``max_num_batched_tokens`` of the server.
+    """
+    found = {}
+    by_segment = _by_segment(requests)
+    for number, of_segment in steps.groupby("segment"):
+        mine = by_segment.get(int(str(number)))
+        if mine is not None:
+            journeys = segment_journeys(of_segment, mine, token_budget)
+            if journeys.agrees.mean() >= COMPLETE_SHARE:
+                found[int(str(number))] = journeys
+    return found
+
+
+def journey_evidence(
+    requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
+) -> JourneyEvidence:
+    """What the journeys tell of each step and of the time until the next.
+
+    Args:
+        requests: Canonical requests with segments.
+        steps: Canonical steps.
+        token_budget: ``max_num_batched_tokens`` of the server.
+    """
+    evidence = JourneyEvidence.none(len(steps))
+    all_steps, by_segment = steps["segment"].to_numpy(), _by_segment(requests)
+    for number, of_segment in journeys_by_segment(requests, steps, token_budget).items():
+        rows = slice(*np.searchsorted(all_steps, (number, number + 1)))
+        mine = by_segment[number]
+        step = steps["step_id"].to_numpy()[rows]
+        following = np.append(step[1:], step[-1] + 1)
+        evidence.agrees[rows] = of_segment.agrees
+        evidence.is_certain[rows] = of_segment.is_certain(step, following)
+        preempted = np.sort(mine["preempted_steps"].combine_chunks().flatten().to_numpy())
+        before, until = (np.searchsorted(preempted, at) for at in (step, following))
+        evidence.preempts_until[rows] = before < until
+        evidence.idle_until[rows] = _idle_until(mine, steps["start_s"].to_numpy()[rows])
+    return evidence
+
+
+def _by_segment(requests: pa.Table) -> dict[int, pa.Table]:
+    """The requests of each segment; those without one are left out."""
+    segment = np.nan_to_num(_floats(requests, "segment"), nan=-1).astype(np.int64)
+    order = np.argsort(segment, kind="stable")
+    ordered = requests.take(pa.array(order)).combine_chunks()
+    numbers, begins, counts = np.unique(segment[order], return_index=True, return_counts=True)
+    found = zip(numbers, begins, counts, strict=True)
+    return {int(number): ordered.slice(*rows) for number, *rows in found if number >= 0}
+
+
+def _idle_until(requests: pa.Table, start: np.ndarray) -> np.ndarray:
+    """Whether no request was in the engine for some of the time from each start to the next."""
+    begin, end = _floats(requests, "queued_s"), _floats(requests, "finished_s")
+    known = np.isfinite(begin) & np.isfinite(end)
+    order = np.argsort(begin[known])
+    begin, end = begin[known][order], np.maximum.accumulate(end[known][order])
+    gaps = np.flatnonzero(begin[1:] > end[:-1])
+    gap_begin, gap_end = end[gaps], begin[gaps + 1]
+    following = np.append(start[1:], start[-1:])
+    # A gap overlaps if it begins before the next start and ends after this one.
+    return np.searchsorted(gap_begin, following) > np.searchsorted(gap_end, start, side="right")
+
+
+def _floats(table: pa.Table, name: str) -> np.ndarray:
+    return table[name].cast(pa.float64()).to_numpy(zero_copy_only=False)
+
+
+# Checks candidate targets of beta against the physical floor.
+#
+# No step is faster than max(FLOPs / peak, bytes to read / bandwidth) of its batch. A column
+# whose median lies below the floor does not hold step times, whatever it is called; coefficients
+# fitted to it would promise hardware that does not exist.
+
+#: What columns that are known to be something else really hold.
+MEANINGS = {
+    "reported_duration_s": (
+        "step.duration_us is the time of the scheduler's schedule() call, not of the step: it ends "
+        "before the model runs. The step time is the cycle from one step's start to the next's."
+    )
+}
+
+
+def check_target(
+    column: str, values: Float[np.ndarray, " steps"], floor: Float[np.ndarray, " steps"]
+) -> dict[str, Any]:
+    """Check one column.
+
+    It is refused where the median of value / floor is below 1: then most rows are impossible.
+
+    Args:
+        column: Its name.
+        values: Its values in seconds; those that are no numbers are left out.
+        floor: The floor of each row's batch in seconds; rows without any are left out.
+
+    Returns:
+        ``column``; ``rows``, values checked; ``median_s`` and ``floor_median_s``, medians of these
+        and of their floors; ``below_floor``, values below their own floor; ``is_target``, whether
+        beta may be fitted to it; and ``explanation``, why not, empty for a target.
+    """
+    use = np.isfinite(values) & (floor > 0)
+    values, floor = values[use], floor[use]
+    rows, below = len(values), int((values < floor).sum())
+    median, floor_median, ratio = (
+        float(np.median(each)) if rows else np.nan for each in (values, floor, values / floor)
+    )
+    explanation = "" if rows else "it has no values"
+    if ratio < 1:
+        explanation = (
+            f"its median of {median * 1e3:.3g} ms lies below the physical floor of "
+            f"{floor_median * 1e3:.3g} ms ({below} of {rows} rows are below their own): reading "
+            "the weights alone takes longer"
+        )
+        explanation += f". {MEANINGS[column]}" if column in MEANINGS else ""
+    return {
+        "column": column, "rows": rows, "median_s": median, "floor_median_s": floor_median,
+        "below_floor": below, "is_target": not explanation, "explanation": explanation,
+    }  # fmt: skip

@@ -1,0 +1,301 @@
+"""Traces and benchmark files as tables on disk, with all that was dropped and why."""
+
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pinn.common.files import json_text
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.measurements.benchmarks.benchmark_run import FIGURES, BenchmarkRun
+from pinn.measurements.readers.request_spans import ENGINE, FRONT
+from pinn.measurements.readers.vllm import RawRun, read_steps, read_vllm
+from pinn.measurements.readers.wire import SNAPSHOTS, STEPS
+from pinn.measurements.traces import cycles, trace_tables
+from pinn.measurements.traces.batches import aggregate_sums, complete_snapshots, knowledge_levels
+from pinn.measurements.traces.requests import canonical_requests
+from pinn.measurements.traces.steps import (
+    BATCH_ROWS,
+    KNOWLEDGE,
+    Canonical,
+    canonical_snapshots,
+    canonical_steps,
+)
+from pinn.measurements.traces.trace_tables import Target, TraceTables
+from pinn.physics.costs import step_costs
+from pinn.physics.step_values import floor_seconds
+from pinn.specs.flags import flags_of
+from pinn.specs.gpu import find_gpu
+from pinn.specs.serving import ServingSpec
+
+# Benchmark runs as a table of an ingested folder.
+
+BENCHMARKS = "benchmarks"
+
+#: One row a run, for people; the last column holds all of it.
+BENCHMARK_SCHEMA = pa.schema(
+    {
+        **dict.fromkeys(("name", "tool"), pa.string()),
+        **dict.fromkeys(("requests", "served", "failed", "concurrency"), pa.int64()),
+        **dict.fromkeys(("rate_per_s", "prompt_tokens", "output_tokens", *FIGURES), pa.float64()),
+        "run": pa.string(),
+    }
+)
+
+
+def benchmark_table(runs: Sequence[BenchmarkRun]) -> pa.Table:
+    """The runs as a table of ``BENCHMARK_SCHEMA``."""
+    rows = []
+    for run in runs:
+        tokens = {"prompt_tokens": run.load.prompt.mean, "output_tokens": run.load.output.mean}
+        row = vars(run.load) | vars(run) | tokens | dict(run.figures)
+        rows.append(row | {"run": json_text(run)})
+    return pa.Table.from_pylist(rows, schema=BENCHMARK_SCHEMA)
+
+
+def read_benchmark_table(tables: TraceTables) -> list[BenchmarkRun]:
+    """The runs of an ingested folder.
+
+    Raises:
+        PinnError: If it has none, or was changed since.
+    """
+    texts = tables.table(BENCHMARKS, ["run"])["run"].to_pylist()
+    return [BenchmarkRun.from_json(json.loads(text)) for text in texts]
+
+
+# The deployment behind benchmark files: what they state, completed by the user's flags.
+
+
+def benchmark_target(
+    runs: Sequence[BenchmarkRun],
+    model: str | None = None,
+    gpu: str | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Target:
+    """What served the runs.
+
+    The user's word goes before the files'; where they contradict each other,
+    ``pinn.calibration.checks`` says so.
+
+    Args:
+        runs: Of one server.
+        model: Name or config.json; None for the first that a file states.
+        gpu: Name or datasheet; None for the first that a file states.
+        flags: Fields of ``ServingSpec`` (and ``precision``) that the user gave.
+
+    Raises:
+        PinnError: If neither says which model or GPU, or a flag has a bad value.
+    """
+    model = model or next((r.server.model for r in runs if r.server.model), None)
+    gpu = gpu or next((r.server.gpu for r in runs if find_gpu(r.server.gpu)), None)
+    stated: dict[str, Any] = {}
+    for run in runs:
+        stated = {**run.server.all_flags, **stated}
+    flags = _of_engine(stated, flags or {}) | dict(flags or {})
+    return Target.of(model, gpu, flags, f"{runs[0].name} does not say what served it")
+
+
+def _of_engine(stated: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What files state, without what only the engine has that the user contradicts."""
+    if stated.get("engine") in (None, given.get("engine", stated.get("engine"))):
+        return stated
+    own = {f.name for f in flags_of(ServingSpec) if f.engines} | {"engine_version"}
+    return {name: value for name, value in stated.items() if name not in own}
+
+
+# From a server's files to a folder of canonical tables.
+
+
+def ingest_vllm(
+    traces: Path, out: Path, target: Target | None = None, workers: int = 1
+) -> TraceTables:
+    """Read an instrumented vLLM's trace file into a folder of canonical tables.
+
+    Args:
+        traces: The OTLP-JSON file.
+        out: Folder to write; one with earlier trace tables is replaced.
+        target: The deployment; without it no column is checked against the floor.
+        workers: Processes that parse.
+
+    Raises:
+        PinnError: If a file is missing, holds nothing of the server, or the deployment is unknown.
+    """
+    deployment = target.deployment() if target else None
+    with (
+        trace_tables.atomic_folder(out) as folder,
+        tempfile.TemporaryDirectory(dir=folder.parent) as spool,
+    ):
+        run = read_vllm(traces, Path(spool), workers)
+        if not any(table.num_rows for table in run.tables.values()):
+            lines = run.reports["lines"]
+            raise PinnError(
+                f"{traces} holds no events of the instrumented vLLM: {lines.read} lines read, "
+                f"refused {dict(lines.refused)}"
+            )
+        _write_run(folder, run, target, deployment)
+    return trace_tables.read_trace_tables(out)
+
+
+def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTables:
+    """Read a Parquet file of step summaries into a folder of canonical tables.
+
+    Args:
+        path: The Parquet file.
+        out: Folder to write; one with earlier trace tables is replaced.
+        target: The deployment; without it no column is checked against the floor.
+
+    Raises:
+        PinnError: If the file is missing or malformed, or the deployment is unknown.
+    """
+    deployment = target.deployment() if target else None
+    run = read_steps(path)
+    with trace_tables.atomic_folder(out) as folder:
+        _write_run(folder, run, target, deployment)
+    return trace_tables.read_trace_tables(out)
+
+
+# Canonical tables of a run, from its raw ones.
+
+#: What cycles, links and floors need of the steps, segments, states and journeys of the requests,
+#: and the level of knowledge of a step of its snapshots: little enough to keep in memory.
+_OF_SNAPSHOTS = ("segment", "step_id", "is_prefill", "new_tokens")
+_OF_REQUESTS = (
+    "server", "segment", "wall_s", "queued_s", "finished_s", "scheduled_step", "first_token_step",
+    "finished_step", "prompt_tokens", "cached_tokens", "output_tokens", "preempted_steps",
+    "preempted_outputs", "resumed_steps", "resumed_cached",
+)  # fmt: skip
+_OF_STEPS = (
+    "server", "segment", "step_id", "start_s", "wall_s", "running_depth", "waiting_depth",
+    "prefill_requests", "decode_requests", "prefill_tokens", "decode_tokens", "finished",
+    "preempted", "kv_usage", "is_ambiguous",
+)  # fmt: skip
+
+#: What the floor of a step and the durations that it is held against need.
+_OF_FLOORS = ("prefill_requests", "decode_requests", "prefill_tokens", "kv_blocks_total",
+              "kv_usage", "reported_duration_s")  # fmt: skip
+
+#: Rows that the floor is worked out for at most, evenly spread.
+_FLOOR_ROWS = 50_000
+
+
+def _write_run(
+    folder: Path, run: RawRun, target: Target | None, deployment: Deployment | None
+) -> None:
+    """Write the tables and, last, the manifest.
+
+    Args:
+        folder: To fill.
+        run: What was read.
+        target: The deployment as the user names it, if it is known.
+        deployment: The same, loaded.
+    """
+    begin = time.perf_counter()
+    all_steps = canonical_steps(run.tables[STEPS], run.release)
+    steps = all_steps.having(*_OF_STEPS).frame()
+    all_requests = canonical_requests(run.tables[ENGINE], run.tables[FRONT], run.release)
+    requests = all_requests.having(*_OF_REQUESTS).table()
+    evidence = cycles.JourneyEvidence.none(len(steps))
+    is_joined = bool(requests.num_rows and len(steps))
+    if is_joined:
+        requests = cycles.with_segments(requests, steps)
+        budget = deployment.recipe.token_budget if deployment else None
+        evidence = cycles.journey_evidence(requests, steps, budget)
+    intervals = cycles.cycle_table(steps, evidence)
+    if is_joined:
+        all_requests.given["segment"] = requests["segment"]
+        all_requests.given.update(cycles.states(requests, steps, intervals))
+    del requests
+    all_snapshots = canonical_snapshots(run.tables[SNAPSHOTS], steps, run.release)
+    has_snapshot = complete_snapshots(steps, all_snapshots.having(*_OF_SNAPSHOTS).frame())
+    known = knowledge_levels(has_snapshot, evidence.agrees)
+    checks = _floor_checks(all_steps, intervals, deployment) if deployment and len(steps) else {}
+    all_steps.given["knowledge"] = pa.DictionaryArray.from_arrays(known, list(KNOWLEDGE))
+    prepared = time.perf_counter()
+
+    cycle_rows = pa.Table.from_pandas(intervals, preserve_index=False).replace_schema_metadata()
+    made = {"steps": all_steps, "requests": all_requests, "snapshots": all_snapshots}
+    write = partial(trace_tables.write_table, folder)
+    tables = {name: write(name, table.batches(), table.schema) for name, table in made.items()}
+    _check_holds(tables, run)
+    tables["cycles"] = write("cycles", cycle_rows.to_batches(BATCH_ROWS), cycle_rows.schema)
+    reports = run.reports | {table.report.source: table.report for table in made.values()}
+    issues = pq.read_table(folder / tables["requests"]["file"], columns=["issue"])["issue"]
+    counts = {e["values"] or "none": e["counts"] for e in issues.value_counts().to_pylist()}
+    written = time.perf_counter()
+    above_one = pc.greater(run.tables[STEPS]["kv_usage"], 1)
+    manifest: dict[str, Any] = {
+        "sources": [{"path": run.source, "sha256": run.sha256}],
+        "deployment": target,
+        "servers": run.servers,
+        "segments": _segments(steps),
+        "tables": tables,
+        "reports": {name: report for name, report in reports.items() if report.read},
+        "intervals": cycles.accounting(intervals),
+        "medians_by_decodes": cycles.medians_by_decodes(steps, intervals).to_dict("records"),
+        "rules": cycles.RULES,
+        # Such a usage is no share: in percent, say.
+        "implausible": {"kv_usage above 1": pc.sum(above_one).as_py() or 0},
+        "request_issues": dict(Counter(counts).most_common()),
+        "targets": checks,
+        "seconds": {"parse": run.parse_s, "prepare": prepared - begin, "write": written - prepared},
+    }
+    trace_tables.write_manifest(folder, manifest)
+
+
+def _check_holds(tables: dict[str, Any], run: RawRun) -> None:
+    """Tables of nothing would take the place of good ones."""
+    if not any(table["rows"] for table in tables.values()):
+        read = (f"{r.read} {name} (refused {r.refused})" for name, r in run.reports.items())
+        counts = ", ".join(read)
+        raise PinnError(f"{run.source} holds no step and no request that can be used: {counts}")
+
+
+def _floor_checks(
+    steps: Canonical, intervals: pd.DataFrame, deployment: Deployment
+) -> dict[str, dict[str, Any]]:
+    """Verdicts on the candidate columns.
+
+    The floor of a window is the mean of the floors of its ends, that of a single step its own.
+    """
+    rows = np.unique(np.linspace(0, len(intervals) - 1, _FLOOR_ROWS).astype(np.int64))
+    window, block_size = deployment.model.window_tokens, deployment.recipe.block_tokens
+    costs = step_costs([deployment])
+
+    def at(chosen: np.ndarray) -> tuple[pd.DataFrame, np.ndarray]:
+        some = steps.only(chosen).having(*_OF_FLOORS).frame()
+        return some, floor_seconds(costs, aggregate_sums(some, block_size, window))
+
+    some, floor = at(rows)
+    _, floor_after = at(np.minimum(rows + 1, len(intervals) - 1))
+    part = intervals.iloc[rows]
+    is_window = (part["kind"] == cycles.WINDOW).to_numpy()
+    step_s = part["step_s"].where(part["set_aside"].isna()).to_numpy()
+    between = np.where(is_window, (floor + floor_after) / 2, floor)
+    reported = some["reported_duration_s"].to_numpy(float)
+    return {
+        "step_s": cycles.check_target("step_s", step_s, between),
+        "reported_duration_s": cycles.check_target("reported_duration_s", reported, floor),
+    }
+
+
+def _segments(steps: pd.DataFrame) -> list[dict[Any, Any]]:
+    table = steps.groupby("segment").agg(
+        server=("server", "first"),
+        steps=("step_id", "size"),
+        first_step=("step_id", "min"),
+        last_step=("step_id", "max"),
+        seconds=("start_s", lambda start: start.max() - start.min()),
+        is_ambiguous=("is_ambiguous", "any"),
+    )
+    return table.reset_index().to_dict("records")

@@ -1,0 +1,282 @@
+"""Intervals between snapshots: what ran in each, early and late ones apart."""
+
+from dataclasses import fields
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from pinn.engines.deployment import Deployment
+from pinn.measurements.traces import batches
+from pinn.measurements.traces.batches import JourneyBatches, WeightedBatches
+from pinn.measurements.traces.cycles import ENDS, KNOWN, journeys_by_segment
+from pinn.measurements.traces.steps import JOURNEY, MAX_STEP_ID, SNAPSHOT
+from pinn.measurements.traces.trace_tables import TraceTables
+from pinn.physics.batch_sums import BatchSums
+
+# Batches of steps that are scheduled ahead of their run, told from summaries alone.
+#
+# With asynchronous scheduling, vLLM's default, step j is scheduled while step j - 1 still runs.
+# Two things follow for summaries:
+#
+# - The scheduler comes to step j + 1 when step j - 1 has ended, so that the time from the start
+#   of step j to that of step j + 1 is the run of step j - 1.
+# - A request whose prompt ended in step j - 1 has no output yet when step j is scheduled, so that
+#   step j counts it as a prefill of one token again: an *echo*. In truth it decodes there.
+#
+# Echoes thus tell of the prefills of the step before, but for their tokens.
+
+#: Pairs of consecutive sampled steps, the first with one prefill of several tokens, below which
+#: nothing is concluded, and the share of them that must be followed by an echo. A request with
+#: a prompt of many chunks is followed by one too, but only once. Assumptions; in the public run
+#: every one is.
+MIN_PAIRS = 10
+MIN_SHARE = 0.5
+
+
+def is_ahead(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
+    """Whether each step belongs to a segment whose steps are scheduled ahead.
+
+    Args:
+        steps: Canonical steps in their order.
+    """
+    segment = steps["segment"].to_numpy()
+    requests, tokens = (steps[f"prefill_{c}"].to_numpy() for c in ("requests", "tokens"))
+    first = np.flatnonzero(follows(steps)) - 1
+    first = first[(requests[first] == 1) & (tokens[first] > 1)]
+    echoed = (requests[first + 1] == 1) & (tokens[first + 1] == 1)
+    pairs = pd.Series(echoed).groupby(segment[first]).agg(["size", "mean"])
+    found = pairs.index[(pairs["size"] >= MIN_PAIRS) & (pairs["mean"] > MIN_SHARE)]
+    return np.isin(segment, found)
+
+
+def follows(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
+    """Whether the row above is the step right before."""
+    found = np.zeros(len(steps), dtype=bool)
+    same = np.diff(steps["segment"].to_numpy()) == 0
+    found[1:] = same & (np.diff(steps["step_id"].to_numpy()) == 1)
+    return found
+
+
+def own_work(steps: pd.DataFrame) -> pd.DataFrame:
+    """The steps with their echoes counted as decodes.
+
+    Where there are more prefill tokens than prefills, one prefill is taken to be real and the
+    others are echoes; else all are.
+
+    Args:
+        steps: Canonical steps that are scheduled ahead.
+    """
+    echoes = _echoes(steps)
+    return steps.assign(
+        prefill_requests=steps["prefill_requests"].to_numpy(float) - echoes,
+        prefill_tokens=steps["prefill_tokens"].to_numpy(float) - echoes,
+        decode_requests=steps["decode_requests"].to_numpy(float) + echoes,
+    )
+
+
+def work_before(steps: pd.DataFrame, chunk_tokens: float) -> pd.DataFrame:
+    """An estimate of what ran in the step before each: the echoes as prefills, decodes unchanged.
+
+    Args:
+        steps: Canonical steps that are scheduled ahead.
+        chunk_tokens: Mean tokens of a real prefill.
+    """
+    echoes = _echoes(steps)
+    return steps.assign(prefill_requests=echoes, prefill_tokens=echoes * chunk_tokens)
+
+
+def mean_chunk(steps: pd.DataFrame) -> float:
+    """Mean tokens of a real prefill; 1 where none is seen."""
+    own = own_work(steps)
+    requests = float(own["prefill_requests"].sum())
+    return float(own["prefill_tokens"].sum()) / requests if requests else 1.0
+
+
+def _echoes(steps: pd.DataFrame) -> Float[np.ndarray, " steps"]:
+    requests = steps["prefill_requests"].to_numpy(float)
+    has_real = steps["prefill_tokens"].to_numpy(float) > requests
+    return np.where(has_real, np.maximum(requests - 1, 0), requests)
+
+
+# Splits inside a run: in time, since later steps of a run must not teach about earlier ones.
+
+
+def temporal_split(cycles: pd.DataFrame) -> list[Int[np.ndarray, " part"]]:
+    """Rows of good intervals: of the first 60 % of a run's time, the next 20 %, the last 20 %.
+
+    Times are shares of each segment's own span, so that every run is in all three parts. An
+    interval that reaches past its part's end is dropped: it would tell of the next part.
+
+    Args:
+        cycles: The cycle table.
+    """
+    groups = cycles.groupby("segment")["start_s"]
+    begin, span = groups.transform("min"), groups.transform("max") - groups.transform("min")
+    share = ((cycles["start_s"] - begin) / span.where(span > 0, 1)).to_numpy()
+    length = cycles["step_s"] * cycles["steps"].astype("float64")
+    end = ((cycles["start_s"] + length - begin) / span.where(span > 0, 1)).to_numpy()
+    use = cycles["set_aside"].isna().to_numpy()
+    edges = ((0.0, 0.6), (0.6, 0.8), (0.8, np.inf))
+    return [np.flatnonzero(use & (share >= a) & (share < b) & ~(end > b + 1e-9)) for a, b in edges]
+
+
+# Batches of chosen intervals, as the weighted sums that a linear fit needs.
+#
+# Where steps are scheduled ahead of their run (see ``is_ahead``), an interval of which only
+# summaries are known ran the batches one step earlier: a single cycle that of the step before,
+# from its own summary if that was sampled too, a window those before its ends as well as its
+# ends.
+
+
+class IntervalBatches:
+    """Gives the batches of intervals of a folder of trace tables."""
+
+    def __init__(self, traces: TraceTables, deployment: Deployment) -> None:
+        """Rebuild what the journeys tell.
+
+        Args:
+            traces: The tables.
+            deployment: What ran.
+        """
+        self._steps, self._cycles = traces.steps, traces.cycles
+        self._window = deployment.model.window_tokens
+        self._block_size = deployment.recipe.block_tokens
+        self._ahead = is_ahead(self._steps)
+        self._follows = follows(self._steps)
+        self._chunk = mean_chunk(self._steps[self._ahead]) if self._ahead.any() else 1.0
+        self._snapshots = traces.snapshots if (self._steps["knowledge"] == SNAPSHOT).any() else None
+        self._journeys: dict[int, JourneyBatches] = {}
+        has_journeys = (self._steps["knowledge"] == JOURNEY).any()
+        if has_journeys or (self._cycles["batches"] == KNOWN).any():
+            budget = deployment.recipe.token_budget
+            self._journeys = journeys_by_segment(traces.requests, self._steps, budget)
+
+    def of(self, rows: Int[np.ndarray, " intervals"]) -> WeightedBatches:
+        """Batches of intervals.
+
+        Args:
+            rows: Rows of the cycle table, none of which is the last of its segment.
+
+        Returns:
+            Weighted batches; ``owner`` is the index into ``rows``, and the weights of an interval
+            add up to its steps.
+        """
+        rows = np.asarray(rows)
+        level = self._cycles["batches"].to_numpy()[rows]
+        steps = self._cycles["steps"].to_numpy(float, na_value=np.nan)[rows]
+        parts = [self._known(rows, np.flatnonzero(level == KNOWN))]
+        ahead = self._ahead[rows]
+        single = np.flatnonzero((level != KNOWN) & (level != ENDS))
+        now, before = single[~ahead[single]], single[ahead[single]]
+        parts.append(WeightedBatches(self.of_steps(rows[now]), now, np.ones(len(now))))
+        parts.append(WeightedBatches(self._before(rows[before]), before, np.ones(len(before))))
+        ends = np.flatnonzero(level == ENDS)
+        share = np.where(ahead[ends], steps[ends] / 4, steps[ends] / 2)
+        also = ends[ahead[ends]]
+        for end in (0, 1):
+            parts.append(WeightedBatches(self.of_steps(rows[ends] + end), ends, share))
+            earlier = self._before(rows[also] + end)
+            parts.append(WeightedBatches(earlier, also, steps[also] / 4))
+        return _joined(parts)
+
+    def of_steps(self, rows: Int[np.ndarray, " steps"]) -> BatchSums:
+        """Batches of sampled steps, each at the best level of knowledge there is.
+
+        Args:
+            rows: Rows of the step table.
+        """
+        chosen = self._steps.iloc[rows]
+        sums = batches.each_sum(np.copy, self._summaries(rows))
+        names = ("knowledge", "segment", "step_id")
+        knowledge, segments, step_ids = (chosen[name].to_numpy() for name in names)
+        for number, journeys in self._journeys.items():
+            mine = np.flatnonzero((segments == number) & (knowledge == JOURNEY))
+            _fill(sums, mine, journeys.sums(step_ids[mine], self._window))
+        mine = np.flatnonzero(knowledge == SNAPSHOT)
+        if len(mine) and self._snapshots is not None:
+            _fill(sums, mine, self._snapshot_sums(self._snapshots, chosen.iloc[mine]))
+        return sums
+
+    def at(
+        self, segment: Int[np.ndarray, " steps"], step: Int[np.ndarray, " steps"]
+    ) -> tuple[BatchSums, Bool[np.ndarray, " steps"]]:
+        """Batches of any steps: sampled ones, else what the journeys tell for sure.
+
+        Args:
+            segment: Segment of each step.
+            step: Its number.
+
+        Returns:
+            The batches, and whether each is known; unknown ones are empty.
+        """
+        wanted = segment.astype(np.int64) * MAX_STEP_ID + step
+        keys = self._steps["segment"].to_numpy(np.int64) * MAX_STEP_ID
+        keys = keys + self._steps["step_id"].to_numpy()
+        order = np.argsort(keys, kind="stable")
+        place = np.searchsorted(keys[order], wanted)
+        row = order[np.minimum(place, len(order) - 1)]
+        known = keys[row] == wanted
+        sums = BatchSums(*(np.zeros(len(step)) for _ in fields(BatchSums)))
+        sampled = np.flatnonzero(known)
+        _fill(sums, sampled, self.of_steps(row[sampled]))
+        for number, journeys in self._journeys.items():
+            rest = np.flatnonzero(~known & (segment == number))
+            rest = rest[journeys.is_certain(step[rest], step[rest] + 1)]
+            _fill(sums, rest, journeys.sums(step[rest], self._window))
+            known[rest] = True
+        return sums, known
+
+    def _summaries(self, rows: np.ndarray) -> BatchSums:
+        """What the summaries alone tell of steps."""
+        chosen = self._steps.iloc[rows]
+        ahead = self._ahead[rows]
+        if ahead.any():
+            own = own_work(chosen)
+            names = ["prefill_requests", "prefill_tokens", "decode_requests"]
+            chosen = chosen.assign(**{n: own[n].where(ahead, chosen[n]) for n in names})
+        return batches.aggregate_sums(chosen, self._block_size, self._window)
+
+    def _before(self, rows: np.ndarray) -> BatchSums:
+        """Batches of the steps right before sampled ones, all of which are scheduled ahead."""
+        estimate = work_before(self._steps.iloc[rows], self._chunk)
+        sums = batches.aggregate_sums(estimate, self._block_size, self._window)
+        sums = batches.each_sum(np.copy, sums)
+        sampled = np.flatnonzero(self._follows[rows])
+        _fill(sums, sampled, self.of_steps(rows[sampled] - 1))
+        return sums
+
+    def _known(self, rows: np.ndarray, which: np.ndarray) -> WeightedBatches:
+        """Every step of intervals that the journeys tell request by request."""
+        cycles = self._cycles.iloc[rows[which]]
+        parts = []
+        for number, journeys in self._journeys.items():
+            mine = np.flatnonzero(cycles["segment"].to_numpy() == number)
+            first = cycles["step_id"].to_numpy()[mine]
+            count = cycles["steps"].to_numpy(np.int64)[mine]
+            within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+            sums = journeys.sums(np.repeat(first, count) + within, self._window)
+            owner = np.repeat(which[mine], count)
+            parts.append(WeightedBatches(sums, owner, np.ones(len(owner))))
+        return _joined(parts)
+
+    def _snapshot_sums(self, snapshots: pd.DataFrame, steps: pd.DataFrame) -> BatchSums:
+        keys = steps[["segment", "step_id"]].assign(owner=np.arange(len(steps)))
+        scheduled = snapshots[snapshots["new_tokens"] > 0]
+        found = scheduled.merge(keys, on=["segment", "step_id"])
+        new, cached = (found[name].to_numpy(float) for name in ("new_tokens", "cached_tokens"))
+        owner, is_prefill = found["owner"].to_numpy(), found["is_prefill"].to_numpy(bool)
+        return batches.ragged_sums(owner, new, cached, is_prefill, len(steps), self._window)
+
+
+def _fill(sums: BatchSums, rows: np.ndarray, found: BatchSums) -> None:
+    """Write batches into their rows."""
+    for field in fields(BatchSums):
+        getattr(sums, field.name)[rows] = getattr(found, field.name)
+
+
+def _joined(parts: list[WeightedBatches]) -> WeightedBatches:
+    empty = np.zeros(0)
+    sums = batches.each_sum(lambda *each: np.concatenate([empty, *each]), *(p.sums for p in parts))
+    owner = np.concatenate([np.zeros(0, dtype=np.int64), *(p.owner for p in parts)])
+    return WeightedBatches(sums, owner, np.concatenate([empty, *(p.weight for p in parts)]))

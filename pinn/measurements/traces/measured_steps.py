@@ -1,0 +1,239 @@
+"""Whole steps with their own times: the table of ``pinn measure``, or of Dynamo's pass metrics.
+
+Steps that ran the same batch are one row of :class:`MeasuredSteps`, their median.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from pinn.common.documents import read_json
+from pinn.common.files import ReadReport, file_sha256
+from pinn.common.tables import KeptRows, read_frame
+from pinn.engines.launch_line import read_arguments
+from pinn.errors import PinnError
+from pinn.measurements.program.batches import Wanted
+from pinn.measurements.program.table import FACTS_FILE, STEPS_FILE
+from pinn.measurements.traces.trace_tables import Target, TraceTables
+from pinn.physics.batch_sums import BatchSums, uniform_sums
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.specs.flags import given_flags
+from pinn.specs.gpu import find_gpu
+from pinn.specs.serving import VLLM, ServingSpec
+from pinn.units import MILLISECOND
+
+#: Where ``pinn.measurements.program`` leaves files of a load generator.
+SERVING_FOLDER = "serving"
+
+#: Their table in a folder that ``pinn ingest`` wrote.
+MEASURED = "measured_steps"
+
+#: Columns that a table needs, all numbers.
+COUNTS = ("num_prefill_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens",
+          "num_decode_requests", "sum_decode_kv_tokens")  # fmt: skip
+LATENCY = "latency_ms"
+
+#: Fewest steps whose median counts: as many as ``pinn measure`` leaves of a slow batch.
+LEAST = 3
+
+#: Times the median from which a step is cold or stalled, as there.
+FAR = 3.0
+
+#: Least relative noise of one step, since a few may be equal by chance: an assumption.
+_LEAST_NOISE = 0.005
+
+#: Steps as many as which the scatter of all batches counts in one's own: repeats end where a few
+#: happen to lie close, so that their own scatter is too small. An assumption.
+_LIKE_OTHERS = 16.0
+
+Rows = Float[np.ndarray, " batches"]
+
+
+@dataclass(frozen=True)
+class MeasuredSteps:
+    """Batches that were measured.
+
+    Attributes:
+        name: Where they are from.
+        facts: What was written beside them: card, host, release, flags.
+        report: Steps read, accepted and refused.
+        rows: A row each batch: ``COUNTS``, means over its steps; ``seconds``, their median;
+            ``error``, its relative standard error; and ``count``, the steps.
+    """
+
+    name: str
+    facts: Mapping[str, Any]
+    report: ReadReport
+    rows: pd.DataFrame
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def seconds(self) -> Rows:
+        """Median of each batch."""
+        return self.rows["seconds"].to_numpy(float)
+
+    @property
+    def error(self) -> Rows:
+        """Relative standard error of each median."""
+        return self.rows["error"].to_numpy(float)
+
+    @property
+    def names(self) -> list[str]:
+        """The batches as the command line writes them."""
+        alike = zip(*self._alike().values(), strict=True)
+        return [str(Wanted(*map(round, batch))) for batch in alike]
+
+    def sums(self, window: float | None) -> BatchSums:
+        """Sums of the batches."""
+        return uniform_sums(**self._alike(), window=window)
+
+    def _alike(self) -> dict[str, Rows]:
+        """The batches, requests of a kind taken as alike; in the order of ``Wanted``."""
+        prompts, tokens, cached, decodes, context = self.rows[list(COUNTS)].to_numpy(float).T
+        each = np.maximum(prompts, 1)
+        return {
+            "decode_requests": decodes,
+            "decode_context": context / np.maximum(decodes, 1),
+            "prefill_requests": prompts,
+            "prefill_tokens": tokens / each,
+            "prefill_cached": cached / each,
+        }
+
+    def target(self, model: str | None, gpu: str | None, flags: Mapping[str, Any]) -> Target:
+        """What was measured: the user's word, then the engine's settings, then its flags.
+
+        Raises:
+            PinnError: If neither says which model or GPU.
+        """
+        cards = [str(card.get("name", "")) for card in self.facts.get("cards") or ()]
+        model = model or self.facts.get("model")
+        gpu = gpu or self.facts.get("gpu") or next((c for c in cards if find_gpu(c)), None)
+        limits = self.facts.get("limits") or {}
+        release = str(self.facts.get("engine_version", "")).partition("+")[0]
+        settings = {
+            "max_num_seqs": limits.get("max_num_seqs"),
+            "max_num_batched_tokens": limits.get("budget"),
+            "engine_version": release if release[:1].isdigit() else "",
+        }
+        given = {
+            **typed_flags(self.facts.get("flags") or (), str(settings["engine_version"])),
+            **{name: value for name, value in settings.items() if value},
+            **flags,
+        }
+        return Target.of(model, gpu, given, f"{self.name} does not say what was measured")
+
+    def engine(self, flags: Mapping[str, Any]) -> EngineSpec:
+        """How the engine schedules: the user's word, then the engine's settings."""
+        blocks, ahead = self.facts.get("kv_blocks") or None, self.facts.get("async_scheduling")
+        settings: dict[str, Any] = {"num_gpu_blocks_override": blocks, "async_scheduling": ahead}
+        return EngineSpec(**settings | dict(flags))
+
+    @property
+    def serving(self) -> list[Path]:
+        """Files of what a server of the same flags was seen to do."""
+        return sorted((Path(self.name).parent / SERVING_FOLDER).glob("*.json"))
+
+
+def typed_flags(words: Sequence[str], release: str = "") -> dict[str, Any]:
+    """Fields of ``ServingSpec`` (and ``precision``) among vLLM's arguments; others are left.
+
+    Raises:
+        PinnError: If a value is not one that its flag can have.
+    """
+    found = read_arguments(VLLM, list(map(str, words)), release, only_known=True).configuration
+    format_ = {"precision": found["precision"]} if found.get("precision") else {}
+    return given_flags(ServingSpec, found, "the engine's flags") | format_
+
+
+def read_measured_steps(path: Path) -> MeasuredSteps:
+    """Read a folder that ``pinn measure`` wrote, or a CSV file of one server in its layout.
+
+    A table without the column ``batch`` takes consecutive steps of equal prompts and as many
+    decodes as one batch. A last row that was cut off is refused and counted.
+
+    Raises:
+        PinnError: If there is none, it lacks a column, is of several servers, or no batch is left.
+    """
+    file = path / STEPS_FILE if path.is_dir() else path
+    # As text: a row that was cut off where the disk was full has fewer cells, or half a number.
+    table = read_frame(file, "give a folder that 'pinn measure' wrote", dtype=str)
+    lacking = [name for name in (*COUNTS, LATENCY) if name not in table]
+    if lacking:
+        raise PinnError(f"{file} lacks {', '.join(lacking)}: it has {', '.join(table.columns)}")
+    runs = table["run"].nunique() if "run" in table else 1
+    if runs > 1:
+        raise PinnError(f"{file} has steps of {runs} runs: give one server's alone")
+    if "dp_rank" in table and table["dp_rank"].nunique() > 1:
+        raise PinnError(f"{file} has steps of several data-parallel ranks: give one rank's alone")
+    facts_file = file.parent / FACTS_FILE
+    facts = _facts(facts_file) if facts_file.is_file() else {}
+    return _grouped(table, file, facts)
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    """What was written beside the steps.
+
+    Raises:
+        PinnError: If it is none of ``pinn measure``.
+    """
+    facts = read_json(file)
+    told = facts if isinstance(facts, dict) else {}
+    limits, cards = told.get("limits") or {}, told.get("cards") or []
+    fits = isinstance(facts, dict) and isinstance(limits, dict) and isinstance(cards, list)
+    if not fits or not all(isinstance(card, dict) for card in cards):
+        raise PinnError(f"{file} is not as 'pinn measure' writes it: move it away, or mend it")
+    return facts
+
+
+def ingested_steps(traces: TraceTables) -> MeasuredSteps:
+    """Measured steps from a folder that ``pinn ingest steps`` wrote."""
+    report = ReadReport.from_json(traces.manifest["reports"][MEASURED])
+    rows = traces.table(MEASURED).to_pandas()
+    return MeasuredSteps(report.source, traces.manifest.get("facts") or {}, report, rows)
+
+
+def _grouped(table: pd.DataFrame, file: Path, facts: Mapping[str, Any]) -> MeasuredSteps:
+    wanted = [*COUNTS, LATENCY, *(n for n in ("batch", "is_cold") if n in table)]
+    numbers = table[wanted].apply(pd.to_numeric, errors="coerce").astype(float)
+    kept = KeptRows(len(numbers))
+    refuse, keep = kept.refuse, kept.mask
+    whole = numbers[[n for n in wanted if n != LATENCY]]
+    refuse("a cell is missing or no number", ~np.isfinite(numbers).all(axis=1))
+    refuse("a count is negative or a fraction", ((whole < 0) | (whole % 1 != 0)).any(axis=1))
+    refuse("no time", numbers[LATENCY] <= 0)
+    refuse("no request", numbers[["num_prefill_requests", "num_decode_requests"]].sum(axis=1) < 1)
+    prompts, tokens, cached, decodes, context = (numbers[name] for name in COUNTS)
+    beside = ((prompts == 0) & (tokens + cached > 0)) | ((decodes == 0) & (context > 0))
+    refuse("tokens of no request, or a prompt without any", beside | (prompts > tokens))
+    if "is_cold" in numbers:
+        refuse("cold", numbers["is_cold"] > 0)
+    same = numbers[[*COUNTS[:4], *(["batch"] if "batch" in numbers else [])]]
+    key = same.groupby(list(same), dropna=False, sort=False).ngroup()
+    if "batch" not in numbers:
+        key = (key != key.shift()).cumsum()
+    groups = numbers[LATENCY].where(keep).groupby(key)
+    slow = numbers[LATENCY] > FAR * groups.transform("median")
+    refuse(f"more than {FAR:g} times the median of its batch", slow)
+    count = numbers[LATENCY].where(keep).groupby(key).transform("count")
+    refuse(f"fewer than {LEAST} steps of its batch", count < LEAST)
+    report = kept.report(file.name, str(facts.get("engine_version", "")), file_sha256(file))
+    if not keep.any():
+        raise PinnError(f"{file} has no batch whose median is known:\n{report.table()}")
+    batches = numbers[keep].groupby(key[keep], sort=False)
+    rows = batches[list(COUNTS)].mean()
+    rows["seconds"] = batches[LATENCY].median() * MILLISECOND
+    away = (numbers[LATENCY] - batches[LATENCY].transform("median")).abs()[keep]
+    rows["count"] = batches.size().astype(float)
+    scatter = 1.4826 * away.groupby(key[keep], sort=False).median() * MILLISECOND / rows["seconds"]
+    usual = float(np.median(np.repeat(scatter, rows["count"].astype(int))))
+    own = rows["count"] / (rows["count"] + _LIKE_OTHERS)
+    scatter = np.sqrt(own * scatter**2 + (1 - own) * usual**2)
+    rows["error"] = 1.2533 * np.maximum(scatter, _LEAST_NOISE) / np.sqrt(rows["count"])
+    return MeasuredSteps(str(file), facts, report, rows.reset_index(drop=True))

@@ -1,0 +1,209 @@
+"""The canonical table of requests: a row each, its moments in seconds, and alpha's targets.
+
+The engine's span (``llm_core``) is joined to the API server's (``llm_request``) by the parent span:
+their request ids differ. All moments are on the server host's monotonic clock; a step number tells
+in which engine step an event happened.
+
+=========================  ====  =========================================================
+column                     unit  meaning
+=========================  ====  =========================================================
+request_id                       of the engine; of the API server where no engine span is there
+server, segment                  as in the steps; segment null where no step of it is there
+arrived_s ... departed_s   s     moments, null where the event is missing
+queued_step ...                  engine step of the event
+prompt_tokens                    length of the prompt
+cached_tokens                    of them, served from the prefix cache when first scheduled
+output_tokens                    tokens generated
+preempted_steps                  step of each preemption; ``preempted_outputs``: tokens made then
+resumed_steps                    step of each resumption; ``resumed_cached``: tokens cached then
+status                           how it ended
+issue                            first thing that is wrong or missing; null for a whole request
+arrival_to_queue_s         s     ARRIVED to QUEUED
+queue_to_schedule_s        s     QUEUED to first SCHEDULED
+schedule_to_first_token_s  s     first SCHEDULED to FIRST_TOKEN
+output_token_s             s     FIRST_TOKEN to FINISHED per further token
+completion_s               s     FINISHED to DEPARTED
+state_*                          the last sampled step before QUEUED: its queue depths, KV usage and
+                                 cycle (``state_step_s``, the last good one), ``state_age_s`` ago
+=========================  ====  =========================================================
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pinn.common.files import ReadReport
+from pinn.measurements.readers.request_spans import ENGINE_MOMENTS, FRONT_MOMENTS
+from pinn.measurements.traces.steps import Canonical, Columns
+
+TARGETS = {
+    "arrival_to_queue_s": ("arrived_s", "queued_s"),
+    "queue_to_schedule_s": ("queued_s", "scheduled_s"),
+    "schedule_to_first_token_s": ("scheduled_s", "first_token_s"),
+    "completion_s": ("finished_s", "departed_s"),
+}
+
+STATE_COLUMNS = tuple(
+    f"state_{name}" for name in ("waiting_depth", "running_depth", "kv_usage", "step_s", "age_s")
+)
+
+_COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "max_tokens", "preemptions")
+_STAYS = ("preempted_steps", "preempted_outputs", "resumed_steps", "resumed_cached")
+_MOMENTS = (*FRONT_MOMENTS.values(), *ENGINE_MOMENTS.values())
+
+REQUEST_SCHEMA = pa.schema(
+    {
+        **dict.fromkeys(("request_id", "api_request_id"), pa.string()),
+        **dict.fromkeys(("server", "segment"), pa.int32()),
+        **dict.fromkeys(("wall_s", *(f"{name}_s" for name in _MOMENTS)), pa.float64()),
+        **dict.fromkeys([f"{name}_step" for name in ENGINE_MOMENTS.values()], pa.int64()),
+        **dict.fromkeys(_COUNTS, pa.int64()),
+        **dict.fromkeys(_STAYS, pa.list_(pa.int64())),
+        **dict.fromkeys(("status", "route", "model", "issue"), pa.string()),
+        **dict.fromkeys((*TARGETS, "output_token_s", *STATE_COLUMNS), pa.float64()),
+        "extra": pa.string(),
+    }
+)
+
+#: Columns that the engine's events tell better than its spans.
+_OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
+              "max_tokens": "decode_max"}  # fmt: skip
+
+
+def canonical_requests(
+    engine: pa.Table, front: pa.Table, release: Callable[[], None] = lambda: None
+) -> Canonical:
+    """The engine's spans with their parents, then lone API spans; in order of the first moment.
+
+    Second copies of a span are refused. Segment and state, which spans do not tell, are null until
+    they are given.
+
+    Args:
+        engine: Raw rows of the engine's spans.
+        front: Raw rows of the API server's spans.
+        release: Gives back the memory of what was looked at.
+    """
+    refused: Counter[str] = Counter()
+    engines, fronts = _first_copies(engine, refused), _first_copies(front, refused)
+    ids = front["span_id"].combine_chunks().take(pa.array(fronts))
+    parents = engine["parent_id"].combine_chunks().take(pa.array(engines))
+    found = pc.fill_null(pc.index_in(parents, value_set=ids), -1).to_numpy()
+    if len(fronts):
+        found = np.where(found < 0, -1, fronts[found])
+    lone = fronts[~np.isin(fronts, found)]
+    behind, before = np.append(engines, np.full(len(lone), -1)), np.append(found, lone)
+    rows = np.column_stack((behind, before.astype(np.int64)))
+    first = np.full(len(rows), np.nan)
+    moments = ((front, "arrived_s", 1), (engine, "queued_s", 0), (engine, "scheduled_s", 0))
+    for table, name, side in moments:
+        values = np.append(table[name].to_numpy(), np.nan)  # which row -1 is
+        first = np.where(np.isnan(first), values[rows[:, side]], first)
+    rows = rows[np.argsort(first, kind="stable")]
+    read = engine.num_rows + front.num_rows
+    report = ReadReport("request spans", "", "", read, read - refused.total(), dict(refused))
+    given = {"engine_row": rows[:, 0], "front_row": rows[:, 1]}
+    raw = partial(_columns, engine, front)
+    return Canonical(REQUEST_SCHEMA, rows, raw, _MADE, given, report, release)
+
+
+def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
+    """Rows whose span id was not seen before; spans without an id have no copies."""
+    ids = spans["span_id"].combine_chunks()
+    codes = pc.dictionary_encode(ids).indices.to_numpy()
+    kept = np.zeros(len(ids), dtype=bool)
+    kept[np.unique(codes, return_index=True)[1]] = True
+    kept |= pc.equal(ids, "").to_numpy(zero_copy_only=False)
+    if not kept.all():
+        refused["span written twice"] += int((~kept).sum())
+    return np.flatnonzero(kept)
+
+
+def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
+    """What the engine tells, else what the API server tells; nulls where neither does."""
+    behind, before = _known_rows(engine, rows[:, 0]), _known_rows(front, rows[:, 1])
+
+    def column(name: str) -> pa.Array:
+        if name == "api_request_id":
+            return before("request_id")
+        names = (_OF_EVENTS[name], name) if name in _OF_EVENTS else (name,)
+        told = [behind(n) for n in names if n in engine.column_names]
+        if name in front.column_names:
+            told.append(before(name))
+        return pc.coalesce(*told) if told else pa.nulls(len(rows))
+
+    return column
+
+
+def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
+    """Rows of a table; null for row -1. Only the stretch they lie in is touched."""
+    held = rows[rows >= 0]
+    low, high = (int(held.min()), int(held.max()) + 1) if len(held) else (0, 0)
+    stretch, places = table.slice(low, high - low), pa.array(rows - low, mask=rows < 0)
+    return lambda name: _known(stretch[name]).take(places)
+
+
+def _known(column: pa.ChunkedArray) -> pa.Array:
+    """The column with null for -1, not-a-number and the empty text."""
+    whole = column.combine_chunks()
+    if pa.types.is_integer(whole.type):
+        return pc.if_else(pc.less(whole, 0), None, whole)
+    if pa.types.is_floating(whole.type):
+        return pc.if_else(pc.is_nan(whole), None, whole)
+    if pa.types.is_string(whole.type):
+        return pc.if_else(pc.equal(whole, ""), None, whole)
+    return whole
+
+
+def _issues(column: Columns) -> pa.Array:
+    """The first thing that is wrong with each request; null where nothing is."""
+
+    def values(name: str) -> np.ndarray:
+        return column(name).to_numpy(zero_copy_only=False)
+
+    moment = {name: values(f"{name}_s") for name in _MOMENTS}
+    disordered = np.zeros(len(moment["queued"]), dtype=bool)
+    latest = np.full(len(disordered), -np.inf)
+    for name in ("arrived", "queued", "scheduled", "first_token", "finished", "departed"):
+        now = np.nan_to_num(moment[name], nan=-np.inf)
+        disordered |= np.isfinite(now) & (now < latest)
+        latest = np.maximum(latest, now)
+    problems = {
+        "no engine span": values("engine_row") < 0,
+        "no parent span": values("front_row") < 0,
+        "aborted": np.isfinite(moment["aborted"]),
+        **{f"no {label}": np.isnan(moment[name]) for label, name in ENGINE_MOMENTS.items()},
+        "no ARRIVED": np.isnan(moment["arrived"]),
+        "no DEPARTED": np.isnan(moment["departed"]),
+        "events out of order": disordered,
+    }
+    issue = np.full(len(disordered), None, dtype=object)
+    for name, found in reversed(problems.items()):
+        issue[found] = name
+    return pa.array(issue, pa.string())
+
+
+def _elapsed(begin: str, end: str, column: Columns) -> pa.Array:
+    """Seconds between two moments; null where one is missing or the order is wrong."""
+    return _not_negative(pc.subtract(column(end), column(begin)))
+
+
+def _output_token_s(column: Columns) -> pa.Array:
+    """Seconds per output token after the first."""
+    further = pc.subtract(column("output_tokens"), 1)
+    decoding = pc.subtract(column("finished_s"), column("first_token_s"))
+    return _not_negative(pc.divide(decoding, pc.if_else(pc.greater(further, 0), further, None)))
+
+
+def _not_negative(seconds: pa.Array) -> pa.Array:
+    return pc.if_else(pc.greater_equal(seconds, 0), seconds, None)
+
+
+_MADE: dict[str, Callable[[Columns], pa.Array]] = {
+    "issue": _issues,
+    "output_token_s": _output_token_s,
+    **{name: partial(_elapsed, *ends) for name, ends in TARGETS.items()},
+}

@@ -1,1 +1,0 @@
-"""Your own server: traces, benchmarks and measured steps read, and coefficients fitted to them."""

@@ -1,0 +1,174 @@
+"""Steps of a deployment that may speculate: the model verifies drafted tokens, and a draft runs.
+
+A step of D decodes with contexts of C tokens, beside F prompts with P new tokens, is
+
+- one pass of the model with k + 1 tokens of each decode, all of which are sampled. It reads each
+  context's keys once and combines them with k + 1 queries;
+- a first pass of the draft over the same tokens, which caches their keys and drafts one token of
+  each request;
+- p - 1 further passes of the draft with one token of each request, or as many as a tree has
+  branches.
+
+k is what is drafted and p the passes; n-grams are looked up and have none. Betas are those of the
+model: a draft's layers run the same kernels. Scheduling and the work per request come once a step.
+
+Left out: the rejection sampler beside the sampler that a plain step has, host work between two
+passes of the draft, and eager launches of its layers under large prompts. A step is charged as if
+every decode came with all its drafts; n-grams without a match would come with none.
+"""
+
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.engines.deployment import Deployment
+from pinn.physics.batch_sums import BatchSums
+from pinn.physics.costs import StepCosts, draft_costs, model_costs, step_costs
+from pinn.physics.step_values import floor_seconds
+from pinn.specs.model import Sampling
+from pinn.specs.precision import ACTIVATION_BYTES
+from pinn.surrogate.step_features import STEP_FEATURES, step_features
+
+#: Features of what happens once a step, however many passes it has.
+ONCE = tuple(list(STEP_FEATURES).index(name) for name in ("step", "request"))
+#: Far beyond any step: with graphs at all, a draft's pass is taken to be one.
+_ALWAYS_A_GRAPH = 1e18
+
+
+@dataclass(frozen=True)
+class SpeculativeCosts:
+    """What the passes of a step cost; fields of shape ``[1]``.
+
+    Attributes:
+        tokens: k, drafted tokens of each request.
+        passes: Of the draft; 0 without one.
+        branches: Rows of a request in each of them but the first.
+        verified: Costs of the model's pass.
+        first: Costs of the draft's first pass; of the model, to be used 0 times, without one.
+        later: Costs of its further passes.
+    """
+
+    tokens: int
+    passes: int
+    branches: int
+    verified: StepCosts
+    first: StepCosts
+    later: StepCosts
+
+
+@lru_cache(maxsize=1024)
+def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
+    """The costs of a deployment's passes; None where it does not speculate."""
+    drafts = deployment.recipe.speculation
+    if drafts is None:
+        return None
+    rows = drafts.tokens + 1
+    plain = model_costs([deployment])
+    verified = _with_queries(plain, rows, rows)
+    if deployment.draft is None:
+        return SpeculativeCosts(drafts.tokens, 0, 1, verified, plain, plain)
+    draft = draft_pass_costs(deployment)
+    first, later = _with_queries(draft, rows, 1), _with_queries(draft, 1, drafts.branches)
+    return SpeculativeCosts(drafts.tokens, drafts.passes, drafts.branches, verified, first, later)
+
+
+def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
+    """Costs where a key meets so many queries of a request and a graph's request has such rows."""
+    return replace(
+        costs,
+        decode_pair_s=costs.decode_pair_s * queries,
+        windowed_decode_pair_s=costs.windowed_decode_pair_s * queries,
+        graph_requests=costs.graph_requests * rows,
+    )
+
+
+def draft_pass_costs(deployment: Deployment) -> StepCosts:
+    """Costs of one pass of a deployment's draft, as if it were the model; shape ``[1]``.
+
+    Layers and head, of whose tokens the likeliest is taken, and projection.
+    """
+    draft, gpu = deployment.draft, deployment.gpu
+    assert draft is not None, "asked for a draft that there is not"
+    costs = draft_costs(deployment, draft.model, Sampling(temperature=0.0))
+    weights = draft.projection_weights
+    return replace(
+        costs,
+        gemm_weights_s=costs.gemm_weights_s
+        + weights * ACTIVATION_BYTES / gpu.memory_bandwidth_bytes_per_s,
+        gemm_token_s=costs.gemm_token_s + 2.0 * weights / gpu.peak_flop_per_s["bf16"],
+        graph_tokens=np.where(costs.graph_tokens > 0, _ALWAYS_A_GRAPH, 0.0),
+        offload_s=np.zeros(1),
+    )
+
+
+def drafted_sums(sums: BatchSums, tokens: int, rows: str) -> BatchSums:
+    """Sums of a pass in which each decode comes with so many drafted tokens.
+
+    Args:
+        sums: Of the batches without them.
+        tokens: Drafted for each request.
+        rows: What they count as: ``decode_requests`` in the model, which samples all of them;
+            ``prefill_tokens`` in the draft's first pass, where each request samples one.
+    """
+    added = sums.decode_requests * tokens
+    more = (rows, "decode_context", "windowed_decode_context")
+    return replace(sums, **{name: getattr(sums, name) + added for name in more})
+
+
+def later_pass_sums(sums: BatchSums, branches: int) -> BatchSums:
+    """One token of each request, or one of each of its branches, in a further pass."""
+    known = sums.prefill_cached + sums.prefill_tokens
+    near = sums.windowed_prefill_cached + sums.prefill_tokens
+    nothing = {f.name: np.zeros_like(sums.prefill_requests) for f in fields(BatchSums)}
+    rows = {
+        "decode_requests": branches * sums.requests,
+        "decode_context": branches * (sums.decode_context + known),
+        "windowed_decode_context": branches * (sums.windowed_decode_context + near),
+    }
+    return BatchSums(**(nothing | rows))
+
+
+def drafting_features(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "... features"]:
+    """Features of the draft's passes; zeros where there are none."""
+    costs = speculative_costs(deployment)
+    if costs is None or costs.passes == 0:
+        return np.zeros((*np.shape(sums.tokens), len(STEP_FEATURES)))
+    found = step_features(costs.first, drafted_sums(sums, costs.tokens, "prefill_tokens"))
+    later = step_features(costs.later, later_pass_sums(sums, costs.branches))
+    found = found + (costs.passes - 1) * later
+    found[..., ONCE] = 0.0
+    return found
+
+
+def deployment_features(
+    deployment: Deployment, sums: BatchSums
+) -> Float[np.ndarray, "... features"]:
+    """All features of a deployment's steps, drafting included.
+
+    Args:
+        deployment: What runs.
+        sums: Of batches whose decodes count once each, however many tokens they verify.
+    """
+    costs = speculative_costs(deployment)
+    if costs is None:
+        return step_features(step_costs([deployment]), sums)
+    verified = step_features(costs.verified, drafted_sums(sums, costs.tokens, "decode_requests"))
+    # One request is prepared and answered, however many of its tokens are verified.
+    verified[..., ONCE] = step_features(costs.verified, sums)[..., ONCE]
+    return verified + drafting_features(deployment, sums)
+
+
+def deployment_floor_seconds(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "..."]:
+    """Lower bound of steps, one pass after the other (``pinn.physics.step_values``)."""
+    costs = speculative_costs(deployment)
+    if costs is None:
+        return floor_seconds(step_costs([deployment]), sums)
+    found = floor_seconds(costs.verified, drafted_sums(sums, costs.tokens, "decode_requests"))
+    if costs.passes:
+        drafted = drafted_sums(sums, costs.tokens, "prefill_tokens")
+        found = found + floor_seconds(costs.first, drafted)
+        later = floor_seconds(costs.later, later_pass_sums(sums, costs.branches))
+        found = found + (costs.passes - 1) * later
+    return found

@@ -1,0 +1,1 @@
+"""How far predictions can be trusted: intervals, and distances to what was measured."""

@@ -1,0 +1,247 @@
+"""How intervals are fitted to errors on what was left out, and how well they cover."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pinn.common.files import file_sha256
+from pinn.errors import PinnError
+from pinn.surrogate import coefficients
+from pinn.surrogate import inference as trained_network
+from pinn.surrogate.uncertainty import intervals
+from pinn.surrogate.uncertainty.intervals import HalfWidth, StatedIntervals, Values
+
+# Half-widths of TPOT, TTFT and E2E: two are learned, the third and all gains follow from them.
+#
+# A half-width is a constant: the 90 % quantile of absolute log errors of what was left out,
+# every model on a GPU counting once (split conformal prediction over groups). One is for GPUs
+# whose serving data were learned from, of errors on left-out models; one for others, of those on
+# left-out GPUs too. Each is the widest of its kinds of left-out data, so that a kind with small
+# errors (serving runs at low load) does not narrow the others. Sums of up to 15 properties of a
+# deployment were no better (LOG.md of 2026-11-24).
+#
+# Step time moves everything one way. A run whose queues magnify it has gains above 1, log change
+# of a figure per log change of the step time; a closed loop below saturation has gains of 1.
+# TTFT has a half-width of its own, and the wider of both holds. E2E is a TTFT and the decodes
+# after it, so that its ends are the sum of theirs.
+
+#: Metrics with an interval; ITL is TPOT's mean by another name.
+METRICS = ("tpot", "ttft", "e2e")
+
+#: Columns of a table of errors that say how step time reaches a row's figures.
+GAINS = tuple(f"{metric}_gain" for metric in METRICS)
+
+
+def left_out_column(split: str) -> str | None:
+    """What a kind of split leaves out, of training and of the calibration alike; None for neither.
+
+    >>> left_out_column("leave-one-gpu-and-its-kernels-out")
+    'gpu'
+    """
+    if split.endswith("leave-one-model-out"):
+        return "shape"
+    return "gpu" if split.startswith("leave-one-gpu-") else None
+
+
+def fit_half_widths(errors: pd.DataFrame, level: float = intervals.LEVEL) -> dict[str, HalfWidth]:
+    """The half-widths of step time and of TTFT.
+
+    Args:
+        errors: Columns ``split``, ``shape`` (models of equal shape share it), ``gpu``, ``tpot`` and
+            ``ttft`` (log errors), and ``GAINS``.
+        level: Share to cover.
+
+    Raises:
+        PinnError: If there are fewer than two models, so that none can be left out.
+    """
+    models = errors["shape"].nunique()
+    if models < 2:
+        raise PinnError(
+            f"intervals need errors of at least 2 left-out models, got {models}: run an experiment "
+            "that leaves models out"
+        )
+    step = errors.assign(tpot=errors["tpot"] / errors["tpot_gain"])
+    return {metric: _fit(step, metric, level) for metric in intervals.METRICS}
+
+
+def _fit(errors: pd.DataFrame, metric: str, level: float) -> HalfWidth:
+    of_split = {
+        str(split): intervals.weighted_quantile(
+            part[metric].abs().to_numpy(), row_weights(part), level
+        )
+        for split, part in errors.groupby("split")
+    }
+    widest = max(of_split.values())
+    of_models = [half for split, half in of_split.items() if left_out_column(split) != "gpu"]
+    return HalfWidth(max(of_models, default=widest), widest)
+
+
+def row_weights(errors: pd.DataFrame) -> Values:
+    """A model's shape on a GPU is a group, and every group counts once."""
+    groups = zip(errors["shape"], errors["gpu"], strict=True)
+    return intervals.group_weights(groups, errors["split"])
+
+
+def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str, Values]:
+    """Log half-widths of every metric.
+
+    Args:
+        found: Of ``METRICS``.
+        rows: Columns ``split``, ``GAINS``, and ``ttft_share`` of the predicted E2E. The GPU of a
+            row is known unless its split left it out.
+    """
+    known = rows["split"].map(lambda split: left_out_column(split) != "gpu").to_numpy(bool)
+    step, ttft = (np.where(known, found[m].known, found[m].unknown) for m in intervals.METRICS)
+    moved = {metric: step * rows[f"{metric}_gain"].to_numpy() for metric in METRICS}
+    ttft = np.maximum(ttft, moved["ttft"])
+    beyond = rows["ttft_share"].to_numpy() * (np.exp(ttft) - np.exp(moved["ttft"]))
+    return {"tpot": moved["tpot"], "ttft": ttft, "e2e": np.log(np.exp(moved["e2e"]) + beyond)}
+
+
+# Do the intervals hold? Each left-out part is judged by intervals calibrated on the others.
+
+#: Levels of the calibration curve.
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+#: Columns that tell a judged row.
+_ROW = ["split", "row_id", "model", "shape", "gpu", "group"]
+
+
+def nested_intervals(errors: pd.DataFrame, level: float = intervals.LEVEL) -> pd.DataFrame:
+    """Half-widths for each left-out row, calibrated without its model or its GPU.
+
+    What is left out of training is also left out of the calibration, in every split and with every
+    choice made there: a left-out model's rows on any GPU, those of models of its shape, a left-out
+    GPU's rows of any model.
+
+    Args:
+        errors: Of one or more experiments; columns as ``pinn.evaluation.crossvalidation.COLUMNS``.
+        level: Share to cover.
+
+    Returns:
+        Columns ``split``, ``row_id``, ``model``, ``shape``, ``gpu``, ``group``, ``left_out``,
+        ``metric``, ``level``, ``error``, ``half`` and ``covered``.
+    """
+    found: list[pd.DataFrame] = []
+    for left_out, rest, test in left_out_parts(errors):
+        half = half_widths(fit_half_widths(rest, level), test)
+        about = test[_ROW].assign(left_out=left_out, level=level)
+        found += [
+            about.assign(
+                metric=metric,
+                error=test[metric],
+                half=half[metric],
+                covered=test[metric].abs() <= half[metric],
+            )
+            for metric in METRICS
+        ]
+    return pd.concat(found, ignore_index=True)
+
+
+def left_out_parts(errors: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
+    """Each left-out part's name, the rows that may calibrate it in any split, and its own rows."""
+    columns = errors["split"].map({s: left_out_column(s) for s in errors["split"].unique()})
+    for column in ("shape", "gpu"):
+        judged = errors[columns == column]
+        for left_out, test in judged.groupby(column, sort=True):
+            name = ", ".join(sorted(test["model"].unique())) if column == "shape" else left_out
+            yield str(name), errors[errors[column] != left_out], test
+
+
+def coverage_table(judged: pd.DataFrame) -> pd.DataFrame:
+    """Coverage and width per kind of split and metric: for all and for each model or GPU.
+
+    For all, every model counts once, however many rows it has: coverage is the mean of the models'
+    coverages, width the mean of their widths; ``median_width`` is that of all rows. For one model
+    or GPU they are those of its rows.
+
+    Returns:
+        Columns ``split``, ``metric``, ``part`` (``all``, ``model`` or ``gpu``), ``name``, ``n``,
+        ``coverage``, ``row_coverage`` (share of rows), ``lowest`` (coverage of the worst model),
+        ``width`` and ``median_width``; widths are (upper - lower) / predicted.
+    """
+    judged = judged.assign(width=2 * np.sinh(judged["half"]))
+    rows = []
+    for (split, metric), part in judged.groupby(["split", "metric"], sort=False):
+        about = {"split": split, "metric": metric}
+        rows.append(about | {"part": "all", "name": "all"} | _coverage(part, by="model"))
+        for by in ("model", "gpu"):
+            rows += [
+                about | {"part": by, "name": name} | _coverage(of_name, by)
+                for name, of_name in part.groupby(by, sort=True)
+            ]
+    return pd.DataFrame(rows).round(4)
+
+
+def _coverage(part: pd.DataFrame, by: str) -> dict[str, float]:
+    """Of a part's groups, each counting once."""
+    groups = part.groupby(by)
+    coverage = groups["covered"].mean()
+    return {
+        "n": len(part),
+        "coverage": float(coverage.mean()),
+        "row_coverage": float(part["covered"].mean()),
+        "lowest": float(coverage.min()),
+        "width": float(groups["width"].median().mean()),
+        "median_width": float(part["width"].median()),
+    }
+
+
+def calibration_curve(errors: pd.DataFrame) -> pd.DataFrame:
+    """Coverage of nested intervals at every level of ``LEVELS``.
+
+    Returns:
+        ``coverage_table`` with a column ``level``.
+    """
+    tables = [
+        coverage_table(nested_intervals(errors, level)).assign(level=level) for level in LEVELS
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+# Calibrating intervals on everything that was left out.
+
+
+def calibrate(
+    errors: pd.DataFrame,
+    coefficient_changes: pd.DataFrame,
+    checkpoint: Path,
+    sources: Sequence[Mapping[str, Any]],
+) -> StatedIntervals:
+    """Calibrate on everything that was left out, and judge it by nested calibrations.
+
+    Args:
+        errors: As ``pinn.evaluation.crossvalidation.held_out_errors`` and
+            ``pinn.evaluation.folds.run_error_rows``, of one or more experiments.
+        coefficient_changes: As ``pinn.surrogate.uncertainty.kernel_distance.coefficient_changes``.
+        checkpoint: What the intervals belong to.
+        sources: For the record.
+    """
+    judged = nested_intervals(errors)
+    found = fit_half_widths(errors)
+    half = half_widths(found, errors)["tpot"]
+    law = intervals.error_law(errors["tpot"].to_numpy(), half, row_weights(errors))
+    metadata = trained_network.load_checkpoint(checkpoint).metadata
+    return StatedIntervals(
+        checkpoint_sha256=file_sha256(checkpoint),
+        belongs={name: metadata[name] for name in intervals.BELONGS if name in metadata},
+        half_widths=found,
+        coefficients=coefficient_half_widths(coefficient_changes),
+        kinds=intervals.kinds_of_errors(errors),
+        sources=sources,
+        coverage=coverage_table(judged).to_dict("records"),
+        errors={"tpot": law.errors},
+    )
+
+
+def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
+    """Quantile of the absolute log change of every coefficient, every group counting once."""
+    weight = row_weights(changes)
+    sizes = changes[list(coefficients.NAMES)].abs()
+    return {
+        name: intervals.weighted_quantile(sizes[name].to_numpy(), weight, intervals.LEVEL)
+        for name in coefficients.NAMES
+    }

@@ -1,0 +1,253 @@
+"""``import pinn``: each function gives what its command writes."""
+
+import inspect
+import json
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from benchmark_files import vllm_bench
+from finished_plans import read_plan
+from one_screen import assert_one_screen
+from served_load import served
+from served_traces import served_traces
+from typer.testing import CliRunner
+
+import pinn
+from pinn.cli.main import app
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.specs.batch import Batch
+from pinn.specs.serving import ServingSpec
+
+MODEL, GPU = LLAMA = ("meta-llama/Llama-3.1-8B", "H100")
+NAMED = ("--model", MODEL, "--gpu", GPU)
+LOAD = {"prompt_tokens": 200, "output_tokens": 20, "concurrency": 4, "requests": 20}
+
+
+@pytest.fixture(autouse=True)
+def _small_network(monkeypatch, checkpoint_path):
+    monkeypatch.setenv("PINN_CHECKPOINT", str(checkpoint_path))
+
+
+@pytest.fixture
+def load(tmp_path):
+    path = tmp_path / "load.yaml"
+    path.write_text(json.dumps(LOAD))
+    return path
+
+
+def typed(*arguments):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_prediction_is_what_the_command_writes(tmp_path):
+    flags = {"tensor_parallel_size": 2, "quantization": "fp8"}
+    p = pinn.predict(*LLAMA, **flags)
+    options = ("--tensor-parallel-size", 2, "--quantization", "fp8", "--batch", "8 decode @ 700")
+    printed = typed("coefficients", *NAMED, *options, "--json", tmp_path / "typed.json")
+    p.save(tmp_path / "saved.json", "8 decode @ 700")
+    saved = json.loads((tmp_path / "saved.json").read_text())
+    assert saved == json.loads((tmp_path / "typed.json").read_text())
+    assert p.beta == {name: entry["value"] for name, entry in saved["beta"].items()}
+    (batch,) = saved["batches"]
+    assert p.step_time("8 decode @ 700") == pytest.approx(1e-6 * batch["step_time_us"])
+    assert p.floor(Batch.decode(8, 700)) == pytest.approx(1e-6 * batch["floor_us"])
+    assert p.trust in " ".join(printed.split())
+    again = pinn.predict(coefficients=tmp_path / "saved.json")
+    assert np.array_equal(again.step_time(["8 decode @ 700"]), p.step_time(["8 decode @ 700"]))
+    with pytest.raises(pinn.PinnError, match=r"no intervals: .*checkpoint"):
+        p.interval("8 decode @ 700")
+
+
+def test_a_table_is_what_the_command_writes(tmp_path):
+    asked = pd.DataFrame({"gpu": ["H100", "A100", "H100"], "tensor_parallel_size": [1, 2, None]})
+    asked.to_csv(tmp_path / "asked.csv", index=False)
+    options = ("--model", MODEL, "--configs", tmp_path / "asked.csv", "--batch", "8 decode @ 700")
+    typed("coefficients", *options, "--out", tmp_path / "typed.parquet")
+    found = pinn.predict_many(asked, "8 decode @ 700", model=MODEL)
+    pd.testing.assert_frame_equal(found, pd.read_parquet(tmp_path / "typed.parquet"))
+
+
+@pytest.mark.parametrize(
+    "configurations",
+    [
+        {"gpu": ["H100", "A100"], "tensor_parallel_size": [1, 3]},
+        "gpu=H100,A100 tensor_parallel_size=1,3",
+        [{"gpu": gpu, "tp_size": n} for gpu in ("H100", "A100") for n in (1, 3)],
+    ],
+)
+def test_grids_and_rows_leave_out_what_does_not_fit(configurations):
+    found = pinn.predict_many(configurations, model=MODEL, skip_invalid=True)
+    assert len(found) == 2
+    assert len(found.attrs["left_out"]) == 2
+    with pytest.raises(pinn.PinnError, match="configuration 2"):
+        pinn.predict_many(configurations, model=MODEL)
+
+
+def test_a_simulation_is_what_the_command_writes(load, tmp_path):
+    options = ("--workload", load, "--max-num-seqs", 2, "--replicas", 2)
+    out = tmp_path / "run.json"
+    printed = typed("simulate", *NAMED, *options, "--json", out)
+    flags = {"max_num_seqs": 2, "replicas": 2}
+    found = pinn.simulate(load, *LLAMA, **flags)
+    written = json.loads(out.read_text())
+    assert {name: written[name] for name in found.figures} == found.figures
+    assert str(found).split() == printed.split()
+    assert pinn.simulate(LOAD, *LLAMA, **flags).figures == found.figures
+    assert len(found.requests()) == LOAD["requests"]
+    trace = pd.DataFrame({"arrival_s": [0.0, 1.0], "prompt_tokens": 90, "output_tokens": [5, 7]})
+    assert pinn.simulate(trace, *LLAMA).requests()["output_tokens"].tolist() == [5, 7]
+
+
+def test_benchmarks_calibrate_as_the_command_does(tmp_path):
+    before = pinn.predict(*LLAMA)
+    slower = np.array(list(before.beta.values())) * 1.3
+    alpha = np.array(list(before.alpha.values()))
+    paths = []
+    for clients in (4, 16):
+        of = served(lambda d: LinearLatency(d, slower, alpha), clients, requests=40)
+        paths.append(tmp_path / f"c{clients}.json")
+        paths[-1].write_text(json.dumps(vllm_bench(of)))
+    found = pinn.calibrate(paths, *LLAMA)
+    printed = typed("calibrate", "--benchmarks", *paths, *NAMED, "-o", tmp_path / "typed.json")
+    assert str(found).split() == printed.rsplit("\n", 2)[0].split()
+    assert_one_screen(printed)
+    assert found.kept
+    found.save(tmp_path / "saved.json")
+    assert (tmp_path / "saved.json").read_bytes() == (tmp_path / "typed.json").read_bytes()
+    after = pinn.predict(coefficients=tmp_path / "saved.json")
+    low, high = after.interval("16 decode @ 540")
+    assert before.step_time("16 decode @ 540") < low < after.step_time("16 decode @ 540") < high
+
+
+def test_a_calibration_that_is_no_better_is_not_saved(tmp_path):
+    traces = served_traces(tmp_path, 120)
+    first = pinn.calibrate(observations=traces)
+    first.save(tmp_path / "first.json")
+    again = pinn.calibrate(observations=traces, append=tmp_path / "first.json")
+    assert again.appended
+    assert not again.kept
+    with pytest.raises(pinn.PinnError, match="not better than what was before"):
+        again.save(tmp_path / "again.json")
+    assert not (tmp_path / "again.json").exists()
+
+
+def test_a_plan_is_what_the_command_writes(tmp_path):
+    load, grid = tmp_path / "load.yaml", tmp_path / "grid.yaml"
+    load.write_text("{prompt_tokens: 256, output_tokens: 16, stages: [{rate: 2, duration: 50}]}")
+    grid.write_text("gpus_per_machine: 8\ngrid: {tensor_parallel_size: [1], max_num_seqs: [64]}\n")
+    slo = "ttft<=300ms, tpot<=20ms for 90 %"
+    found = pinn.plan(load, slo, *LLAMA, rate=20, candidates=grid, prices={"H100": 2.0})
+    options = ("--slo", slo, "--rate", 20, "--candidates", grid, "--price", "H100=2", "--workers")
+    typed("plan", *NAMED, "--workload", load, *options, 1, "--out", tmp_path / "typed")
+    assert found.table()["gpus"].tolist() == [choice.gpus for choice in found.plan.choices]
+    found.save(tmp_path / "saved")
+    saved, by_command = (
+        {path.name: path for path in (tmp_path / who).iterdir()} for who in ("saved", "typed")
+    )
+    assert saved.keys() == by_command.keys()
+    plans = [read_plan(each["plan.json"]) for each in (saved, by_command)]
+    assert replace(plans[0], seconds=0.0) == replace(plans[1], seconds=0.0)
+
+
+def test_a_page_is_what_the_command_writes(tmp_path):
+    called, by_command = tmp_path / "called.html", tmp_path / "typed.html"
+    sizes = {"tensor_parallel_sizes": (1, 2), "max_num_seqs": 64}
+    assert pinn.explore(called, MODEL, ["H100", "H200"], **sizes) == 8
+    typed(
+        "explore", "--model", MODEL, "--gpu", "H100,H200", "--tensor-parallel-size", "1,2",
+        "--max-num-seqs", 64, "--out", by_command
+    )  # fmt: skip
+    assert called.read_text() == by_command.read_text()
+    assert pinn.explore(called, MODEL, ["H100"], formats=["fp8"], tensor_parallel_size=2) == 1
+    with pytest.raises(pinn.PinnError, match="needs a model and gpus"):
+        pinn.explore(called, MODEL)
+
+
+def test_exports_are_what_the_commands_write(tmp_path, capsys):
+    grid = "model=Llama-3.1-8B gpu=H100,H200"
+    pinn.export_table(tmp_path / "called.json", grid)
+    pinn.export_onnx(tmp_path / "called", inputs=tmp_path / "called_inputs.json")
+    pinn.export_specs(tmp_path / "called_specs.json", models=["Llama-3.1-8B"], gpus=["H100"])
+    assert capsys.readouterr().out == ""
+    typed("export", "table", "--configs", grid, "--out", tmp_path / "typed.json")
+    typed(
+        "export", "specs", "--model", MODEL, "--gpu", "H100", "--out", tmp_path / "typed_specs.json"
+    )
+    typed("export", "onnx", "--out", tmp_path / "onnx", "--inputs", tmp_path / "typed_inputs.json")
+    for ending in (".json", "_specs.json", "_inputs.json"):
+        called, by_command = (tmp_path / f"{who}{ending}" for who in ("called", "typed"))
+        assert called.read_bytes() == by_command.read_bytes()
+    assert {p.name for p in (tmp_path / "called").iterdir()} == {
+        "coefficients.onnx",
+        "step_time.onnx",
+    }
+
+
+@pytest.mark.parametrize(
+    ("function", "specifications"),
+    [("predict", [ServingSpec]), ("predict_many", [ServingSpec]),
+     ("simulate", [ServingSpec, EngineSpec]), ("plan", [ServingSpec, EngineSpec])],
+)  # fmt: skip
+def test_every_flag_is_a_documented_argument(function, specifications):
+    found = getattr(pinn, function)
+    names = [f.name for each in specifications for f in fields(each)]
+    assert set(names) < set(inspect.signature(found).parameters)
+    missing = [name for name in names if f"\n    {name}: " not in found.__doc__]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"tensor_paralel_size": 2}, "did you mean tensor_parallel_size"),
+        ({"replica": 2}, "did you mean replicas"),
+        ({"max_num_seqs": "many"}, "max_num_seqs must be a whole number, got 'many'"),
+        ({"replicas": 0}, "--replicas must be a positive whole number"),
+    ],
+)
+def test_flags_are_refused_by_name(load, flags, said):
+    with pytest.raises(pinn.PinnError, match=said):
+        pinn.simulate(load, *LLAMA, **flags)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "nearest"),
+    [
+        ("plan", {"slo": "p99 ttft<=1s", "candidate": "grid.yaml"}, "candidates"),
+        ("calibrate", {"benchmarks": "results", "bugdet": 3}, "budget"),
+        ("export_table", {"out": "t.json", "interval": False}, "intervals"),
+        ("export_blis", {"out": "blis", "workload": ["load.yaml"]}, "workloads"),
+        ("export_onnx", {"out": "onnx", "checkpont": "x"}, "checkpoint"),
+        ("export_specs", {"out": "specs.json", "model": ["Llama-3.1-8B"]}, "models"),
+        ("predict", {"coefficient": "x.json"}, "coefficients"),
+        ("predict_many", {"configurations": [], "skip_invalids": True}, "skip_invalid"),
+        ("explore", {"out": "page.html", "checkpont": "x"}, "checkpoint"),
+    ],
+)
+def test_an_unknown_argument_is_refused_with_the_nearest(function, given, nearest):
+    with pytest.raises(pinn.PinnError, match=f"unknown .*: did you mean {nearest}[?]"):
+        getattr(pinn, function)(**given)
+
+
+def test_importing_pinn_loads_next_to_nothing():
+    code = "import sys; before = set(sys.modules); import pinn; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {name for name in done.stdout.split() if name.startswith("pinn")} == {
+        "pinn",
+        "pinn.errors",
+    }
+    assert not set(done.stdout.split()) & {"numpy", "typer", "rich", "pandas"}
+
+
+def test_every_public_name_is_there():
+    for name in pinn.__all__:
+        assert getattr(pinn, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'prdict'"):
+        pinn.prdict  # noqa: B018

@@ -1,0 +1,121 @@
+"""``pinn ingest benchmarks`` and ``pinn evaluate coefficients``, as typed."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from benchmark_files import vllm_bench
+from engine_pages import iteration_log, metrics_pages, request_spans
+from served_load import served
+
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.surrogate.coefficients import read_coefficient_set
+
+LLAMA = ("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100")
+
+
+@pytest.fixture
+def coefficients(run, tmp_path):
+    path = tmp_path / "set.json"
+    result = run("coefficients", *LLAMA, "--json", path)
+    assert result.exit_code == 0, result.output
+    return path
+
+
+def test_a_file_scores_the_run_that_it_made(run, coefficients, tmp_path):
+    found = read_coefficient_set(coefficients)
+    of = served(lambda d: LinearLatency(d, found.beta, found.alpha))
+    (tmp_path / "c16.json").write_text(json.dumps(vllm_bench(of)))
+    out = tmp_path / "run1"
+    result = run("ingest", "benchmarks", tmp_path / "c16.json", "-o", out, *LLAMA)
+    assert result.exit_code == 0, result.output
+    for words in ("1  read", "1  accepted", "1 of vllm bench serve", "assumed: no two prompts"):
+        assert words in result.stdout
+    table = tmp_path / "scores.csv"
+    result = run("evaluate", "coefficients", coefficients, "--observations", out, "--out", table)
+    assert result.exit_code == 0, result.output
+    assert "ttft_mean_s" in result.stdout
+    errors = [float(line.split(",")[-1]) for line in table.read_text().splitlines()[1:]]
+    assert max(map(abs, errors)) < 1e-6
+
+
+def test_a_server_that_falls_behind_is_named(run, coefficients, tmp_path):
+    found = read_coefficient_set(coefficients)
+    of = served(lambda d: LinearLatency(d, found.beta, found.alpha), concurrency=None, rate_per_s=4)
+    for share, told in ((0.95, False), (0.5, True)):
+        values = vllm_bench(of) | {"request_throughput": 4 * share}
+        (tmp_path / "open.json").write_text(json.dumps(values))
+        result = run(
+            "ingest", "benchmarks", tmp_path / "open.json", "-o", tmp_path / "run2", *LLAMA
+        )
+        assert result.exit_code == 0, result.output
+        assert ("overloaded: served 2 of 4 requests/s" in result.stdout) == told
+
+
+def test_pages_ask_for_their_load(refused, coefficients, tmp_path):
+    found = read_coefficient_set(coefficients)
+    of = served(lambda d: LinearLatency(d, found.beta, found.alpha), requests=32)
+    paths = [tmp_path / "before.txt", tmp_path / "after.txt"]
+    for path, text in zip(paths, metrics_pages(of), strict=True):
+        path.write_text(text)
+    line = refused("ingest", "benchmarks", *paths, "-o", tmp_path / "run1", *LLAMA)
+    assert "leaves out --concurrency (most requests in flight): give it" in line
+    assert not (tmp_path / "run1").exists()
+
+
+def test_logs_and_spans_give_something_to_calibrate_on(run, refused, coefficients, tmp_path):
+    of_log = tmp_path / "of-the-release-that-the-log-names.json"
+    named = run("coefficients", *LLAMA, "--engine-version", "0.15.1", "--json", of_log)
+    assert named.exit_code == 0, named.output
+    found = read_coefficient_set(coefficients)
+    of = served(lambda d: LinearLatency(d, found.beta, found.alpha), requests=32)
+    (tmp_path / "vllm.log").write_text(iteration_log(of))
+    result = run("ingest", "benchmarks", tmp_path / "vllm.log", "-o", tmp_path / "log",
+                 "--gpu", "H100")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    result = run("evaluate", "coefficients", of_log, "--observations", tmp_path / "log")
+    assert "itl_mean_s" in result.stdout
+    spans = tmp_path / "spans.json"
+    spans.write_text(request_spans(of))
+    result = run("ingest", "vllm", spans, "-o", tmp_path / "stock", *LLAMA)
+    assert "are read by 'pinn ingest benchmarks'" in result.stdout
+    assert "holds neither steps nor benchmark runs" in refused(
+        "evaluate", "coefficients", coefficients, "--observations", tmp_path / "stock"
+    )
+    result = run("ingest", "benchmarks", spans, "-o", tmp_path / "runs", *LLAMA)
+    assert "1 of request spans of vLLM" in result.stdout
+
+
+def test_only_what_is_better_beyond_noise_is_written(run, coefficients, tmp_path):
+    """One load is written with a warning, two that contradict each other are not."""
+    found, out = read_coefficient_set(coefficients), tmp_path / "calibrated.json"
+    files = [tmp_path / "c4.json", tmp_path / "c16.json"]
+    for path, concurrency, factor in zip(files, (4, 16), (0.85, 1.2), strict=True):
+        of = served(lambda d, f=factor: LinearLatency(d, f * found.beta, f * found.alpha),
+                    concurrency, requests=64)  # fmt: skip
+        path.write_text(json.dumps(vllm_bench(of)))
+    calibrate = ("calibrate", "--base", coefficients, "-o", out, *LLAMA, "--benchmarks")
+    result = run(*calibrate, *files)
+    assert result.exit_code == 1, result.output
+    assert "nothing written" in result.stdout
+    assert not out.exists()
+    result = run(*calibrate, files[0])
+    assert result.exit_code == 0, result.output
+    assert "WARNING: nothing was left out to judge by" in result.stdout
+    assert out.exists()
+
+
+def test_what_was_predicted_rightly_stays_and_is_known_better(run, coefficients, tmp_path):
+    """Measurements that confirm the coefficients leave them and make their intervals narrower."""
+    before, out = read_coefficient_set(coefficients), tmp_path / "calibrated.json"
+    for concurrency in (4, 16):
+        of = served(lambda d: LinearLatency(d, before.beta, before.alpha), concurrency, requests=64)
+        (tmp_path / f"c{concurrency}.json").write_text(json.dumps(vllm_bench(of)))
+    files = (tmp_path / "c4.json", tmp_path / "c16.json")
+    given = ("--base", coefficients, "-o", out, *LLAMA, "--benchmarks", *files, "--details")
+    result = run("calibrate", *given)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"x 1 .*x \d+\.\d\d probable .*x \d+\.\d\d", result.stdout)
+    assert "difference +-" in result.stdout
+    np.testing.assert_allclose(read_coefficient_set(out).beta, before.beta, rtol=0.02)

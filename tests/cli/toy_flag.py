@@ -1,0 +1,40 @@
+"""The command line with one flag more: runs each list of arguments that a JSON list on stdin holds.
+
+Prints the exit codes and outputs as JSON, and the Go source of the flags.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pinn.specs import serving
+from pinn.specs.flags import flag
+
+
+@dataclass(frozen=True)
+class ToyServingSpec(serving.ServingSpec):
+    """Equal but for the flag."""
+
+    toy_count: int = flag(3, "How many there are.", unit="toys", least=2, shorts=("-tc",))
+
+
+def main() -> None:
+    # The flag is declared nowhere else: all the rest is imported after it, as if it had been there.
+    serving.ServingSpec = ToyServingSpec  # type: ignore[misc]
+    sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+    from generating.go_structs import go_flags
+    from typer.testing import CliRunner
+
+    from pinn.cli.main import app
+
+    runs = [CliRunner().invoke(app, arguments) for arguments in json.load(sys.stdin)]
+    print(
+        json.dumps([[[run.exit_code, f"{run.output}{run.exception}"] for run in runs], go_flags()])
+    )
+
+
+if __name__ == "__main__":
+    main()
