@@ -93,7 +93,7 @@ def serving_runs(
         out: Also write every figure, as CSV.
     """
     from pinn.evaluation import serving_runs as scoring
-    from pinn.surrogate.inference import load_checkpoint
+    from pinn.surrogate.checkpoint import load_checkpoint
 
     runs = scoring.read_runs(path, gpu, model_configs, seed)
     doing(f"simulating {len(runs):,} runs")

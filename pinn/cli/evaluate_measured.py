@@ -47,7 +47,7 @@ def coefficients(
     """
     from pinn.calibration.fit import benchmark_runs, score_benchmarks, score_steps
     from pinn.measurements.traces.trace_tables import read_trace_tables
-    from pinn.surrogate.coefficients import read_coefficient_set
+    from pinn.surrogate.coefficient_set import read_coefficient_set
 
     found, traces = read_coefficient_set(file), read_trace_tables(observations)
     deployment = traces.deployment()

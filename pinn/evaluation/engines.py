@@ -19,8 +19,9 @@ from pinn.physics.batch_sums import uniform_sums
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import Job
 from pinn.specs.serving import SGLANG
+from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.deployment_features import deployment_features
-from pinn.surrogate.inference import TrainedNetwork, load_checkpoint
+from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import engine_deployments, released
 from pinn.training.data.deployments import MeasuredDeployment, measured_deployment
@@ -49,7 +50,7 @@ def engine_rows() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def networks(checkpoint: Path | None = None) -> tuple[TrainedNetwork, dict[str, TrainedNetwork]]:
+def networks(checkpoint: Path | None = None) -> tuple[NetworkWeights, dict[str, NetworkWeights]]:
     """The checkpoint's network, and by left-out model those in the folder ``left_out`` beside it.
 
     Warns where there are none: the checkpoint itself may have learned from the rows.
@@ -73,8 +74,8 @@ def networks(checkpoint: Path | None = None) -> tuple[TrainedNetwork, dict[str, 
 
 def score_engines(
     rows: pd.DataFrame,
-    network: TrainedNetwork,
-    left_out: Mapping[str, TrainedNetwork],
+    network: NetworkWeights,
+    left_out: Mapping[str, NetworkWeights],
     workers: int | None = None,
 ) -> pd.DataFrame:
     """Simulate every row's benchmark.
@@ -104,7 +105,7 @@ def score_engines(
 
 
 def _with_coefficients(
-    rows: pd.DataFrame, network: TrainedNetwork, left_out: Mapping[str, TrainedNetwork]
+    rows: pd.DataFrame, network: NetworkWeights, left_out: Mapping[str, NetworkWeights]
 ) -> Iterator[tuple[MeasuredDeployment, Float[np.ndarray, " beta"], Float[np.ndarray, " alpha"]]]:
     """Each row's deployment, with beta and alpha by what never saw its model."""
     for _, row in rows.iterrows():
@@ -215,8 +216,8 @@ def mean_tpot_s(
 
 def score_speculating(
     rows: pd.DataFrame,
-    network: TrainedNetwork,
-    left_out: Mapping[str, TrainedNetwork],
+    network: NetworkWeights,
+    left_out: Mapping[str, NetworkWeights],
     tokens: int,
     acceptances: Sequence[float] = ACCEPTANCES,
 ) -> pd.DataFrame:

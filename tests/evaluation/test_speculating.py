@@ -3,7 +3,7 @@
 import pytest
 
 from pinn.evaluation.engines import ACCEPTANCES, score_speculating, speculating_table
-from pinn.surrogate.inference import load_checkpoint
+from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.training.data.engine_deployments import read_speculating
 
 
