@@ -141,12 +141,12 @@ def forward(
         free: Descriptors, ``[n, descriptors]``.
         rates: Logarithms of datasheet rates over an H100's, ``[n, rates]``.
     """
-    beta_log = xp.rows(weights["beta_base"], len(free))
+    beta_log = xp.rows(weights["beta_base"], free.shape[0])
     if settings.corrected:
         beta_log = beta_log + corrections(xp, settings, weights, free, rates)
     beta = weights["beta_floor"] + weights["beta_excess"] * xp.exp(beta_log)
     alpha = weights["alpha_prior"] * xp.exp(weights["alpha_base"])
-    return beta, xp.rows(alpha, len(free))
+    return beta, xp.rows(alpha, free.shape[0])
 
 
 def corrections(
