@@ -10,11 +10,11 @@ from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import named
 from pinn.cli import export
-from pinn.cli.coefficient_table import many_table
 from pinn.cli.explore import write_explore_page
 from pinn.cli.outputs import printed
 from pinn.engines.configurations import canonical, expand_grid, typed_configurations
 from pinn.errors import PinnError
+from pinn.export.coefficient_table import many_table
 from pinn.planning.explore.page import SIZES
 from pinn.specs.serving import ServingSpec
 

@@ -75,6 +75,24 @@ class ExploreRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BreakdownRequest:
+    """Steps of a configuration, and what they are broken down with.
+
+    Attributes:
+        batch: Step to break down, such as '64 decode @ 2000' (64 requests after 2000 tokens each)
+            or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
+        kernels: Folder of fitted kernel surrogates. [default: kernels/all beside the checkpoint,
+            else checkpoints/kernels/all]
+    """
+
+    model: str | None = None
+    gpu: str | None = None
+    batch: list[str] | None = None
+    checkpoint: Path | None = None
+    kernels: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimulationRequest:
     """A workload to serve, and what times its steps; the flags of server and load go beside it.
 

@@ -6,13 +6,14 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pinn.common.files import json_text, write_json_file
+from pinn.common.screen import printed as printed
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -105,14 +106,6 @@ def _is_same(output: Path, other: Path, is_output: bool) -> bool:
 # A command's answer as JSON: in a file, or alone on standard output.
 
 _STANDARD_OUTPUT: ContextVar[TextIO | None] = ContextVar("standard output", default=None)
-
-
-def printed(function: Callable[..., None], *arguments: Any, **named: Any) -> str:
-    """What a function prints, as text."""
-    text = io.StringIO()
-    with redirect_stdout(text):
-        function(*arguments, **named)
-    return text.getvalue()
 
 
 @contextmanager

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from pinn.api.requests import PlanRequest
-from pinn.cli.report_parts import notices
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import Column, Grid, as_typed, page, say
 from pinn.common.tables import write_rows
 from pinn.common.workers import Workers
 from pinn.engines.configurations import canonical, read_configurations
+from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
 from pinn.planning import candidates
 from pinn.planning import plan as plans
@@ -139,7 +139,8 @@ def ask_of(
         raise PinnError(f"--price names no price of {', '.join(unpriced)}: add {unpriced[0]}=...")
     load = brief.workload
     servings = dict.fromkeys(candidate.deployment.serving for candidate in found)
-    said = [text for serving in servings for text in notices(serving).get("notices", ())]
+    notices = (unread_notice(each.engine, each.engine_version) for each in servings)
+    said = list(filter(None, notices))
     return plans.Ask(
         model=found[0].deployment.model.title,
         workload=brief.load.title,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
+import io
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -44,6 +46,14 @@ def say(text: str) -> None:
             line, WIDTH, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
         )
         print("\n".join(folded))
+
+
+def printed(function: Callable[..., None], *arguments: object, **named: object) -> str:
+    """Return what a function prints."""
+    text = io.StringIO()
+    with redirect_stdout(text):
+        function(*arguments, **named)
+    return text.getvalue()
 
 
 def as_typed(command: str) -> str:
@@ -155,6 +165,15 @@ class Grid:
         texts += [[cell.text for cell in row.cells] for row in self.rows]
         heading, *lines = (f"| {' | '.join(line)} |" for line in texts)
         return "\n".join([heading, f"|{marks}|", *lines])
+
+    def html(self) -> str:
+        """Return an HTML table, as notebooks show it."""
+        lines = [[column.heading for column in self.columns]]
+        lines += [[cell.text for cell in row.cells] for row in self.rows]
+        head, *body = ["".join(f"<td>{html.escape(text)}</td>" for text in line) for line in lines]
+        rows = "".join(f"<tr>{line}</tr>" for line in body)
+        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
     def __rich__(self) -> Table:
         """As a console prints it: no lines, numbers to the right."""

@@ -9,7 +9,6 @@ from fuzz.targets import RUNS
 
 from pinn.cli.outputs import check_outputs
 from pinn.cli.plan import _prices
-from pinn.cli.report_parts import batch_marks
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import (
     canonical,
@@ -26,6 +25,7 @@ from pinn.simulator.workloads.load import load_workload
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
+from pinn.surrogate.batch_marks import batch_marks
 from pinn.training.data.serving_runs import read_serving_runs
 
 CONFIG = {

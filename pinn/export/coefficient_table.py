@@ -1,6 +1,6 @@
 """Coefficients of many configurations as one table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +8,25 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from pinn.cli.report_parts import marks_of_each, memory_columns
 from pinn.common import files, screen, tables
 from pinn.engines import configurations
 from pinn.engines.deployment import Deployment
 from pinn.export.table import coefficient_columns
 from pinn.physics import batch_sums, step_values
 from pinn.physics.costs import step_costs
+from pinn.simulator import memory
 from pinn.specs.batch import parse_batch
 from pinn.surrogate import surrogate
+from pinn.surrogate.batch_marks import marks_of_each
 from pinn.surrogate.uncertainty.training_space import training_space
 from pinn.units import MICROSECOND
+
+_SIZE = "tensor_parallel_size"
+#: Flags that do not move memory: CUDA graphs are captured once the cache has its size.
+_IDLE = {
+    "enforce_eager", "max_cudagraph_capture_size", "enable_prefix_caching", "generation_config",
+    "override_generation_config",
+}  # fmt: skip
 
 
 def crossed(configs: Path | None, grid: str | None, given: dict[str, Any]) -> list[dict[str, Any]]:
@@ -50,7 +58,7 @@ def coefficient_table(
 
     Columns: the keys that any configuration gives; ``beta.NAME [unit]`` and ``alpha.NAME [unit]``
     in the order of the registries; per batch ``step_time_us: BATCH``, ``floor_us: BATCH`` and
-    ``marks: BATCH`` (limits that it exceeds); whether it fits its GPUs (see ``memory_columns``);
+    ``marks: BATCH`` (limits that it exceeds); whether it fits its GPUs (see ``_memory_columns``);
     and the nearest measured deployment with its distance.
     """
     columns: dict[str, Any] = {
@@ -62,7 +70,7 @@ def coefficient_table(
     found = network.coefficients(distinct).take(place)
     columns |= coefficient_columns(found)
     columns |= _batch_columns(found.beta, deployments, batches)
-    columns |= memory_columns(given, deployments)
+    columns |= _memory_columns(given, deployments)
     space = training_space(network.checkpoint)
     located = space.locate(distinct)
     nearest, distance = located.nearest[place], located.distance[place]
@@ -113,6 +121,34 @@ def _batch_columns(
         columns[f"floor_us: {text}"] = floors / MICROSECOND
         columns[f"marks: {text}"] = marks_of_each(batch, deployments)
     return columns
+
+
+def _memory_columns(
+    configurations: Sequence[Mapping[str, Any]], deployments: Sequence[Deployment]
+) -> dict[str, Any]:
+    """Columns ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size`` of a table.
+
+    Rows that differ in the tensor-parallel size alone share what is found.
+    """
+    alike: dict[tuple[Any, ...], dict[int, memory.MemoryFit]] = {}
+    smallest: dict[tuple[Any, ...], int | None] = {}
+    deciding = {name for configuration in configurations for name in configuration}
+    deciding -= {_SIZE, *_IDLE}
+    keys = [tuple(map(configuration.get, deciding)) for configuration in configurations]
+    sizes = [deployment.serving.tensor_parallel_size for deployment in deployments]
+    for key, size, deployment in zip(keys, sizes, deployments, strict=True):
+        known = alike.setdefault(key, {})
+        if size not in known:
+            known[size] = memory.memory_fit(deployment)
+    for key, deployment in zip(keys, deployments, strict=True):
+        if key not in smallest:
+            smallest[key] = memory.smallest_tensor_parallel_size(deployment, alike[key])
+    fits = [alike[key][size] for key, size in zip(keys, sizes, strict=True)]
+    return {
+        "fits": [fit.fits for fit in fits],
+        "kv_tokens": pa.array([fit.kv_tokens for fit in fits], pa.int64()),
+        "smallest_tensor_parallel_size": pa.array([smallest[key] for key in keys], pa.int64()),
+    }
 
 
 def write_table(table: pa.Table, path: Path) -> None:
