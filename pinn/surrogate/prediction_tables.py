@@ -5,7 +5,7 @@ from __future__ import annotations
 import html as markup
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
 from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, measured_line
@@ -27,18 +27,6 @@ _SPECULATIVE = (
 )
 #: Sizes of CUDA graphs that are listed; the rest is told by the last one.
 _LISTED = 4
-
-
-class Marked(Protocol):
-    """A batch with marks."""
-
-    @property
-    def batch(self) -> str:
-        """The batch as written."""
-
-    @property
-    def marks(self) -> Sequence[str]:
-        """Limits that it exceeds."""
 
 
 def print_prediction(found: Prediction, recipe: bool, betas: bool) -> None:
@@ -65,21 +53,21 @@ def print_prediction(found: Prediction, recipe: bool, betas: bool) -> None:
 def html(found: Prediction) -> str:
     """Return the title, the table of step times and the sentences as HTML."""
     evidence = found.evidence
-    lines = [*marks_lines(found.steps), evidence.intervals_line(), evidence.sentence]
+    lines = [*_marks_lines(found.steps), evidence.intervals_line(), evidence.sentence]
     said = "".join(f"<p>{markup.escape(line)}</p>" for line in lines if line)
     title = f"<p>{markup.escape(_title(found))}<br>{markup.escape(str(found.memory))}</p>"
     return f"<div>{title}{_step_table(found.steps).html()}{said}</div>"
 
 
-def marks_lines(batches: Sequence[Marked]) -> list[str]:
+def _marks_lines(steps: Sequence[StepTime]) -> list[str]:
     """Return a line for each batch that has marks."""
-    return [f"{b.batch} is beyond limits: {'; '.join(b.marks)}." for b in batches if b.marks]
+    return [f"{s.batch} is beyond limits: {'; '.join(s.marks)}." for s in steps if s.marks]
 
 
 def _print_steps(found: Prediction, console: Console) -> None:
     console.print(_step_table(found.steps))
     console.print()
-    for line in marks_lines(found.steps):
+    for line in _marks_lines(found.steps):
         console.print(line + "\n")
     if found.deployment.recipe.speculation is not None:
         console.print(_SPECULATIVE + "\n")
