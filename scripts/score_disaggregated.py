@@ -27,7 +27,7 @@ from pinn.planning.make import step_seconds
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.catalog import load_model
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM
-from pinn.surrogate.inference import TrainedNetwork
+from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import deployments, engine_deployments, silicon
 
@@ -217,7 +217,7 @@ class SteadyState(NamedTuple):
 
 
 def score_pools(
-    rows: pd.DataFrame, network: TrainedNetwork, left_out: Mapping[str, TrainedNetwork]
+    rows: pd.DataFrame, network: NetworkWeights, left_out: Mapping[str, NetworkWeights]
 ) -> pd.DataFrame:
     """Rows with ``network_tpot_s`` and ``network_ttft_s``; nothing is fitted to them.
 
@@ -242,7 +242,7 @@ def score_pools(
     return rows.assign(network_tpot_s=tpot_s, network_ttft_s=ttft_s)
 
 
-def _latency(network: TrainedNetwork, deployment: Deployment) -> LinearLatency:
+def _latency(network: NetworkWeights, deployment: Deployment) -> LinearLatency:
     found = predict_coefficients(network, [deployment])
     return LinearLatency(deployment, found.beta[0], found.alpha[0])
 

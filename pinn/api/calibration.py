@@ -12,7 +12,7 @@ from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import GivenLoad
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.coefficients import write_coefficient_set
+from pinn.surrogate.coefficient_set import write_coefficient_set
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate import request_features as request
 from pinn.surrogate import step_features as step
-from pinn.surrogate.coefficients import CoefficientSet
+from pinn.surrogate.coefficient_set import CoefficientSet
 from pinn.surrogate.surrogate import batch_floor_seconds, batch_work, step_seconds
 from pinn.units import MICROSECOND
 

@@ -25,7 +25,7 @@ from pinn.measurements.traces.trace_tables import read_trace_tables
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_apart
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.coefficients import NAMED, read_coefficient_set
+from pinn.surrogate.coefficient_set import NAMED, read_coefficient_set
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.units import MICROSECOND, MILLISECOND

@@ -26,7 +26,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.flags import flags_apart
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import VLLM
-from pinn.surrogate.coefficients import read_coefficient_set
+from pinn.surrogate.coefficient_set import read_coefficient_set
 from pinn.units import MILLISECOND
 
 # What ``pinn plan`` was asked, and the candidates for it.

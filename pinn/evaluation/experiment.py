@@ -19,8 +19,8 @@ from pinn.common.tables import write_frame
 from pinn.evaluation import crossvalidation, folds, methods, metrics, serving_runs
 from pinn.evaluation.tables import print_results, print_scores, print_summary
 from pinn.kernels.exclusion import Exclusion
-from pinn.surrogate.featurizer import embed
-from pinn.surrogate.inference import Checkpoint, save_checkpoint
+from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
+from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibration
 from pinn.training.data.splits import named_splits
@@ -144,9 +144,9 @@ def _fit_all(
     runs = (run.deployment for run in measured.runs)
     deployments = tuple(dict.fromkeys([*measured.rows.deployments, *runs]))
     names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)
-    anchors = np.concatenate(embed(deployments), axis=1)
+    anchors = np.concatenate(featurize(deployments), axis=1)
     path = folder / "checkpoint.safetensors"
-    save_checkpoint(Checkpoint(network.trained(), metadata, anchors, names), path)
+    save_checkpoint(Checkpoint(network.weights(), metadata, anchors, names), path)
     return path
 
 

@@ -17,7 +17,7 @@ from pinn.common.files import file_sha256
 from pinn.errors import PinnError
 from pinn.evaluation.formulas import Bases, hierarchical_basis, row_bases
 from pinn.evaluation.methods import Method, Prediction, Predictor
-from pinn.surrogate.featurizer import embed
+from pinn.surrogate.featurizer import featurize
 from pinn.training.serving_rows import ServingRows
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
         loads: By row id: concurrency, prompt and output tokens.
         rows: Of which one matrix for TPOT is made, and one for TTFT.
     """
-    free, rates = embed(rows.deployments)
+    free, rates = featurize(rows.deployments)
     load = np.log(loads.loc[list(rows.row_id)].to_numpy(np.float64))
     shared = [free[rows.deployment], rates[rows.deployment], load]
     pairs = ((rows.tpot_features, rows.tpot_floor_s), (rows.ttft_features, rows.ttft_floor_s))

@@ -10,7 +10,7 @@ import pytest
 from evaluations import write_evaluation
 from one_screen import assert_one_screen
 
-from pinn.surrogate.inference import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,10 @@ from left_out_experiment import KIND, observations, write_experiment
 
 from pinn.errors import PinnError
 from pinn.evaluation.crossvalidation import COLUMNS, held_out_errors
-from pinn.surrogate.inference import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.surrogate.uncertainty.coefficient_changes import FoldNetwork, coefficient_changes
+from pinn.surrogate.uncertainty.held_out import decode_step, situation
 from pinn.surrogate.uncertainty.intervals import NAMES
-from pinn.surrogate.uncertainty.kernel_distance import (
-    FoldNetwork,
-    coefficient_changes,
-    decode_step,
-    situation,
-)
 from pinn.training.serving_rows import serving_rows
 
 

@@ -86,7 +86,7 @@ def test_every_csv_goes_through_one_writer():
 
 
 def test_a_checkpoint_with_a_number_that_is_none(measured, tmp_path):
-    from pinn.surrogate.inference import load_checkpoint, save_checkpoint
+    from pinn.surrogate.checkpoint import load_checkpoint, save_checkpoint
 
     checkpoint = measured[0].checkpoint
     base = np.full_like(checkpoint.network.beta_base, np.nan)

@@ -9,8 +9,8 @@ import torch
 from power_cuts import assert_same_bits, interrupted_trainer
 
 from pinn.evaluation.metrics import error_summary
-from pinn.surrogate.featurizer import embed
-from pinn.surrogate.network import NetworkSettings
+from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.featurizer import featurize
 from pinn.training.learner import STEPS_PER_EPOCH, predict, predict_rows, serving_batch
 
 
@@ -36,7 +36,7 @@ def test_tight_priors_keep_the_prior(rows, learner, folder):
 def test_a_global_vector_is_the_same_everywhere(rows, learner, folder):
     shared = replace(learner, network=replace(learner.network, corrected=False))
     network = shared.learn(rows, folder)
-    beta, alpha = network(*map(torch.from_numpy, embed(rows.deployments)))
+    beta, alpha = network(*map(torch.from_numpy, featurize(rows.deployments)))
     np.testing.assert_array_equal(beta.numpy(), np.tile(beta[0].numpy(), (len(beta), 1)))
     np.testing.assert_array_equal(alpha.numpy(), np.tile(alpha[0].numpy(), (len(alpha), 1)))
 

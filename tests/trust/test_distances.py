@@ -9,7 +9,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.uncertainty import intervals as located
-from pinn.surrogate.uncertainty.intervals import gpu_is_known, locate, outside_inputs
+from pinn.surrogate.uncertainty.distance import gpu_is_known, locate, outside_inputs
 from pinn.surrogate.uncertainty.kernel_distance import kernel_distance
 
 
