@@ -44,8 +44,8 @@ COMMANDS = (
     "--enable-expert-parallel --workload OUT/closed.yaml --json OUT/latent.json",
     "simulate --model Llama-3.1-8B --gpu L40S --engine sglang --workload OUT/load.yaml "
     "--json OUT/sglang.json",
-    "plan --model Llama-3.1-8B --gpu H100,L40S --input-len 1024 --output-len 256 --rate 8 "
-    "--slo 'p99 ttft<=2s' --out OUT/plan",
+    "plan --model Llama-3.1-8B --gpu L40S --tensor-parallel-size 2 --input-len 512 "
+    "--output-len 64 --rate 4 --slo 'p99 ttft<=2s' --out OUT/plan",
     "results --json OUT/results.json",
     "kernels errors",
 )
