@@ -32,11 +32,8 @@ from pinn.specs.catalog import load_model  # noqa: E402
 from pinn.specs.gpu import load_gpu  # noqa: E402
 from pinn.specs.serving import ServingSpec  # noqa: E402
 from pinn.surrogate.architecture import NetworkSettings  # noqa: E402
-from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
-from pinn.surrogate.featurizer import (
-    featurize,
-    fit_scale,
-)
+from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint  # noqa: E402
+from pinn.surrogate.featurizer import featurize, fit_scale  # noqa: E402
 from pinn.surrogate.network import CoefficientNetwork  # noqa: E402
 from pinn.surrogate.surrogate import Surrogate  # noqa: E402
 

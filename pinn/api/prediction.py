@@ -7,8 +7,9 @@ from typing import Any, overload
 import numpy as np
 from jaxtyping import Float
 
+from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
-from pinn.cli import options, outputs, requests
+from pinn.cli import outputs
 from pinn.cli.coefficient_report import one_report, one_set, print_report
 from pinn.cli.coefficients import EXAMPLES
 from pinn.engines.deployment import Deployment
@@ -140,7 +141,7 @@ def predict(
     """
     own = {"model": model, "gpu": gpu}
     asked, flags = read_request(requests.PredictionRequest, given, ServingSpec, **own)
-    configuration = flags | options.named(asked.model, asked.gpu)
+    configuration = flags | requests.named(asked.model, asked.gpu)
     return Prediction(configuration, asked.checkpoint, asked.coefficients)
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pinn.api.requests import CalibrationRequest
 from pinn.cli.options import Details, engine_flags, output
-from pinn.cli.requests import CalibrationRequest
 from pinn.common.screen import say
 from pinn.measurements.benchmarks.benchmark_run import GivenLoad
 from pinn.simulator.engine_spec import EngineSpec

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pinn.api.requests import CalibrationRequest, named
 from pinn.calibration import benchmarks, calibrate, calibrated, fit, posterior
 from pinn.calibration.fit import AnyCalibration
 from pinn.calibration.prior import Start
-from pinn.cli.options import named
-from pinn.cli.requests import CalibrationRequest
 from pinn.common.files import ReadReport
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, say
 from pinn.engines.deployment import Deployment

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinn.api.requests import BlisRequest, OnnxRequest, SpecsRequest, TableRequest
 from pinn.cli.options import asked, output
-from pinn.cli.requests import BlisRequest, OnnxRequest, SpecsRequest, TableRequest
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import counted
 from pinn.engines.configurations import canonical, make_deployments, typed_configurations

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pinn.api.requests import PlanRequest
 from pinn.cli.report_parts import notices
-from pinn.cli.requests import PlanRequest
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import Column, Grid, as_typed, page, say
 from pinn.common.tables import write_rows

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pinn
+from pinn.api.requests import SimulationRequest, named
 from pinn.calibration.posterior import posterior_step_half_widths
-from pinn.cli.options import named
 from pinn.cli.report_parts import METRICS, notices
-from pinn.cli.requests import SimulationRequest
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.common.screen import Grid, doing, page, say
 from pinn.engines import configurations

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from changed_weights import with_array
 
 import pinn
 from pinn.common.documents import read_json
@@ -89,8 +90,8 @@ def test_a_checkpoint_with_a_number_that_is_none(measured, tmp_path):
     from pinn.surrogate.checkpoint import load_checkpoint, save_checkpoint
 
     checkpoint = measured[0].checkpoint
-    base = np.full_like(checkpoint.network.beta_base, np.nan)
-    broken = replace(checkpoint, network=replace(checkpoint.network, beta_base=base))
+    base = np.full_like(checkpoint.network.arrays["beta_base"], np.nan)
+    broken = replace(checkpoint, network=with_array(checkpoint.network, "beta_base", base))
     save_checkpoint(broken, tmp_path / "net.safetensors")
     with pytest.raises(PinnError, match="beta_base holds a number that is not finite"):
         load_checkpoint(tmp_path / "net.safetensors")
