@@ -7,8 +7,6 @@ import typer
 
 from pinn.api import requests
 from pinn.cli import options
-from pinn.common.files import file_sha256, find_checkpoint, write_whole
-from pinn.engines.configurations import canonical
 from pinn.errors import PinnError
 from pinn.specs.serving import ServingSpec
 
@@ -35,26 +33,7 @@ def explore(
     """
     if asked.model is None or asked.gpus is None:
         raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
+    from pinn.api.explore import write_explore_page
+
     found = write_explore_page(out, asked.model, asked.gpus.split(","), asked.checkpoint, flags)
     typer.echo(f"{found:8} servers in {out}")
-
-
-def write_explore_page(
-    out: Path, model: str, gpus: list[str], checkpoint: Path | None, flags: dict[str, Any]
-) -> int:
-    """Write the page; how many servers it holds. Arguments are the command's options."""
-    from pinn.planning.explore.page import FORMATS, SIZES, find_servers, render
-
-    used = find_checkpoint(checkpoint)
-    sizes = flags.pop("tensor_parallel_size", None) or SIZES
-    formats = [part.strip() for part in flags.pop("precision", "").split(",") if part.strip()]
-    names = list(dict.fromkeys(name.strip() for name in gpus if name.strip()))
-    if not model.strip():
-        raise PinnError("--model names none: 'pinn models' lists them")
-    if not names:
-        raise PinnError("--gpu names none: give names separated by commas, such as H100,H200")
-    shared = canonical({"model": model} | flags)
-    found = find_servers(shared, names, sizes, formats or FORMATS, used)
-    source = f"Coefficients of {used.name} (SHA-256 {file_sha256(used)[:12]})."
-    write_whole(out, render(found, source))
-    return len(found.found)

@@ -36,7 +36,7 @@ def pages(_: Fuzzed) -> st.SearchStrategy[dict[str, Any]]:
 
 def check_page(shared: Fuzzed, asked: dict[str, Any]) -> None:
     """A page holds finite numbers of its servers, and no text that ends its scripts."""
-    from pinn.cli.explore import write_explore_page
+    from pinn.api.explore import write_explore_page
 
     path = shared.folder / "explore.html"
     path.unlink(missing_ok=True)
@@ -70,7 +70,7 @@ _SET = """(values => {
 
 def write_page(shared: Fuzzed) -> Path:
     """A page of two GPUs, sizes and formats."""
-    from pinn.cli.explore import write_explore_page
+    from pinn.api.explore import write_explore_page
 
     path = shared.folder / "played.html"
     flags = {"tensor_parallel_size": [1, 2], "precision": ",fp8"}

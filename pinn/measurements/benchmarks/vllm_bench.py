@@ -249,8 +249,11 @@ def sglang_server(info: Mapping[str, Any]) -> StatedServer:
     """
     if str(info.get("disaggregation_mode") or "null") != "null":
         raise NotUsable("prefill and decode on servers of their own")
-    flags = {f.name: f.read(value) for f in flags_of(ServingSpec)
-             if f.name not in _UNREAD and (value := _resolved(f, info)) is not None}  # fmt: skip
+    flags: dict[str, Any] = {
+        f.name: f.read(value)
+        for f in flags_of(ServingSpec)
+        if f.name not in _UNREAD and (value := _resolved(f, info)) is not None
+    }
     replicas = flags.get("data_parallel_size", 1)
     if flags.get("enable_dp_attention") and replicas > 1:
         for name, factor in (("max_num_batched_tokens", replicas),
