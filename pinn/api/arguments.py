@@ -4,7 +4,7 @@ import difflib
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -13,10 +13,11 @@ from pinn.api.launch_command import launched
 from pinn.api.requests import explained
 from pinn.errors import PinnError
 from pinn.simulator.workloads.load import LoadFlags
-from pinn.specs.flags import FORCE, Flag, FlagValue, flags_of
+from pinn.specs.flags import FORCE, Flag, flags_of
 from pinn.specs.serving import ServingSpec
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., object])
+_Request = TypeVar("_Request")
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 #: Arguments beside the flags of the specifications.
 _QUANTIZATION = {
@@ -85,8 +86,8 @@ def _in_python(help: str) -> str:
 
 
 def read_request(
-    request: type, given: Mapping[str, Any], *specifications: type, **own: Any
-) -> tuple[Any, dict[str, Any]]:
+    request: type[_Request], given: Mapping[str, object], *specifications: type, **own: object
+) -> tuple[_Request, dict[str, Any]]:
     """The request of a command, and the flags beside it, from arguments.
 
     Args:
@@ -104,28 +105,30 @@ def read_request(
     values = {name: _typed(declared[name], value) for name, value in found.items()}
     flags = {name: value for name, value in given.items() if name not in names}
     gpu = values.get("gpu")
-    return request(**values), given_flags(flags, *specifications, gpu=gpu, beside=names)
+    gpus = None if gpu is None else str(gpu)
+    return request(**values), given_flags(flags, *specifications, gpu=gpus, beside=names)
 
 
-def _typed(annotation: Any, value: Any) -> Any:
+def _typed(annotation: object, value: object) -> object:
     """A path for text where a request has paths, and text for a path where it has text."""
     kinds = get_args(annotation) or (annotation,)
     if value is None:
         return None
     of_list = [get_args(each)[0] for each in kinds if get_origin(each) is list]
     if of_list:
-        return [of_list[0](e) for e in ([value] if isinstance(value, str | Path) else value)]
+        several = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+        return [of_list[0](each) for each in several]
     if Path in kinds:
-        return Path(value)
+        return Path(str(value))
     if float in kinds and isinstance(value, int):
         return float(value)
     return str(value) if isinstance(value, Path) else value
 
 
 def given_flags(
-    flags: Mapping[str, FlagValue],
+    flags: Mapping[str, object],
     *specifications: type,
-    gpu: str | Path | None = None,
+    gpu: str | None = None,
     beside: list[str] | None = None,
 ) -> dict[str, Any]:
     """The flags that are given, each in its type; ``quantization`` is called ``precision``.
@@ -157,9 +160,7 @@ def given_flags(
             found[spelled] = declared[name].read(value, name) if name in declared else value
     if not flags.get("serve"):
         return found
-    started, lines = launched(
-        str(flags["serve"]), [], found, None if gpu is None else str(gpu), declared
-    )
+    started, lines = launched(str(flags["serve"]), [], found, gpu, declared)
     for line in lines:
         if line.startswith("not modelled"):
             warnings.warn(line, stacklevel=4)

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
 
 
-def broken_down(asked: BreakdownRequest, flags: Mapping[str, FlagValue]) -> StepBreakdowns:
+def broken_down(asked: BreakdownRequest, flags: dict[str, FlagValue]) -> StepBreakdowns:
     """Return the breakdowns of a request's batches, with the engine's flags beside it."""
     path = find_checkpoint(asked.checkpoint)
     surrogate = Surrogate.load(path)
     teacher, sources = _teacher(asked.kernels, path, surrogate.checkpoint.metadata)
-    deployment = make_deployment(canonical({**named(asked.model, asked.gpu), **flags}))
+    deployment = make_deployment(canonical(named(asked.model, asked.gpu) | flags))
     beta = surrogate.coefficients([deployment]).beta[0]
     batches = asked.batch or _EXAMPLES
     steps = tuple(breakdown(deployment, text, beta, teacher) for text in batches)

@@ -24,7 +24,7 @@ def explore(
     *,
     tensor_parallel_sizes: Sequence[int] = SIZES,
     formats: Sequence[str] = (),
-    **given: Any,
+    **given: object,
 ) -> int:
     """Write a page with sliders of a few servers, which needs no other file: ``pinn explore``.
 

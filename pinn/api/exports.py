@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
@@ -42,7 +42,7 @@ class Written:
 
 @with_arguments(request=requests.TableRequest)
 def export_table(
-    out: str | Path, configurations: AnyConfigurations | None = None, **given: Any
+    out: str | Path, configurations: AnyConfigurations | None = None, **given: object
 ) -> Written:
     """Write the flat coefficient table that the Go package loads: ``pinn export table``.
 
@@ -75,7 +75,7 @@ def write_table(out: Path, rows: list[Values], how: requests.TableRequest) -> Wr
 
 @with_arguments(request=requests.BlisRequest)
 def export_blis(
-    out: str | Path, configurations: AnyConfigurations | None = None, **given: Any
+    out: str | Path, configurations: AnyConfigurations | None = None, **given: object
 ) -> Written:
     """Write a folder per configuration that an unmodified BLIS runs: ``pinn export blis``.
 
@@ -102,7 +102,7 @@ def write_blis(out: Path, rows: list[Values], how: requests.BlisRequest) -> Writ
 
 
 @with_arguments(request=requests.OnnxRequest)
-def export_onnx(out: str | Path, **given: Any) -> Written:
+def export_onnx(out: str | Path, **given: object) -> Written:
     """Write the network and the step time as ONNX graphs into a folder: ``pinn export onnx``.
 
     Args:
@@ -135,7 +135,7 @@ def write_onnx(out: Path, how: requests.OnnxRequest) -> Written:
 
 
 @with_arguments(request=requests.SpecsRequest)
-def export_specs(out: str | Path, **given: Any) -> Written:
+def export_specs(out: str | Path, **given: object) -> Written:
     """Write models and GPUs as JSON for the Go package: ``pinn export specs``.
 
     Args:

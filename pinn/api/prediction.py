@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import PredictionRequest, named
@@ -36,7 +35,7 @@ EXAMPLES = (
 
 @with_arguments(ServingSpec, request=PredictionRequest, deploys=True)
 def predict(
-    model: str | Path | None = None, gpu: str | Path | None = None, **given: Any
+    model: str | Path | None = None, gpu: str | Path | None = None, **given: object
 ) -> Prediction:
     """Coefficients and step times of a model on a GPU, as ``pinn coefficients`` gives them.
 
@@ -59,9 +58,9 @@ def predict(
     return predicted(*read_request(PredictionRequest, given, ServingSpec, model=model, gpu=gpu))
 
 
-def predicted(asked: PredictionRequest, flags: Mapping[str, FlagValue]) -> Prediction:
+def predicted(asked: PredictionRequest, flags: dict[str, FlagValue]) -> Prediction:
     """Return the prediction for a request and the engine's flags beside it."""
-    given = {**named(asked.model, asked.gpu), **flags}
+    given = named(asked.model, asked.gpu) | flags
     if asked.coefficients is not None:
         found = read_coefficient_set(asked.coefficients)
         configuration = canonical(found.configuration() | given)

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from pinn.specs.flags import FlagValue
+
 #: Arguments that mean the same in every request, unless its docstring says otherwise.
 SHARED = {
     "model": "Name, or path of a config.json or its folder.",
@@ -26,9 +28,9 @@ def explained(what: object, section: str) -> tuple[str, dict[str, str]]:
     return text.rstrip(), SHARED | helps
 
 
-def named(model: str | None, gpu: str | None) -> dict[str, str]:
+def named(model: str | None, gpu: str | None) -> dict[str, FlagValue]:
     """Return model and GPU as keys of a configuration, where they are given."""
-    pairs = {"model": model, "gpu": gpu}
+    pairs: dict[str, FlagValue] = {"model": model, "gpu": gpu}
     return {name: value for name, value in pairs.items() if value is not None}
 
 

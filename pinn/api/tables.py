@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import ManyRequest, named
-from pinn.engines.configurations import canonical, expand_grid, typed_configurations
+from pinn.engines.configurations import Values, canonical, expand_grid, typed_configurations
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @with_arguments(ServingSpec, request=ManyRequest, deploys=True)
 def predict_many(
-    configurations: AnyConfigurations, batches: str | Sequence[str] = (), **given: Any
+    configurations: AnyConfigurations, batches: str | Sequence[str] = (), **given: object
 ) -> pd.DataFrame:
     """Coefficients of many configurations, a row each, as ``pinn coefficients --out`` writes them.
 
@@ -61,7 +61,7 @@ def predict_many(
     return found
 
 
-def configuration_rows(configurations: AnyConfigurations) -> list[dict[str, Any]]:
+def configuration_rows(configurations: AnyConfigurations) -> list[Values]:
     """Configurations in any of the forms that :func:`predict_many` takes, one by one."""
     import pandas as pd
 

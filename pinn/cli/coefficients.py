@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -10,6 +10,7 @@ from pinn.api.requests import PredictionRequest, named
 from pinn.cli.options import JsonPath, engine_flags, output
 from pinn.cli.outputs import TABLES, write_json
 from pinn.errors import PinnError
+from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
 
 
@@ -42,7 +43,7 @@ def coefficients(
     *,
     many: ManyOptions,
     json_path: JsonPath = None,
-    flags: dict[str, Any],
+    flags: dict[str, FlagValue],
 ) -> None:
     """How long the steps of an engine take, and the coefficients that say so.
 

@@ -1,13 +1,14 @@
 """``pinn explore``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from pinn.api import requests
 from pinn.cli import options
 from pinn.errors import PinnError
+from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
 
 
@@ -15,7 +16,7 @@ from pinn.specs.serving import ServingSpec
 def explore(
     out: Annotated[Path, options.output(".html")],
     asked: requests.ExploreRequest,
-    flags: dict[str, Any],
+    flags: dict[str, FlagValue],
 ) -> None:
     """A page to play with: sliders move time per token, TTFT and throughput of a few servers.
 

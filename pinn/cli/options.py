@@ -16,7 +16,7 @@ from pinn.api.launch_command import launched
 from pinn.api.requests import explained
 from pinn.cli.outputs import check_suffix
 from pinn.engines import launch_values
-from pinn.specs.flags import FORCE, Flag, flags_of
+from pinn.specs.flags import FORCE, Flag, FlagValue, flags_of
 from pinn.specs.serving import VLLM, ServingSpec
 
 
@@ -228,9 +228,9 @@ def _started(
     return {name: value for name, value in found.items() if name != "model"}
 
 
-def in_own_words(engine: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+def in_own_words(engine: str, flags: Mapping[str, object]) -> dict[str, object]:
     """Values of flags as typed, in an engine's spelling or here: ``bfloat16``, ``32k``, ``awq``."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in flags.items():
         if name == "precision" and isinstance(value, str):
             read = launch_values.quantization_format(value)
@@ -258,11 +258,11 @@ def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
         rich_help_panel=panel,
         show_default=False,
     )
-    kind: Any = bool if switch else str
-    return _named(flag.name, Annotated[kind | None, option])
+    kind = bool | None if switch else str | None
+    return _named(flag.name, Annotated[kind, option])
 
 
-def checked_flag(flag: Flag, text: Any) -> Any:
+def checked_flag(flag: Flag, text: object) -> FlagValue:
     """A value of the command line in the flag's type; a metrics page stands for its acceptance.
 
     Raises:
@@ -271,7 +271,7 @@ def checked_flag(flag: Flag, text: Any) -> Any:
     if flag.name == "speculative_acceptance" and Path(str(text)).is_file():
         from pinn.measurements.benchmarks.metrics_page import acceptance_text
 
-        text = acceptance_text(Path(text))
+        text = acceptance_text(Path(str(text)))
     value = flag.read(text)
     flag.check(value)
     return value

@@ -1,8 +1,8 @@
 """Coefficients of many configurations as one table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pinn.common import files, screen, tables
 from pinn.engines import configurations
+from pinn.engines.configurations import Configuration, Values
 from pinn.engines.deployment import Deployment
 from pinn.export.table import coefficient_columns
 from pinn.physics import batch_sums, step_values
@@ -21,6 +22,9 @@ from pinn.surrogate.batch_marks import marks_of_each
 from pinn.surrogate.uncertainty.training_space import training_space
 from pinn.units import MICROSECOND
 
+#: What a table's column is made of.
+Column: TypeAlias = "Sequence[object] | np.ndarray | pa.Array"
+
 _SIZE = "tensor_parallel_size"
 #: Flags that do not move memory: CUDA graphs are captured once the cache has its size.
 _IDLE = {
@@ -29,7 +33,7 @@ _IDLE = {
 }  # fmt: skip
 
 
-def crossed(configs: Path | None, grid: str | None, given: dict[str, Any]) -> list[dict[str, Any]]:
+def crossed(configs: Path | None, grid: str | None, given: Configuration) -> list[Values]:
     """The configurations of file and grid, combined with each other and with the flags."""
     shared = configurations.canonical(given)
     rows = configurations.read_configurations(configs) if configs is not None else [{}]
@@ -39,7 +43,7 @@ def crossed(configs: Path | None, grid: str | None, given: dict[str, Any]) -> li
 
 
 def many_table(
-    rows: list[dict[str, Any]], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
+    rows: Sequence[Values], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
 ) -> tuple[pa.Table, list[str]]:
     """The table of many configurations, and why others were left out."""
     screen.doing(f"{len(rows):,} configurations")
@@ -50,7 +54,7 @@ def many_table(
 
 def coefficient_table(
     network: surrogate.Surrogate,
-    given: Sequence[dict[str, Any]],
+    given: Sequence[Configuration],
     deployments: Sequence[Deployment],
     batches: Sequence[str] = (),
 ) -> pa.Table:
@@ -61,7 +65,7 @@ def coefficient_table(
     ``marks: BATCH`` (limits that it exceeds); whether it fits its GPUs (see ``_memory_columns``);
     and the nearest measured deployment with its distance.
     """
-    columns: dict[str, Any] = {
+    columns: dict[str, Column] = {
         key: pa.array([configuration.get(key) for configuration in given])
         for key in configurations.KEYS
         if any(key in configuration for configuration in given)
@@ -82,7 +86,7 @@ def coefficient_table(
 
 def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np.ndarray]:
     """One deployment of each kind that the embedding tells apart, and the kind of each."""
-    kinds: dict[tuple[Any, ...], tuple[int, Deployment]] = {}
+    kinds: dict[tuple[object, ...], tuple[int, Deployment]] = {}
     place = []
     for deployment in deployments:
         recipe = deployment.recipe
@@ -100,8 +104,8 @@ def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np
 
 def _batch_columns(
     beta: np.ndarray, deployments: Sequence[Deployment], batches: Sequence[str]
-) -> dict[str, Any]:
-    columns: dict[str, Any] = {}
+) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
     plain = np.array([d.recipe.speculation is None for d in deployments])
     costs = step_costs([d for d, is_plain in zip(deployments, plain, strict=True) if is_plain])
     windows = np.array([d.model.window_tokens or np.inf for d in deployments])[plain]
@@ -124,14 +128,14 @@ def _batch_columns(
 
 
 def _memory_columns(
-    configurations: Sequence[Mapping[str, Any]], deployments: Sequence[Deployment]
-) -> dict[str, Any]:
+    configurations: Sequence[Configuration], deployments: Sequence[Deployment]
+) -> dict[str, Column]:
     """Columns ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size`` of a table.
 
     Rows that differ in the tensor-parallel size alone share what is found.
     """
-    alike: dict[tuple[Any, ...], dict[int, memory.MemoryFit]] = {}
-    smallest: dict[tuple[Any, ...], int | None] = {}
+    alike: dict[tuple[object, ...], dict[int, memory.MemoryFit]] = {}
+    smallest: dict[tuple[object, ...], int | None] = {}
     deciding = {name for configuration in configurations for name in configuration}
     deciding -= {_SIZE, *_IDLE}
     keys = [tuple(map(configuration.get, deciding)) for configuration in configurations]
@@ -162,7 +166,7 @@ def _json(table: pa.Table) -> bytes:
     return b"[\n" + b",\n".join(map(msgspec.json.Encoder().encode, rows)) + b"\n]\n"
 
 
-def _cells(column: pa.ChunkedArray) -> list[Any]:
+def _cells(column: pa.ChunkedArray) -> list[object]:
     """The values of a column; numbers without gaps by NumPy, which is much quicker."""
     if pa.types.is_floating(column.type) and not column.null_count:
         return column.to_numpy().tolist()

@@ -225,7 +225,7 @@ def check_flags(specification: Any) -> None:
     Raises:
         PinnError: Of the first such flag.
     """
-    for each in flags_of(type(specification)):
+    for each in flags_of(specification.__class__):
         each.check(getattr(specification, each.name))
 
 
