@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from pinn.cli.explore import write_explore_page
+from pinn.api.explore import write_explore_page
 from pinn.cli.main import COMMANDS, app
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -5,12 +5,11 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pinn.api.launch_command import launched
-from pinn.api.requests import explained
+from pinn.api.requests import explained, parameters_of
 from pinn.errors import PinnError
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FORCE, Flag, flags_of
@@ -52,7 +51,7 @@ def with_arguments(
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         helps = {} if request is None else explained(request, "Attributes")[1]
-        asked = [] if request is None else _parameters(request)
+        asked = [] if request is None else parameters_of(request)
         asked = [p for p in asked if p.name not in signature.parameters]
         options = [_parameter(name, flag) for name, flag in declared.items()]
         parameters = [*own, *asked, *options]
@@ -64,20 +63,6 @@ def with_arguments(
         return function
 
     return decorate
-
-
-def _parameters(request: type) -> list[inspect.Parameter]:
-    """Return a keyword parameter for each field of a request."""
-    hints = get_type_hints(request)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(request)
-    ]
 
 
 def _in_python(help: str) -> str:

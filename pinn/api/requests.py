@@ -8,6 +8,7 @@ import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 from pinn.specs.flags import FlagValue
 
@@ -26,6 +27,13 @@ def explained(what: object, section: str) -> tuple[str, dict[str, str]]:
     text, _, listed = inspect.cleandoc(what.__doc__ or "").partition(f"{section}:\n")
     helps = {name: " ".join(said.split()) for name, said in _EXPLAINED.findall(listed)}
     return text.rstrip(), SHARED | helps
+
+
+def parameters_of(request: type) -> list[inspect.Parameter]:
+    """Return a keyword parameter for each field of a request."""
+    hints = get_type_hints(request, include_extras=True)
+    parameters = inspect.signature(request).parameters.values()
+    return [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
 
 
 def named(model: str | None, gpu: str | None) -> dict[str, FlagValue]:

@@ -4,16 +4,16 @@ import inspect
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from typer.models import OptionInfo
 
 from pinn.api.launch_command import launched
-from pinn.api.requests import explained
+from pinn.api.requests import explained, parameters_of
 from pinn.cli.outputs import check_suffix
 from pinn.engines import launch_values
 from pinn.specs.flags import FORCE, Flag, FlagValue, flags_of
@@ -97,22 +97,17 @@ def asked(command: Callable[..., None]) -> Callable[..., None]:
 
 def _request_options(request: type) -> list[inspect.Parameter]:
     """Return an option for each field of a request."""
-    hints = get_type_hints(request, include_extras=True)
     _, helps = explained(request, "Attributes")
     panel = getattr(request, "PANEL", None)
     return [
-        _named(
-            field.name,
-            _described(field.name, hints[field.name], helps, request.__name__, panel),
-            inspect.Parameter.empty if field.default is MISSING else field.default,
-        )
-        for field in fields(request)
+        p.replace(annotation=_described(p.name, p.annotation, helps, request.__name__, panel))
+        for p in parameters_of(request)
     ]
 
 
-def _named(name: str, annotation: object, default: object = None) -> inspect.Parameter:
+def _named(name: str, annotation: object) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+    return inspect.Parameter(name, kind, default=None, annotation=annotation)
 
 
 def _described(

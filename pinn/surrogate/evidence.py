@@ -59,9 +59,11 @@ class Evidence:
         """What the intervals rest on, in words."""
         return str(self.distance["sentence"])
 
-    def step_ends(self, index: int, seconds: float) -> Ends | None:
-        """Return the ends of a batch's step time; None without intervals."""
-        return around(seconds, self.step_half_widths[index]) if self.step_half_widths else None
+    def step_ends(self, seconds: Sequence[float]) -> Sequence[Ends | None]:
+        """Return the ends of each batch's step time; None without intervals."""
+        if not self.step_half_widths:
+            return [None] * len(seconds)
+        return [around(s, half) for s, half in zip(seconds, self.step_half_widths, strict=True)]
 
     def intervals_json(self) -> JsonObject:
         """Return the key ``intervals`` of the JSON, or nothing where there is none."""

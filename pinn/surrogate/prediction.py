@@ -50,7 +50,10 @@ class Memory:
     reason: str = ""
 
     def to_json(self) -> JsonObject:
-        """Return the key ``memory`` of the JSON."""
+        """Return the key ``memory`` of the JSON.
+
+        Keys: ``fits``, ``kv_tokens``, ``smallest_tensor_parallel_size`` and ``reason``.
+        """
         return {
             "fits": self.kv_tokens is not None,
             "kv_tokens": self.kv_tokens,
@@ -82,7 +85,7 @@ class StepTime:
         seconds: Predicted time.
         floor: Roofline lower bound in seconds.
         tokens: Prompt tokens that the step computes and tokens that its decodes get of it.
-        per_token: Seconds per token that a decode gets; None without speculative decoding.
+        tokens_per_decode: Tokens that a decode gets; None without speculative decoding.
         marks: Limits of the engine and of the training data that the batch exceeds.
         ends: Both ends of the 90 % interval in seconds; None where it is unknown.
     """
@@ -91,9 +94,14 @@ class StepTime:
     seconds: float
     floor: float
     tokens: float
-    per_token: float | None
+    tokens_per_decode: float | None
     marks: tuple[str, ...]
     ends: tuple[float, float] | None
+
+    @property
+    def per_token(self) -> float | None:
+        """Seconds per token that a decode gets; None without speculative decoding."""
+        return self.seconds / self.tokens_per_decode if self.tokens_per_decode else None
 
     def to_json(self) -> JsonObject:
         """Return an entry of ``batches`` of the JSON, in microseconds."""
@@ -196,24 +204,23 @@ class Prediction:
         seconds = batch_seconds(self.coefficients.beta, self.deployment, parsed).tolist()
         floors = batch_floor_seconds(self.deployment, parsed).tolist()
         marks = batch_marks(parsed, self.deployment)
-        rows = zip(self.batches, parsed, seconds, floors, marks, strict=True)
-        found = []
-        for index, (text, batch, time, floor, limits) in enumerate(rows):
-            far = self.evidence.far[index] if self.evidence.far else ()
-            tokens, per_token = self._tokens(batch, time)
-            ends = self.evidence.step_ends(index, time)
-            found.append(StepTime(text, time, floor, tokens, per_token, (*limits, *far), ends))
-        return tuple(found)
+        far = self.evidence.far or [()] * len(parsed)
+        tokens = [self._tokens(batch) for batch in parsed]
+        ends = self.evidence.step_ends(seconds)
+        rows = zip(self.batches, seconds, floors, tokens, marks, far, ends, strict=True)
+        return tuple(
+            StepTime(text, time, floor, step, decode, (*limits, *beyond), between)
+            for text, time, floor, (step, decode), limits, beyond, between in rows
+        )
 
-    def _tokens(self, batch: Batch, seconds: float) -> tuple[float, float | None]:
-        """Return a step's tokens and, under speculation, the seconds for each of a decode's."""
+    def _tokens(self, batch: Batch) -> tuple[float, float | None]:
+        """Return a step's tokens and, under speculation, those that each decode gets."""
         drafts = self.deployment.recipe.speculation
+        if drafts is None or all(batch.is_prefill):
+            return float(batch.tokens), None
         counts = zip(batch.entry_counts, batch.is_prefill, strict=True)
         decodes = sum(count for count, is_prefill in counts if not is_prefill)
-        if drafts is None or not decodes:
-            return float(batch.tokens), None
-        each = drafts.tokens_per_step
-        return batch.tokens - decodes + decodes * each, seconds / each
+        return batch.tokens + decodes * (drafts.tokens_per_step - 1), drafts.tokens_per_step
 
     def to_json(self) -> JsonObject:
         """Return what ``pinn coefficients --json`` writes, in SI units but for batches.
