@@ -19,9 +19,10 @@ from pinn.surrogate.coefficient_set import (
     deployment_facts,
     read_coefficient_set,
 )
-from pinn.surrogate.evidence import FindEvidence, file_evidence, network_evidence
+from pinn.surrogate.evidence import FindEvidence, file_evidence
 from pinn.surrogate.prediction import Memory, Prediction
 from pinn.surrogate.surrogate import Surrogate
+from pinn.surrogate.uncertainty.network_evidence import network_evidence
 
 #: Batches that a prediction shows where no others are asked for.
 EXAMPLES = (

@@ -31,5 +31,6 @@ def posterior_evidence(
         level=LEVEL,
         usual={"tpot": around(1.0, float(usual))},
         coefficient_ends={n: (low, high) for n, (low, high) in pairs if not math.isnan(low)},
-        step_half_widths=[float(half) for half in halves],
+        step_ends=[around(1.0, float(half)) for half in halves],
+        reference=REFERENCE_BATCH,
     )

@@ -206,12 +206,15 @@ class Prediction:
         marks = batch_marks(parsed, self.deployment)
         far = self.evidence.far or [()] * len(parsed)
         tokens = [self._tokens(batch) for batch in parsed]
-        ends = self.evidence.step_ends(seconds)
+        ends = self.evidence.step_ends or [None] * len(parsed)
         rows = zip(self.batches, seconds, floors, tokens, marks, far, ends, strict=True)
         return tuple(
-            StepTime(text, time, floor, step, decode, (*limits, *beyond), between)
-            for text, time, floor, (step, decode), limits, beyond, between in rows
-        )
+            StepTime(
+                text, time, floor, step, decode, (*limits, *beyond),
+                None if each is None else (time * each[0], time * each[1]),
+            )
+            for text, time, floor, (step, decode), limits, beyond, each in rows
+        )  # fmt: skip
 
     def _tokens(self, batch: Batch) -> tuple[float, float | None]:
         """Return a step's tokens and, under speculation, those that each decode gets."""

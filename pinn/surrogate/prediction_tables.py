@@ -31,6 +31,7 @@ _LISTED = 4
 
 def print_prediction(found: Prediction, recipe: bool, betas: bool) -> None:
     """Print what was understood, then step times, or what the engine runs, or coefficients."""
+    steps = found.steps  # refuses a batch that cannot be read before anything is printed
     console = page(WIDEST if recipe or betas else WIDTH)
     console.print(_title(found))
     serving = found.deployment.serving
@@ -47,7 +48,7 @@ def print_prediction(found: Prediction, recipe: bool, betas: bool) -> None:
         console.print()
         console.print(_coefficient_table(found, "alpha"))
     if not (recipe or betas):
-        _print_steps(found, console)
+        _print_steps(found, steps, console)
 
 
 def html(found: Prediction) -> str:
@@ -64,10 +65,10 @@ def _marks_lines(steps: Sequence[StepTime]) -> list[str]:
     return [f"{s.batch} is beyond limits: {'; '.join(s.marks)}." for s in steps if s.marks]
 
 
-def _print_steps(found: Prediction, console: Console) -> None:
-    console.print(_step_table(found.steps))
+def _print_steps(found: Prediction, steps: Sequence[StepTime], console: Console) -> None:
+    console.print(_step_table(steps))
     console.print()
-    for line in _marks_lines(found.steps):
+    for line in _marks_lines(steps):
         console.print(line + "\n")
     if found.deployment.recipe.speculation is not None:
         console.print(_SPECULATIVE + "\n")
