@@ -21,7 +21,7 @@ from pinn.specs.batch import Batch, parse_batch
 from pinn.surrogate import prediction_tables as tables
 from pinn.surrogate.batch_marks import batch_marks
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, set_to_json
-from pinn.surrogate.evidence import Evidence, FindEvidence
+from pinn.surrogate.evidence import Ends, Evidence, FindEvidence
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import batch_floor_seconds, batch_seconds
@@ -206,7 +206,7 @@ class Prediction:
         marks = batch_marks(parsed, self.deployment)
         far = self.evidence.far or [()] * len(parsed)
         tokens = [self._tokens(batch) for batch in parsed]
-        ends = self.evidence.step_ends or [None] * len(parsed)
+        ends: Sequence[Ends | None] = self.evidence.step_ends or [None] * len(parsed)
         rows = zip(self.batches, seconds, floors, tokens, marks, far, ends, strict=True)
         return tuple(
             StepTime(
