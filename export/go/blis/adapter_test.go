@@ -11,25 +11,26 @@ import (
 
 var _ sim.LatencyModel = (*Adapter)(nil)
 
-// adapted is New of a model that BLIS can run.
-func adapted(t testing.TB, model *pinn.Model, options ...Option) *Adapter {
+// adapted is New of a model that BLIS can run, with one Options or none.
+func adapted(t testing.TB, model *pinn.Model, options ...Options) *Adapter {
 	t.Helper()
-	found, err := New(model, options...)
+	found, err := New(model, append(options, Options{})[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	return found
 }
 
-func goldenModel(t testing.TB, model string) *pinn.Model {
+// tablePath is a table of 'make goldens': three models, and one that speculates.
+const tablePath = "testdata/table.json"
+
+func goldenModel(t testing.TB, name string) *pinn.Model {
 	t.Helper()
-	found, err := pinn.LoadModel("../pinn/testdata/table.json", map[string]string{
-		"model": model, "gpu": "H100", "tensor_parallel_size": "2",
-	})
+	adapter, err := Load(tablePath, pinn.Key{Model: name, GPU: "H100", TensorParallelSize: 2}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return found
+	return adapter.model
 }
 
 func dense(t testing.TB) *pinn.Model { return goldenModel(t, "codellama/CodeLlama-34b-hf") }
@@ -47,9 +48,9 @@ func TestStepTimesAreTheModels(t *testing.T) {
 		long = append(long, request(600+90*i, 1, 500))
 	}
 	for _, batch := range [][]*sim.Request{mixed, long[:3], long[:4], long, append(long, mixed...)} {
-		own := []*pinn.Request{}
+		own := []pinn.Request{}
 		for _, r := range batch {
-			own = append(own, &pinn.Request{
+			own = append(own, pinn.Request{
 				ProgressIndex: r.ProgressIndex, NumNewTokens: int64(r.NumNewTokens),
 				InputLen: int64(len(r.InputTokens)),
 			})
@@ -69,7 +70,7 @@ func TestStepTimesAreTheModels(t *testing.T) {
 // BLIS leaves ProgressIndex at 0 before a request's first step, whatever its cache holds.
 func TestCachedPrefixesAreCounted(t *testing.T) {
 	const prompt, question = 30000, 30000 - 16*1800
-	step := func(r *sim.Request, options ...Option) int64 {
+	step := func(r *sim.Request, options ...Options) int64 {
 		return adapted(t, dense(t), options...).StepTime([]*sim.Request{r})
 	}
 	cached := step(request(16*1800, question, prompt))
@@ -81,7 +82,7 @@ func TestCachedPrefixesAreCounted(t *testing.T) {
 		t.Errorf("reading 28,800 cached keys takes no time: %d us against %d us", cached, alone)
 	}
 	// A step whose tokens are spent has cut the prompt; so has one of another size than whole blocks.
-	cut := step(request(0, question, prompt), TokensPerStep(question))
+	cut := step(request(0, question, prompt), Options{TokensPerStep: question})
 	if odd := step(request(0, question+1, prompt)); cut != alone || odd > alone+100 {
 		t.Errorf("cut prompts: %d and %d us, alone %d us", cut, odd, alone)
 	}
@@ -90,7 +91,9 @@ func TestCachedPrefixesAreCounted(t *testing.T) {
 func TestSharedKeysAreReadOnce(t *testing.T) {
 	batch := []*sim.Request{request(9000, 1, 8000), request(9000, 1, 8000)}
 	all := adapted(t, dense(t)).StepTime(batch)
-	shared := adapted(t, dense(t), SharedKeys(func(b []*sim.Request) int64 { return int64(len(b)-1) * 8000 }))
+	shared := adapted(t, dense(t), Options{
+		SharedKeys: func(b []*sim.Request) int64 { return int64(len(b)-1) * 8000 },
+	})
 	once := adapted(t, dense(t)).StepTime([]*sim.Request{request(9000, 1, 8000), request(1000, 1, 500)})
 	if got := shared.StepTime(batch); got != once || got >= all {
 		t.Errorf("%d us, want %d us, and less than %d us", got, once, all)
@@ -110,7 +113,7 @@ func TestSharedPromptsAreReadOnce(t *testing.T) {
 			return adapter
 		}
 		counted := func(keys int64) *Adapter {
-			return adapted(t, model, SharedKeys(func([]*sim.Request) int64 { return keys }))
+			return adapted(t, model, Options{SharedKeys: func([]*sim.Request) int64 { return keys }})
 		}
 		batch := make([]*sim.Request, 64)
 		for i := range batch { // to both sides of a window of 1,024
@@ -209,7 +212,9 @@ func TestQueueingTimeHoldsWhatIsMissingBeforeTheFirstToken(t *testing.T) {
 	adapter := adapted(t, model)
 	newcomer := request(0, 0, 500)
 	idle := adapter.QueueingTime(newcomer)
-	if want := model.FirstTokenDelay(500, false); idle != want || idle < 1 {
+	alpha := model.Row().Alpha
+	want := pinn.Microseconds(alpha.QueueingSeconds(500) + alpha.SchedulingSeconds())
+	if idle != want || idle < 1 {
 		t.Errorf("before the first step: %d us, want %d us", idle, want)
 	}
 	batch := []*sim.Request{request(700, 1, 500)}
@@ -225,48 +230,39 @@ func TestQueueingTimeHoldsWhatIsMissingBeforeTheFirstToken(t *testing.T) {
 	if got := adapter.OutputTokenProcessingTime(); got != 0 {
 		t.Errorf("the server's work on a token is in every gap: %d us", got)
 	}
-	if got, want := adapter.PostDecodeFixedOverhead(), model.PostDecodeFixedOverhead(); got != want {
+	if got, want := adapter.PostDecodeFixedOverhead(), pinn.Microseconds(alpha.Completion); got != want {
 		t.Errorf("completion: %d us, model %d us", got, want)
 	}
 }
 
 // A request has one token of each step in BLIS.
 func TestSpeculationIsRefused(t *testing.T) {
-	table, err := pinn.LoadTable("../pinn/testdata/speculating.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	model, err := pinn.NewModel(&table.Rows[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := New(model); err == nil || !strings.Contains(err.Error(), "BLIS decodes one token") {
+	_, err := Load(tablePath, pinn.Key{Model: "DeepSeek-V3", GPU: "H200", TensorParallelSize: 8}, Options{})
+	if err == nil || !strings.Contains(err.Error(), "BLIS decodes one token") {
 		t.Errorf("it is not refused with the reason: %v", err)
 	}
 }
 
 // A simulation of one model does not take another's table.
 func TestATableIsOfWhatIsServed(t *testing.T) {
-	const table = "../pinn/testdata/table.json"
-	if _, err := Load(table, "Llama-3.1-8B", "H100", 2); err != nil {
-		t.Fatal(err)
-	}
-	for _, asked := range []struct {
-		table, model, gpu string
-		gpus              int
-		want              string
-	}{
-		{table, "", "H100", 2, "model is empty"},
-		{table, "Llama-3.1-8B", "", 2, "gpu is empty"},
-		{table, "Llama-3.1-8B", "H900", 2, `no row has gpu "H900"`},
-		{table, "x", "H100", 2, `no row has model "x"`},
-		{table, "Llama-3.1-8B", "H100", 3, `no row has tensor_parallel_size "3"`},
-		{"x.json", "Llama-3.1-8B", "H100", 2, "no such file"},
+	served := pinn.Key{Model: "CodeLlama-34b-hf", GPU: "H100", TensorParallelSize: 2}
+	for want, change := range map[string]func(key *pinn.Key){
+		"Key has no model":               func(key *pinn.Key) { key.Model = "" },
+		"Key has no gpu":                 func(key *pinn.Key) { key.GPU = "" },
+		"Key has no tensor_parallel":     func(key *pinn.Key) { key.TensorParallelSize = 0 },
+		`no row has gpu "H900"`:          func(key *pinn.Key) { key.GPU = "H900" },
+		`no row has model "x"`:           func(key *pinn.Key) { key.Model = "x" },
+		`has tensor_parallel_size "3"`:   func(key *pinn.Key) { key.TensorParallelSize = 3 },
+		tablePath + ": no row has model": func(key *pinn.Key) { key.Model = "Qwen" },
 	} {
-		_, err := Load(asked.table, asked.model, asked.gpu, asked.gpus)
-		if err == nil || !strings.Contains(err.Error(), asked.want) {
-			t.Errorf("expected %q, got %v", asked.want, err)
+		key := served
+		change(&key)
+		if _, err := Load(tablePath, key, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("expected %q, got %v", want, err)
 		}
+	}
+	if _, err := Load("x.json", served, Options{}); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("a file that is missing: %v", err)
 	}
 }
 

@@ -1,7 +1,6 @@
-// Command simulate serves a hundred requests on BLIS's engine with the step times of a checkpoint:
-// no fork of BLIS, no table.
+// Command simulate serves a hundred requests on BLIS's engine with the step times of a table.
 //
-//	go run ./simulate CHECKPOINT SPECS MODEL GPU
+//	go run ./simulate TABLE MODEL GPU
 package main
 
 import (
@@ -20,52 +19,27 @@ import (
 const (
 	requests, gapUS = 100, 100_000
 	prompt, output  = 547, 248
-	tokensPerStep   = 8192
 	blocks          = 28_000 // --total-kv-blocks of the run.sh that 'pinn export blis' writes
 )
 
 func main() {
 	log.SetFlags(0)
-	if len(os.Args) != 5 {
-		log.Fatal("usage: simulate CHECKPOINT SPECS MODEL GPU")
+	if len(os.Args) != 4 {
+		log.Fatal("usage: simulate TABLE MODEL GPU")
 	}
-	model, err := load(os.Args[1], os.Args[2], os.Args[3], os.Args[4])
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := simulate(model); err != nil {
+	key := pinn.Key{Model: os.Args[2], GPU: os.Args[3], TensorParallelSize: 1}
+	if err := simulate(os.Args[1], key); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func load(checkpoint, specsFile, modelName, gpu string) (*pinn.Model, error) {
-	network, err := pinn.LoadNetwork(checkpoint)
-	if err != nil {
-		return nil, err
-	}
-	specs, err := pinn.LoadSpecs(specsFile)
-	if err != nil {
-		return nil, err
-	}
-	serving := pinn.Serving{TensorParallelSize: 1, MaxNumBatchedTokens: tokensPerStep}
-	deployment, err := specs.Deploy(modelName, gpu, serving)
-	if err != nil {
-		return nil, err
-	}
-	row, err := network.Row(deployment)
-	if err != nil {
-		return nil, err
-	}
-	return pinn.NewModel(row)
-}
-
-func simulate(model *pinn.Model) error {
+func simulate(table string, key pinn.Key) error {
 	cfg := sim.SimConfig{
 		Horizon:       math.MaxInt64,
 		KVCacheConfig: sim.NewKVCacheConfig(blocks, 16, 0, 0, 0, 0),
-		BatchConfig:   sim.NewBatchConfig(256, tokensPerStep, 0),
+		BatchConfig:   sim.NewBatchConfig(256, 8192, 0),
 	}
-	latency, err := blis.New(model)
+	latency, err := blis.Load(table, key, blis.Options{})
 	if err != nil {
 		return err
 	}
@@ -89,7 +63,7 @@ func simulate(model *pinn.Model) error {
 	return nil
 }
 
-// tokens of a prompt unlike all others.
+// tokens returns a prompt unlike all others.
 func tokens(i int) []sim.TokenID {
 	found := make([]sim.TokenID, prompt)
 	for j := range found {
