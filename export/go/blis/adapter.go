@@ -49,29 +49,7 @@ func New(model *pinn.Model, options Options) (*Adapter, error) {
 	if options.BlockSize == 0 {
 		options.BlockSize = number(row.Config["block_size"], 16)
 	}
-	return &Adapter{
-		model: model, options: options, prompts: prompts{ages: ages{window: row.WindowTokens}},
-	}, nil
-}
-
-// Load makes the adapter of the row of a table file that a key names.
-//
-// It fails where the file cannot be read, the key has no model, GPU or size, or not exactly one row
-// fits, so that the table of another model is refused.
-func Load(path string, key pinn.Key, options Options) (*Adapter, error) {
-	table, err := pinn.LoadTable(path)
-	if err != nil {
-		return nil, err
-	}
-	row, err := table.Find(key)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	model, err := pinn.NewModel(row)
-	if err != nil {
-		return nil, err
-	}
-	return New(model, options)
+	return &Adapter{model: model, options: options, prompts: newPrompts(row.WindowTokens)}, nil
 }
 
 // number returns a positive number of a table's cell, and another value where it has none.
@@ -87,7 +65,7 @@ func number(text string, otherwise int64) int64 {
 // nothing, except for a request that decodes without having been passed to [Adapter.QueueingTime].
 func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 	sums, p := a.model.NewSums(), &a.prompts
-	window, followed := sums.Window(), p.alike && a.options.SharedKeys == nil
+	window, followed := a.model.Row().WindowTokens, p.alike && a.options.SharedKeys == nil
 	if followed {
 		p.begin()
 	}

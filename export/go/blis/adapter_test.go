@@ -26,11 +26,24 @@ const tablePath = "testdata/table.json"
 
 func goldenModel(t testing.TB, name string) *pinn.Model {
 	t.Helper()
-	adapter, err := Load(tablePath, pinn.Key{Model: name, GPU: "H100", TensorParallelSize: 2}, Options{})
+	return modelOf(t, pinn.Key{Model: name, GPU: "H100", TensorParallelSize: 2})
+}
+
+func modelOf(t testing.TB, key pinn.Key) *pinn.Model {
+	t.Helper()
+	table, err := pinn.LoadTable(tablePath)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return adapter.model
+	row, err := table.Find(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model, err := pinn.NewModel(row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return model
 }
 
 func dense(t testing.TB) *pinn.Model { return goldenModel(t, "codellama/CodeLlama-34b-hf") }
@@ -179,7 +192,7 @@ func TestPromptsUnlikeEachOtherAreNotFollowed(t *testing.T) {
 		adapter.QueueingTime(r)
 	}
 	alone := adapter.StepTime(batch)
-	if adapter.prompts.alike || adapter.prompts.decodes != nil {
+	if adapter.prompts.alike || len(adapter.prompts.decodes) > 0 {
 		t.Error("steps are searched though no prompt begins like another")
 	}
 	adapter.QueueingTime(batch[5])
@@ -237,32 +250,10 @@ func TestQueueingTimeHoldsWhatIsMissingBeforeTheFirstToken(t *testing.T) {
 
 // A request has one token of each step in BLIS.
 func TestSpeculationIsRefused(t *testing.T) {
-	_, err := Load(tablePath, pinn.Key{Model: "DeepSeek-V3", GPU: "H200", TensorParallelSize: 8}, Options{})
+	model := modelOf(t, pinn.Key{Model: "DeepSeek-V3", GPU: "H200", TensorParallelSize: 8})
+	_, err := New(model, Options{})
 	if err == nil || !strings.Contains(err.Error(), "BLIS decodes one token") {
 		t.Errorf("it is not refused with the reason: %v", err)
-	}
-}
-
-// A simulation of one model does not take another's table.
-func TestATableIsOfWhatIsServed(t *testing.T) {
-	served := pinn.Key{Model: "CodeLlama-34b-hf", GPU: "H100", TensorParallelSize: 2}
-	for want, change := range map[string]func(key *pinn.Key){
-		"Key has no model":               func(key *pinn.Key) { key.Model = "" },
-		"Key has no gpu":                 func(key *pinn.Key) { key.GPU = "" },
-		"Key has no tensor_parallel":     func(key *pinn.Key) { key.TensorParallelSize = 0 },
-		`no row has gpu "H900"`:          func(key *pinn.Key) { key.GPU = "H900" },
-		`no row has model "x"`:           func(key *pinn.Key) { key.Model = "x" },
-		`has tensor_parallel_size "3"`:   func(key *pinn.Key) { key.TensorParallelSize = 3 },
-		tablePath + ": no row has model": func(key *pinn.Key) { key.Model = "Qwen" },
-	} {
-		key := served
-		change(&key)
-		if _, err := Load(tablePath, key, Options{}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("expected %q, got %v", want, err)
-		}
-	}
-	if _, err := Load("x.json", served, Options{}); err == nil || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("a file that is missing: %v", err)
 	}
 }
 

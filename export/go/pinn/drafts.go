@@ -53,8 +53,7 @@ func (r *Row) readDrafts() (err error) {
 	for _, word := range strings.Split(r.Config["draft_acceptance"], ",") {
 		rate, err := strconv.ParseFloat(strings.TrimSpace(word), 64)
 		if err != nil {
-			return fmt.Errorf("draft_acceptance must be rates with commas between them, got %q: export "+
-				"the table again", r.Config["draft_acceptance"])
+			return refused("draft_acceptance", "rates with commas between them", word)
 		}
 		r.Drafts.Acceptance = append(r.Drafts.Acceptance, rate)
 	}
@@ -66,45 +65,46 @@ func (d *Drafts) check() error {
 	for i, count := range d.counts() {
 		least := []int64{1, 0, 1}[i]
 		if *count < least || *count > mostDrafted {
-			return fmt.Errorf("%s must be %d to %d, got %d: export the table again", draftCounts[i],
-				least, mostDrafted, *count)
+			return refused(draftCounts[i], fmt.Sprintf("%d to %d", least, mostDrafted), *count)
 		}
 	}
 	if int64(len(d.Acceptance)) > d.Tokens || len(d.Acceptance) == 0 ||
 		!(slices.Min(d.Acceptance) >= 0 && slices.Max(d.Acceptance) <= 1) {
-		return fmt.Errorf("draft_acceptance must have 1 to %d rates from 0 to 1, as draft.tokens says, "+
-			"got %v: export the table again", d.Tokens, d.Acceptance)
+		return refused("draft_acceptance", fmt.Sprintf("1 to %d rates from 0 to 1", d.Tokens), d.Acceptance)
 	}
 	if d.Passes > 0 && d.Costs.Layers == 0 {
-		return fmt.Errorf("draft_cost.layers is missing, and draft.passes is %d: export the table again",
-			d.Passes)
+		return refused("draft_cost.layers", "positive where draft.passes is", 0)
 	}
 	return nil
 }
 
-// drafting times a step that drafts and verifies: a pass of the model, a first one of the draft over
-// the same tokens, and further ones.
-type drafting struct {
-	tokens, branches int64
+// stepTimer times steps. With speculative decoding a step has a pass of the model, a first one of the
+// draft over the same tokens, and further ones; without it, one pass.
+type stepTimer struct {
+	tokens, branches int64 // of Drafts; 0 without speculative decoding
 	passes           [3]*pass
 	times            [3]float64
 	step, request    float64 // beta of what a step has once, however many passes
 }
 
-func newDrafting(row *Row, beta StepValues, keptTokens int) *drafting {
-	d, rows := row.Drafts, float64(row.Drafts.Tokens+1)
-	made := &drafting{
+func newStepTimer(row *Row, beta StepValues, kept int) *stepTimer {
+	d := row.Drafts
+	if d == nil {
+		return &stepTimer{passes: [3]*pass{newPass(row.Costs, beta, kept)}}
+	}
+	t := &stepTimer{
 		tokens: d.Tokens, branches: d.Branches, times: [3]float64{1},
 		step: beta.Step, request: beta.Request,
 	}
+	rows := float64(d.Tokens + 1)
 	beta.Step, beta.Request = 0, 0
-	made.passes[0] = newPass(row.Costs.withQueries(rows, rows), beta, keptTokens)
+	t.passes[0] = newPass(row.Costs.withQueries(rows, rows), beta, kept)
 	if d.Passes > 0 {
-		made.passes[1] = newPass(d.Costs.withQueries(rows, 1), beta, keptTokens)
-		made.passes[2] = newPass(d.Costs.withQueries(1, float64(d.Branches)), beta, keptTokens)
-		made.times[1], made.times[2] = 1, float64(d.Passes-1)
+		t.passes[1] = newPass(d.Costs.withQueries(rows, 1), beta, kept)
+		t.passes[2] = newPass(d.Costs.withQueries(1, float64(d.Branches)), beta, kept)
+		t.times[1], t.times[2] = 1, float64(d.Passes-1)
 	}
-	return made
+	return t
 }
 
 // withQueries returns the costs where a decode's key meets several queries of its request, and a
@@ -117,22 +117,25 @@ func (c Costs) withQueries(queries, rows float64) Costs {
 }
 
 // seconds returns the time of a step whose decodes count once each, however many tokens they verify.
-func (d *drafting) seconds(s *Sums) float64 {
+func (t *stepTimer) seconds(s *Sums) float64 {
+	if t.tokens == 0 {
+		return t.passes[0].seconds(s)
+	}
 	requests := s.PrefillRequests + s.DecodeRequests
 	if requests == 0 {
 		return 0
 	}
-	total, sums := d.step+d.request*float64(requests), d.sums(s)
-	for i, times := range d.times {
+	total, sums := t.step+t.request*float64(requests), t.sums(s)
+	for i, times := range t.times {
 		if times > 0 {
-			total += times * d.passes[i].seconds(&sums[i])
+			total += times * t.passes[i].seconds(&sums[i])
 		}
 	}
 	return total
 }
 
 // sums returns the sums of each pass.
-func (d *drafting) sums(s *Sums) [3]Sums {
+func (t *stepTimer) sums(s *Sums) [3]Sums {
 	all := *s
 	if all.window == 0 { // a draft may have a window where the model has none
 		all.WindowedDecodeContext = all.DecodeContext
@@ -140,12 +143,12 @@ func (d *drafting) sums(s *Sums) [3]Sums {
 		all.WindowedPrefillPairs = all.PrefillPairs
 	}
 	further := Sums{
-		DecodeRequests: d.branches * (all.PrefillRequests + all.DecodeRequests),
-		DecodeContext:  d.branches * (all.DecodeContext + all.PrefillCached + all.PrefillTokens),
-		WindowedDecodeContext: d.branches *
+		DecodeRequests: t.branches * (all.PrefillRequests + all.DecodeRequests),
+		DecodeContext:  t.branches * (all.DecodeContext + all.PrefillCached + all.PrefillTokens),
+		WindowedDecodeContext: t.branches *
 			(all.WindowedDecodeContext + all.WindowedPrefillCached + all.PrefillTokens),
 	}
-	drafted := all.DecodeRequests * d.tokens
+	drafted := all.DecodeRequests * t.tokens
 	all.DecodeContext += drafted
 	all.WindowedDecodeContext += drafted
 	verified, first := all, all

@@ -33,20 +33,20 @@ func speculatingTable(t testing.TB) *Table {
 
 func TestDraftsSayWhyTheyAreRefused(t *testing.T) {
 	for want, change := range map[string]func(row map[string]any){
-		"row 1: draft.tokens must be": func(row map[string]any) { row["draft.tokens"] = 1.5 },
-		"draft.tokens must be 1 to":   func(row map[string]any) { row["draft.tokens"] = 0 },
-		"draft.passes must be":        func(row map[string]any) { row["draft.passes"] = 1e9 },
-		"draft.branches must be 1":    func(row map[string]any) { row["draft.branches"] = nil },
-		`got "many"`:                  func(row map[string]any) { row["draft.tokens"] = "many" },
-		`"draft.leaves" is unknown`:   func(row map[string]any) { row["draft.leaves"] = 1 },
-		"acceptance must be rates":    func(row map[string]any) { row["draft_acceptance"] = "often" },
-		"rates from 0 to 1, as":       func(row map[string]any) { row["draft_acceptance"] = "0.9,1.5" },
-		"1 to 3 rates":                func(row map[string]any) { row["draft_acceptance"] = "1,1,1,1" },
-		`rates with commas`:           func(row map[string]any) { delete(row, "draft_acceptance") },
-		"missing: draft_cost.layers":  func(row map[string]any) { delete(row, "draft_cost.layers") },
-		"draft_cost.layers is":        func(row map[string]any) { row["draft_cost.layers"] = nil },
-		"draft_cost.kv_read_s must":   func(row map[string]any) { row["draft_cost.kv_read_s"] = -1 },
-		"draft_cost.expert_share":     func(row map[string]any) { row["draft_cost.expert_share"] = 2 },
+		"row 1: draft.tokens must be":           func(row map[string]any) { row["draft.tokens"] = 1.5 },
+		"draft.tokens must be 1 to":             func(row map[string]any) { row["draft.tokens"] = 0 },
+		"draft.passes must be":                  func(row map[string]any) { row["draft.passes"] = 1e9 },
+		"draft.branches must be 1":              func(row map[string]any) { row["draft.branches"] = nil },
+		"number, got many":                      func(row map[string]any) { row["draft.tokens"] = "many" },
+		`"draft.leaves" is unknown`:             func(row map[string]any) { row["draft.leaves"] = 1 },
+		"acceptance must be rates":              func(row map[string]any) { row["draft_acceptance"] = "often" },
+		"to 3 rates from 0 to 1, got [0.9 1.5]": func(row map[string]any) { row["draft_acceptance"] = "0.9,1.5" },
+		"1 to 3 rates from":                     func(row map[string]any) { row["draft_acceptance"] = "1,1,1,1" },
+		`rates with commas`:                     func(row map[string]any) { delete(row, "draft_acceptance") },
+		"missing: draft_cost.layers":            func(row map[string]any) { delete(row, "draft_cost.layers") },
+		"draft_cost.layers must be positive":    func(row map[string]any) { row["draft_cost.layers"] = nil },
+		"draft_cost.kv_read_s must":             func(row map[string]any) { row["draft_cost.kv_read_s"] = -1 },
+		"draft_cost.expert_share":               func(row map[string]any) { row["draft_cost.expert_share"] = 2 },
 		"no draft columns say": func(row map[string]any) {
 			for name := range row {
 				if strings.HasPrefix(name, "draft") {

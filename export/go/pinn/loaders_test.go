@@ -45,7 +45,7 @@ func TestTablesSayWhyTheyAreRefused(t *testing.T) {
 		"row 2: " + layer + " must be fi": func(_, row map[string]any) { row[layer] = -1 },
 		"row 2: " + layer + " must be a":  func(_, row map[string]any) { row[layer] = "much" },
 		"got NaN":                         func(_, row map[string]any) { row[layer] = "NaN" },
-		"got \"\"":                        func(_, row map[string]any) { row[layer] = nil },
+		"must be a number, got :":         func(_, row map[string]any) { row[layer] = nil },
 		"columns are missing: " + layer:   func(_, row map[string]any) { delete(row, layer) },
 		`"beta.new [s]" is unknown`:       func(_, row map[string]any) { row["beta.new [s]"] = 1 },
 		`"cost.new_s" is unknown`:         func(_, row map[string]any) { row["cost.new_s"] = 1 },

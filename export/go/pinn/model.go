@@ -9,7 +9,7 @@ import (
 // simulated engines and goroutines may share one.
 type Model struct {
 	row       *Row
-	step      stepTimer
+	step      *stepTimer
 	readShare float64 // share of decode attention's reading that is beyond its arithmetic
 }
 
@@ -23,26 +23,6 @@ func NewModel(row *Row) (*Model, error) {
 	c := &row.Costs
 	arithmetic := (c.DecodePair + c.WindowedDecodePair) / (c.KVRead + c.WindowedKVRead)
 	return &Model{row, newStepTimer(row, row.Beta, keptTokens), max(1-arithmetic, 0)}, nil
-}
-
-// stepTimer times steps: of one pass, or of those of speculative decoding.
-type stepTimer struct {
-	pass   *pass
-	drafts *drafting // nil for one pass
-}
-
-func newStepTimer(row *Row, beta StepValues, keptTokens int) stepTimer {
-	if row.Drafts != nil {
-		return stepTimer{drafts: newDrafting(row, beta, keptTokens)}
-	}
-	return stepTimer{pass: newPass(row.Costs, beta, keptTokens)}
-}
-
-func (t stepTimer) seconds(s *Sums) float64 {
-	if t.drafts != nil {
-		return t.drafts.seconds(s)
-	}
-	return t.pass.seconds(s)
 }
 
 // Row returns the row that the model was made of; it must not be changed.

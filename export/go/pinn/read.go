@@ -108,12 +108,11 @@ func newTable(rows []map[string]string, provenance map[string]string) (*Table, e
 	}
 	table := &Table{Provenance: provenance}
 	for i, cells := range rows {
-		for _, check := range []func(map[string]string) error{checkVersion, checkColumns} {
-			if err := check(cells); err != nil {
-				return nil, fmt.Errorf("row %d: %w", i+1, err)
-			}
+		err := errors.Join(checkVersion(cells), checkColumns(cells))
+		var row *Row
+		if err == nil {
+			row, err = readRow(cells)
 		}
-		row, err := readRow(cells)
 		if err != nil {
 			return nil, fmt.Errorf("row %d: %w", i+1, err)
 		}

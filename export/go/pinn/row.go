@@ -91,7 +91,7 @@ func readRow(cells map[string]string) (*Row, error) {
 		}
 		number, err := strconv.ParseFloat(text, 64)
 		if err != nil {
-			return nil, fmt.Errorf("%s must be a number, got %q: export the table again", column, text)
+			return nil, refused(column, "a number", text)
 		}
 		*place = number
 	}
@@ -108,8 +108,7 @@ func (r *Row) readConfig() (err error) {
 	}
 	prefixes := r.Config["enable_prefix_caching"]
 	if r.PrefixCaching = prefixes == "true"; !r.PrefixCaching && prefixes != "false" {
-		return fmt.Errorf("enable_prefix_caching must be true or false, got %q: export the table again",
-			prefixes)
+		return refused("enable_prefix_caching", "true or false", prefixes)
 	}
 	return r.readDrafts()
 }
@@ -122,7 +121,7 @@ func (r *Row) whole(column string) (int64, error) {
 	}
 	number, err := strconv.ParseFloat(text, 64)
 	if err != nil || number != math.Trunc(number) || !(number >= 0 && number <= 1<<53) {
-		return 0, fmt.Errorf("%s must be a whole number, got %q: export the table again", column, text)
+		return 0, refused(column, "a whole number", text)
 	}
 	return int64(number), nil
 }
@@ -132,14 +131,13 @@ func (r *Row) check() error {
 	places := r.places()
 	for _, column := range slices.Sorted(maps.Keys(places)) {
 		if v := *places[column]; !isEnd(column) && !(v >= 0 && !math.IsInf(v, 1)) {
-			return fmt.Errorf("%s must be finite and not negative, got %v: export the table again",
-				column, v)
+			return refused(column, "finite and not negative", v)
 		} else if strings.HasSuffix(column, "cost.expert_share") && v > 1 {
-			return fmt.Errorf("%s must be at most 1, got %v: export the table again", column, v)
+			return refused(column, "at most 1", v)
 		}
 	}
 	if r.WindowTokens < 0 {
-		return fmt.Errorf("window_tokens must not be negative, got %d", r.WindowTokens)
+		return refused("window_tokens", "not negative", r.WindowTokens)
 	}
 	config := r.Config["speculative_config"]
 	if r.Drafts != nil {
@@ -149,4 +147,9 @@ func (r *Row) check() error {
 			"export the table again with this version of pinn", config)
 	}
 	return nil
+}
+
+// refused returns the error of a cell.
+func refused(column, expected string, got any) error {
+	return fmt.Errorf("%s must be %s, got %v: export the table again", column, expected, got)
 }

@@ -26,9 +26,6 @@ type Sums struct {
 	window int64 // 0 for none
 }
 
-// Window returns the attention window in tokens of the model that s is for, 0 for none.
-func (s *Sums) Window() int64 { return s.window }
-
 // Add counts a request: a prefill while its progress is less than its prompt, else a decode of one
 // token. Negative numbers count as 0.
 func (s *Sums) Add(r Request) {

@@ -29,9 +29,6 @@ type Key struct {
 	Engine               string `column:"engine"`
 }
 
-// neededFields is the number of a key's first fields that must be set.
-const neededFields = 3
-
 // Find returns the only row that a key names.
 //
 // It fails where Model, GPU or TensorParallelSize is not set, where no row fits, and where several
@@ -41,11 +38,11 @@ func (t *Table) Find(key Key) (*Row, error) {
 	for i := range t.Rows {
 		found = append(found, &t.Rows[i])
 	}
-	fields := reflect.ValueOf(key)
+	fields, needed := reflect.ValueOf(key), 3 // the first ones
 	for i := range fields.NumField() {
 		column := fields.Type().Field(i).Tag.Get("column")
 		known, value := strings.Join(firstFew(valuesOf(found, column)), ", "), fmt.Sprint(fields.Field(i))
-		if fields.Field(i).IsZero() && i < neededFields {
+		if fields.Field(i).IsZero() && i < needed {
 			return nil, fmt.Errorf("Key has no %s: set it, the rows have %s", column, known)
 		} else if fields.Field(i).IsZero() {
 			continue
@@ -87,16 +84,15 @@ func valuesOf(rows []*Row, name string) []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// differing returns the names of the columns in which rows differ, sorted.
-func differing(rows []*Row) []string {
-	seen := map[string]bool{}
-	for _, r := range rows {
-		for name := range r.Config {
-			seen[name] = true
+// differing returns the columns in which rows differ, sorted.
+func differing(rows []*Row) (columns []string) {
+	for column := range rows[0].Config {
+		if len(valuesOf(rows, column)) > 1 {
+			columns = append(columns, column)
 		}
 	}
-	maps.DeleteFunc(seen, func(name string, _ bool) bool { return len(valuesOf(rows, name)) == 1 })
-	return slices.Sorted(maps.Keys(seen))
+	slices.Sort(columns)
+	return columns
 }
 
 // plain keeps a name's letters and digits, in lower case.
