@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         explore,
         export_blis,
         export_onnx,
-        export_specs,
         export_table,
         predict_many,
     )
@@ -43,7 +42,6 @@ __all__ = [
     "explore",
     "export_blis",
     "export_onnx",
-    "export_specs",
     "export_table",
     "plan",
     "predict",

@@ -111,7 +111,7 @@ def test_an_unknown_model_names_close_ones(refused, monkeypatch):
         (("coefficients", "--grid", "gpu=H100"), "need --out PATH"),
         (("coefficients", *LLAMA, "--out", "t.csv"), "use --json"),
         (("coefficients", "--grid", "gpu=H100", "--out", "t.xls"), "name it .csv, .json"),
-        (("export", "specs"), "Missing option '--out'"),
+        (("export", "table"), "Missing option '--out'"),
     ],
 )
 def test_arguments_that_do_not_fit(refused, arguments, words):
