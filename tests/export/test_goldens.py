@@ -29,7 +29,7 @@ from pinn.physics.costs import COST_NAMES
 from pinn.specs.catalog import load_model
 from pinn.specs.model import mixer_names
 from pinn.surrogate.checkpoint import load_checkpoint
-from pinn.surrogate.featurizer import embed
+from pinn.surrogate.featurizer import featurize
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKPOINT = ROOT / "checkpoints" / "pinn.safetensors"
@@ -77,7 +77,7 @@ def test_the_cases_are_todays():
 
 def test_onnx_gives_the_golden_coefficients_and_step_times(tmp_path):
     coefficients, step_time = onnx_sessions(load_checkpoint(CHECKPOINT), tmp_path)
-    descriptors, rates = embed(golden_rows(CHECKPOINT).deployments)
+    descriptors, rates = featurize(golden_rows(CHECKPOINT).deployments)
     alpha, beta = coefficients.run(None, {"descriptors": descriptors, "rates": rates})
     table = read_table(GOLDENS / TABLE)
     betas = np.array([table[name].to_pylist() for name in beta_columns()]).T
