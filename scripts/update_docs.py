@@ -27,11 +27,10 @@ from page_parts import write_part
 from typer.testing import CliRunner
 
 from pinn.calibration.calibrate import TEST
-from pinn.cli.evaluate_measured import panel_table
 from pinn.cli.main import app
 from pinn.common.screen import Grid
 from pinn.evaluation.engines import networks
-from pinn.evaluation.panel import group_scores
+from pinn.evaluation.panel import group_scores, panel_grid
 from pinn.evaluation.serving_runs import LEFT_OUT, NETWORK
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.surrogate.request_features import REQUEST_FEATURES
@@ -236,7 +235,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "simulate": simulation,
     "breakdown": lambda: shown(ACCOUNT),
     "serving-runs": serving_runs,
-    "panel": lambda: panel_table(group_scores(pd.read_csv(CHECKPOINTS / "pinn.panel.csv"))),
+    "panel": lambda: panel_grid(
+        group_scores(pd.read_csv(CHECKPOINTS / "pinn.panel.csv"))
+    ).markdown(),
     "kernels": lambda: run("pinn kernels errors"),
     "beta": beta,
     "alpha": alpha,
