@@ -14,6 +14,7 @@ from pinn.common.screen import doing, note, say
 from pinn.common.tables import write_frame
 from pinn.errors import PinnError
 from pinn.evaluation import crossvalidation, formulas, methods, metrics, tables
+from pinn.evaluation.blis import blis
 from pinn.evaluation.decisions import decide, decision_table
 from pinn.evaluation.folds import shipped_predictions, shipped_runs
 from pinn.evaluation.ranking import rank
@@ -53,7 +54,7 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     observations, rows = measured.observations, measured.rows
     mark = methods.mark(config, measured)
     splits = named_splits(config.evaluation.splits, observations, folder / "splits")
-    published = [methods.roofline(), formulas.blis(observations), *methods.peers()]
+    published = [methods.roofline(), blis(observations), *methods.peers()]
     wanted = crossvalidation.cells(splits, published, folder, mark)
     slow = crossvalidation.cells(splits, _learned(config, measured), folder, mark)
     crossvalidation.adopt(wanted + slow, [Path(other) for other in config.cells_from])
