@@ -18,7 +18,8 @@ from pinn.common.screen import Grid
 from pinn.evaluation.metrics import error_summary
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import Job
-from pinn.surrogate.inference import TrainedNetwork, load_checkpoint
+from pinn.surrogate.checkpoint import load_checkpoint
+from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import engine_deployments, released
 from pinn.training.data.deployments import MeasuredDeployment, measured_deployment
@@ -41,7 +42,7 @@ def engine_rows() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def networks(checkpoint: Path | None = None) -> tuple[TrainedNetwork, dict[str, TrainedNetwork]]:
+def networks(checkpoint: Path | None = None) -> tuple[NetworkWeights, dict[str, NetworkWeights]]:
     """The checkpoint's network, and by left-out model those in the folder ``left_out`` beside it.
 
     Warns where there are none: the checkpoint itself may have learned from the rows.
@@ -65,8 +66,8 @@ def networks(checkpoint: Path | None = None) -> tuple[TrainedNetwork, dict[str, 
 
 def score_engines(
     rows: pd.DataFrame,
-    network: TrainedNetwork,
-    left_out: Mapping[str, TrainedNetwork],
+    network: NetworkWeights,
+    left_out: Mapping[str, NetworkWeights],
     workers: int | None = None,
 ) -> pd.DataFrame:
     """Simulate every row's benchmark.
@@ -96,7 +97,7 @@ def score_engines(
 
 
 def with_coefficients(
-    rows: pd.DataFrame, network: TrainedNetwork, left_out: Mapping[str, TrainedNetwork]
+    rows: pd.DataFrame, network: NetworkWeights, left_out: Mapping[str, NetworkWeights]
 ) -> Iterator[tuple[MeasuredDeployment, Float[np.ndarray, " beta"], Float[np.ndarray, " alpha"]]]:
     """Yield each row's deployment, with beta and alpha by what never saw its model."""
     for _, row in rows.iterrows():

@@ -15,10 +15,12 @@ from pinn.evaluation.serving_runs import OVERLOADED, network_latencies, score_ru
 from pinn.physics.costs import step_costs
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.specs.gpu import load_gpu
-from pinn.surrogate.inference import TrainedNetwork, load_checkpoint
+from pinn.surrogate.checkpoint import load_checkpoint
+from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.step_features import step_features
 from pinn.surrogate.surrogate import predict_coefficients
-from pinn.surrogate.uncertainty.intervals import read_calibration, served_gpus
+from pinn.surrogate.uncertainty.distance import served_gpus
+from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.training.data.engine_deployments import (
     APART,
     read_dense_campaign,
@@ -83,7 +85,7 @@ def _half_widths(checkpoint: Path, rows: pd.DataFrame) -> pd.Series:
     return pd.Series([calibration.half_width(m, known[g]) for m, g in pairs], rows.index)
 
 
-def _deployments(network: TrainedNetwork, left_out: dict[str, TrainedNetwork]) -> pd.DataFrame:
+def _deployments(network: NetworkWeights, left_out: dict[str, NetworkWeights]) -> pd.DataFrame:
     engines = pd.concat([read_engines()[0], read_other_attention()[0]], ignore_index=True)
     rows = pd.concat(
         [
@@ -124,7 +126,7 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
     return of_scores(left_out.assign(gpu=RUNS_GPU), RUNS)
 
 
-def _judges(network: TrainedNetwork, path: Path) -> pd.DataFrame:
+def _judges(network: NetworkWeights, path: Path) -> pd.DataFrame:
     runs, _ = read_measured_runs(path)
     gpus = {run.name: run.deployment.gpu.name for run in runs}
     scores = score_runs(runs, network_latencies(network, runs), "network")
@@ -155,7 +157,7 @@ def learned_steps(checkpoint: Path, steps: Path) -> bool:
     return metadata["data_sha256"] == json_sha256(*tables)
 
 
-def _steps(network: TrainedNetwork, path: Path) -> pd.DataFrame:
+def _steps(network: NetworkWeights, path: Path) -> pd.DataFrame:
     measured = read_panel_steps(path)
     found = predict_coefficients(network, [one.deployment for one in measured])
     tables = [step_rows(one, beta) for one, beta in zip(measured, found.beta, strict=True)]

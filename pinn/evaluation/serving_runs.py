@@ -16,9 +16,11 @@ from pinn.simulator.metric_features import WHOLE_RUN, failed_share, figure_secon
 from pinn.simulator.simulate import Job, figure_ends, scaled, simulate_many
 from pinn.specs.model import ModelSpec
 from pinn.surrogate import surrogate
-from pinn.surrogate.inference import TrainedNetwork, load_checkpoint
+from pinn.surrogate.checkpoint import load_checkpoint
+from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.network import CoefficientNetwork
-from pinn.surrogate.uncertainty.intervals import gpu_is_known, read_calibration
+from pinn.surrogate.uncertainty.distance import gpu_is_known
+from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.training import kernel_learner
 from pinn.training.data import measured_runs
 from pinn.training.data.measured_runs import FIGURES, MeasuredRun
@@ -236,7 +238,7 @@ def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "
 
 
 def network_latencies(
-    network: CoefficientNetwork | TrainedNetwork, runs: Sequence[MeasuredRun]
+    network: CoefficientNetwork | NetworkWeights, runs: Sequence[MeasuredRun]
 ) -> list[LinearLatency]:
     """The coefficients that a network gives each run's deployment."""
     deployments = [run.deployment for run in runs]

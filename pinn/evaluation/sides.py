@@ -14,7 +14,8 @@ from pinn.errors import PinnError
 from pinn.evaluation.comparison import Scores, compare_errors
 from pinn.evaluation.metrics import RESULT_COLUMNS, read_results
 from pinn.specs.batch import parse_batch
-from pinn.surrogate.coefficients import NAMES, CoefficientSet, read_coefficient_set
+from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
+from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import Surrogate, batch_seconds

@@ -20,7 +20,7 @@ from pinn.evaluation.engines import part_grid, with_coefficients
 from pinn.physics.batch_sums import uniform_sums
 from pinn.specs.serving import SGLANG
 from pinn.surrogate.deployment_features import deployment_features
-from pinn.surrogate.inference import TrainedNetwork
+from pinn.surrogate.inference import NetworkWeights
 from pinn.training.data.deployments import MeasuredDeployment
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -66,8 +66,8 @@ def mean_tpot_s(
 
 def score_speculating(
     rows: pd.DataFrame,
-    network: TrainedNetwork,
-    left_out: Mapping[str, TrainedNetwork],
+    network: NetworkWeights,
+    left_out: Mapping[str, NetworkWeights],
     tokens: int,
     acceptances: Sequence[float] = ACCEPTANCES,
 ) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from pinn.evaluation.panel import (
     training_noise,
 )
 from pinn.evaluation.panel_rows import learned_steps
-from pinn.surrogate.inference import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 
 def rows(group="deployments: a", configurations=6, tpot=0.1, ttft=0.2, seed=0):

@@ -3,7 +3,7 @@
 import pytest
 
 from pinn.evaluation.speculation import ACCEPTANCES, score_speculating, speculating_grid
-from pinn.surrogate.inference import load_checkpoint
+from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.training.data.engine_deployments import read_speculating
 
 
