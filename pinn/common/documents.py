@@ -41,11 +41,11 @@ MOST_YAML_VALUES = 200_000
 MOST_LAYERS = 1000
 #: Layers times regular expressions of a quantization config, each held against each: about 5 s.
 MOST_MATCHES = 100_000
-#: Any other size in a config.json: widths, heads, experts, vocabulary, context.
+#: Other sizes in a config.json: widths, heads, experts, vocabulary, context.
 MOST_MODEL_SIZE = 10**9
-#: Any number of a datasheet in SI units.
+#: Numbers of a datasheet in SI units.
 MOST_DATASHEET = 1e21
-#: Any number that an engine flag takes.
+#: Numbers that engine flags take.
 MOST_FLAG = 10**15
 #: Data-parallel replicas, each of which a simulation keeps the state of.
 MOST_REPLICAS = 4096
