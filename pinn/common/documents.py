@@ -257,6 +257,8 @@ def parse_yaml(text: str, where: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "it is no YAML"
+        if "nesting depth" in problem:  # the parser has a limit of its own since PyYAML 6.0.4
+            raise _too_deep(where) from error
         raise PinnError(f"{where}{line}: malformed YAML ({problem}): correct the file") from error
     except PinnError:
         raise
