@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pinn.api.prediction import Prediction, predict
     from pinn.api.simulation import Simulation, simulate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CalibratedServer",
