@@ -20,13 +20,13 @@ from pinn.errors import PinnError
 if TYPE_CHECKING:
     from pinn.api.calibration import CalibratedServer, calibrate
     from pinn.api.explore import explore
-    from pinn.api.exports import export_blis, export_onnx, export_specs, export_table
+    from pinn.api.exports import export_blis, export_onnx, export_table
     from pinn.api.plans import PlannedFleet, plan
     from pinn.api.prediction import Prediction, predict
     from pinn.api.simulation import Simulation, simulate
     from pinn.api.tables import predict_many
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CalibratedServer",
@@ -38,7 +38,6 @@ __all__ = [
     "explore",
     "export_blis",
     "export_onnx",
-    "export_specs",
     "export_table",
     "plan",
     "predict",

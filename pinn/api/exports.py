@@ -1,9 +1,9 @@
-"""Files for other programs: coefficient tables, ONNX graphs, folders for BLIS, specifications."""
+"""Files for other programs: coefficient tables, ONNX graphs, folders for BLIS."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,9 @@ from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.tables import configuration_rows
 from pinn.common.files import find_checkpoint
-from pinn.common.screen import counted, printed
+from pinn.common.screen import printed
 from pinn.engines.configurations import Values, canonical, make_deployments, typed_configurations
 from pinn.errors import PinnError
-from pinn.specs.catalog import list_models, load_model
-from pinn.specs.gpu import list_gpus, load_gpu
-from pinn.specs.model_variants import with_precision
 
 if TYPE_CHECKING:
     from pinn.api.tables import AnyConfigurations
@@ -131,37 +128,6 @@ def write_onnx(out: Path, how: requests.OnnxRequest) -> Written:
         name = f"{found['configuration']['model']} on {found['configuration']['gpu']}"
         took = f"the graphs give {found['step_time_us']} us"
         lines.append(f"inputs of {name}, {how.batch}: {how.inputs}; {took}")
-    return Written(out, tuple(lines))
-
-
-@with_arguments(request=requests.SpecsRequest)
-def export_specs(out: str | Path, **given: object) -> Written:
-    """Write models and GPUs as JSON for the Go package: ``pinn export specs``.
-
-    Args:
-        out: File to write.
-        **given: The keyword arguments below.
-    """
-    return write_models(Path(out), read_request(requests.SpecsRequest, given)[0])
-
-
-def write_models(out: Path, how: requests.SpecsRequest) -> Written:
-    """Write the specifications of models and GPUs."""
-    from pinn.export.specs import specs_document, write_specs
-
-    found = [load_model(name) for name in counted(how.models or list_models(), "model")]
-    models = found if how.models else [m for m in found if m.is_plain]
-    others = [m.name for m in found if m not in models]
-    if (scheme := how.quantization) is not None:
-        models = [replace(with_precision(m, scheme), name=f"{m.name}@{scheme}") for m in models]
-    gpus = [load_gpu(name) for name in how.gpus or list_gpus()]
-    write_specs(specs_document(models, gpus), out)
-    lines = [f"{len(models):8} models and {len(gpus)} GPUs written to {out}"]
-    if others:
-        lines.append(
-            f"{len(others):8} left out, whose recurrent, sparse or cross-attention layers reach Go "
-            f"by 'pinn export table': {', '.join(others)}"
-        )
     return Written(out, tuple(lines))
 
 

@@ -1,11 +1,11 @@
-"""``pinn export``: onnx, table, blis and specs."""
+"""``pinn export``: onnx, table and blis."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pinn.api.requests import BlisRequest, OnnxRequest, SpecsRequest, TableRequest
+from pinn.api.requests import BlisRequest, OnnxRequest, TableRequest
 from pinn.cli.options import asked, output
 
 app = typer.Typer(no_args_is_help=True)
@@ -26,7 +26,7 @@ Configs = Annotated[
 def _root() -> None:
     """Write what other programs read: ONNX graphs, coefficient tables, files for the Go simulator.
 
-    The Go package that reads tables and checkpoints is in the folder export/go of the repository.
+    The Go package that reads tables is in the folder export/go of the repository.
     """
 
 
@@ -91,19 +91,3 @@ def blis(out: Path, configs: Configs = None, *, how: BlisRequest) -> None:
     from pinn.api import exports
 
     typer.echo(exports.write_blis(out, exports.rows_of(configs, how.coefficients), how))
-
-
-@app.command()
-@asked
-def specs(out: Annotated[Path, output(".json")], how: SpecsRequest) -> None:
-    """Models and GPUs as JSON, of which the Go package makes coefficients with a checkpoint.
-
-    Example:
-      pinn export specs --model ./config.json --gpu H100 --out specs.json
-
-    Options:
-        out: JSON file to write.
-    """
-    from pinn.api import exports
-
-    typer.echo(exports.write_models(out, how))

@@ -121,7 +121,7 @@ class KernelSurrogates:
             measured[operator.name] = MeasuredShapes.of(rows, names, series, operator.format_column)
         screen.doing(f"fitting kernel surrogates: {exclude.slug()}, communication and mixers")
 
-        def projections(gpu: GpuSpec, *sizes: Any) -> Seconds:
+        def projections(gpu: GpuSpec, *sizes: object) -> Seconds:
             return fitted["gemm"].seconds(gpu, "bf16", *sizes)
 
         return KernelSurrogates(
@@ -171,7 +171,7 @@ class KernelSurrogates:
 
     def latent_prefill_attention_seconds(
         self,
-        gpu: Any,
+        gpu: object,
         sequences: Numbers,
         tokens: Numbers,
         cached: Numbers,
@@ -222,7 +222,7 @@ class KernelSurrogates:
         measured = {name: stored.read_measured(name, *found) for name in structure["measured"]}
         return KernelSurrogates(**parts, measured=measured, metadata=structure["metadata"])
 
-    def _parts(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def _parts(self) -> tuple[dict[str, np.ndarray], dict[str, object]]:
         """Arrays by name, and everything else, JSON-ready."""
         operators: list[OperatorSurrogate] = [getattr(self, o.name) for o in OPERATORS]
         keyed = {
