@@ -11,11 +11,11 @@ from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import named
 from pinn.cli import export
 from pinn.cli.coefficient_table import many_table
-from pinn.cli.explore import write_explore_page
 from pinn.cli.outputs import printed
 from pinn.engines.configurations import canonical, expand_grid, typed_configurations
 from pinn.errors import PinnError
-from pinn.planning.explore.page import SIZES
+from pinn.planning.explore.page import explore_page, explore_request
+from pinn.planning.explore.servers import SIZES
 from pinn.specs.serving import ServingSpec
 
 # Many configurations as one table.
@@ -180,7 +180,9 @@ def explore(
     if formats:
         flags["precision"] = ",".join(formats)
     names = [str(gpu) for gpu in gpus]
-    return write_explore_page(Path(out), flags.pop("model"), names, asked.checkpoint, flags)
+    page = explore_page(explore_request(flags.pop("model"), names, flags, asked.checkpoint))
+    page.write(Path(out))
+    return len(page.servers.found)
 
 
 def _rows(
