@@ -23,7 +23,7 @@ RANGE_RATIO = 0.3
 #: Requests of a load: so many for each client, and ``Lengths.further_requests``.
 REQUESTS_PER_CLIENT = 4
 #: First nodes: clients, up to the most that fit.
-_FIRST_NODES = (1, 2, 4, 16, 64, 192)
+_FIRST_NODES = (1, 2, 4, 8, 16, 64, 192)
 #: Largest log difference between a node and the interpolation of the others. Halving the distance
 #: of nodes at least halves the error, so errors between nodes are below half of these. In the
 #: order of ``Node.means``.
