@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from pinn.planning.sizing import Trials
 
 from pinn.common.files import find_checkpoint
 from pinn.common.workers import Workers
@@ -23,7 +24,6 @@ from pinn.errors import PinnError
 from pinn.planning import make, sizing
 from pinn.planning.candidates import Brief, Candidate, Wanted, find_candidates
 from pinn.planning.plan import Ask, Choice, parse_limits
-from pinn.planning.sizing import Trials
 from pinn.simulator.engine_spec import ROUTINGS, EngineSpec
 from pinn.simulator.workloads.arrivals import Gaps, Stage
 from pinn.simulator.workloads.load import Load, LoadFlags

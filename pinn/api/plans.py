@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinn.api.arguments import read_request, with_arguments
-from pinn.cli import outputs, requests
+from pinn.cli import outputs
 from pinn.common.workers import Workers
 from pinn.planning.plan import Plan
 from pinn.planning.plan_files import choice_rows, write_files

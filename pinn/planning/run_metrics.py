@@ -17,7 +17,8 @@ _DRAIN_SHARE = 0.05
 def latencies_s(run: Run) -> Latencies:
     """Return metric -> seconds per request.
 
-    Infinite where it was not served, NaN where there is no such time. TPOT is the mean gap between a request's tokens, (last - first) / (tokens - 1).
+    Infinite where it was not served, NaN where there is no such time. TPOT is the mean gap between
+    a request's tokens, (last - first) / (tokens - 1).
     """
     r = run.requests
     gaps = np.where(run.workload.output_tokens > 1, 1.0, np.nan)

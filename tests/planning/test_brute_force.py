@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from pages import command_on, missing
+from pinn.planning.sizing import Trials
 
 from pinn.planning.plan import parse_limits
-from pinn.planning.sizing import Trials
 from pinn.simulator.engine_spec import ROUTINGS
 from pinn.simulator.workloads.workload import at_rate
 

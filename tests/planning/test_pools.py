@@ -14,6 +14,8 @@ import pytest
 from finished_plans import read_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pinn.planning.make import floor_latencies_s
+from pinn.planning.sizing import Misjudged, latencies_s
 from typed import alone
 from typer.testing import CliRunner
 
@@ -23,9 +25,7 @@ from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import make_deployment, parse_pool
 from pinn.planning import sizing
 from pinn.planning.candidates import Wanted
-from pinn.planning.make import floor_latencies_s
 from pinn.planning.pools import find_pools, read_pools
-from pinn.planning.sizing import Misjudged, latencies_s
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import at_rate

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from pinn.planning.sizing import WIDTH, highest_rate, is_clear, settled_rate
 
 

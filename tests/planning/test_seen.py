@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from finished_plans import plan, point
-
 from pinn.cli.plan_report import print_plan, write_csv
+
 from pinn.planning.page import write_page
 from pinn.planning.plan import Fleet
 

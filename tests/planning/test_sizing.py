@@ -10,8 +10,6 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from pinn.planning.plan import HighestRate, Point
 from pinn.planning.sizing import (
     BAR_WIDTH,
     Interval,
@@ -21,6 +19,8 @@ from pinn.planning.sizing import (
     fewest_replicas,
     fleet_rate,
 )
+
+from pinn.planning.plan import HighestRate, Point
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import open_loop
 from pinn.surrogate.uncertainty.error_law import ErrorLaw
