@@ -12,8 +12,9 @@ from pinn.cli import outputs
 from pinn.common.workers import Workers
 from pinn.planning.plan import Plan
 from pinn.planning.plan_files import choice_rows, write_files
+from pinn.planning.plan_load import plan_load
 from pinn.planning.report import print_plan
-from pinn.planning.request import PlanRequest, plan_for
+from pinn.planning.request import PlanRequest
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.gpu import load_gpu
@@ -82,4 +83,4 @@ def plan(
     own = {"workload": workload, "slo": slo, "model": model, "gpu": gpus}
     asked, flags = read_request(PlanRequest, given, *_SPECIFICATIONS, **own)
     by_name = {load_gpu(name).name: price for name, price in (prices or {}).items()}
-    return PlannedFleet(plan_for(asked, flags, by_name, Workers(count=workers, torch=False)))
+    return PlannedFleet(plan_load(asked, flags, by_name, Workers(count=workers, torch=False)))

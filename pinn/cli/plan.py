@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pinn.cli.options import engine_flags, output
-from pinn.cli.requests import PlanRequest
 from pinn.common.workers import Workers, stopping_at_once
 from pinn.errors import PinnError
+from pinn.planning.request import PlanRequest
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
@@ -85,13 +85,13 @@ def plan(
         out: Folder for plan.json, plan.csv, plan.html, PNGs.
     """
     from pinn.planning.plan_files import write_files
+    from pinn.planning.plan_load import plan_load
     from pinn.planning.report import print_plan
-    from pinn.planning.request import plan_for
 
     count = where.workers or os.cpu_count() or 1
     with stopping_at_once("nothing is kept: a plan is written when it is done"):
         workers = Workers(where.backend, count, where.address, torch=False)
-        made = plan_for(asked, flags, _prices(price or ""), workers)
+        made = plan_load(asked, flags, _prices(price or ""), workers)
         if out is not None:
             write_files(made, out)
     print_plan(made, out)

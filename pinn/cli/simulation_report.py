@@ -15,7 +15,7 @@ from pinn.common.screen import Grid, doing, page, say
 from pinn.engines import configurations
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.planning.candidates import hardware_label
+from pinn.planning.candidate import hardware_label
 from pinn.simulator import pools, simulate
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json

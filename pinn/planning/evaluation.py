@@ -9,7 +9,6 @@ from pinn.planning.bottleneck import bottleneck, gpu_time_shares
 from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.plan import Choice, HighestRate, Point, RejectedCandidate
 from pinn.planning.pools import PoolsCandidate
-from pinn.planning.prediction_interval import PredictionInterval, prediction_interval
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.trials import Trials
 from pinn.simulator.run import Run
@@ -34,7 +33,7 @@ class SizedCandidate:
     trials: Trials
     rate: HighestRate
     size: fleet.FleetSize
-    interval: PredictionInterval | None
+    interval: fleet.PredictionInterval | None
     share_per_s: float
     run: Run
 
@@ -166,7 +165,7 @@ def _sized(
     interval = None
     if candidate.source == NETWORK:
         servers = (latency.deployment for _, latency in candidate.parts(run))
-        interval = prediction_interval(problem.checkpoint, *servers)
+        interval = fleet.prediction_interval(problem.checkpoint, *servers)
     return SizedCandidate(trials, rate, size, interval, share, run)
 
 

@@ -4,14 +4,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
 from pinn.planning.candidate import Candidate
 from pinn.planning.plan import Fleet, HighestRate
-from pinn.planning.prediction_interval import PredictionInterval
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.rate_search import highest_rate
-from pinn.planning.trials import Trials
+from pinn.planning.trials import ErrorScenario, Trials
 from pinn.simulator.engine_spec import ROUTINGS
+from pinn.surrogate.uncertainty.distance import gpu_is_known
+from pinn.surrogate.uncertainty.error_law import ErrorLaw
+from pinn.surrogate.uncertainty.intervals import read_calibration
 
 #: A load balancer sends each replica a more even load than thinning does; no replica of a fleet is
 #: expected to hold more than this many times what a lone one does.
@@ -21,6 +26,45 @@ BALANCED_GAIN = 2.0
 _MORE_REPLICAS, _MORE_SHARE = 2, 0.25
 #: Width and first stride of the bisections behind an error bar.
 BAR_WIDTH, _BAR_STRIDE = 0.02, 1.05
+
+
+@dataclass(frozen=True)
+class PredictionInterval:
+    """Interval of a prediction, and the law of its errors.
+
+    Attributes:
+        bad: All times at the long end of their interval.
+        level: What the interval is to cover.
+        law: How errors are spread, in half-widths of the interval.
+    """
+
+    bad: ErrorScenario
+    level: float
+    law: ErrorLaw
+
+    def at(self, half_widths: float) -> ErrorScenario:
+        """Return all times off by so many half-widths; 1 is the bad end, -1 the good one."""
+        return ErrorScenario(half_widths * self.bad.step, half_widths * self.bad.request)
+
+
+def prediction_interval(checkpoint: Path, *deployments: Deployment) -> PredictionInterval | None:
+    """Return the interval of a prediction; None where the checkpoint has none.
+
+    Args:
+        checkpoint: Of the prediction.
+        deployments: Predicted; several are all off by the most that any of them may be.
+    """
+    try:
+        calibration = read_calibration(checkpoint)
+        known = [gpu_is_known(checkpoint, deployment) for deployment in deployments]
+    except PinnError:
+        return None
+    step, request = (
+        max(calibration.half_width(metric, each) for each in known) for metric in ("tpot", "ttft")
+    )
+    return PredictionInterval(
+        ErrorScenario(step, request), calibration.level, calibration.error_law("tpot")
+    )
 
 
 @dataclass(frozen=True)

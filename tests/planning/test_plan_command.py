@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from assumed_priors import prior_coefficients
 from finished_plans import read_plan
-from pinn.cli.plan_report import print_plan
 from typed import alone
 from typer.testing import CliRunner
 
@@ -21,6 +20,7 @@ from pinn.cli import plan as plan_command
 from pinn.cli import simulate as simulate_command
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import make_deployment
+from pinn.planning.report import print_plan
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, write_coefficient_set
 from pinn.surrogate.uncertainty.intervals import read_calibration
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 from finished_plans import plan, point
-from pinn.cli.plan_report import print_plan, write_csv
 
 from pinn.planning.page import write_page
 from pinn.planning.plan import Fleet
+from pinn.planning.plan_files import write_csv
+from pinn.planning.report import print_plan
 
 
 @pytest.fixture
