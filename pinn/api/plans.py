@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pinn.api.arguments import read_request, with_arguments
 from pinn.cli import outputs
@@ -17,6 +17,7 @@ from pinn.planning.report import print_plan
 from pinn.planning.request import PlanRequest
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import LoadFlags
+from pinn.specs.flags import FlagValue
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
@@ -61,7 +62,7 @@ def plan(
     *,
     prices: Mapping[str, float] | None = None,
     workers: int = 1,
-    **given: Any,
+    **given: FlagValue,
 ) -> PlannedFleet:
     """What to rent for a load, how to start it, and how sure that is, as ``pinn plan`` says.
 

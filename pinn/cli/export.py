@@ -11,7 +11,7 @@ import typer
 from pinn.api.requests import BlisRequest, OnnxRequest, SpecsRequest, TableRequest
 from pinn.cli.options import asked, output
 from pinn.common.files import find_checkpoint
-from pinn.common.screen import counted
+from pinn.common.progress import counted
 from pinn.engines.configurations import canonical, make_deployments, typed_configurations
 from pinn.errors import PinnError
 from pinn.specs.catalog import list_models, load_model

@@ -11,7 +11,8 @@ from pinn.api.requests import SimulationRequest, named
 from pinn.calibration.posterior import posterior_step_half_widths
 from pinn.cli.report_parts import METRICS, notices
 from pinn.common.files import file_sha256, find_checkpoint
-from pinn.common.screen import Grid, doing, page, say
+from pinn.common.progress import doing
+from pinn.common.screen import Grid, page, say
 from pinn.engines import configurations
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError

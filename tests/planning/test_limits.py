@@ -83,7 +83,7 @@ def test_nothing_that_holds_is_given_up(seed, n, limit):
         limits = parse_slo(text.format(limit))
         least = {name: v * rng.random(n) for name, v in found.items()}
         least = {k: np.where(np.isinf(found[k]), found[k], v) for k, v in least.items()}
-        if limits.are_missed(least, n):
+        if limits.is_missed(least, n):
             assert limits.excess(found, NO_GAPS) > 1
         if limits.excess(found, NO_GAPS) <= 1:
-            assert not limits.are_missed(found, n)
+            assert not limits.is_missed(found, n)

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from pinn.common.documents import check_size
 from pinn.common.files import json_text
 from pinn.common.pages import template
-from pinn.common.screen import counted
+from pinn.common.progress import counted
 from pinn.engines import configurations
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
