@@ -21,7 +21,7 @@ from pinn.common.screen import Grid
 from pinn.common.tables import write_frame
 from pinn.engines.deployment import Deployment
 from pinn.evaluation.engines import networks
-from pinn.evaluation.metrics import error_summary, error_text
+from pinn.evaluation.metrics import error_summary
 from pinn.measurements.benchmarks.inferencex import LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
 from pinn.planning.estimates import step_seconds
 from pinn.simulator.linear_latency import LinearLatency
@@ -330,7 +330,7 @@ def pools_table(scores: pd.DataFrame) -> str:
                 part[[f"{name}tpot_s", f"{name}ttft_s"]].to_numpy().T for name in ("", "network_")
             )
             errors = map(error_summary, predicted, measured)
-            grid.add(*map(str, key), str(len(part)), *map(error_text, errors))
+            grid.add(*map(str, key), str(len(part)), *map(str, errors))
     return grid.markdown()
 
 

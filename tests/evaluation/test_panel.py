@@ -13,11 +13,11 @@ from pinn.evaluation.panel import (
     add_to_ledger,
     compare_panels,
     group_scores,
-    learned_steps,
     ledger_line,
     sum_up,
     training_noise,
 )
+from pinn.evaluation.panel_rows import learned_steps
 from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 

@@ -100,13 +100,6 @@ def test_a_checkpoint_with_a_number_that_is_none(measured, tmp_path):
         load_checkpoint(tmp_path / "net.safetensors")
 
 
-def test_a_pipe_that_nobody_writes_to(tmp_path, monkeypatch):
-    monkeypatch.setattr("pinn.common.documents.MOST_SILENT_SECONDS", 0.05)
-    os.mkfifo(tmp_path / "gpu.json")
-    with pytest.raises(PinnError, match="nobody writes to this pipe"):
-        load_gpu(tmp_path / "gpu.json")
-
-
 def test_a_pipe_is_read_to_its_end():
     text = json.dumps({"X": {"memory_bandwidth_gb_s": 2000, "compute_tflops_fp16": 100}})
     with subprocess.Popen(["echo", text + " " * 100_000], stdout=subprocess.PIPE) as process:

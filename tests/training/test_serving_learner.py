@@ -19,12 +19,12 @@ def test_a_network_can_overfit_a_few_rows(rows, learner, folder):
     loose = replace(learner, fit=free, network=NetworkSettings(hidden=32))
     network = loose.learn(rows, folder)
     tpot, ttft = (x.numpy() for x in predict_rows(network, serving_batch(rows)))
-    assert error_summary(tpot, rows.tpot_s)["mean"] < 2
-    assert error_summary(ttft, rows.ttft_s)["mean"] < 4
+    assert error_summary(tpot, rows.tpot_s).mean < 2
+    assert error_summary(ttft, rows.ttft_s).mean < 4
     # Simulated, TTFT is a little off where the server's work and the steps' change places.
     found = predict(network, rows)
-    assert error_summary(found.tpot_s, rows.tpot_s)["mean"] < 2
-    assert error_summary(found.ttft_s, rows.ttft_s)["mean"] < 12
+    assert error_summary(found.tpot_s, rows.tpot_s).mean < 2
+    assert error_summary(found.ttft_s, rows.ttft_s).mean < 12
 
 
 def test_tight_priors_keep_the_prior(rows, learner, folder):
