@@ -115,7 +115,7 @@ def _replicas(choice: Choice) -> Cell:
     if choice.pools is not None:
         return Cell(_servers(choice), choice.replicas)
     sizes = (choice.flags.get(f"{k}_parallel_size", 1) for k in ("tensor", "pipeline", "data"))
-    spread = choice.flags.get("enable_expert_parallel") or (choice.flags.get("ep_size") or 1) > 1
+    spread = choice.flags.get("enable_expert_parallel") or int(choice.flags.get("ep_size") or 1) > 1
     experts = ", EP" if spread else ""
     text = f"{choice.replicas} × ({', '.join(map(str, sizes))}{experts})"
     return Cell(_unbroken(text), choice.replicas)

@@ -18,7 +18,7 @@ from pinn.engines import configurations
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.costs import COST_NAMES, model_costs
-from pinn.planning import candidates, sizing
+from pinn.planning import candidate, fleet
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import max_model_len, memory_fit
 from pinn.specs.flags import flags_of
@@ -84,7 +84,7 @@ def find_servers(
             entry = {"gpu": name, "tp": size, "precision": form or "", "reason": reason}
             servers.left_out.append(entry)
         else:
-            key = (deployment.gpu.name, size, candidates.format_label(deployment))
+            key = (deployment.gpu.name, size, candidate.format_label(deployment))
             deployments.setdefault(key, (deployment, form or ""))
     if not deployments:
         reasons = "; ".join(dict.fromkeys(each["reason"] for each in servers.left_out))
@@ -101,7 +101,7 @@ def find_servers(
 
 def _half_widths(checkpoint: Path, deployment: Deployment) -> dict[str, float] | None:
     """Of the 90 % intervals, in log units; None where the checkpoint has none."""
-    found = sizing.prediction_interval(checkpoint, deployment)
+    found = fleet.prediction_interval(checkpoint, deployment)
     if found is None:
         return None
     return {"tpot": found.bad.step, "ttft": max(found.bad.step, found.bad.request)}
