@@ -1,6 +1,7 @@
 """Latencies, throughput and backlog of a simulated run."""
 
 import numpy as np
+from jaxtyping import Float, Int, Shaped
 
 from pinn.planning.plan import STATISTICS
 from pinn.planning.slo import Latencies
@@ -64,7 +65,9 @@ def output_tokens_per_s(run: Run) -> float:
     return float((done[1] - done[0]).sum() / (end - begin))
 
 
-def percentiles(values: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
+def percentiles(
+    values: Float[np.ndarray, " n"], counts: Shaped[np.ndarray, " n"]
+) -> dict[str, float | None]:
     """Return statistic -> seconds, of values that occur so often; None where it is infinite."""
     exist = ~np.isnan(values)
     values, counts = values[exist], counts[exist].astype(np.int64)
@@ -72,12 +75,14 @@ def percentiles(values: np.ndarray, counts: np.ndarray) -> dict[str, float | Non
     return {name: value if np.isfinite(value) else None for name, value in found.items()}
 
 
-def latencies_so_far_s(requests: np.ndarray, tokens: np.ndarray, now_s: float) -> Latencies:
+def latencies_so_far_s(
+    requests: Shaped[np.ndarray, " requests"], tokens: Int[np.ndarray, " requests"], now_s: float
+) -> Latencies:
     """Return lower bounds of every request's latencies in a run that goes on.
 
     Args:
-        requests: The engine's records (``pinn.simulator.state.REQUEST``) of shape ``[requests]``.
-        tokens: Of each request's output, ``[requests]``.
+        requests: The engine's records (``pinn.simulator.state.REQUEST``).
+        tokens: Output tokens of each request.
         now_s: The engine's time.
     """
     status, sent = requests["status"], requests["sent_s"]
