@@ -11,9 +11,8 @@ from pinn.api.arguments import read_request, with_arguments
 from pinn.cli import outputs
 from pinn.common.workers import Workers
 from pinn.planning.plan import Plan
-from pinn.planning.plan_files import choice_rows, write_files
 from pinn.planning.plan_load import plan_load
-from pinn.planning.report import print_plan
+from pinn.planning.report import choice_rows, print_plan, write_files
 from pinn.planning.request import PlanRequest
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import LoadFlags

@@ -84,9 +84,8 @@ def plan(
         price: Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]
         out: Folder for plan.json, plan.csv, plan.html, PNGs.
     """
-    from pinn.planning.plan_files import write_files
     from pinn.planning.plan_load import plan_load
-    from pinn.planning.report import print_plan
+    from pinn.planning.report import print_plan, write_files
 
     count = where.workers or os.cpu_count() or 1
     with stopping_at_once("nothing is kept: a plan is written when it is done"):

@@ -9,8 +9,7 @@ from finished_plans import plan, point
 
 from pinn.planning.page import write_page
 from pinn.planning.plan import Fleet
-from pinn.planning.plan_files import write_csv
-from pinn.planning.report import print_plan
+from pinn.planning.report import print_plan, write_csv
 
 
 @pytest.fixture
