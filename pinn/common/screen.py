@@ -66,21 +66,12 @@ def as_typed(command: str) -> str:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A cell: its text, and what it is sorted by where a page can be sorted."""
-
-    text: str
-    value: float | str = ""
-
-
-@dataclass(frozen=True)
 class Column:
     """A column.
 
     Attributes:
         heading: Short.
         is_text: Whether it is aligned and sorted as text.
-        meaning: Unit and definition, for a page.
         least: Characters in a terminal, at the least.
         most: Characters in a terminal, beyond which a cell is folded.
         folds: Whether a terminal that is too narrow folds it.
@@ -88,7 +79,6 @@ class Column:
 
     heading: str
     is_text: bool = False
-    meaning: str = ""
     least: int | None = None
     most: int | None = None
     folds: bool = True
@@ -98,7 +88,7 @@ class Column:
 class Row:
     """A line of a table; ``strong`` ones stand out in a page."""
 
-    cells: Sequence[Cell]
+    cells: Sequence[str]
     strong: bool = False
 
 
@@ -132,16 +122,15 @@ class Grid:
         named = enumerate(headings)
         return cls([h if isinstance(h, Column) else Column(h, i < text) for i, h in named], caption)
 
-    def add(self, *cells: str | Cell, strong: bool = False) -> None:
+    def add(self, *cells: str, strong: bool = False) -> None:
         """Add a row."""
-        row = [cell if isinstance(cell, Cell) else Cell(cell) for cell in cells]
-        self.rows.append(Row(row, strong))
+        self.rows.append(Row(cells, strong))
 
     def markdown(self) -> str:
         """As lines of Markdown, without the caption."""
         marks = "|".join("---" if column.is_text else "---:" for column in self.columns)
         texts = [[column.heading for column in self.columns]]
-        texts += [[cell.text for cell in row.cells] for row in self.rows]
+        texts += [list(row.cells) for row in self.rows]
         heading, *lines = (f"| {' | '.join(line)} |" for line in texts)
         return "\n".join([heading, f"|{marks}|", *lines])
 
@@ -160,5 +149,5 @@ class Grid:
                 min_width=column.least, max_width=column.most, no_wrap=not column.folds,
             )  # fmt: skip
         for row in self.rows:
-            table.add_row(*(cell.text for cell in row.cells))
+            table.add_row(*row.cells)
         return table

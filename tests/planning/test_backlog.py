@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from pinn.engines.configurations import make_deployment
 from pinn.planning.run_metrics import backlog
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import latency_from_checkpoint
+from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Gaps, Stage
 from pinn.simulator.workloads.workload import at_rate, open_loop
@@ -55,4 +57,4 @@ def test_the_last_answer_is_held_against_the_first_ones_and_the_loads_time():
     e2e = np.full(101, 3.0)
     e2e[-1] = 12.0
     records = MadeUp(arrival_s=arrival, finished=e2e > 0, e2e_s=e2e, finish_s=arrival + e2e)
-    assert backlog(SimpleNamespace(requests=records)) == pytest.approx(12 / (3 + 0.05 * 100))
+    assert backlog(Mock(spec=Run, requests=records)) == pytest.approx(12 / (3 + 0.05 * 100))
