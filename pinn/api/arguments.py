@@ -13,11 +13,8 @@ from pinn.api.launch_command import launched
 from pinn.api.requests import explained
 from pinn.errors import PinnError
 from pinn.simulator.workloads.load import LoadFlags
-from pinn.specs.flags import FORCE, Flag, flags_of
+from pinn.specs.flags import FORCE, Flag, FlagValue, flags_of
 from pinn.specs.serving import ServingSpec
-
-#: Value of a flag; None stands for the engine's default.
-FlagValue = int | float | str | bool | None
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
