@@ -11,7 +11,7 @@ from markupsafe import Markup
 from pinn.common import JsonObject
 from pinn.common.files import file_sha256, find_checkpoint, json_text, write_whole
 from pinn.common.pages import template
-from pinn.common.screen import counted
+from pinn.common.progress import counted
 from pinn.engines.configurations import canonical
 from pinn.errors import PinnError
 from pinn.planning.explore.grid import (

@@ -11,7 +11,7 @@ from pinn.common.documents import check_size
 from pinn.engines import configurations
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.planning import candidates, sizing
+from pinn.planning import candidate, fleet
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import max_model_len, memory_fit
 from pinn.specs.gpu import load_gpu
@@ -75,7 +75,7 @@ class Server:
     @property
     def format(self) -> str:
         """Name of the weights' number format."""
-        return candidates.format_label(self.deployment)
+        return candidate.format_label(self.deployment)
 
     @property
     def kv_tokens(self) -> int:
@@ -149,7 +149,7 @@ def find_servers(
             left_out.append(LeftOut(asked, reason))
         else:
             # The checkpoint's own format may be one of the formats that were asked for.
-            key = (asked.gpu, size, candidates.format_label(deployment))
+            key = (asked.gpu, size, candidate.format_label(deployment))
             started.setdefault(key, (asked, deployment))
     if not started:
         reasons = "; ".join(dict.fromkeys(each.reason for each in left_out))
@@ -175,7 +175,7 @@ def _servers(started: Sequence[tuple[Asked, Deployment]], checkpoint: Path) -> t
 
 
 def _half_widths(checkpoint: Path, deployment: Deployment) -> HalfWidths | None:
-    found = sizing.prediction_interval(checkpoint, deployment)
+    found = fleet.prediction_interval(checkpoint, deployment)
     if found is None:
         return None
     return HalfWidths(found.bad.step, max(found.bad.step, found.bad.request))
