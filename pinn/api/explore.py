@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import named
-from pinn.common.files import file_sha256, find_checkpoint, write_whole
-from pinn.engines.configurations import canonical
 from pinn.errors import PinnError
-from pinn.planning.explore.page import SIZES
+from pinn.planning.explore.page import explore_page, explore_request
+from pinn.planning.explore.servers import SIZES
 from pinn.specs.serving import ServingSpec
 
 
@@ -52,25 +50,6 @@ def explore(
     if formats:
         flags["precision"] = ",".join(formats)
     names = [str(gpu) for gpu in gpus]
-    return write_explore_page(Path(out), flags.pop("model"), names, asked.checkpoint, flags)
-
-
-def write_explore_page(
-    out: Path, model: str, gpus: list[str], checkpoint: Path | None, flags: dict[str, Any]
-) -> int:
-    """Write the page; how many servers it holds. Arguments are the command's options."""
-    from pinn.planning.explore.page import FORMATS, find_servers, render
-
-    used = find_checkpoint(checkpoint)
-    sizes = flags.pop("tensor_parallel_size", None) or SIZES
-    formats = [part.strip() for part in flags.pop("precision", "").split(",") if part.strip()]
-    names = list(dict.fromkeys(name.strip() for name in gpus if name.strip()))
-    if not model.strip():
-        raise PinnError("--model names none: 'pinn models' lists them")
-    if not names:
-        raise PinnError("--gpu names none: give names separated by commas, such as H100,H200")
-    shared = canonical({"model": model} | flags)
-    found = find_servers(shared, names, sizes, formats or FORMATS, used)
-    source = f"Coefficients of {used.name} (SHA-256 {file_sha256(used)[:12]})."
-    write_whole(out, render(found, source))
-    return len(found.found)
+    page = explore_page(explore_request(flags.pop("model"), names, flags, asked.checkpoint))
+    page.write(Path(out))
+    return len(page.servers.found)

@@ -20,10 +20,11 @@ def explore(
 ) -> None:
     """A page to play with: sliders move time per token, TTFT and throughput of a few servers.
 
-    One file without any other, which works everything out in the browser and asks nobody. Menus
-    hold the GPUs, --tensor-parallel-size (1,2,4,8 without it) and --quantization (the checkpoint's
-    own and fp8 without it), each of which takes several separated by commas; what does not start
-    is named in the page with the reason. Other flags hold for all servers.
+    One file that needs no other and no network. Its numbers are simulated when it is made, as by
+    'pinn simulate', some seconds for each server. Menus hold the GPUs, --tensor-parallel-size
+    (1,2,4,8 without it) and --quantization (the checkpoint's own and fp8 without it), each of
+    which takes several separated by commas; what does not start is named in the page with the
+    reason. Other flags hold for all servers.
 
     Example:
       pinn explore --model Qwen/Qwen3-30B-A3B --gpu H100,H200,B200
@@ -32,9 +33,11 @@ def explore(
     Options:
         out: Page to write.
     """
+    from pinn.planning.explore.page import explore_page, explore_request
+
     if asked.model is None or asked.gpus is None:
         raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
-    from pinn.api.explore import write_explore_page
-
-    found = write_explore_page(out, asked.model, asked.gpus.split(","), asked.checkpoint, flags)
-    typer.echo(f"{found:8} servers in {out}")
+    request = explore_request(asked.model, asked.gpus.split(","), flags, asked.checkpoint)
+    page = explore_page(request)
+    page.write(out)
+    typer.echo(f"{len(page.servers.found):8} servers in {out}")

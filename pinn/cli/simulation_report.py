@@ -10,12 +10,13 @@ import pinn
 from pinn.api.requests import SimulationRequest, named
 from pinn.calibration.posterior import posterior_step_half_widths
 from pinn.common.files import file_sha256, find_checkpoint
-from pinn.common.screen import Grid, doing, page, say
+from pinn.common.progress import doing
+from pinn.common.screen import Grid, page, say
 from pinn.engines import configurations
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
-from pinn.planning.candidates import hardware_label
+from pinn.planning.candidate import hardware_label
 from pinn.simulator import pools, simulate
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from pinn.common import files, screen, tables
+from pinn.common import files, progress, tables
 from pinn.engines import configurations
 from pinn.engines.configurations import Configuration, Values
 from pinn.engines.deployment import Deployment
@@ -46,7 +46,7 @@ def many_table(
     rows: Sequence[Values], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
 ) -> tuple[pa.Table, list[str]]:
     """The table of many configurations, and why others were left out."""
-    screen.doing(f"{len(rows):,} configurations")
+    progress.doing(f"{len(rows):,} configurations")
     network = surrogate.Surrogate.load(files.find_checkpoint(checkpoint))
     kept, deployments, reasons = configurations.make_deployments(rows, skip_invalid)
     return coefficient_table(network, kept, deployments, batches), reasons

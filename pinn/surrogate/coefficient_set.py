@@ -128,7 +128,7 @@ def deployment_facts(deployment: Deployment) -> dict[str, Any]:
 
 def set_to_json(
     found: CoefficientSet, ends: Mapping[str, tuple[float, float]] = MappingProxyType({})
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Return a coefficient set as JSON-ready values; seconds and multipliers, never microseconds.
 
     Args:

@@ -190,14 +190,19 @@ def test_a_plan_is_what_the_command_writes(tmp_path):
 
 def test_a_page_is_what_the_command_writes(tmp_path):
     called, by_command = tmp_path / "called.html", tmp_path / "typed.html"
-    sizes = {"tensor_parallel_sizes": (1, 2), "max_num_seqs": 64}
-    assert pinn.explore(called, MODEL, ["H100", "H200"], **sizes) == 8
+    sizes = {"tensor_parallel_sizes": (1, 2), "max_num_seqs": 2}
+    assert pinn.explore(called, MODEL, ["H100"], **sizes) == 4
     typed(
-        "explore", "--model", MODEL, "--gpu", "H100,H200", "--tensor-parallel-size", "1,2",
-        "--max-num-seqs", 64, "--out", by_command
+        "explore", "--model", MODEL, "--gpu", "H100", "--tensor-parallel-size", "1,2",
+        "--max-num-seqs", 2, "--out", by_command
     )  # fmt: skip
     assert called.read_text() == by_command.read_text()
-    assert pinn.explore(called, MODEL, ["H100"], formats=["fp8"], tensor_parallel_size=2) == 1
+    assert (
+        pinn.explore(
+            called, MODEL, ["H100"], formats=["fp8"], tensor_parallel_size=2, max_num_seqs=1
+        )
+        == 1
+    )
     with pytest.raises(pinn.PinnError, match="needs a model and gpus"):
         pinn.explore(called, MODEL)
 
