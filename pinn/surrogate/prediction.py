@@ -225,7 +225,7 @@ class Prediction:
         decodes = sum(count for count, is_prefill in counts if not is_prefill)
         return batch.tokens + decodes * (drafts.tokens_per_step - 1), drafts.tokens_per_step
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> dict[str, object]:
         """Return what ``pinn coefficients --json`` writes, in SI units but for batches.
 
         Keys: ``schema``, ``model``, ``gpu``, ``precisions``, ``serving`` and ``named`` (the
@@ -239,12 +239,10 @@ class Prediction:
         and, for each metric, the ends of a value of 1; or ``missing``).
         """
         deployment, evidence = self.deployment, self.evidence
-        found = set_to_json(self.coefficients) | deployment_facts(deployment)
-        for name, (low, high) in evidence.coefficient_ends.items():
-            part, _, coefficient = name.partition(".")
-            found[part][coefficient] |= {"low": low, "high": high}
         notice = unread_notice(deployment.serving.engine, deployment.serving.engine_version)
-        return found | {
+        return {
+            **set_to_json(self.coefficients, evidence.coefficient_ends),
+            **deployment_facts(deployment),
             "asked_as": deployment.model.title,
             "recipe": deployment.recipe.described(),
             **({} if notice is None else {"notices": [notice]}),
@@ -255,7 +253,7 @@ class Prediction:
             **evidence.intervals_json(),
         }
 
-    def report(self, *batches: str) -> JsonObject:
+    def report(self, *batches: str) -> dict[str, object]:
         """Return the JSON of :meth:`to_json` with these batches timed."""
         return self.at(*batches).to_json()
 

@@ -101,13 +101,9 @@ def _recipe_table(recipe: EffectiveRecipe) -> Grid:
     field, value = Column("field", True, folds=False), Column("value", True, most=44)
     table = Grid.of(field, value, Column("set by", True), caption="effective recipe")
     for name, entry in recipe.described().items():
-        kind = entry["set_by"]
-        said = {
-            FLAG: entry["source"],
-            ASSUMED: "ASSUMED: " + entry["source"],
-            DESIGN: "engine's design",
-        }.get(kind, kind)
-        table.add(name, _shown(entry["value"]), said)
+        kind, source = str(entry["set_by"]), str(entry["source"])
+        said = {FLAG: source, ASSUMED: f"ASSUMED: {source}", DESIGN: "engine's design"}
+        table.add(name, _shown(entry["value"]), said.get(kind, kind))
     return table
 
 
