@@ -19,7 +19,7 @@ from pinn.surrogate import surrogate
 from pinn.surrogate.inference import TrainedNetwork
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.uncertainty.intervals import Ends, gpu_is_known, read_calibration
-from pinn.training import kernel_learner
+from pinn.training import kernel_learner, run_scalars
 from pinn.training.data import measured_runs
 from pinn.training.data.measured_runs import FIGURES, MeasuredRun
 from pinn.training.kernel_learner import Fold, KernelLearner, Learned
@@ -245,7 +245,7 @@ def score_left_out(
 def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
     """Score runs with the network and the teacher of one training."""
     latencies = {
-        TEACHER: kernel_learner.run_latencies(
+        TEACHER: run_scalars.run_latencies(
             learned.fit, runs, kernel_learner.run_parts(learned.teacher.kernels, runs)
         ),
         NETWORK: network_latencies(learned.network, runs),
