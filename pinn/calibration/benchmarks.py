@@ -180,7 +180,7 @@ def _behind(figure: str) -> str:
 # Coefficients fitted to benchmarks: their loads are simulated until batches and fit agree.
 
 #: Most simulations of every load; figures that change by less end the rounds; never half a refit.
-_ROUNDS = estimate.Rounds(most=7, tolerance=0.005, whole=7)
+_ROUNDS = estimate.Rounds(most=7, tolerance=0.005, whole=7, by_largest=True)
 
 
 @dataclass(frozen=True)

@@ -231,14 +231,17 @@ class Rounds:
 
     Attributes:
         most: Largest number of simulations, the first one included.
-        tolerance: Root mean square log change of the simulated figures at which the rounds end.
+        tolerance: Log change of the simulated figures at which the rounds end.
         whole: Rounds whose refit is simulated next as it is; after later ones half of the step is,
             since near saturation whole steps can oscillate around the solution.
+        by_largest: Whether the tolerance is of the largest change of a figure; else of the root
+            mean square.
     """
 
     most: int
     tolerance: float
     whole: int
+    by_largest: bool = False
 
 
 @dataclass(frozen=True)
@@ -282,7 +285,8 @@ def simulate_and_refit(
         if worth > least:
             trial = (accepted + trial) / 2
             continue
-        change = np.sqrt(np.mean(np.log(found.simulated / rows.simulated) ** 2))
+        changes = np.abs(np.log(found.simulated / rows.simulated))
+        change = changes.max() if rounds.by_largest else np.sqrt(np.mean(changes**2))
         accepted, rows, least = trial, found, worth
         if number > 1 and change < rounds.tolerance:
             break
