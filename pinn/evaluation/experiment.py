@@ -17,9 +17,10 @@ from omegaconf import DictConfig
 
 from pinn.common.tables import write_frame
 from pinn.evaluation import crossvalidation, folds, methods, metrics, serving_runs
+from pinn.evaluation.tables import print_results, print_scores, print_summary
 from pinn.kernels.exclusion import Exclusion
-from pinn.surrogate.featurizer import embed
-from pinn.surrogate.inference import Checkpoint, save_checkpoint
+from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
+from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibration
 from pinn.training.data.splits import named_splits
@@ -100,7 +101,7 @@ def _evaluate(
     ]
     write_frame(pd.concat(tables, ignore_index=True), folder / "results.csv")
     results = pd.read_csv(folder / "results.csv")
-    metrics.print_results(results)
+    print_results(results)
     return results, scores
 
 
@@ -129,9 +130,9 @@ def _fit_all(
     if len(scores):
         write_frame(scores, folder / "serving_runs.csv", float_format="%.6g")
         table = pd.read_csv(folder / "serving_runs.csv", dtype={"stage": str})
-        serving_runs.print_scores(table)
+        print_scores(table)
         for method, part in table.groupby("method", sort=False):
-            serving_runs.print_summary(
+            print_summary(
                 serving_runs.summarize_runs(part),
                 {str(method): serving_runs.ranking_inversions(part)},
             )
@@ -143,9 +144,9 @@ def _fit_all(
     runs = (run.deployment for run in measured.runs)
     deployments = tuple(dict.fromkeys([*measured.rows.deployments, *runs]))
     names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)
-    anchors = np.concatenate(embed(deployments), axis=1)
+    anchors = np.concatenate(featurize(deployments), axis=1)
     path = folder / "checkpoint.safetensors"
-    save_checkpoint(Checkpoint(network.trained(), metadata, anchors, names), path)
+    save_checkpoint(Checkpoint(network.weights(), metadata, anchors, names), path)
     return path
 
 

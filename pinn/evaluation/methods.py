@@ -14,9 +14,9 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from pinn.common.code import code_digest
 from pinn.common.files import ReadReport, sorted_json
 from pinn.common.screen import note
-from pinn.common.store import code_digest
 from pinn.kernels.exclusion import Exclusion
 from pinn.training.data.measured_runs import MeasuredRun, read_measured_runs
 from pinn.training.data.released import PEERS, released_predictions

@@ -24,8 +24,10 @@ from pinn.kernels.heldout import surrogates_without
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
-from pinn.surrogate import inference as trained_network
-from pinn.surrogate.network import CoefficientNetwork, NetworkSettings
+from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.surrogate.featurizer import fit_scale
+from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training import distillation
 from pinn.training.composed import ComposedSteps, remembered_steps
@@ -179,9 +181,7 @@ class KernelLearner:
     def distil(self, rows: DistillationRows, folder: Path) -> CoefficientNetwork:
         """A network that has learned composed steps; its alpha is still the prior."""
         torch.manual_seed(self.seed)
-        network = CoefficientNetwork(
-            self.network, trained_network.fit_scale(rows.free.numpy(), rows.rates.numpy())
-        )
+        network = CoefficientNetwork(self.network, fit_scale(rows.free.numpy(), rows.rates.numpy()))
         trainer = self.trainer(max_epochs=self.distillation.epochs, folder=folder)
         module = Distillation(network, self.distillation, len(rows.free))
         how = self.distillation, self.seed
@@ -302,8 +302,8 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
     recipe, aside = replace(learner, kernels=plain), {"kernels": learner.kernels}
     place = remembered_folder(_learn, recipe, fold, surrogates.digest(), root=root, aside=aside)
     fit = run_fit_from_json(json.loads((place / "fit.json").read_text()))
-    checkpoint = trained_network.load_checkpoint(place / CHECKPOINT)
-    network = CoefficientNetwork.from_trained(checkpoint.network)
+    checkpoint = load_checkpoint(place / CHECKPOINT)
+    network = CoefficientNetwork.from_weights(checkpoint.network)
     return Learned(Teacher(surrogates, fit.scalars), fit, network)
 
 
@@ -317,8 +317,8 @@ def _learn(folder: Path, learner: KernelLearner, fold: Fold, _: str, *, kernels:
     learned = whole.learn(fold.rows, fold.runs, fold.exclude, folder / "logs")
     write_json_file(folder / "fit.json", learned.fit.to_json(), indent=1)
     without = {"excluded": fold.exclude.describe()}
-    checkpoint = trained_network.Checkpoint(learned.network.trained(), without)
-    trained_network.save_checkpoint(checkpoint, folder / CHECKPOINT)
+    checkpoint = Checkpoint(learned.network.weights(), without)
+    save_checkpoint(checkpoint, folder / CHECKPOINT)
 
 
 def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers: Any) -> None:

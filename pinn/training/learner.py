@@ -10,9 +10,10 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from pinn.surrogate.featurizer import embed
-from pinn.surrogate.inference import fit_scale
-from pinn.surrogate.network import CoefficientNetwork, NetworkSettings, log_huber
+from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.featurizer import featurize, fit_scale
+from pinn.surrogate.loss import log_huber
+from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.serving_rows import ServingRows, SimulatedRows, simulate_rows
 
@@ -66,7 +67,7 @@ class Repeat(IterableDataset):
 
 def serving_batch(rows: ServingRows) -> TensorBatch:
     """The rows as tensors, with the embedding of their deployments."""
-    free, rates = embed(rows.deployments)
+    free, rates = featurize(rows.deployments)
     arrays = {
         "free": free,
         "rates": rates,
@@ -171,7 +172,7 @@ class ServingLearner:
     def learn(self, rows: ServingRows, folder: Path) -> CoefficientNetwork:
         """Train a network; logs and the state to resume from go to ``folder``."""
         torch.manual_seed(self.seed)
-        network = CoefficientNetwork(self.network, fit_scale(*embed(rows.deployments))).double()
+        network = CoefficientNetwork(self.network, fit_scale(*featurize(rows.deployments))).double()
         epochs = -(-self.fit.steps // STEPS_PER_EPOCH)
         trainer = self.trainer(max_epochs=epochs, folder=folder)
         last = folder / "last.ckpt"

@@ -18,8 +18,8 @@ from pinn.evaluation.crossvalidation import held_out_errors
 from pinn.evaluation.methods import kernel_settings
 from pinn.kernels.exclusion import Exclusion
 from pinn.specs.catalog import load_model
+from pinn.surrogate.uncertainty.coefficient_changes import FoldNetwork, coefficient_changes
 from pinn.surrogate.uncertainty.interval_fit import calibrate
-from pinn.surrogate.uncertainty.kernel_distance import FoldNetwork, coefficient_changes
 from pinn.training.kernel_learner import fitted_surrogates
 from pinn.training.serving_rows import serving_rows
 
