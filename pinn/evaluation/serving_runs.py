@@ -11,6 +11,8 @@ import pandas as pd
 from pinn.errors import PinnError
 from pinn.evaluation.metrics import RESULT_COLUMNS, error_summary, inversions
 from pinn.kernels.exclusion import Exclusion, is_near_copy
+from pinn.measurements.runs import measured_runs
+from pinn.measurements.runs.measured_runs import FIGURES, MeasuredRun
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, failed_share, figure_seconds
 from pinn.simulator.simulate import Job, figure_ends, scaled, simulate_many
@@ -22,8 +24,6 @@ from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.training import kernel_learner, run_scalars
-from pinn.training.data import measured_runs
-from pinn.training.data.measured_runs import FIGURES, MeasuredRun
 from pinn.training.kernel_learner import Fold, KernelLearner, Learned
 from pinn.training.serving_rows import ServingRows
 

@@ -22,6 +22,7 @@ from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.kernels.heldout import surrogates_without
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.surrogate.architecture import NetworkSettings
@@ -31,7 +32,6 @@ from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training import distillation
 from pinn.training.composed import ComposedSteps, remembered_steps
-from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.distillation import Distillation, DistillationRows, DistillationSettings
 from pinn.training.learner import TrainerFactory
 from pinn.training.run_rows import NO_RUNS

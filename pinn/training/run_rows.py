@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, Int
 
+from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import figure_features, figure_seconds
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Job, simulate_many
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
-from pinn.training.data.measured_runs import MeasuredRun
 
 #: Figure -> its weight in the fit. Means weigh most; a TTFT's 99th percentile depends on the few
 #: cold prompts at the start of a run, which says little about anything else.

@@ -21,11 +21,11 @@ from scipy.special import huber
 from pinn.common.screen import note
 from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.measurements import estimate
+from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training import teacher
-from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.learner import LEAST_STEPS_SHARE
 from pinn.training.run_rows import RunRows, run_rows
 from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows

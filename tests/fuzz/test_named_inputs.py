@@ -19,6 +19,7 @@ from pinn.engines.configurations import (
 )
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.runs.serving_runs import read_serving_runs
 from pinn.physics.batch_sums import sum_batches
 from pinn.planning.candidates import read_grid
 from pinn.planning.plan import parse_limits
@@ -26,7 +27,6 @@ from pinn.simulator.workloads.load import load_workload
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
-from pinn.training.data.serving_runs import read_serving_runs
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "vocab_size": 32000,

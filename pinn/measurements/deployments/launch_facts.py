@@ -129,7 +129,7 @@ def find(row: Mapping[Any, Any]) -> Found:
     A row with a clock time ran what was valid at that minute, one with a day alone what was valid
     on that day; of several the one whose own configuration changed then. vLLM's rows stored
     with attention data parallelism may have run without
-    (:func:`pinn.training.data.silicon.decode`), so that label chooses nothing there.
+    (:func:`pinn.measurements.deployments.silicon.decode`), so that label chooses nothing there.
 
     Args:
         row: ``engine``, ``model`` (of the catalogue), ``gpu``, ``precision`` (the label), lengths,

@@ -14,9 +14,9 @@ import pandas as pd
 from pinn.common.documents import read_json
 from pinn.common.files import ReadReport, file_sha256, replace_atomically, write_json_file
 from pinn.errors import PinnError
+from pinn.measurements.deployments.launch_facts import SERVING_FLAGS
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
-from pinn.training.data.launch_facts import SERVING_FLAGS
 
 _FLAGS = {flag.name: flag for flag in flags_of(ServingSpec)}
 

@@ -12,6 +12,8 @@ from pinn.common.documents import read_json
 from pinn.common.files import ReadReport
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
+from pinn.measurements.deployments import measured as deployments
+from pinn.measurements.runs import serving_runs
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.load import load_workload
@@ -21,7 +23,6 @@ from pinn.specs.catalog import load_model
 from pinn.specs.flags import given_flags
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.training.data import deployments, serving_runs
 
 # Measured serving runs: what ran, what was sent and what its clients saw.
 
@@ -74,7 +75,7 @@ class MeasuredRun:
 def read_measured_runs(
     path: Path, model_configs: Path | None = None, seed: int = 0
 ) -> tuple[tuple[MeasuredRun, ...], ReadReport]:
-    """Read a CSV of serving runs, see ``pinn.training.data.serving_runs``.
+    """Read a CSV of serving runs, see ``pinn.measurements.runs.serving_runs``.
 
     Its column ``workload`` names built-in loads, or workload files from the CSV's folder on.
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from pinn.engines.deployment import Deployment
 from pinn.measurements.benchmarks.inferencex import LENGTH_RANGE
+from pinn.measurements.deployments.launch_facts import LOAD_FLAGS, SERVING_FLAGS, UNKNOWN
 from pinn.simulator.workloads.workload import Workload, closed_loop
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import given_flags
@@ -17,7 +18,6 @@ from pinn.specs.gpu import load_gpu
 from pinn.specs.model import GREEDY
 from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
-from pinn.training.data.launch_facts import LOAD_FLAGS, SERVING_FLAGS, UNKNOWN
 
 # From a row of observations or serving runs to the deployment that was measured.
 
@@ -30,7 +30,7 @@ RELEASE = re.compile(r"\d+\.\d+")
 
 
 def observed_deployment(row: Row) -> Deployment:
-    """The deployment of a row of :func:`pinn.training.data.table.read_observations`.
+    """The deployment of a row of ``observations.read_observations``.
 
     Every flag is the row's; an empty one was not passed and is the default of the row's release.
     The benchmark asks for temperature 0 (as vLLM's own did when it was made of that). Equal rows
@@ -69,7 +69,7 @@ def observed_deployments(rows: pd.DataFrame) -> dict[str, Deployment]:
 
 
 def run_deployment(row: Row) -> Deployment:
-    """The deployment of a row of :func:`pinn.training.data.serving_runs.read_serving_runs`.
+    """The deployment of a row of :func:`pinn.measurements.runs.serving_runs.read_serving_runs`.
 
     The number formats are those of the model's config. The load generator asks for no sampling
     settings, so the model's own hold. Equal rows share one object.
@@ -138,7 +138,7 @@ def measured_deployments(observations: pd.DataFrame) -> list[MeasuredDeployment]
     """Every row of observations, in their order.
 
     Args:
-        observations: As ``pinn.training.data.table.read_observations`` gives them.
+        observations: As ``observations.read_observations`` gives them.
     """
     return [measured_deployment(row) for _, row in observations.iterrows()]
 
