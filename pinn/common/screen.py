@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -44,6 +45,14 @@ def say(text: str) -> None:
             line, WIDTH, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
         )
         print("\n".join(folded))
+
+
+def printed(function: Callable[..., None], *arguments: object, **named: object) -> str:
+    """Return what a function prints."""
+    text = io.StringIO()
+    with redirect_stdout(text):
+        function(*arguments, **named)
+    return text.getvalue()
 
 
 def as_typed(command: str) -> str:
