@@ -151,7 +151,7 @@ def _judged(
 
 def _offsets(
     part: str,
-    registry: Mapping[str, StepFeature] | Mapping[str, RequestFeature],
+    registry: Mapping[str, StepFeature | RequestFeature],
     base: np.ndarray,
     total: np.ndarray,
 ) -> Grid:

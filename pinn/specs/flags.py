@@ -13,6 +13,9 @@ from pinn.common.documents import MOST_FLAG, written
 from pinn.common.files import json_text
 from pinn.errors import PinnError
 
+#: Value of a flag; None stands for the engine's default.
+FlagValue = int | float | str | bool | None
+
 _KEY = "flag"
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 #: What text, a YAML file or a key of JSON says of a switch.

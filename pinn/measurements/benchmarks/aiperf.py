@@ -133,7 +133,7 @@ def _csv_metrics(text: str) -> dict[str, JsonObject]:
         label, _, unit = row[0].partition(" (")
         numbers = zip(header, row[1:], strict=False)
         cells = {k: float(v.replace(",", "")) for k, v in numbers if v.strip()}
-        found[label.lower().replace(" ", "_")] = {"unit": unit.rstrip(")") or "requests"} | cells
+        found[label.lower().replace(" ", "_")] = {"unit": unit.rstrip(")") or "requests", **cells}
     return found
 
 

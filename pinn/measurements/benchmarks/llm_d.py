@@ -29,9 +29,8 @@ def read_llm_d(values: Tree, reading: Reading) -> BenchmarkRun:
     """
     old = "metrics" in values
     scenario = values.at("scenario")
-    aggregate = values.at(
-        *(["metrics"] if old else ["results", "request_performance", "aggregate"])
-    )
+    new = values.at("results", "request_performance", "aggregate")
+    aggregate = values.at("metrics") if old else new
     requests = aggregate.at("requests")
     failed = requests.count("failures")
     total = int(reading.needed("num_prompts", requests.number("total") or None))

@@ -10,7 +10,7 @@ from pinn.common import Json
 class Tree:
     """A mapping of a foreign file, read by key and kind; what is not there is empty."""
 
-    def __init__(self, values: Json = None) -> None:
+    def __init__(self, values: object = None) -> None:
         self.values: Mapping[str, Json] = values if isinstance(values, Mapping) else {}
 
     def __bool__(self) -> bool:

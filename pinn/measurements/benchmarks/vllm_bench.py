@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pinn.common import Json, JsonObject
+from pinn.common import Json
 from pinn.common.documents import first_fault
 from pinn.measurements.benchmarks import documents
 from pinn.measurements.benchmarks.benchmark_run import (
@@ -202,7 +202,7 @@ class _File(ClientFile):
     random_output_len: int | None = None
     random_range_ratio: float | None = None
     accept_length: float | None = None
-    server_info: JsonObject | None = None
+    server_info: dict[str, object] | None = None
 
 
 #: Whether SGLang's client wrote a document.
@@ -233,16 +233,20 @@ def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
     if not file.dataset_name.startswith("random") or load.prompt.each:
         return load
     share = file.random_range_ratio or 0.0
-    for side, asked in (("prompt", file.random_input_len), ("output", file.random_output_len)):
-        mean = getattr(load, side).mean
-        if asked and abs(asked * (1 + share) / 2 / mean - 1) <= _AGREES:
-            uniform = Lengths(mean, max(share * asked, 1), 2 * mean - max(share * asked, 1))
-            load = (
-                replace(load, prompt=uniform) if side == "prompt" else replace(load, output=uniform)
-            )
+    prompt = _uniform(load.prompt, share, file.random_input_len)
+    load = replace(load, prompt=prompt, output=_uniform(load.output, share, file.random_output_len))
     if load.prompt.low is not None and load.output.low is not None:
         assumed[:] = [text for text in assumed if "--length-range" not in text]
     return load
+
+
+def _uniform(lengths: Lengths, share: float, asked: int | None) -> Lengths:
+    """Lengths uniform from a share of what was asked for, where their mean agrees."""
+    mean = lengths.mean
+    if not asked or abs(asked * (1 + share) / 2 / mean - 1) > _AGREES:
+        return lengths
+    least = max(share * asked, 1)
+    return Lengths(mean, least, 2 * mean - least)
 
 
 def sglang_server(info: Tree) -> StatedServer:

@@ -272,7 +272,8 @@ def read_request_spans(document: Document, reading: Reading) -> BenchmarkRun:
     prefix = reading.prefix()
     lengths = prompt, Lengths.listed(outputs)
     load = Load(len(whole), *lengths, limit, rate, offsets_s=offsets, prefix=prefix)
-    figures = request_figures(*([s.numbers[k] for s in whole] for k in ("ttft", "e2e")), outputs)
+    firsts, lasts = ([s.numbers[key] for s in whole] for key in ("ttft", "e2e"))
+    figures = request_figures(firsts, lasts, outputs)
     server = StatedServer(next(iter(models), ""), engine="vllm")
     return reading.run(load, figures, len(whole), len(spans) - len(whole), server)
 

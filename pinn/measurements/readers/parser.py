@@ -80,14 +80,16 @@ class Shape:
             np.logical_and(kept, ~bad, out=kept)
 
         for _, key, values in found:
-            refuse(f"event with bad value of {key}", np.array([v is None for v in values], bool))
+            refuse(
+                f"event with bad value of {key}", np.array([v is None for v in values], dtype=bool)
+            )
         for field, _, values in found:
             if field.kind is int:
                 limit = _MAX_NS if field.column.endswith("_ns") else _MAX_COUNT
-                size = np.array([abs(v or 0) >= limit for v in values], bool)  # type: ignore[arg-type]
+                size = np.array([abs(int(v or 0)) >= limit for v in values], dtype=bool)
                 refuse(f"{self.kind.label} with a number out of range", size)
         if self.kind.table in (wire.JOURNEY, wire.API):
-            outside = np.array([head[0] == -1 for head in self.heads], bool)
+            outside = np.array([head[0] == -1 for head in self.heads], dtype=bool)
             refuse("request event outside a request's span", outside)
         columns = self._columns({field.column: (field.kind, v) for field, _, v in found}, kept)
         return columns if columns.num_rows else None
