@@ -53,6 +53,11 @@ class Tree:
         """Whether a value is true, also as text."""
         return self.text(name).lower() == "true"
 
+    def texts(self, name: str) -> list[str]:
+        """Return the entries of a list as texts."""
+        found = self.values.get(name)
+        return [str(each) for each in found] if isinstance(found, list | tuple) else []
+
     def trees(self, name: str) -> list[Tree]:
         """Return the mappings of a list."""
         found = self.values.get(name)

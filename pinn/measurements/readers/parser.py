@@ -80,9 +80,8 @@ class Shape:
             np.logical_and(kept, ~bad, out=kept)
 
         for _, key, values in found:
-            refuse(
-                f"event with bad value of {key}", np.array([v is None for v in values], dtype=bool)
-            )
+            missing = np.array([v is None for v in values], dtype=bool)
+            refuse(f"event with bad value of {key}", missing)
         for field, _, values in found:
             if field.kind is int:
                 limit = _MAX_NS if field.column.endswith("_ns") else _MAX_COUNT

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
@@ -139,8 +138,9 @@ def sent_workload(load: serving_runs.Workload, seed: int = 0) -> Workload:
     shared, own = load.shared_prefix_tokens, load.prompt_tokens - load.shared_prefix_tokens
     prompts = PromptGroups(load.groups, load.prompts_per_group, shared, own, PROMPT_RANGE)
     stages = [Stage(stage.rate_per_s, stage.duration_s) for stage in load.stages]
-    how: dict[str, Any] = {"stage_gap_s": STAGE_GAP_S, "seed": seed, "name": load.name}
-    return shared_prefix(stages, prompts, load.output_tokens, **how)
+    return shared_prefix(
+        stages, prompts, load.output_tokens, stage_gap_s=STAGE_GAP_S, seed=seed, name=load.name
+    )
 
 
 # Runs as inference-perf leaves them: a folder with its config and one report per load stage.

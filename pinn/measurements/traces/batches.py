@@ -277,7 +277,7 @@ class WeightedBatches:
     weight: Float[np.ndarray, " batches"]
 
 
-def each_sum(make: Callable[..., Any], *sums: BatchSums) -> BatchSums:
+def each_sum(make: Callable[..., np.ndarray], *sums: BatchSums) -> BatchSums:
     """What a function makes of each field of batch sums."""
     return BatchSums(*(make(*(getattr(s, f.name) for s in sums)) for f in fields(BatchSums)))
 
