@@ -97,7 +97,9 @@ def _fit_traces(
     return fitting.fit_benchmarks(runs, deployment, names, start, EngineSpec(**engine))
 
 
-def _fit_benchmarks(asked: CalibrationRequest, start: Start, flags: dict[str, Any]) -> fitting.Fit:
+def _fit_benchmarks(
+    asked: CalibrationRequest, start: Start, flags: Mapping[str, Any]
+) -> fitting.Fit:
     """The fit to files of benchmarks, of the server that ``--append`` knows or that is given."""
     engine, flags = flags_apart(EngineSpec, flags)
     given = _earlier(asked.append) | named(asked.model, asked.gpu) | flags
