@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         explore,
         export_blis,
         export_onnx,
-        export_specs,
         export_table,
         predict_many,
     )
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pinn.api.prediction import Prediction, predict
     from pinn.api.simulation import Simulation, simulate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CalibratedServer",
@@ -43,7 +42,6 @@ __all__ = [
     "explore",
     "export_blis",
     "export_onnx",
-    "export_specs",
     "export_table",
     "plan",
     "predict",

@@ -132,18 +132,6 @@ def export_onnx(out: str | Path, **given: Any) -> None:
     printed(export.onnx, out=Path(out), **vars(how))
 
 
-@with_arguments(request=requests.SpecsRequest)
-def export_specs(out: str | Path, **given: Any) -> None:
-    """Write models and GPUs as JSON for the Go package: ``pinn export specs``.
-
-    Args:
-        out: File to write.
-        **given: The keyword arguments below.
-    """
-    how, _ = read_request(requests.SpecsRequest, given)
-    printed(export.specs, out=Path(out), **vars(how))
-
-
 @with_arguments(ServingSpec, request=requests.ExploreRequest, deploys=True)
 def explore(
     out: str | Path,

@@ -225,18 +225,3 @@ class OnnxRequest:
     inputs: Path | None = None
     configs: str = "model=Llama-3.1-8B gpu=H100"
     batch: str = "32 decode @ 700"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpecsRequest:
-    """Which models and GPUs are written.
-
-    Attributes:
-        models: Name or path; repeatable. [default: the whole catalogue]
-        gpus: Name or datasheet file; repeatable. [default: all known]
-        quantization: Serve the models in another format, such as fp8.
-    """
-
-    models: list[str] | None = None
-    gpus: list[str] | None = None
-    quantization: str | None = None

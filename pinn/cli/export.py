@@ -1,22 +1,17 @@
-"""``pinn export``: onnx, table, blis and specs."""
+"""``pinn export``: onnx, table and blis."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinn.api.requests import BlisRequest, OnnxRequest, SpecsRequest, TableRequest
+from pinn.api.requests import BlisRequest, OnnxRequest, TableRequest
 from pinn.cli.options import asked, output
 from pinn.common.files import find_checkpoint
-from pinn.common.screen import counted
 from pinn.engines.configurations import canonical, make_deployments, typed_configurations
 from pinn.errors import PinnError
-from pinn.specs.catalog import list_models, load_model
-from pinn.specs.gpu import list_gpus, load_gpu
-from pinn.specs.model_variants import with_precision
 
 if TYPE_CHECKING:
     from pinn.export.configured import Configured
@@ -39,7 +34,7 @@ Configs = Annotated[
 def _root() -> None:
     """Write what other programs read: ONNX graphs, coefficient tables, files for the Go simulator.
 
-    The Go package that reads tables and checkpoints is in the folder export/go of the repository.
+    The Go package that reads tables is in the folder export/go of the repository.
     """
 
 
@@ -139,34 +134,6 @@ def blis_of(rows: list[dict[str, Any]], out: Path, how: BlisRequest) -> None:
     write_folders(
         _configured(rows, how), how.workloads or [], out, how.worst_error, how.skip_invalid
     )
-
-
-@app.command()
-@asked
-def specs(out: Annotated[Path, output(".json")], how: SpecsRequest) -> None:
-    """Models and GPUs as JSON, of which the Go package makes coefficients with a checkpoint.
-
-    Example:
-      pinn export specs --model ./config.json --gpu H100 --out specs.json
-
-    Options:
-        out: JSON file to write.
-    """
-    from pinn.export.specs import specs_document, write_specs
-
-    found = [load_model(name) for name in counted(how.models or list_models(), "model")]
-    models = found if how.models else [m for m in found if m.is_plain]
-    others = [m.name for m in found if m not in models]
-    if (scheme := how.quantization) is not None:
-        models = [replace(with_precision(m, scheme), name=f"{m.name}@{scheme}") for m in models]
-    gpus = [load_gpu(name) for name in how.gpus or list_gpus()]
-    write_specs(specs_document(models, gpus), out)
-    typer.echo(f"{len(models):8} models and {len(gpus)} GPUs written to {out}")
-    if others:
-        typer.echo(
-            f"{len(others):8} left out, whose recurrent, sparse or cross-attention layers reach Go "
-            f"by 'pinn export table': {', '.join(others)}"
-        )
 
 
 def _configured(rows: list[dict[str, Any]], how: TableRequest | BlisRequest) -> Configured:

@@ -480,7 +480,7 @@ class EffectiveRecipe:
         """Fields that nobody set or read in the engine's source."""
         return tuple(name for name, origin in self.origins.items() if origin.kind == ASSUMED)
 
-    def described(self) -> dict[str, dict[str, Any]]:
+    def described(self) -> dict[str, dict[str, object]]:
         """Field to ``value``, ``set_by`` and ``source``, ready for JSON."""
         found = {}
         for name in _SETTLED:
@@ -525,11 +525,11 @@ class RecipeFields:
         """Release whose defaults hold."""
         return served_release(self.serving.engine, self.serving.engine_version)
 
-    def put(self, name: str, value: Any, text: str, kind: str = DESIGN) -> None:
+    def put(self, name: str, value: object, text: str, kind: str = DESIGN) -> None:
         """Settle a field."""
         self.values[name], self.origins[name] = value, Origin(kind, text)
 
-    def take(self, name: str, flag: str, read: Callable[[Any], Any] | None = None) -> None:
+    def take(self, name: str, flag: str, read: Callable[[Any], object] | None = None) -> None:
         """Settle a field by a flag, or by its default."""
         value, self.origins[name] = self.look_up(flag)
         self.values[name] = value if read is None else read(value)
@@ -567,7 +567,7 @@ class RecipeFields:
 
 
 @lru_cache(maxsize=16384)
-def _recipe_fields_default(found: Default) -> tuple[Any, Origin]:
+def _recipe_fields_default(found: Default) -> tuple[object, Origin]:
     """The value of a default and its source."""
     flag = FLAGS.get(found.flag)
     value = flag.read(found.value) if flag else found.value == "yes"

@@ -1,6 +1,6 @@
 """What a kernel surrogate knows of the chip and the number format of each row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ class Coded:
     ids: Int[np.ndarray, "*rows"]
 
 
-def coded(value: Any) -> Coded:
+def coded(value: object) -> Coded:
     """One value for all rows as a :class:`Coded`; a :class:`Coded` as it is."""
     return value if isinstance(value, Coded) else Coded((value,), np.zeros((), dtype=np.int64))
 
@@ -100,7 +100,7 @@ def hardware(
     """
     forms = [precision(name) for name in formats]
 
-    def chip(value) -> np.ndarray:
+    def chip(value: Callable[[GpuSpec], float]) -> np.ndarray:
         return np.array([float(value(g)) for g in gpus])[gpu_ids]
 
     pair = np.array([[g.matmul_flop_per_s(f) for f in forms] for g in gpus])

@@ -55,7 +55,9 @@ def topk_expert_read_s(costs: StepCosts) -> Float[np.ndarray, "..."]:
     return costs.experts * costs.expert_share * costs.expert_read_s
 
 
-def hit_expert_read_s(costs: StepCosts, tokens: Float[np.ndarray, "..."]):
+def hit_expert_read_s(
+    costs: StepCosts, tokens: Float[np.ndarray, "..."]
+) -> Float[np.ndarray, "..."]:
     """Reading every expert hit by at least one of each replica's tokens, balanced routing.
 
     With T tokens, each using an expert with chance k / N independently, N (1 - (1 - k/N)^T) are
@@ -73,8 +75,8 @@ def expert_tokens(costs: StepCosts, tokens: Float[np.ndarray, "..."]) -> Float[n
 
 # What the step features measure: pure functions of costs and batch sums, broadcast together.
 #
-# They are formulas as ``scripts/generating`` reads them: the simulator's compiled code and the
-# Go package are written from them.
+# The simulator's compiled code (``pinn/simulator/step_formulas.py``) and the Go package
+# (``export/go/pinn/step.go``) have them again; tests compare all three.
 
 Values = Float[np.ndarray, "..."]
 

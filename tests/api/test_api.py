@@ -174,14 +174,10 @@ def test_exports_are_what_the_commands_write(tmp_path, capsys):
     grid = "model=Llama-3.1-8B gpu=H100,H200"
     pinn.export_table(tmp_path / "called.json", grid)
     pinn.export_onnx(tmp_path / "called", inputs=tmp_path / "called_inputs.json")
-    pinn.export_specs(tmp_path / "called_specs.json", models=["Llama-3.1-8B"], gpus=["H100"])
     assert capsys.readouterr().out == ""
     typed("export", "table", "--configs", grid, "--out", tmp_path / "typed.json")
-    typed(
-        "export", "specs", "--model", MODEL, "--gpu", "H100", "--out", tmp_path / "typed_specs.json"
-    )
     typed("export", "onnx", "--out", tmp_path / "onnx", "--inputs", tmp_path / "typed_inputs.json")
-    for ending in (".json", "_specs.json", "_inputs.json"):
+    for ending in (".json", "_inputs.json"):
         called, by_command = (tmp_path / f"{who}{ending}" for who in ("called", "typed"))
         assert called.read_bytes() == by_command.read_bytes()
     assert {p.name for p in (tmp_path / "called").iterdir()} == {
@@ -225,7 +221,6 @@ def test_flags_are_refused_by_name(load, flags, said):
         ("export_table", {"out": "t.json", "interval": False}, "intervals"),
         ("export_blis", {"out": "blis", "workload": ["load.yaml"]}, "workloads"),
         ("export_onnx", {"out": "onnx", "checkpont": "x"}, "checkpoint"),
-        ("export_specs", {"out": "specs.json", "model": ["Llama-3.1-8B"]}, "models"),
         ("predict", {"coefficient": "x.json"}, "coefficients"),
         ("predict_many", {"configurations": [], "skip_invalids": True}, "skip_invalid"),
         ("explore", {"out": "page.html", "checkpont": "x"}, "checkpoint"),

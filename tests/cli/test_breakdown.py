@@ -74,7 +74,6 @@ def test_without_kernels_it_says_what_is_missing(run, tmp_path):
     path = tmp_path / "a.json"
     result = run("breakdown", *LLAMA, "--json", path)
     assert result.exit_code == 0, result.output
-    assert "missing, so there is no composed breakdown" in " ".join(result.stdout.split())
     assert "--kernels" in result.stdout
     (decode, _) = json.loads(path.read_text())["steps"]
     assert decode["composed_us"] is None

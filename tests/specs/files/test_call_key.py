@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.common.store import recipe_of
+from pinn.common.store import call_key
 from pinn.errors import PinnError
 from pinn.specs.model import GREEDY
 
@@ -36,7 +36,7 @@ class Digested:
 
 
 def key(*arguments, function=compute):
-    return recipe_of(function, arguments).key
+    return call_key(function, arguments).digest
 
 
 TABLE = pd.DataFrame({"a": [1, 2], "b": ["x", None]})
