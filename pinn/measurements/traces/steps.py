@@ -178,7 +178,7 @@ class Canonical:
     rows: Rows
     raw: Callable[[Rows], Columns]
     made: Mapping[str, Callable[[Columns], pa.Array]]
-    given: dict[str, np.ndarray | pa.Array]
+    given: dict[str, Shaped[np.ndarray, " rows"] | pa.Array]
     report: ReadReport
     release: Release
 
