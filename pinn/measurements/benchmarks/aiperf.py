@@ -34,7 +34,7 @@ def is_aiperf(document: Document) -> bool:
     """Whether aiperf or genai-perf wrote it."""
     first = document.first
     return (
-        any(_metrics(first).at(tag) for tag in _TAGS["ttft"])
+        any(_metrics(first).find(tag) for tag in _TAGS["ttft"])
         or ("metrics" in first and "metadata" in first and "error" in first)
         or document.text.startswith("Metric,avg,")
     )
@@ -66,7 +66,7 @@ def read_aiperf(point: list[Tree], reading: Reading) -> BenchmarkRun:
         raise NotUsable("no request was served")
     figures: dict[str, float] = {}
     for latency, tags in _TAGS.items():
-        found = next((metrics.at(tag) for tag in tags if metrics.at(tag)), Tree())
+        found = next((metrics.find(tag) for tag in tags if metrics.find(tag)), Tree())
         unit_s = documents.unit_seconds(tags[0], found.text("unit") or "ms")
         statistic = partial(_statistic, found)
         figures |= documents.statistics_of(latency, statistic, unit_s)
@@ -80,7 +80,7 @@ def read_aiperf(point: list[Tree], reading: Reading) -> BenchmarkRun:
 
 
 def _metrics(values: Tree) -> Tree:
-    return values.at("records") or values
+    return values.find("records") or values
 
 
 def _statistic(found: Tree, each: str) -> float | None:

@@ -66,7 +66,10 @@ def _throughput(rates: Tree) -> dict[str, float]:
     pairs = ("request_rate", "requests_per_sec"), ("output_token_rate", "output_tokens_per_sec")
     names = [next((name for name in pair if name in rates), pair[0]) for pair in pairs]
     return documents.throughputs(
-        *(rates.at(name).number("mean") if rates.at(name) else rates.number(name) for name in names)
+        *(
+            rates.find(name).number("mean") if rates.find(name) else rates.number(name)
+            for name in names
+        )
     )
 
 

@@ -20,15 +20,25 @@ class Tree:
         return key in self.values
 
     def at(self, *path: str) -> Tree:
-        """Return the mapping at the end of a path.
+        """Return the mapping at the end of a path; an empty one where there is none.
 
         >>> Tree({"a": {"b": {"c": 1}}}).at("a", "b").number("c"), bool(Tree({"a": None}).at("a"))
         (1.0, False)
+
+        Raises:
+            TypeError: If something else than a mapping stands there.
         """
         found = self
         for key in path:
-            found = Tree(found.values.get(key))
+            value = found.values.get(key)
+            if value is not None and not isinstance(value, Mapping):
+                raise TypeError(f"{key} is no mapping: {value!r:.40}")
+            found = Tree(value)
         return found
+
+    def find(self, key: str) -> Tree:
+        """Return the mapping under a key; an empty one where something else stands there."""
+        return Tree(self.values.get(key))
 
     def number(self, *names: str) -> float | None:
         """Return the first of some keys that has a value, as a number.
