@@ -65,12 +65,9 @@ def _figures(latency: Tree, tool: str) -> dict[str, float]:
 def _throughput(rates: Tree) -> dict[str, float]:
     pairs = ("request_rate", "requests_per_sec"), ("output_token_rate", "output_tokens_per_sec")
     names = [next((name for name in pair if name in rates), pair[0]) for pair in pairs]
-    return documents.throughputs(
-        *(
-            rates.find(name).number("mean") if rates.find(name) else rates.number(name)
-            for name in names
-        )
-    )
+    spread = [rates.find(name) for name in names]
+    each = zip(names, spread, strict=True)
+    return documents.throughputs(*(s.number("mean") if s else rates.number(n) for n, s in each))
 
 
 def _sending(asked: Tree, load: Tree) -> tuple[int | None, float | None]:
