@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pinn.common.code import code_digest
 from pinn.common.files import ReadReport, sorted_json
-from pinn.common.screen import note
+from pinn.common.progress import note
 from pinn.kernels.exclusion import Exclusion
 from pinn.measurements.deployments.observations import Manifest, read_manifest, read_observations
 from pinn.measurements.runs.measured_runs import MeasuredRun, read_measured_runs

@@ -124,7 +124,7 @@ def deployment_facts(deployment: Deployment) -> dict[str, Any]:
     }
 
 
-def set_to_json(found: CoefficientSet) -> dict[str, object]:
+def set_to_json(found: CoefficientSet) -> dict[str, Any]:
     """A coefficient set as JSON-ready values; seconds and multipliers, never microseconds."""
     beta, alpha = _entries("beta", found), _entries("alpha", found)
     for entry, taught in zip(alpha.values(), found.taught, strict=True):

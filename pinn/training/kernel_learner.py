@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 
 from pinn.common.files import write_json_file
-from pinn.common.screen import doing, note, shown, still
+from pinn.common.progress import doing, note, shown, still
 from pinn.common.store import remembered_folder
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
