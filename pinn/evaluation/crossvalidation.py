@@ -18,6 +18,7 @@ from pinn.evaluation.methods import Method
 from pinn.evaluation.metrics import with_e2e
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.measurements.deployments.observations import read_observations
 from pinn.surrogate.uncertainty.held_out import (
     DESCRIPTION,
     Step,
@@ -27,7 +28,6 @@ from pinn.surrogate.uncertainty.held_out import (
 )
 from pinn.surrogate.uncertainty.interval_fit import GAINS, METRICS, left_out_column
 from pinn.training.data.splits import Split
-from pinn.training.data.table import read_observations
 from pinn.training.serving_rows import ServingRows, serving_rows
 
 # Every method on every split, each cell kept on disk so that an interrupted run goes on.

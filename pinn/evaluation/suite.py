@@ -21,11 +21,11 @@ from pinn.evaluation.folds import shipped_predictions, shipped_runs
 from pinn.evaluation.ranking import rank
 from pinn.evaluation.regressions import tuned_regressions
 from pinn.evaluation.report.write import write_report
+from pinn.measurements.deployments.observations import read_observations
 from pinn.surrogate.uncertainty.interval_fit import calibration_curve
 from pinn.surrogate.uncertainty.intervals import calibration_path, read_calibration
 from pinn.training.data.released import PEERS
 from pinn.training.data.splits import deployment_keys, named_splits
-from pinn.training.data.table import read_observations
 from pinn.training.kernel_learner import fitted_surrogates
 
 #: What every table rests on.

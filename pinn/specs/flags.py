@@ -4,10 +4,10 @@ The field's name is the key of lists, grids, JSON and tables. Its declaration gi
 every command with its help, the checks with their errors, and the field of the Go struct.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, TypeVar
 
 from pinn.common.documents import MOST_FLAG, written
 from pinn.common.files import json_text
@@ -15,6 +15,8 @@ from pinn.errors import PinnError
 
 #: Value of a flag; None stands for the engine's default.
 FlagValue = int | float | str | bool | None
+
+Made = TypeVar("Made")
 
 _KEY = "flag"
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
@@ -217,6 +219,11 @@ def given_flags(specification: type, values: Mapping[str, object], where: str) -
         for flag in flags_of(specification)
         if values.get(flag.name) is not None
     }
+
+
+def specified(make: Callable[..., Made], values: Mapping[str, object]) -> Made:
+    """Return what a specification's class makes of flags by name; it checks their values."""
+    return make(**values)
 
 
 def check_flags(specification: Any) -> None:

@@ -273,7 +273,7 @@ def _traced(_: Fuzzed) -> st.SearchStrategy[list[bytes]]:
 
 
 def _runs(shared: Fuzzed, content: bytes) -> None:
-    from pinn.training.data.serving_runs import read_serving_runs
+    from pinn.measurements.runs.serving_runs import read_serving_runs
 
     rows, report = read_serving_runs(shared.file("runs.csv", content))
     assert len(rows) == report.accepted

@@ -18,6 +18,7 @@ from pinn.engines.configurations import (
 )
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.runs.serving_runs import read_serving_runs
 from pinn.physics.batch_sums import sum_batches
 from pinn.planning.search_space import read_candidates_file
 from pinn.planning.slo import parse_slo
@@ -26,7 +27,6 @@ from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.surrogate.batch_marks import batch_marks
-from pinn.training.data.serving_runs import read_serving_runs
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "vocab_size": 32000,
