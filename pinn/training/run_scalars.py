@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import huber
 
-from pinn.common.screen import note
+from pinn.common.progress import note
 from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.measurements import estimate
 from pinn.measurements.runs.measured_runs import MeasuredRun
