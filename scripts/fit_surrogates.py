@@ -16,7 +16,7 @@ import typer
 from pinn.kernels.exclusion import Exclusion
 from pinn.training.data.deployments import observed_deployments
 from pinn.training.data.silicon import read_silicon
-from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
+from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 
 
 def exclusions() -> list[Exclusion]:

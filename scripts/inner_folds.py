@@ -33,12 +33,9 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.model import ModelSpec
 from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.data.whole_steps import MeasuredSteps
-from pinn.training.kernel_learner import (
-    fitted_surrogates,
-    fold_of,
-    learn_from_runs,
-    without_model,
-)
+from pinn.training.folds import fold_of, without_model
+from pinn.training.kernel_data import fitted_surrogates
+from pinn.training.run_rounds import learn_from_runs
 from pinn.training.run_scalars import RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows, simulate_rows
 from pinn.training.teacher import Teacher

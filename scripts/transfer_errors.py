@@ -29,7 +29,7 @@ from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.featurizer import embed
 from pinn.surrogate.inference import load_checkpoint
-from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
+from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 from pinn.training.synthetic import TAUGHT_RELEASE, catalog_models, started, synthetic_deployments
 from pinn.training.teacher import features_of_batches, projected_parts, saved_scalars
 

@@ -21,7 +21,6 @@ from pinn.kernels.surrogates import KernelSurrogates
 from pinn.surrogate.uncertainty import kernel_distance
 from pinn.surrogate.uncertainty.interval_fit import GAINS, METRICS, left_out_column
 from pinn.training.data.splits import Split
-from pinn.training.data.table import read_observations
 from pinn.training.serving_rows import ServingRows, serving_rows
 
 # Every method on every split, each cell kept on disk so that an interrupted run goes on.
@@ -204,15 +203,18 @@ COLUMNS = (
 
 
 def held_out_errors(
-    folder: Path, surrogates: Callable[[Exclusion], KernelSurrogates]
+    folder: Path,
+    observations: pd.DataFrame,
+    surrogates: Callable[[Exclusion], KernelSurrogates],
 ) -> pd.DataFrame:
     """Errors and descriptions of every left-out row of an experiment.
 
     Rows are described by the kernels that their prediction was allowed to know.
 
     Args:
-        folder: Of a leave-one-out experiment: ``predictions.csv`` (or ``.parquet``) and
-            ``observations``. Descriptions are remembered in it.
+        folder: Of a leave-one-out experiment: ``predictions.csv`` (or ``.parquet``).
+            Descriptions are remembered in it.
+        observations: What was measured.
         surrogates: Gives the kernel surrogates of an exclusion.
 
     Returns:
@@ -221,7 +223,6 @@ def held_out_errors(
     Raises:
         PinnError: If the folder holds no predictions of the network that kernels taught.
     """
-    observations = read_observations(folder / "observations" / "silicon.parquet")
     return described_errors(_read_predictions(folder), observations, surrogates, folder)
 
 

@@ -26,7 +26,7 @@ from pinn.common.files import file_sha256
 from pinn.common.tables import write_frame
 from pinn.errors import PinnError
 from pinn.evaluation.engines import networks, score_engines
-from pinn.evaluation.methods import json_sha256
+from pinn.evaluation.measured import json_sha256
 from pinn.evaluation.metrics import CHECKPOINT_COLUMN
 from pinn.evaluation.serving_runs import OVERLOADED, network_latencies, score_runs
 from pinn.physics.costs import step_costs

@@ -19,10 +19,11 @@ from pinn.surrogate import surrogate
 from pinn.surrogate.inference import TrainedNetwork
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.uncertainty.intervals import Ends, gpu_is_known, read_calibration
-from pinn.training import kernel_learner
 from pinn.training.data import measured_runs
 from pinn.training.data.measured_runs import FIGURES, MeasuredRun
-from pinn.training.kernel_learner import Fold, KernelLearner, Learned
+from pinn.training.folds import Fold, fold_of, learn_fold, without_model
+from pinn.training.kernel_learner import KernelLearner, Learned
+from pinn.training.run_rounds import run_latencies, run_parts
 from pinn.training.serving_rows import ServingRows
 
 
@@ -219,9 +220,7 @@ def run_folds(
     """What each left-out model leaves to learn from, and the runs that it is tested on."""
     found = []
     for model in left_out_models(rows, runs):
-        fold = kernel_learner.fold_of(
-            kernel_learner.without_model(rows, model), runs, Exclusion(models=(model,))
-        )
+        fold = fold_of(without_model(rows, model), runs, Exclusion(models=(model,)))
         test = [run for run in runs if is_near_copy(run.deployment.model, model)]
         found.append((fold, test))
     return found
@@ -236,8 +235,7 @@ def score_left_out(
         As ``pinn.evaluation.serving_runs.score_runs``; methods end in ``LEFT_OUT``.
     """
     tables = [
-        score_learned(kernel_learner.learn_fold(learner, fold, root), test, LEFT_OUT)
-        for fold, test in folds
+        score_learned(learn_fold(learner, fold, root), test, LEFT_OUT) for fold, test in folds
     ]
     return pd.concat(tables, ignore_index=True)
 
@@ -245,9 +243,7 @@ def score_left_out(
 def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
     """Score runs with the network and the teacher of one training."""
     latencies = {
-        TEACHER: kernel_learner.run_latencies(
-            learned.fit, runs, kernel_learner.run_parts(learned.teacher.kernels, runs)
-        ),
+        TEACHER: run_latencies(learned.fit, runs, run_parts(learned.teacher.kernels, runs)),
         NETWORK: network_latencies(learned.network, runs),
     }
     scores = [score_runs(runs, each, name + suffix) for name, each in latencies.items()]

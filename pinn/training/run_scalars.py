@@ -22,7 +22,7 @@ from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training import teacher
 from pinn.training.data.measured_runs import MeasuredRun
-from pinn.training.learner import LEAST_STEPS_SHARE
+from pinn.training.serving_fit import ttft_seconds
 from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
 
 # Measured serving runs as rows that are linear in the coefficients, given simulated batches.
@@ -167,7 +167,7 @@ class RunFitSettings:
         workers: Simulations at a time.
     """
 
-    rounds: int = 6
+    rounds: int = 5
     tolerance: float = 0.005
     noise: float = 0.03
     outlier: float = 0.1
@@ -315,7 +315,7 @@ class _Objective:
 
     def terms(self, logs: Tensor) -> tuple[Tensor, Tensor]:
         """Seconds of each figure in steps and beside them."""
-        shared, own, alpha = logs.split(self.sizes)
+        shared, own, alpha = torch.split(logs, self.sizes)
         operators = len(COMPOSED_PARTS)
         departures = own.reshape(self.models, operators + 1)[self.place]
         multipliers = shared[:operators] + departures[:, :operators]
@@ -335,11 +335,11 @@ class _Objective:
 
     def _of_serving(self, logs: Tensor) -> Tensor:
         """Negative log likelihood of the measured deployments: the shared scalars hold for them."""
-        shared, _, alpha = (part.exp() for part in logs.split(self.sizes))
+        shared, _, alpha = (part.exp() for part in torch.split(logs, self.sizes))
         s, weight = self.settings, self.serving_weight
         steps = self.ttft_terms @ shared
         beside = self.ttft_request_terms @ alpha + self.ttft_offset
-        ttft = torch.maximum(steps + beside, LEAST_STEPS_SHARE * steps)
+        ttft = ttft_seconds(steps, beside)
         loss = log_huber(self.tpot_terms @ shared, self.tpot, weight, s.tpot_delta)
         loss = loss + s.ttft_weight * log_huber(ttft, self.ttft, weight, s.ttft_delta)
         return loss * len(self.tpot)

@@ -16,7 +16,7 @@ from pinn.cli.main import app
 from pinn.common.files import file_sha256
 from pinn.evaluation.experiment import run_experiment
 from pinn.evaluation.folds import CHECKPOINT_COLUMN
-from pinn.evaluation.methods import recipe_sha256
+from pinn.evaluation.measured import recipe_sha256
 from pinn.surrogate.inference import load_checkpoint
 
 

@@ -20,7 +20,7 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.specs.catalog import load_model
 from pinn.surrogate.uncertainty.interval_fit import calibrate
 from pinn.surrogate.uncertainty.kernel_distance import FoldNetwork, coefficient_changes
-from pinn.training.kernel_learner import fitted_surrogates
+from pinn.training.kernel_data import fitted_surrogates
 from pinn.training.serving_rows import serving_rows
 
 MODELS = sorted(set(observations()["model"]))

@@ -19,7 +19,7 @@ from pinn.evaluation.serving_runs import (
 )
 from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibration
 from pinn.training.data.measured_runs import FIGURES
-from pinn.training.kernel_learner import run_latencies
+from pinn.training.run_rounds import run_latencies
 from pinn.training.run_scalars import RunFit
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from pinn.training.learner import STEPS_PER_EPOCH, predict
+from pinn.training.serving_fit import STEPS_PER_EPOCH, predict
 from pinn.training.trainer import make_trainer
 
 

@@ -7,7 +7,7 @@ from lightning import LightningModule
 
 from pinn.common import screen as progress
 from pinn.kernels.exclusion import Exclusion
-from pinn.training.kernel_learner import Fold, learn_all
+from pinn.training.folds import Fold, learn_all
 from pinn.training.trainer import make_trainer
 
 

@@ -12,7 +12,7 @@ from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.simulator.metric_features import figure_seconds
 from pinn.simulator.simulate import simulate
 from pinn.surrogate.request_features import REQUEST_FEATURES
-from pinn.training.kernel_learner import alternate, run_latencies
+from pinn.training.run_rounds import alternate, run_latencies
 from pinn.training.run_scalars import (
     FIGURE_WEIGHTS,
     RunFit,

@@ -11,7 +11,7 @@ from power_cuts import assert_same_bits, interrupted_trainer
 from pinn.evaluation.metrics import error_summary
 from pinn.surrogate.featurizer import embed
 from pinn.surrogate.network import NetworkSettings
-from pinn.training.learner import STEPS_PER_EPOCH, predict, predict_rows, serving_batch
+from pinn.training.serving_fit import STEPS_PER_EPOCH, predict, predict_rows, serving_batch
 
 
 def test_a_network_can_overfit_a_few_rows(rows, learner, folder):

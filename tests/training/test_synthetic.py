@@ -8,7 +8,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import MoeFfnSpec, mixer_names
 from pinn.specs.serving import ServingSpec
-from pinn.training.kernel_learner import KernelSettings, training_deployments
+from pinn.training.kernel_data import KernelSettings, training_deployments
 from pinn.training.synthetic import (
     ACTIVE_WIDTHS,
     DENSE_WIDTHS,
