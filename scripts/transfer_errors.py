@@ -55,7 +55,7 @@ def errors(
     """Median, mean and 90 % quantile in percent, one row per comparison."""
     checkpoint = load_checkpoint(checkpoint_path)
     scalars = saved_scalars(checkpoint.metadata["scalars"])
-    settings = KernelSettings(released=str(released), cache="cache", gpus=())
+    settings = KernelSettings(released=str(released), cache="cache")
     kernels = fitted_surrogates(settings, Exclusion())
     batches = [sample_batches(SEED + i) for i in range(len(deployments))]
     features = features_of_batches(deployments, batches)

@@ -6,9 +6,9 @@ Sections that are settings of a class (``network``, ``fit``, ``run_fit``, ``kern
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import cast
+from typing import cast, get_type_hints
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -225,6 +225,8 @@ def one_line_errors() -> Iterator[None]:
     """Turn errors of Hydra and OmegaConf into a :class:`PinnError` of one line with a remedy."""
     try:
         yield
+    except PinnError as error:  # refused by a class; OmegaConf adds lines about it
+        raise PinnError(str(error).partition("\n")[0]) from error
     except (HydraException, OmegaConfBaseException) as error:
         lines = [str(error)]
         if isinstance(error.__cause__, OmegaConfBaseException):
@@ -263,13 +265,8 @@ def _described(path: Path) -> str:
 def _schema(settings: type) -> DictConfig:
     """The fields of a class as a typed configuration; frozen classes would refuse overrides."""
     node: DictConfig = OmegaConf.structured(settings)
-    _unfreeze(node)
-    return node
-
-
-def _unfreeze(node: DictConfig) -> None:
     OmegaConf.set_readonly(node, None)
-    for name in node:
-        inner = node._get_node(name)
-        if isinstance(inner, DictConfig) and not inner._is_missing():
-            _unfreeze(inner)
+    for name, of in get_type_hints(settings).items():
+        if is_dataclass(of):
+            node[name] = _schema(cast(type, of))
+    return node

@@ -7,7 +7,7 @@ from pathlib import Path
 import lightning
 import pandas as pd
 import torch
-from hydra.utils import instantiate
+from hydra.utils import get_method
 
 from pinn.common.files import ReadReport, sorted_json
 from pinn.common.screen import note
@@ -48,8 +48,8 @@ class Measured:
 
 def read_measured(config: ExperimentConfig) -> Measured:
     """Measured deployments, and serving runs where the configuration names them."""
-    instantiate(config.data)
     target = Path(config.data.target)
+    get_method(config.data._target_)(target=target, source=config.data.source)
     manifest, observations = read_manifest(target), read_observations(target)
     note(manifest.report.table())
     runs: tuple[MeasuredRun, ...] = ()

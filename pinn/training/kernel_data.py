@@ -1,7 +1,7 @@
 """Kernel surrogates and the composed steps that a network is trained on."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pinn.common.screen import doing
@@ -35,15 +35,12 @@ class KernelSettings:
 
     released: str | None = "checkpoints/kernels"
     cache: str = "cache"
-    gpus: tuple[str, ...] = ()
+    gpus: list[str] = field(default_factory=list)
     synthetic: int = 24000
     catalog: int = 6000
     validation: int = 500
     seed: int = 0
     tables: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gpus", tuple(self.gpus))  # a configuration has a list
 
 
 def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSurrogates:

@@ -3,9 +3,9 @@
 import logging
 import multiprocessing
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import lightning
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -55,11 +55,8 @@ class TrainerSettings:
             raise PinnError(f"{given} strategy={self.strategy}: {reason}: {remedy}") from error
 
 
-class TrainerFactory(Protocol):
-    """Makes the trainer of a fit."""
-
-    def __call__(self, *, max_epochs: int, folder: Path) -> lightning.Trainer:
-        """Make a trainer that logs and saves its state to ``folder``."""
+#: Makes the trainer of a fit, given ``max_epochs`` and ``folder``.
+TrainerFactory = Callable[..., lightning.Trainer]
 
 
 def make_trainer(settings: TrainerSettings, *, max_epochs: int, folder: Path) -> lightning.Trainer:

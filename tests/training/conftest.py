@@ -51,7 +51,7 @@ def kernel_learner(released, tmp_path, monkeypatch) -> KernelLearner:
     """The recipe with seven composed deployments and a small network."""
     monkeypatch.setattr(composed, "SHARD_DEPLOYMENTS", 3)
     return KernelLearner(
-        KernelSettings(str(released), str(tmp_path / "cache"), ("H100-SXM",), 7, 0),
+        KernelSettings(str(released), str(tmp_path / "cache"), ["H100-SXM"], 7, 0, validation=2),
         NetworkSettings(hidden=16, depth=1),
         DistillationSettings(epochs=5, batch=2),
         RunFitSettings(rounds=2),

@@ -11,7 +11,6 @@ from power_cuts import assert_same_bits, interrupted_trainer
 from run_cases import measured, on_h100, operator_betas
 
 from pinn.errors import PinnError
-from pinn.evaluation.methods import kernel_settings
 from pinn.kernels.exclusion import Exclusion
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.distillation_data import distillation_rows
@@ -111,7 +110,7 @@ def test_newer_tables_are_asked_for_by_config_and_refused_where_there_are_none(
     tmp_path, monkeypatch
 ):
     monkeypatch.setenv("PINN_KERNEL_TABLES", str(tmp_path))
-    settings = kernel_settings(configure("kernels=newer"))
+    settings = configure("kernels=newer").kernels.settings
     assert (settings.released, settings.tables) == (None, str(tmp_path))
     with pytest.raises(PinnError, match=r"no kernel tables in .*: run 'make kernel-tables', or"):
         fitted_surrogates(settings, Exclusion())

@@ -1,39 +1,9 @@
-"""Training says which fold and epoch it is at, in whole lines."""
+"""Training shows its progress: a bar for one fit, whole lines for folds."""
 
 from types import SimpleNamespace
 
-import torch
-from lightning import LightningModule
-
-from pinn.common import screen as progress
 from pinn.kernels.exclusion import Exclusion
 from pinn.training.folds import Fold, learn_all
-from pinn.training.trainer import make_trainer
-
-
-class Nothing(LightningModule):
-    """Learns one number."""
-
-    def __init__(self):
-        super().__init__()
-        self.number = torch.nn.Parameter(torch.ones(()))
-        self.told = []
-
-    def training_step(self, _batch):
-        self.told.append(progress._WORK.text)
-        return self.number**2
-
-    def configure_optimizers(self):
-        return torch.optim.SGD([self.number], lr=0.1)
-
-
-def test_epochs_are_told_without_a_bar(tmp_path, capfd):
-    module = Nothing()
-    make_trainer(max_epochs=2, folder=tmp_path).fit(module, [torch.zeros(1)])
-    assert module.told == ["learning, epoch 1 of 2", "learning, epoch 2 of 2"]
-    said = capfd.readouterr()
-    assert "\r" not in said.out + said.err
-    assert "v_num" not in said.out + said.err
 
 
 def in_turn(_work, tasks):

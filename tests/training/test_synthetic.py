@@ -137,7 +137,7 @@ def test_near_copies_are_told_by_shapes_not_names():
 
 def test_nothing_like_a_held_out_model_or_gpu_is_learned_from():
     held_out = load_model("MiniMaxAI/MiniMax-M2.5")
-    settings = KernelSettings(None, "unused", ("H100-SXM", "B200-SXM"), synthetic=300, catalog=300)
+    settings = KernelSettings(None, "unused", ["H100-SXM", "B200-SXM"], synthetic=300, catalog=300)
     exclude = Exclusion(models=(held_out,), gpus=("B200-SXM",))
     everything = training_deployments(settings, Exclusion())
     allowed = training_deployments(settings, exclude)
