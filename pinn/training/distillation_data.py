@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import lightning
@@ -66,6 +66,16 @@ class _Shuffled(IterableDataset[DistillationRows]):
             yield self.rows.take(index)
 
 
+class _Whole(IterableDataset[DistillationRows]):
+    """All rows in one batch."""
+
+    def __init__(self, rows: DistillationRows) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[DistillationRows]:
+        yield self.rows
+
+
 class DistillationData(lightning.LightningDataModule):
     """Composed steps in shuffled minibatches, and held-out ones as one validation batch."""
 
@@ -88,9 +98,9 @@ class DistillationData(lightning.LightningDataModule):
         rows = _Shuffled(self.train, self.batch, self.seed, self._steps_done)
         return DataLoader(rows, batch_size=None)
 
-    def val_dataloader(self) -> list[DistillationRows]:
+    def val_dataloader(self) -> Iterable[DistillationRows]:
         """Return all held-out steps as one batch, so that a median over them is exact."""
-        return [] if self.held_out is None else [self.held_out]
+        return [] if self.held_out is None else DataLoader(_Whole(self.held_out), batch_size=None)
 
     def _steps_done(self) -> int:
         return 0 if self.trainer is None else self.trainer.global_step

@@ -40,6 +40,7 @@ class TrainerSettings:
         Raises:
             PinnError: With Lightning's reason.
         """
+        _silence_lightning()
         try:
             lightning.Trainer(
                 accelerator=self.accelerator,
