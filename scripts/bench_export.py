@@ -26,8 +26,8 @@ from timing import timed
 
 from pinn.common.files import find_checkpoint
 from pinn.export.onnx_graphs import export_onnx
+from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES
-from pinn.surrogate.inference import load_checkpoint
 from pinn.surrogate.step_features import STEP_FEATURES
 
 GO = Path(__file__).resolve().parents[1] / "export" / "go" / "blis"

@@ -1,7 +1,8 @@
 """Whether two checkouts say the same: ``python scripts/compare_checkouts.py BEFORE AFTER``.
 
 Runs the same commands in both with the same checkpoint and compares every number of what they
-write, to 1e-12, and every text.
+write, to a relative 1e-9, and every text. ``renames.csv`` beside this script says what is called
+otherwise since the release before: keys of files, and modules.
 """
 
 import csv
@@ -17,6 +18,9 @@ from typing import Any
 
 import typer
 
+RENAMES = Path(__file__).with_name("renames.csv")
+#: Where the command line of a checkout is, newest first.
+COMMAND_LINES = ("pinn.cli.main", "pinn.interface.commands.main")
 LOAD = "prompt_tokens: 512\noutput_tokens: 64\nstages: [{rate: 8, duration: 60}]\n"
 CLOSED = "prompt_tokens: 1024\noutput_tokens: 128\nconcurrency: 64\nrequests: 640\n"
 QWEN = "--model Qwen/Qwen3-30B-A3B --gpu H200 --tensor-parallel-size 2"
@@ -32,10 +36,20 @@ COMMANDS = (
     f"simulate {QWEN} --workload OUT/closed.yaml --json OUT/closed.json",
     f"export table --configs {GRID} --out OUT/table.json --no-intervals",
     "export table --configs 'model=Llama-3.1-8B gpu=H100' --out OUT/intervals.json",
-    "export specs --out OUT/specs.json",
+    f"simulate {QWEN} --input-len 2048 --output-len 128 --rate 6 --num-prompts 600 "
+    "--json OUT/rate.json",
+    "simulate --model openai/gpt-oss-120b --gpu B200 --tensor-parallel-size 4 --workload "
+    "OUT/closed.yaml --json OUT/experts.json",
+    "simulate --model deepseek-ai/DeepSeek-V3 --gpu H200 --tensor-parallel-size 8 "
+    "--enable-expert-parallel --workload OUT/closed.yaml --json OUT/latent.json",
+    "simulate --model Llama-3.1-8B --gpu L40S --engine sglang --workload OUT/load.yaml "
+    "--json OUT/sglang.json",
+    "plan --model Llama-3.1-8B --gpu L40S --tensor-parallel-size 2 --input-len 512 "
+    "--output-len 64 --rate 4 --slo 'p99 ttft<=2s' --out OUT/plan",
+    "results --json OUT/results.json",
     "kernels errors",
 )
-TOLERANCE = 1e-12
+TOLERANCE = 1e-9
 
 
 def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
@@ -45,16 +59,28 @@ def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
     (out / "closed.yaml").write_text(CLOSED)
     found: dict[str, Any] = {}
     env = {**os.environ, "PYTHONPATH": str(checkout), "PINN_CHECKPOINT": str(checkpoint)}
+    program = next(name for name in COMMAND_LINES if _is_module(checkout, name))
     for command in COMMANDS:
-        line = f"{sys.executable} -m pinn.cli.main {command.replace('OUT/', '')}"
+        line = f"{sys.executable} -m {program} {command.replace('OUT/', '')}"
         done = subprocess.run(line, shell=True, cwd=out, env=env, text=True, capture_output=True)
         if done.returncode:
             raise SystemExit(f"{checkout}: pinn {command} failed: {done.stderr}")
         found[f"printed by {command.split()[0]} {command.split()[-1]}"] = done.stdout.split()
-    found |= {path.name: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}
+    found |= {path.name: json.loads(path.read_text()) for path in sorted(out.rglob("*.json"))}
     for path in out.glob("*.csv"):
         found[path.name] = list(csv.reader(path.read_text().splitlines()))
     return found
+
+
+def _is_module(checkout: Path, name: str) -> bool:
+    return checkout.joinpath(*name.split(".")).with_suffix(".py").is_file()
+
+
+def renamed(value: Any, names: dict[str, str]) -> Any:
+    """The same nested values with keys as they are called now."""
+    if isinstance(value, dict):
+        return {names.get(key, key): renamed(each, names) for key, each in value.items()}
+    return [renamed(each, names) for each in value] if isinstance(value, list) else value
 
 
 def leaves(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -91,7 +117,9 @@ def main(before: Path, after: Path) -> None:
             outputs(checkout.resolve(), checkpoint, Path(folder) / name)
             for name, checkout in (("before", before), ("after", after))
         ]
-    different, numbers = differences(*found), len([*leaves(found[0])])
+    with RENAMES.open() as table:
+        names = {row["before"]: row["after"] for row in csv.DictReader(table)}
+    different, numbers = differences(renamed(found[0], names), found[1]), len([*leaves(found[0])])
     print("\n".join(different[:50]))
     print(f"{len(different)} differences among about {numbers:,} values of {len(found[0])} outputs")
     sys.exit(bool(different))

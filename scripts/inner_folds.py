@@ -24,7 +24,7 @@ import pandas as pd
 import typer
 
 from pinn.errors import PinnError
-from pinn.evaluation import panel, serving_runs
+from pinn.evaluation import panel, panel_rows, serving_runs
 from pinn.evaluation.config import compose_config, typed
 from pinn.evaluation.measured import read_measured
 from pinn.kernels.exclusion import Exclusion, is_near_copy
@@ -69,7 +69,7 @@ def main(
     config = typed(compose_config(overrides or []))
     measured = read_measured(config)
     path = os.environ.get("PINN_WHOLE_STEPS")
-    steps = panel.read_panel_steps(Path(path)) if path else []
+    steps = panel_rows.read_panel_steps(Path(path)) if path else []
     judges = Judges(measured.rows, measured.runs, steps)
     left_out = _named(measured.rows, first)
     tables = []
@@ -88,7 +88,7 @@ def inner_folds(
     first: ModelSpec,
     second: str = "",
 ) -> Iterator[tuple[ModelSpec, pd.DataFrame]]:
-    """Each second model with what its fold says of it, columns ``panel.ROW_COLUMNS``.
+    """Each second model with what its fold says of it, columns ``panel_rows.ROW_COLUMNS``.
 
     Args:
         kernels: Without the first.
@@ -130,11 +130,11 @@ def _scored(teacher: Teacher, fit: RunFit, judges: Judges) -> pd.DataFrame:
             LinearLatency(*each, fit.alpha) for each in zip(deployments, betas, strict=True)
         ]
         scores = serving_runs.score_runs(judges.runs, latencies, "composed steps")
-        tables.append(panel.of_scores(scores.assign(gpu=panel.RUNS_GPU), panel.RUNS))
+        tables.append(panel_rows.of_scores(scores.assign(gpu=panel_rows.RUNS_GPU), panel_rows.RUNS))
     if judges.steps:
         betas = teacher.betas([one.deployment for one in judges.steps])
-        tables += map(panel.step_rows, judges.steps, betas)
-    return pd.concat([table[list(panel.ROW_COLUMNS)] for table in tables], ignore_index=True)
+        tables += map(panel_rows.step_rows, judges.steps, betas)
+    return pd.concat([table[list(panel_rows.ROW_COLUMNS)] for table in tables], ignore_index=True)
 
 
 def _deployments(teacher: Teacher, fit: RunFit, rows: ServingRows) -> pd.DataFrame:
@@ -142,7 +142,7 @@ def _deployments(teacher: Teacher, fit: RunFit, rows: ServingRows) -> pd.DataFra
     found = simulate_rows(rows, beta, np.tile(fit.alpha, (len(beta), 1)))
     each = [rows.deployments[i] for i in rows.deployment]
     about = pd.DataFrame({
-        "group": [f"{panel.DEPLOYMENTS}: {one.model.name}" for one in each],
+        "group": [f"{panel_rows.DEPLOYMENTS}: {one.model.name}" for one in each],
         "configuration": rows.deployment.astype(str),
         "gpu": [one.gpu.name for one in each],
     })  # fmt: skip

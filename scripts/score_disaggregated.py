@@ -21,13 +21,13 @@ from pinn.common.screen import Grid
 from pinn.common.tables import write_frame
 from pinn.engines.deployment import Deployment
 from pinn.evaluation.engines import networks
-from pinn.evaluation.metrics import error_summary, error_text
+from pinn.evaluation.metrics import error_summary
 from pinn.measurements.benchmarks.inferencex import LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
 from pinn.planning.make import step_seconds
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.catalog import load_model
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM
-from pinn.surrogate.inference import TrainedNetwork
+from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import deployments, engine_deployments, silicon
 
@@ -217,7 +217,7 @@ class SteadyState(NamedTuple):
 
 
 def score_pools(
-    rows: pd.DataFrame, network: TrainedNetwork, left_out: Mapping[str, TrainedNetwork]
+    rows: pd.DataFrame, network: NetworkWeights, left_out: Mapping[str, NetworkWeights]
 ) -> pd.DataFrame:
     """Rows with ``network_tpot_s`` and ``network_ttft_s``; nothing is fitted to them.
 
@@ -242,7 +242,7 @@ def score_pools(
     return rows.assign(network_tpot_s=tpot_s, network_ttft_s=ttft_s)
 
 
-def _latency(network: TrainedNetwork, deployment: Deployment) -> LinearLatency:
+def _latency(network: NetworkWeights, deployment: Deployment) -> LinearLatency:
     found = predict_coefficients(network, [deployment])
     return LinearLatency(deployment, found.beta[0], found.alpha[0])
 
@@ -330,7 +330,7 @@ def pools_table(scores: pd.DataFrame) -> str:
                 part[[f"{name}tpot_s", f"{name}ttft_s"]].to_numpy().T for name in ("", "network_")
             )
             errors = map(error_summary, predicted, measured)
-            grid.add(*map(str, key), str(len(part)), *map(error_text, errors))
+            grid.add(*map(str, key), str(len(part)), *map(str, errors))
     return grid.markdown()
 
 

@@ -11,7 +11,7 @@ from pinn.common.files import find_checkpoint
 from pinn.common.screen import Grid
 from pinn.common.tables import write_frame
 from pinn.evaluation.engines import networks, score_engines
-from pinn.evaluation.metrics import error_summary, error_text
+from pinn.evaluation.metrics import error_summary
 from pinn.training.data.deployments import measured_deployment
 from pinn.training.data.silicon import read_silicon
 
@@ -27,5 +27,5 @@ if __name__ == "__main__":
     grid = Grid.of("model", "rows", "TPOT", "TTFT")
     for name, part in (*scores.groupby("model"), ("all", scores)):
         errors = (error_summary(part[f"network_{each}"], part[each]) for each in names.values())
-        grid.add(str(name), str(len(part)), *map(error_text, errors))
+        grid.add(str(name), str(len(part)), *map(str, errors))
     print(grid.markdown())

@@ -31,7 +31,7 @@ from pinn.measurements.program.session import Session, measure_all
 from pinn.measurements.program.table import Table
 from pinn.measurements.traces.measured_steps import STEPS_FILE, read_measured_steps
 from pinn.surrogate.step_features import STEP_FEATURES
-from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 MINUTES = (3, 5, 10)
 ARMS = ("design", "grid", "random")

@@ -27,8 +27,8 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.physics.batch_sums import sample_batches
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.featurizer import embed
-from pinn.surrogate.inference import load_checkpoint
+from pinn.surrogate.checkpoint import load_checkpoint
+from pinn.surrogate.featurizer import featurize
 from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 from pinn.training.synthetic import TAUGHT_RELEASE, catalog_models, started, synthetic_deployments
 from pinn.training.teacher import features_of_batches, projected_parts, saved_scalars
@@ -61,7 +61,7 @@ def errors(
     features = features_of_batches(deployments, batches)
     parts = compose_many(kernels, deployments, batches)
     projected = projected_parts(kernels, deployments, SEED + len(deployments))
-    betas, _ = checkpoint.network.coefficients(*embed(deployments))
+    betas, _ = checkpoint.network.coefficients(*featurize(deployments))
     network = np.einsum("mnf,mf->mn", features, betas)
     teacher = np.einsum("mnf,mf->mn", features, scalars.betas(projected))
     basis = np.einsum("mnf,mof->mn", features, projected)

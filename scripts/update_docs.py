@@ -27,13 +27,16 @@ from page_parts import write_part
 from typer.testing import CliRunner
 
 from pinn.calibration.calibrate import TEST
-from pinn.cli.evaluate_measured import panel_table
 from pinn.cli.main import app
+from pinn.common.files import file_sha256
 from pinn.common.screen import Grid
 from pinn.evaluation.engines import networks
-from pinn.evaluation.panel import group_scores
+from pinn.evaluation.panel import group_scores, panel_grid
 from pinn.evaluation.serving_runs import LEFT_OUT, NETWORK
 from pinn.simulator.metric_features import WHOLE_RUN
+from pinn.surrogate.checkpoint import load_checkpoint
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES
+from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.uncertainty.intervals import read_calibration
@@ -82,7 +85,7 @@ def table(text: int, rows: Iterable[Iterable[str]], *headings: str) -> str:
 
 
 def left_out() -> str:
-    """A row per kind of what was left out: this project, and the rivals where they can predict."""
+    """Return a row per kind of held-out data: this project, and peers where they can predict."""
     results = pd.read_csv(CHECKPOINTS / "pinn.results.csv").query("held_out == 'all'")
     found = results.set_index(["split", "metric", "method"]).sort_index()
     shown = []
@@ -94,7 +97,30 @@ def left_out() -> str:
         )
         shown.append((what, figure, str(rows.loc[NETWORK, "n"]), *cells))
     methods = ("pinn", "AIConfigurator 0.12", "AISimulate 0.13", "roofline")
-    return table(2, shown, "left out", "predicted", "n", *methods)
+    return table(2, shown, "held out", "predicted", "n", *methods)
+
+
+def card() -> str:
+    """Return the facts of the released checkpoint."""
+    path = CHECKPOINTS / "pinn.safetensors"
+    found = load_checkpoint(path)
+    settings, about = found.network.settings, found.metadata
+    parameters = CoefficientNetwork.from_weights(found.network).parameter_count
+    rows = (
+        ("file", "`checkpoints/pinn.safetensors`"),
+        ("SHA-256", f"`{file_sha256(path)}`"),
+        ("trained", f"{about['date']} by `python train.py +experiment={about['experiment']}`"),
+        (
+            "recipe, data (SHA-256)",
+            f"`{about['recipe_sha256'][:16]}`, `{about['data_sha256'][:16]}`",
+        ),
+        ("parameters", f"{parameters:,} in float64"),
+        ("inputs", f"{len(DESCRIPTORS)} descriptors, {len(RATES)} datasheet rates"),
+        ("hidden layers", f"{settings.depth} of {settings.hidden} units, SiLU"),
+        ("outputs", f"{len(STEP_FEATURES)} betas, {len(REQUEST_FEATURES)} alphas"),
+        ("licence", "Apache-2.0"),
+    )
+    return table(2, rows, "fact", "value")
 
 
 _RUNS = "serving runs, leave-one-model-out"
@@ -226,6 +252,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "first-answer": lambda: shown(REPORT),
     "site-answer": lambda: shown(REPORT),
     "left-out": left_out,
+    "card": card,
     "tpot": lambda: run("pinn results --markdown"),
     "ttft": lambda: run("pinn results --metric ttft --models-only --markdown"),
     "measured": lambda: run("pinn results --measured"),
@@ -236,7 +263,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "simulate": simulation,
     "breakdown": lambda: shown(ACCOUNT),
     "serving-runs": serving_runs,
-    "panel": lambda: panel_table(group_scores(pd.read_csv(CHECKPOINTS / "pinn.panel.csv"))),
+    "panel": lambda: panel_grid(
+        group_scores(pd.read_csv(CHECKPOINTS / "pinn.panel.csv"))
+    ).markdown(),
     "kernels": lambda: run("pinn kernels errors"),
     "beta": beta,
     "alpha": alpha,

@@ -31,13 +31,10 @@ from pinn.kernels.tables.tables import read_kernel_tables  # noqa: E402
 from pinn.specs.catalog import load_model  # noqa: E402
 from pinn.specs.gpu import load_gpu  # noqa: E402
 from pinn.specs.serving import ServingSpec  # noqa: E402
-from pinn.surrogate.featurizer import embed  # noqa: E402
-from pinn.surrogate.inference import (  # noqa: E402
-    Checkpoint,
-    fit_scale,
-    save_checkpoint,
-)
-from pinn.surrogate.network import CoefficientNetwork, NetworkSettings  # noqa: E402
+from pinn.surrogate.architecture import NetworkSettings  # noqa: E402
+from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint  # noqa: E402
+from pinn.surrogate.featurizer import featurize, fit_scale  # noqa: E402
+from pinn.surrogate.network import CoefficientNetwork  # noqa: E402
 from pinn.surrogate.surrogate import Surrogate  # noqa: E402
 
 #: Doctests are for the program; several files of this name would also shadow each other.
@@ -68,7 +65,7 @@ def llama_8b_h100() -> Deployment:
 @pytest.fixture
 def untrained(llama_8b_h100: Deployment) -> CoefficientNetwork:
     """A network that gives the priors, scaled around one deployment."""
-    scale = fit_scale(*embed([llama_8b_h100]))
+    scale = fit_scale(*featurize([llama_8b_h100]))
     return CoefficientNetwork(NetworkSettings(), scale).double().requires_grad_(False)
 
 
@@ -84,7 +81,7 @@ def measured() -> tuple[Surrogate, list[Deployment]]:
             ("openai/gpt-oss-120b", "H200", 1),
         )
     ]
-    free, rates = embed(deployments)
+    free, rates = featurize(deployments)
     torch.manual_seed(0)
     network = CoefficientNetwork(NetworkSettings(hidden=16), fit_scale(free, rates)).double()
     with torch.no_grad():
@@ -92,7 +89,7 @@ def measured() -> tuple[Surrogate, list[Deployment]]:
             parameter += 0.1 * torch.randn_like(parameter)
     anchors = np.concatenate([free, rates], axis=1)
     names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)
-    checkpoint = Checkpoint(network.trained(), {}, anchors, names)
+    checkpoint = Checkpoint(network.weights(), {}, anchors, names)
     return Surrogate(checkpoint), deployments
 
 

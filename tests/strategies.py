@@ -24,9 +24,9 @@ from pinn.specs.model import (
 )
 from pinn.specs.precision import PRECISIONS
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.featurizer import DESCRIPTORS, RATES
-from pinn.surrogate.inference import MIN_SCALE, EmbeddingScale
-from pinn.surrogate.network import CoefficientNetwork, NetworkSettings
+from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.featurizer import DESCRIPTORS, MIN_SCALE, RATES, InputScale
+from pinn.surrogate.network import CoefficientNetwork
 
 FORMATS = st.sampled_from([p for name, p in PRECISIONS.items() if name != "fp32"])
 
@@ -182,7 +182,7 @@ def networks(draw) -> CoefficientNetwork:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     d, r = len(DESCRIPTORS), len(RATES)
     reach = draw(st.sampled_from([3.0, 100.0]))  # the wide box holds every deployment
-    scale = EmbeddingScale(
+    scale = InputScale(
         mean=rng.normal(5, 5, d),
         scale=rng.uniform(MIN_SCALE, 4, d),
         low=-reach * rng.uniform(0.5, 1, d),

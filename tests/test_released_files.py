@@ -13,8 +13,8 @@ import pytest
 from pinn.engines.configurations import make_deployment
 from pinn.errors import PinnError
 from pinn.kernels import stored
-from pinn.surrogate.coefficients import read_coefficient_set
-from pinn.surrogate.inference import load_checkpoint
+from pinn.surrogate.checkpoint import load_checkpoint
+from pinn.surrogate.coefficient_set import read_coefficient_set
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.surrogate import Surrogate
 from pinn.surrogate.uncertainty.intervals import calibration_path, read_calibration

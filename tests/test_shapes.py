@@ -15,13 +15,13 @@ from pinn.engines.configurations import make_deployment
 from pinn.evaluation.formulas import Bases
 from pinn.evaluation.metrics import error_summary
 from pinn.export.blis_features import Timed
-from pinn.kernels.operator import CorrectionNetwork
+from pinn.kernels.operator import KernelCorrection
 from pinn.measurements.traces.batches import knowledge_levels
 from pinn.physics.batch_sums import BatchSums
 from pinn.planning.plan import parse_limits
 from pinn.simulator.statistics import weighted_percentiles
-from pinn.surrogate.network import log_huber
-from pinn.surrogate.uncertainty.intervals import weighted_quantile
+from pinn.surrogate.loss import log_huber
+from pinn.surrogate.uncertainty.quantiles import weighted_quantile
 from pinn.training.teacher import Scalars
 
 ROOT = Path(pinn.__file__).parent
@@ -34,7 +34,7 @@ LLAMA_8B = make_deployment({"model": "meta-llama/Llama-3.1-8B", "gpu": "H100"})
 #: Package -> a call whose arrays do not fit together, or have an axis too many.
 WRONG = {
     "physics": lambda: BatchSums(*[TWO] * 8, THREE),
-    "kernels": lambda: CorrectionNetwork(2, 4, 1, 1.0).predict(TWO),
+    "kernels": lambda: KernelCorrection(2, 4, 1, 1.0).predict(TWO),
     "surrogate": lambda: log_huber(torch.ones(2), torch.ones(3), torch.ones(2), 0.1),
     "simulator": lambda: weighted_percentiles(TWO, np.ones(3, int)),
     "measurements.traces": lambda: knowledge_levels(np.ones(2, bool), np.ones(3, bool)),

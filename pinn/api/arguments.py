@@ -5,10 +5,12 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pinn.cli.options import launched, request_parameters
+from pinn.api.launch_command import launched
+from pinn.api.requests import explained
 from pinn.errors import PinnError
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FORCE, Flag, flags_of
@@ -51,13 +53,13 @@ def with_arguments(
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        asked = [] if request is None else request_parameters(request)
+        helps = {} if request is None else explained(request, "Attributes")[1]
+        asked = [] if request is None else _parameters(request)
         asked = [p for p in asked if p.name not in signature.parameters]
         options = [_parameter(name, flag) for name, flag in declared.items()]
-        plain = [p.replace(annotation=get_args(p.annotation)[0]) for p in asked]
-        parameters = [*own, *plain, *options]
+        parameters = [*own, *asked, *options]
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        lines = [f"    {p.name}: {_help(p)}" for p in asked]
+        lines = [f"    {p.name}: {_in_python(helps[p.name])}" for p in asked]
         lines += [f"    {name}: {flag.summary}" for name, flag in declared.items()]
         listed = "\n".join(["Keyword Args:", *lines])
         function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{listed}\n"
@@ -66,10 +68,23 @@ def with_arguments(
     return decorate
 
 
-def _help(parameter: inspect.Parameter) -> str:
-    """What the command's help says of an argument, options called as in Python."""
-    _, option = get_args(parameter.annotation)
-    return _OPTION.sub(lambda found: found[1].replace("-", "_"), str(option.help))
+def _parameters(request: type) -> list[inspect.Parameter]:
+    """Return a keyword parameter for each field of a request."""
+    hints = get_type_hints(request)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(request)
+    ]
+
+
+def _in_python(help: str) -> str:
+    """Return a help text whose options are called as in Python."""
+    return _OPTION.sub(lambda found: found[1].replace("-", "_"), help)
 
 
 def read_request(
@@ -86,10 +101,10 @@ def read_request(
     Raises:
         PinnError: If a name is unknown, with the nearest one, or a value is not of its type.
     """
-    declared = {p.name: p.annotation for p in request_parameters(request)}
+    declared = get_type_hints(request)
     names = [name for name in declared if name not in own]
-    fields = {name: value for name, value in given.items() if name in names} | own
-    values = {name: _typed(declared[name], value) for name, value in fields.items()}
+    found = {name: value for name, value in given.items() if name in names} | own
+    values = {name: _typed(declared[name], value) for name, value in found.items()}
     flags = {name: value for name, value in given.items() if name not in names}
     gpu = values.get("gpu")
     return request(**values), given_flags(flags, *specifications, gpu=gpu, beside=names)
@@ -97,8 +112,7 @@ def read_request(
 
 def _typed(annotation: Any, value: Any) -> Any:
     """A path for text where a request has paths, and text for a path where it has text."""
-    kind = get_args(annotation)[0]
-    kinds = get_args(kind) or (kind,)
+    kinds = get_args(annotation) or (annotation,)
     if value is None:
         return None
     of_list = [get_args(each)[0] for each in kinds if get_origin(each) is list]

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
 from pinn.calibration.fit import Fit
-from pinn.cli import calibration_report, outputs, requests
+from pinn.cli import calibration_report, outputs
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import GivenLoad
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.coefficients import write_coefficient_set
+from pinn.surrogate.coefficient_set import write_coefficient_set
 
 
 @dataclass(frozen=True)

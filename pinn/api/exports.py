@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
-from pinn.cli import export, requests
+from pinn.api.requests import named
+from pinn.cli import export
 from pinn.cli.coefficient_table import many_table
 from pinn.cli.explore import write_explore_page
-from pinn.cli.options import named
 from pinn.cli.outputs import printed
 from pinn.engines.configurations import canonical, expand_grid, typed_configurations
 from pinn.errors import PinnError

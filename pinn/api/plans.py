@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
-from pinn.cli import outputs, requests
+from pinn.cli import outputs
 from pinn.cli.plan_report import choice_rows, planned, print_plan, write_files
 from pinn.common.workers import Workers
 from pinn.planning.plan import Plan

@@ -7,8 +7,9 @@ from typing import Any, overload
 import numpy as np
 from jaxtyping import Float
 
+from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
-from pinn.cli import options, outputs, requests
+from pinn.cli import outputs
 from pinn.cli.coefficient_report import one_report, one_set, print_report
 from pinn.cli.coefficients import EXAMPLES
 from pinn.engines.deployment import Deployment
@@ -17,7 +18,7 @@ from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate import request_features as request
 from pinn.surrogate import step_features as step
-from pinn.surrogate.coefficients import CoefficientSet
+from pinn.surrogate.coefficient_set import CoefficientSet
 from pinn.surrogate.surrogate import batch_floor_seconds, batch_work, step_seconds
 from pinn.units import MICROSECOND
 
@@ -140,7 +141,7 @@ def predict(
     """
     own = {"model": model, "gpu": gpu}
     asked, flags = read_request(requests.PredictionRequest, given, ServingSpec, **own)
-    configuration = flags | options.named(asked.model, asked.gpu)
+    configuration = flags | requests.named(asked.model, asked.gpu)
     return Prediction(configuration, asked.checkpoint, asked.coefficients)
 
 

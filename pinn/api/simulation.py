@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinn.api.arguments import read_request, with_arguments
+from pinn.api.requests import SimulationRequest
 from pinn.cli import simulation_report
 from pinn.cli.outputs import printed
-from pinn.cli.requests import SimulationRequest
 from pinn.common.files import json_text
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError

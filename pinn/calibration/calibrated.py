@@ -19,7 +19,8 @@ from pinn.engines.deployment import Deployment
 from pinn.measurements.traces.measured_steps import MeasuredSteps
 from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.physics.costs import step_costs
-from pinn.surrogate.coefficients import Coefficients, CoefficientSet, deployment_facts
+from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts
+from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
 #: Ratio of the mean requests of two halves of a run from which they count as two loads, and fewest

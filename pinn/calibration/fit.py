@@ -22,7 +22,8 @@ from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import Job, map_runs
-from pinn.surrogate.coefficients import Coefficients, CoefficientSet
+from pinn.surrogate.coefficient_set import CoefficientSet
+from pinn.surrogate.coefficients import Coefficients
 
 # Any coefficients on any ingested run: steps of traces, or loads of benchmarks simulated.
 

@@ -11,9 +11,10 @@ from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import sum_batches, uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.specs.batch import parse_batch
-from pinn.surrogate.coefficients import NAMES, CoefficientSet
+from pinn.surrogate.coefficient_set import CoefficientSet
+from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
-from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 # How far figures of a benchmark are from any coefficients; apart, as it needs no simulator.
 

@@ -13,22 +13,14 @@ from pinn.errors import PinnError
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.specs.batch import parse_batch
-from pinn.surrogate.coefficients import (
-    NAMES,
-    Coefficients,
-    CoefficientSet,
-    deployment_facts,
-    read_coefficient_set,
-)
+from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, read_coefficient_set
+from pinn.surrogate.coefficients import NAMES, Coefficients
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 from pinn.surrogate.surrogate import Surrogate
-from pinn.surrogate.uncertainty.intervals import (
-    NORMAL_QUANTILE,
-    gpu_is_known,
-    read_calibration,
-    step_half_width,
-)
+from pinn.surrogate.uncertainty.distance import gpu_is_known
+from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_width
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 # The handful of scalars that a calibration moves: each scales a group of coefficients.
 #

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pinn.api import requests
 from pinn.cli import options
 from pinn.cli.outputs import PICTURES, write_json
 from pinn.common.files import find_checkpoint, find_kernels
@@ -32,12 +33,12 @@ class BreakdownRequest:
             else checkpoints/kernels/all]
     """
 
-    model: options.Model = None
-    gpu: options.Gpu = None
+    model: str | None = None
+    gpu: str | None = None
     batch: list[str] | None = None
     explain: bool = False
     plot: Annotated[Path | None, options.output(*PICTURES)] = None
-    checkpoint: options.Checkpoint = None
+    checkpoint: Path | None = None
     kernels: Path | None = None
 
 
@@ -64,7 +65,7 @@ def breakdown(
     path = find_checkpoint(asked.checkpoint)
     surrogate = Surrogate.load(path)
     teacher, sources = _teacher(asked.kernels, path, surrogate.checkpoint.metadata)
-    deployment = make_deployment(canonical(options.named(asked.model, asked.gpu) | flags))
+    deployment = make_deployment(canonical(requests.named(asked.model, asked.gpu) | flags))
     beta = surrogate.coefficients([deployment]).beta[0]
     breakdowns = [
         breakdown_of(deployment, text, beta, teacher) for text in asked.batch or _EXAMPLES

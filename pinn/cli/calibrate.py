@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pinn.api.requests import CalibrationRequest
 from pinn.cli.options import Details, engine_flags, output
-from pinn.cli.requests import CalibrationRequest
 from pinn.common.screen import say
 from pinn.measurements.benchmarks.benchmark_run import GivenLoad
 from pinn.simulator.engine_spec import EngineSpec
@@ -45,7 +45,7 @@ def calibrate(
         out: Coefficient set to write, a JSON file.
     """
     from pinn.cli.calibration_report import fit_measurements, print_fit
-    from pinn.surrogate.coefficients import write_coefficient_set
+    from pinn.surrogate.coefficient_set import write_coefficient_set
 
     asked = replace(asked, benchmarks=[*(asked.benchmarks or []), *(more or [])])
     fit, notes = fit_measurements(asked, flags)

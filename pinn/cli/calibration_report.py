@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pinn.api.requests import CalibrationRequest, named
 from pinn.calibration import benchmarks, calibrate, calibrated, fit, posterior
 from pinn.calibration.fit import AnyCalibration
 from pinn.calibration.prior import Start
-from pinn.cli.options import named
-from pinn.cli.requests import CalibrationRequest
 from pinn.common.files import ReadReport
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, say
 from pinn.engines.deployment import Deployment
@@ -25,7 +24,7 @@ from pinn.measurements.traces.trace_tables import read_trace_tables
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_apart
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.coefficients import NAMED, read_coefficient_set
+from pinn.surrogate.coefficient_set import NAMED, read_coefficient_set
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.units import MICROSECOND, MILLISECOND

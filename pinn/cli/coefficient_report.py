@@ -15,8 +15,15 @@ from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import measured_line
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.serving import VLLM
-from pinn.surrogate import coefficients, surrogate
-from pinn.surrogate.coefficients import CoefficientSet
+from pinn.surrogate import surrogate
+from pinn.surrogate.coefficient_set import (
+    NAMED,
+    CoefficientSet,
+    deployment_facts,
+    read_coefficient_set,
+    set_to_json,
+)
+from pinn.surrogate.uncertainty.training_space import training_space
 from pinn.units import MICROSECOND
 
 #: Most inputs outside the training range that the sentence names.
@@ -33,7 +40,7 @@ def make_report(
 ) -> dict[str, Any]:
     """Everything about one configuration, ready for JSON and in SI units but for batches.
 
-    A coefficient set as :func:`pinn.surrogate.coefficients.set_to_json` gives it, for this
+    A coefficient set as :func:`pinn.surrogate.set_to_json` gives it, for this
     deployment, with the name ``asked_as``, its ``recipe`` (field to value, ``set_by`` and source),
     ``sampling``, ``memory`` (see :func:`memory_entry`), ``batches``, a list of ``batch``,
     ``step_time_us``, ``floor_us`` and ``marks`` (see :func:`batch_marks`), and the ``distance``.
@@ -64,8 +71,8 @@ def make_report(
         for text, batch, seconds, floor, marks in rows
     ]
     return (
-        coefficients.set_to_json(found)
-        | coefficients.deployment_facts(deployment)
+        set_to_json(found)
+        | deployment_facts(deployment)
         | {
             "asked_as": deployment.model.title,
             "recipe": deployment.recipe.described(),
@@ -103,17 +110,17 @@ def one_set(
         deployment = make_deployment(configuration)
         found = network_set(surrogate.Surrogate.load(find_checkpoint(checkpoint)), deployment)
     else:
-        found = coefficients.read_coefficient_set(path)
+        found = read_coefficient_set(path)
         configuration = canonical(found.configuration() | given)
         deployment = make_deployment(configuration)
         found.check_deployment(deployment, str(path))
-    named = {k: configuration[k] for k in coefficients.NAMED if k in configuration}
+    named = {k: configuration[k] for k in NAMED if k in configuration}
     return replace(found, deployment=found.deployment | {"named": named}), deployment
 
 
 def network_set(network: surrogate.Surrogate, deployment: Deployment) -> CoefficientSet:
     """The coefficients that a network gives."""
-    facts = coefficients.deployment_facts(deployment)
+    facts = deployment_facts(deployment)
     return CoefficientSet(facts, network.coefficients([deployment]), network.taught_alphas())
 
 
@@ -143,7 +150,7 @@ def report_of(
 
 
 def _distance(network: surrogate.Surrogate, deployment: Deployment) -> dict[str, Any]:
-    space = surrogate.training_space(network.checkpoint)
+    space = training_space(network.checkpoint)
     located = space.locate([deployment])
     measured = located.nearest[0] >= 0
     held_out = sorted(space.held_out_distances().tolist())

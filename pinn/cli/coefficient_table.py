@@ -17,6 +17,7 @@ from pinn.physics import batch_sums, step_values
 from pinn.physics.costs import step_costs
 from pinn.specs.batch import parse_batch
 from pinn.surrogate import surrogate
+from pinn.surrogate.uncertainty.training_space import training_space
 from pinn.units import MICROSECOND
 
 
@@ -62,7 +63,7 @@ def coefficient_table(
     columns |= coefficient_columns(found)
     columns |= _batch_columns(found.beta, deployments, batches)
     columns |= memory_columns(given, deployments)
-    space = surrogate.training_space(network.checkpoint)
+    space = training_space(network.checkpoint)
     located = space.locate(distinct)
     nearest, distance = located.nearest[place], located.distance[place]
     names = pa.array(space.names, pa.string())

@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from pinn.cli.options import JsonPath, engine_flags, named, output
+from pinn.api.requests import PredictionRequest, named
+from pinn.cli.options import JsonPath, engine_flags, output
 from pinn.cli.outputs import TABLES, write_json
-from pinn.cli.requests import PredictionRequest
 from pinn.errors import PinnError
 from pinn.specs.serving import ServingSpec
 

@@ -11,7 +11,6 @@ from pinn.cli.outputs import records, write_csv, write_json
 from pinn.common.files import cache_folder, find_checkpoint, json_text
 from pinn.common.screen import doing
 from pinn.common.workers import stopping_at_once
-from pinn.errors import PinnError
 
 app = typer.Typer()
 app.command("decisions")(decisions)
@@ -90,27 +89,19 @@ def serving_runs(
         out: Also write every figure, as CSV.
     """
     from pinn.evaluation import serving_runs as scoring
-    from pinn.surrogate.inference import load_checkpoint
+    from pinn.evaluation.tables import print_scores, print_summary
 
     runs = scoring.read_runs(path, gpu, model_configs, seed)
     doing(f"simulating {len(runs):,} runs")
-    path_of = find_checkpoint(checkpoint)
-    latencies = scoring.network_latencies(load_checkpoint(path_of).network, runs)
-    scores = scoring.score_runs(runs, latencies, scoring.NETWORK)
-    without = None
-    if json_path is not None or out is not None:
-        try:
-            scores = scoring.with_intervals(scores, runs, latencies, path_of)
-        except PinnError as error:
-            without = str(error)
-    summary = scoring.summarize_runs(scores)
-    inversions = {scoring.NETWORK: scoring.ranking_inversions(scores)}
-    scoring.print_scores(scores)
-    scoring.print_summary(summary, inversions)
-    if without is not None:
-        typer.echo(f"No intervals: {without}")
-    write_csv(scores, out)
-    document = {"scores": records(scores), "summary": records(summary)}
+    written = json_path is not None or out is not None
+    found = scoring.score_checkpoint(runs, find_checkpoint(checkpoint), intervals=written)
+    summary, inversions = found.summary(), found.ranked_wrongly()
+    print_scores(found.scores)
+    print_summary(summary, inversions)
+    if found.no_intervals:
+        typer.echo(f"No intervals: {found.no_intervals}")
+    write_csv(found.scores, out)
+    document = {"scores": records(found.scores), "summary": records(summary)}
     write_json(document | {"ranked_wrongly": inversions}, json_path)
 
 
@@ -129,13 +120,11 @@ def engines(
     Options:
         out: Also write every row's prediction, as CSV.
     """
-    from pinn.evaluation import engines as other_engines
+    from pinn.evaluation.engines import engine_grids, engine_rows, networks, score_engines
 
-    scores = other_engines.score_engines(
-        other_engines.engine_rows(), *other_engines.networks(checkpoint)
-    )
-    for line in other_engines.engine_lines(other_engines.engine_table(scores)):
-        typer.echo(line)
+    scores = score_engines(engine_rows(), *networks(checkpoint))
+    for apart, grid in engine_grids(scores):
+        typer.echo(f"\n{apart or 'measured deployments, model left out'}\n\n{grid.markdown()}")
     write_csv(scores, out)
 
 

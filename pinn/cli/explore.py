@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pinn.cli import options, requests
+from pinn.api import requests
+from pinn.cli import options
 from pinn.common.files import file_sha256, find_checkpoint, write_whole
 from pinn.engines.configurations import canonical
 from pinn.errors import PinnError

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinn.api.requests import BlisRequest, OnnxRequest, SpecsRequest, TableRequest
 from pinn.cli.options import asked, output
-from pinn.cli.requests import BlisRequest, OnnxRequest, SpecsRequest, TableRequest
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import counted
 from pinn.engines.configurations import canonical, make_deployments, typed_configurations
@@ -59,7 +59,7 @@ def onnx(out: Path, how: OnnxRequest) -> None:
     """
     from pinn.export.configured import checkpoint_provenance
     from pinn.export.onnx_graphs import export_onnx, write_inputs
-    from pinn.surrogate.inference import load_checkpoint
+    from pinn.surrogate.checkpoint import load_checkpoint
 
     path = find_checkpoint(how.checkpoint)
     loaded = load_checkpoint(path)
@@ -185,7 +185,7 @@ def _asked_rows(configs: str | None, coefficients: list[Path] | None) -> list[di
 
 def rows_of_files(paths: list[Path] | None) -> list[dict[str, Any]]:
     """The configurations that coefficient files belong to."""
-    from pinn.surrogate.coefficients import read_coefficient_set
+    from pinn.surrogate.coefficient_set import read_coefficient_set
 
     if not paths:
         raise PinnError("nothing to export: give --configs, or files with --coefficients")

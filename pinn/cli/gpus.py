@@ -50,7 +50,7 @@ def gpus(
 def _measured() -> dict[str, str]:
     """What was measured on a GPU, by its name; none for one that nothing was measured on."""
     from pinn.kernels.tables.table import SYSTEMS
-    from pinn.surrogate.uncertainty.intervals import served_gpus
+    from pinn.surrogate.uncertainty.distance import served_gpus
 
     kernels = {load_gpu(system).name: "kernels" for system in SYSTEMS}
     return kernels | dict.fromkeys(served_gpus(files.find_checkpoint(None)), "kernels, servers")

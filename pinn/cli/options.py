@@ -1,49 +1,23 @@
-"""Options that commands share, and requests whose fields are options."""
+"""Options of commands: a docstring's, those of a request of the API, and flags of engines."""
 
 import inspect
-import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
+from pinn.api.launch_command import launched
+from pinn.api.requests import explained
 from pinn.cli.outputs import check_suffix
-from pinn.engines import launch_line, launch_values
-from pinn.errors import PinnError, printable
+from pinn.engines import launch_values
 from pinn.specs.flags import FORCE, Flag, flags_of
-from pinn.specs.gpu import GpuSpec, load_gpu
 from pinn.specs.serving import VLLM, ServingSpec
-
-# Options that several commands have, each declared once, and the outputs that commands write.
-
-Model = Annotated[
-    str | None, typer.Option("--model", help="Name, or path of a config.json or its folder.")
-]
-Gpu = Annotated[str | None, typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")]
-Gpus = Annotated[
-    str | None, typer.Option("--gpu", help="Names, or paths of datasheets, separated by commas.")
-]
-Checkpoint = Annotated[
-    Path | None,
-    typer.Option(
-        "--checkpoint",
-        help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
-    ),
-]
-WorkloadSeed = Annotated[
-    int | None, typer.Option("--seed", help="Of random draws. [default: the file's, else 0]")
-]
-
-
-def named(model: str | None, gpu: str | None) -> dict[str, str]:
-    """Model and GPU as keys of a configuration, where they are given."""
-    pairs = {"model": model, "gpu": gpu}
-    return {name: value for name, value in pairs.items() if value is not None}
 
 
 def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> Any:
@@ -65,14 +39,26 @@ JsonPath = Annotated[Path | None, output(".json", names=("--json",), help=_JSON_
 Details = Annotated[
     bool, typer.Option("--details", help="Print all of it, in place of what fits one screen.")
 ]
+#: Described by :data:`pinn.api.requests.SHARED`.
+Gpu = str | None
+Checkpoint = Path | None
 
-
-# Arguments of a command that its docstring explains; some are requests: dataclasses whose fields
-# are options, and a Python function's arguments.
-
-_NAMED = inspect.Parameter.KEYWORD_ONLY
-#: A name and its text in the Options or Attributes of a docstring.
-_EXPLAINED = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
+_TRACES = "Traces"
+#: Spellings, limits and headings of arguments whose name and type do not give them.
+_SPELLED: dict[str, OptionInfo] = {
+    "rate": typer.Option("--rate", "--request-rate"),
+    "sensitivity": typer.Option(metavar="FIGURE"),
+    "max_gpus": typer.Option(min=1),
+    "top": typer.Option(min=1),
+    "worst_error": typer.Option(min=0.0),
+    "workloads": typer.Option("--workload"),
+    "models": typer.Option("--model"),
+    "gpus": typer.Option("--gpu"),
+    "CalibrationRequest.budget": typer.Option(min=0, rich_help_panel=_TRACES),
+    "CalibrationRequest.intervals": typer.Option(rich_help_panel=_TRACES),
+    "CalibrationRequest.seed": typer.Option(min=0, rich_help_panel=_TRACES),
+    "TableRequest.intervals": typer.Option("--intervals/--no-intervals"),
+}
 
 
 def asked(command: Callable[..., None]) -> Callable[..., None]:
@@ -90,95 +76,86 @@ def asked(command: Callable[..., None]) -> Callable[..., None]:
     }
 
     @wraps(command)
-    def run(**arguments: Any) -> None:
+    def run(**arguments: object) -> None:
         made = {
             name: request(**{f.name: arguments.pop(f.name) for f in fields(request)})
             for name, request in requests.items()
         }
         command(**made, **arguments)
 
-    run.__doc__, helps = _explained(command, "Options")
+    run.__doc__, helps = explained(command, "Options")
     options: list[inspect.Parameter] = []
     for name, own in signature.parameters.items():
         if name in requests:
-            options += request_parameters(requests[name])
+            options += _request_options(requests[name])
         else:
             hint = _described(name, own.annotation, helps) if name in helps else own.annotation
-            options.append(own.replace(kind=_NAMED, annotation=hint))
+            options.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint))
     run.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
     return run
 
 
-def _explained(what: Any, section: str) -> tuple[str, dict[str, str]]:
-    """A docstring without its last section, and what that says of each name."""
-    text, _, listed = inspect.cleandoc(what.__doc__ or "").partition(f"{section}:\n")
-    return text.rstrip(), {n: " ".join(said.split()) for n, said in _EXPLAINED.findall(listed)}
-
-
-def request_parameters(request: type) -> list[inspect.Parameter]:
-    """The fields of a request, as parameters that are named."""
+def _request_options(request: type) -> list[inspect.Parameter]:
+    """Return an option for each field of a request."""
     hints = get_type_hints(request, include_extras=True)
-    _, helps = _explained(request, "Attributes")
+    _, helps = explained(request, "Attributes")
     panel = getattr(request, "PANEL", None)
     return [
-        inspect.Parameter(
+        _named(
             field.name,
-            _NAMED,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=_described(field.name, hints[field.name], helps, panel),
+            _described(field.name, hints[field.name], helps, request.__name__, panel),
+            inspect.Parameter.empty if field.default is MISSING else field.default,
         )
         for field in fields(request)
     ]
 
 
-def _described(name: str, hint: Any, helps: Mapping[str, str], panel: str | None = None) -> Any:
-    """An argument's type with its option: the one it is annotated with, or one of its name."""
+def _named(name: str, annotation: object, default: object = None) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _described(
+    name: str, hint: Any, helps: Mapping[str, str], owner: str = "", panel: str | None = None
+) -> Any:
+    """Return an argument's type with its option, which has a help and a heading."""
+    spelled = _SPELLED.get(f"{owner}.{name}", _SPELLED.get(name)) if owner else None
     if get_origin(hint) is Annotated:
-        hint, option = get_args(hint)
-        option = copy(option)
-    else:
-        option = typer.Option(f"--{name.replace('_', '-')}")  # a switch, too, has no --no-
+        hint, spelled = get_args(hint)
+    # A switch, too, has no --no- unless it is spelled so.
+    option = copy(spelled) if spelled else typer.Option(f"--{name.replace('_', '-')}")
     option.help = option.help or helps.get(name)
     option.rich_help_panel = option.rich_help_panel or panel
     return Annotated[hint, option]
 
 
-# The engine's flags as command-line options; one that is not given keeps the engine's default.
+# Flags of engines as options; one that is not given keeps the engine's default.
 
 _PANEL = "Engine, in its own spelling or vLLM's"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Format:
-    """The number format of a model.
-
-    Attributes:
-        precision: Serve the model as bf16, fp16, fp8, fp8_static (activations scaled by the
-            checkpoint's factors), fp8_block, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations) or
-            nvfp4 (fp4). [default: as its config says]
-    """
-
-    PANEL: ClassVar[str] = _PANEL
-
-    precision: Annotated[
-        str | None, typer.Option("--quantization", "--precision", "-q", show_default=False)
-    ] = None
+def _text_option(name: str, *spellings: str, **settings: Any) -> inspect.Parameter:
+    option = typer.Option(*spellings, rich_help_panel=_PANEL, show_default=False, **settings)
+    return _named(name, Annotated[str | None, option])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Started:
-    """A launch command, and words of an engine among the options.
-
-    Attributes:
-        serve: A launch command to read model and flags from: 'vllm serve MODEL -tp 2', python -m
-            sglang.launch_server, trtllm-serve, with variables or a container's image before it;
-            flags beside it go first.
-    """
-
-    PANEL: ClassVar[str] = _PANEL
-
-    serve: Annotated[str | None, typer.Option(metavar="COMMAND", show_default=False)] = None
-    engine_words: Annotated[str | None, typer.Option(hidden=True)] = None
+_FORMAT = _text_option(
+    "precision", "--quantization", "--precision", "-q",
+    help="Serve the model as bf16, fp16, fp8, fp8_static (activations scaled by the checkpoint's "
+    "factors), fp8_block, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations) or nvfp4 (fp4). "
+    "[default: as its config says]",
+)  # fmt: skip
+#: A launch command, and words of an engine among the options.
+_LAUNCH = (
+    _text_option(
+        "serve",
+        metavar="COMMAND",
+        help="A launch command to read model and flags from: 'vllm serve MODEL -tp 2', python -m "
+        "sglang.launch_server, trtllm-serve, with variables or a container's image before it; "
+        "flags beside it go first.",
+    ),
+    _text_option("engine_words", hidden=True),
+)
 
 
 def engine_flags(
@@ -203,10 +180,8 @@ def engine_flags(
     ]
     listed += [(FORCE, _PANEL)] * deploys
     declared = {flag.name: flag for flag, _ in listed}
-    formats = ("precision",) if ServingSpec in specifications else ()
-
-    def typed(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {n: _typed(declared.get(n), value, n in several) for n, value in values.items()}
+    beside = [_FORMAT] * (ServingSpec in specifications) + [*_LAUNCH] * deploys
+    names = [*declared, *([_FORMAT.name] if _FORMAT in beside else [])]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         command = asked(command)
@@ -214,25 +189,22 @@ def engine_flags(
 
         @wraps(command)
         def run(**arguments: Any) -> None:
-            options = {name: arguments.pop(name) for name in (*formats, *declared)}
+            options = {name: arguments.pop(name) for name in names}
             given = {name: value for name, value in options.items() if value is not None}
             started = _started(arguments, given, declared) if deploys else {}
-            given = in_own_words(given.get("engine", VLLM), given)
-            command(**arguments, flags=typed(started) | typed(given))
+            given = started | in_own_words(str(given.get("engine", VLLM)), given)
+            flags = {n: _typed(declared.get(n), v, n in several) for n, v in given.items()}
+            command(**arguments, flags=flags)
 
         own = [p for p in signature.parameters.values() if p.name != "flags"]
-        if formats:
-            own += request_parameters(_Format)
-        if deploys:
-            own += request_parameters(_Started)
-        own += [_parameter(flag, panel) for flag, panel in listed]
-        run.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+        options = [_flag_option(flag, panel) for flag, panel in listed]
+        run.__signature__ = signature.replace(parameters=[*own, *beside, *options])  # type: ignore[attr-defined]
         return run
 
     return decorate
 
 
-def _typed(flag: Flag | None, value: Any, several: bool) -> Any:
+def _typed(flag: Flag | None, value: object, several: bool) -> object:
     if flag is None:
         return value
     if several:
@@ -241,9 +213,9 @@ def _typed(flag: Flag | None, value: Any, several: bool) -> Any:
 
 
 def _started(
-    arguments: dict[str, Any], given: Mapping[str, Any], declared: Mapping[str, Flag]
-) -> dict[str, Any]:
-    """What ``--serve`` and flags that are no options here set; says what of them was taken."""
+    arguments: dict[str, Any], given: Mapping[str, object], declared: Mapping[str, Flag]
+) -> dict[str, object]:
+    """Return what ``--serve`` and flags that are no options here set; print what was taken."""
     command, words = arguments.pop("serve"), arguments.pop("engine_words")
     if command is None and words is None:
         return {}
@@ -270,7 +242,7 @@ def in_own_words(engine: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _parameter(flag: Flag, panel: str) -> inspect.Parameter:
+def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
     """A flag as Typer takes options; the flag itself reads its text, so that errors are its own."""
     switch = flag.kind == "bool"
     wanted = "|".join(flag.allowed) or flag.kind
@@ -287,9 +259,7 @@ def _parameter(flag: Flag, panel: str) -> inspect.Parameter:
         show_default=False,
     )
     kind: Any = bool if switch else str
-    return inspect.Parameter(
-        flag.name, _NAMED, default=None, annotation=Annotated[kind | None, option]
-    )
+    return _named(flag.name, Annotated[kind | None, option])
 
 
 def checked_flag(flag: Flag, text: Any) -> Any:
@@ -305,58 +275,3 @@ def checked_flag(flag: Flag, text: Any) -> Any:
     value = flag.read(text)
     flag.check(value)
     return value
-
-
-# A launch command in place of flags: what it sets, and what is said of the rest.
-
-#: Keys of a configuration beside flags.
-_KEYS = frozenset({"model", "precision", "force"})
-
-
-def launched(
-    command: str | None,
-    words: list[str],
-    given: Mapping[str, Any],
-    gpu: str | None,
-    fields: Collection[str],
-) -> tuple[dict[str, Any], list[str]]:
-    """What a command, and further words of an engine, set.
-
-    Args:
-        command: As of ``--serve``; None for none.
-        words: Flags of the engine that are no options here.
-        given: Flags beside them; ``engine`` and ``engine_version`` say whose words they are, where
-            there is no command or its image names none.
-        gpu: Names of GPUs with commas between them; None where none is given.
-        fields: Flags that have a meaning where this is asked.
-
-    Returns:
-        The configuration, and lines that say what was taken and what was not.
-
-    Raises:
-        PinnError: As :func:`read_launch`, or if the command starts another engine than is given.
-    """
-    release = str(given.get("engine_version") or "")
-    asked = str(given.get("engine") or "").split(",")[0]
-    if command is None:
-        found = launch_line.Launch(asked or VLLM, release)
-    else:
-        found = launch_line.read_launch(command, _strictest(gpu), release)
-        if asked and asked != found.engine:
-            raise PinnError(f"--serve starts {found.engine}, not --engine {asked}: leave one out")
-    more = launch_line.read_arguments(found.engine, words, found.release or release)
-    found.configuration |= more.configuration
-    for name in ("taken", "no_effect", "unmodelled"):
-        getattr(found, name).extend(getattr(more, name))
-    known = {k: v for k, v in found.configuration.items() if k in _KEYS or k in fields}
-    idle = [printable(f"{k} {v}", 500) for k, v in found.configuration.items() if k not in known]
-    lines = found.lines
-    return known, lines + (
-        [f"decides nothing that is asked here: {', '.join(idle)}"] if idle else []
-    )
-
-
-def _strictest(gpu: str | None) -> GpuSpec | None:
-    """The GPU that takes least of what a command asks for: one that is no 10.x, if there is one."""
-    gpus = [load_gpu(name.strip()) for name in (gpu or "").split(",") if name.strip()]
-    return min(gpus, key=lambda g: 10 <= g.compute_capability < 11, default=None)

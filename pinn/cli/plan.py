@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from pinn.api.requests import PlanRequest
 from pinn.cli.options import engine_flags, output
-from pinn.cli.requests import PlanRequest
 from pinn.common.screen import note
 from pinn.common.workers import Workers, stopping_at_once
 from pinn.errors import PinnError

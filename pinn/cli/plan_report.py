@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pinn.api.requests import PlanRequest
 from pinn.cli.report_parts import notices
-from pinn.cli.requests import PlanRequest
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import Column, Grid, as_typed, page, say
 from pinn.common.tables import write_rows
@@ -26,7 +26,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.flags import flags_apart
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import VLLM
-from pinn.surrogate.coefficients import read_coefficient_set
+from pinn.surrogate.coefficient_set import read_coefficient_set
 from pinn.units import MILLISECOND
 
 # What ``pinn plan`` was asked, and the candidates for it.

@@ -16,7 +16,12 @@ from pinn.simulator import memory
 from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate import coefficients
+from pinn.surrogate.coefficient_set import CoefficientSet
 from pinn.surrogate.uncertainty import intervals
+from pinn.surrogate.uncertainty.distance import REFERENCE_BATCH, gpu_is_known, locate_each
+from pinn.surrogate.uncertainty.kinds import Situation
+from pinn.surrogate.uncertainty.quantiles import LEVEL
+from pinn.surrogate.uncertainty.trust import describe_trust
 
 # Marks of batches that the engine never runs, or that lie beyond what was learned from.
 
@@ -192,16 +197,14 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
     try:
         calibration = intervals.read_calibration(checkpoint)
         texts = [entry["batch"] for entry in report["batches"]]
-        distance, *far = intervals.locate_each(
-            checkpoint, deployment, [intervals.REFERENCE_BATCH, *texts]
-        )
-        known = intervals.gpu_is_known(checkpoint, deployment)
-        situation = intervals.Situation(deployment, distance, known)
+        distance, *far = locate_each(checkpoint, deployment, [REFERENCE_BATCH, *texts])
+        known = gpu_is_known(checkpoint, deployment)
+        situation = Situation(deployment, distance, known)
         halves = [intervals.step_half_width(calibration, known, text) for text in texts]
     except PinnError as error:
         return report | {"intervals": {"missing": str(error)}}
     outside = report["distance"]["outside_training_range"]
-    described = intervals.describe_trust(situation, outside, calibration)
+    described = describe_trust(situation, outside, calibration)
     sentence = described.pop("sentence")
     nearest = report["distance"]["nearest_measured"]
     if nearest is not None:
@@ -224,7 +227,7 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
 
 
 def with_posterior(
-    report: dict[str, Any], found: coefficients.CoefficientSet, deployment: Deployment
+    report: dict[str, Any], found: CoefficientSet, deployment: Deployment
 ) -> dict[str, Any]:
     """The report of a calibrated file with the ends that its posterior gives."""
     from pinn.calibration.posterior import (
@@ -235,10 +238,8 @@ def with_posterior(
     pairs = zip(coefficients.NAMES, posterior_coefficient_ends(found).T.tolist(), strict=True)
     ends = {name: pair for name, pair in pairs if not math.isnan(pair[0])}
     texts = [entry["batch"] for entry in report["batches"]]
-    *halves, usual = posterior_step_half_widths(
-        found, deployment, [*texts, intervals.REFERENCE_BATCH]
-    )
-    stated = {"level": intervals.LEVEL, "tpot": intervals.around(1.0, float(usual))}
+    *halves, usual = posterior_step_half_widths(found, deployment, [*texts, REFERENCE_BATCH])
+    stated = {"level": LEVEL, "tpot": intervals.around(1.0, float(usual))}
     return _bounded(report, ends, map(float, halves)) | {"intervals": stated}
 
 
@@ -282,6 +283,5 @@ def intervals_line(stated: Mapping[str, Any]) -> str:
         if m in stated
     )
     return (
-        f"{100 * stated['level']:.0f} % intervals below saturation, of "
-        f"{intervals.REFERENCE_BATCH}: {named}."
+        f"{100 * stated['level']:.0f} % intervals below saturation, of {REFERENCE_BATCH}: {named}."
     )

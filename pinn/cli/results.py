@@ -8,7 +8,7 @@ import typer
 from pinn.cli.options import JsonPath, asked
 from pinn.cli.outputs import records, write_json
 from pinn.common.files import find_checkpoint
-from pinn.common.screen import Column, Grid, page, say
+from pinn.common.screen import Column, page, say
 from pinn.errors import PinnError
 
 
@@ -35,20 +35,17 @@ def results(
         models_only: With --markdown: leave out named parts of the rows.
         measured: What was measured, by engine and release; no errors.
     """
+    from pinn.evaluation import metrics, tables
+
     if measured:
         from pinn.training.data.released import released_measurements
 
         found = released_measurements()
         write_json(records(found), json_path)
-        # Counts are no text.
         counts = ("rows", "configurations", "points")
-        grid = Grid([Column(name, name not in counts) for name in found.columns])
-        for line in found.itertuples(index=False):
-            grid.add(*map(str, line))
-        typer.echo(grid.markdown())
+        columns = {Column(name, name not in counts): name for name in found.columns}
+        typer.echo(tables.frame_grid(found, columns).markdown())
         return
-    from pinn.evaluation import metrics
-
     path = path or find_checkpoint().with_suffix(metrics.KEPT)
     table = metrics.read_results(path)
     metrics.check_checkpoint(table, path)
@@ -61,10 +58,10 @@ def results(
         say(f"{split}, {metric.upper()}: median / mean absolute percentage error\n")
         if markdown:
             methods = list(dict.fromkeys(part["method"]))
-            grid = metrics.error_grid("held out", part, methods, models_only)
+            grid = tables.error_grid("held out", part, methods, models_only)
             typer.echo(grid.markdown() + "\n")
         else:
-            page().print(metrics.screen_grid(part))
+            page().print(tables.screen_grid(part))
             say("")
     if not markdown:
         say("More: --metric ttft, --markdown (every method and part), --json FILE, docs/trust.md.")

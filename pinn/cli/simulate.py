@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
+from pinn.api.requests import SimulationRequest
 from pinn.cli.options import JsonPath, engine_flags, output
 from pinn.cli.outputs import write_json
-from pinn.cli.requests import SimulationRequest
 from pinn.simulator import engine_spec, run
 from pinn.simulator.workloads.load import LoadFlags, asked_load
 from pinn.specs.serving import ServingSpec

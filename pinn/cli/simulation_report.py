@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pinn
+from pinn.api.requests import SimulationRequest, named
 from pinn.calibration.posterior import posterior_step_half_widths
-from pinn.cli.options import named
 from pinn.cli.report_parts import METRICS, notices
-from pinn.cli.requests import SimulationRequest
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.common.screen import Grid, doing, page, say
 from pinn.engines import configurations
@@ -26,8 +25,12 @@ from pinn.simulator.statistics import overload, print_report, run_statistics
 from pinn.simulator.workloads.load import Load
 from pinn.specs.flags import flags_apart
 from pinn.specs.serving import VLLM
-from pinn.surrogate.coefficients import CoefficientSet, deployment_facts, read_coefficient_set
+from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, read_coefficient_set
 from pinn.surrogate.uncertainty import intervals
+from pinn.surrogate.uncertainty.distance import outside_inputs
+from pinn.surrogate.uncertainty.kinds import situation_of
+from pinn.surrogate.uncertainty.quantiles import LEVEL
+from pinn.surrogate.uncertainty.trust import describe_trust
 from pinn.units import GIGA
 
 #: A run, its intervals and what they rest on, and how far each coefficient moves a figure.
@@ -188,15 +191,15 @@ def simulation_trust(run: Run, job: Job, checkpoint: Path) -> dict[str, Any]:
         return {"missing": "no request was served"}
     try:
         calibration = intervals.read_calibration(checkpoint)
-        situation = intervals.situation_of(checkpoint, job.deployment, standing_step(run))
-        outside = intervals.outside_inputs(checkpoint, job.deployment)
+        situation = situation_of(checkpoint, job.deployment, standing_step(run))
+        outside = outside_inputs(checkpoint, job.deployment)
     except PinnError as error:
         return {"missing": str(error)}
     step, ttft = (calibration.half_width(metric, situation.gpu_known) for metric in METRICS)
     return {
         "level": calibration.level,
         **_simulated_ends(run, job, step, ttft),
-        "distance": intervals.describe_trust(situation, outside, calibration),
+        "distance": describe_trust(situation, outside, calibration),
     }
 
 
@@ -223,7 +226,7 @@ def posterior_trust(run: Run, job: Job, found: CoefficientSet) -> dict[str, Any]
     step, ttft = (float(half) for half in halves)
     names = ", ".join(Path(source["path"]).name for source in found.calibration.get("sources", ()))
     return {
-        "level": intervals.LEVEL,
+        "level": LEVEL,
         **_simulated_ends(run, job, step, ttft),
         "distance": {"sentence": f"Calibrated to {names}: intervals are those of its posterior."},
     }

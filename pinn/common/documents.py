@@ -1,23 +1,27 @@
 """Text, JSON, YAML and CSV that users give, and how large an input may be."""
 
+from __future__ import annotations
+
 import csv
-import errno
 import io
 import json
 import math
-import os
 import re
-import select
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import yaml
 
+from pinn.common import Json, JsonObject
 from pinn.errors import PinnError, TooLargeError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 # The largest sizes that input may ask for; each is checked before anything of it is built.
 #
@@ -30,8 +34,6 @@ MOST_YAML_BYTES = 8 * 2**20
 MOST_CSV_BYTES = 128 * 2**20
 #: A line of a trace or a log, which is otherwise as long as it likes; a hole in it is such a line.
 MOST_LINE_BYTES = 64 * 2**20
-#: Seconds that a pipe may say nothing before it is taken for one that nobody writes to.
-MOST_SILENT_SECONDS = 10.0
 #: Lists and mappings inside each other; libyaml's own recursion ends the process at some 10,000.
 MOST_DEPTH = 100
 #: Values of a YAML document, each alias counted as what it stands for.
@@ -95,7 +97,7 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
         raise TooLargeError(f"{what}: got {written(value)}, at most {most:,} are read: {remedy}")
 
 
-def written(value: Any) -> str:
+def written(value: object) -> str:
     """A number as errors show it, however many digits it has; anything else as Python writes it.
 
     >>> written(12345), written(-(10**400))
@@ -108,7 +110,7 @@ def written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else f"{value!r:.60}"
 
 
-def misfit(where: str, rule: str, value: Any) -> PinnError:
+def misfit(where: str, rule: str, value: object) -> PinnError:
     """An error for a value that is not what it must be.
 
     >>> print(misfit("load.yaml: requests", "be a number", "many"))
@@ -117,7 +119,7 @@ def misfit(where: str, rule: str, value: Any) -> PinnError:
     return PinnError(f"{where} must {rule}, got {written(value)}")
 
 
-def is_finite(value: Any) -> bool:
+def is_finite(value: object) -> TypeGuard[int | float]:
     """Whether a value of JSON or YAML is a number that float64 holds; truth values are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
@@ -126,7 +128,7 @@ def is_finite(value: Any) -> bool:
 
 # Paths, JSON and YAML of strangers: bounded in size and depth, no key twice, one-line errors.
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_text(path: Path, most_bytes: int, kind: str) -> str:
@@ -141,37 +143,13 @@ def read_text(path: Path, most_bytes: int, kind: str) -> str:
         PinnError: If it cannot be read, is too large or no UTF-8.
     """
     try:
-        if path.is_fifo():
-            content = _from_pipe(path, most_bytes + 1)
-        else:
-            with path.open("rb") as file:
-                content = file.read(most_bytes + 1)
+        with path.open("rb") as file:
+            content = file.read(most_bytes + 1)
         check_size(len(content), most_bytes, f"{path}: bytes", "give a smaller file")
         return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror or error) if isinstance(error, OSError) else "it is no UTF-8 text"
         raise PinnError(f"{path}: cannot be read ({why}): give a readable {kind} file") from error
-
-
-def _from_pipe(path: Path, most_bytes: int) -> bytes:
-    """What somebody writes to a pipe, up to a number of bytes.
-
-    Raises:
-        OSError: If nothing comes for ``MOST_SILENT_SECONDS``: a pipe without a writer never ends.
-    """
-    content = b""
-    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        while len(content) < most_bytes:
-            if not select.select([pipe], [], [], MOST_SILENT_SECONDS)[0]:
-                raise OSError(errno.ETIMEDOUT, "nobody writes to this pipe")
-            piece = os.read(pipe, most_bytes - len(content))
-            if not piece:
-                break
-            content += piece
-    finally:
-        os.close(pipe)
-    return content
 
 
 def read_json(path: Path) -> Any:
@@ -194,7 +172,7 @@ def parse_json(text: str, where: str) -> Any:
         PinnError: If it is no JSON, has a key twice or nests too deeply.
     """
 
-    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def mapping(pairs: list[tuple[str, Json]]) -> JsonObject:
         found = dict(pairs)
         if len(found) < len(pairs):
             counts = Counter(key for key, _ in pairs)
@@ -217,7 +195,7 @@ def parse_json(text: str, where: str) -> Any:
     return tree
 
 
-def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
+def json_object(text: str, flag: str, example: str) -> JsonObject:
     """The object that a flag's text is.
 
     Raises:
@@ -232,7 +210,7 @@ def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
     return found
 
 
-def _check_depth(tree: Any, where: str) -> None:
+def _check_depth(tree: Json, where: str) -> None:
     level, depth = [tree] if isinstance(tree, dict | list) else [], 0
     while level:
         depth += 1
@@ -322,7 +300,9 @@ def _check_events(text: str, where: str) -> None:
         check_size(total, MOST_YAML_VALUES, f"{where}: values", "split it, or use CSV")
 
 
-def _note_key(mapping: _Open, keys: set[Any], event: Any, where: str) -> None:
+def _note_key(
+    mapping: _Open, keys: set[tuple[str, bool]], event: yaml.NodeEvent, where: str
+) -> None:
     """Remember a scalar key of an open mapping; ``<<`` may merge several mappings."""
     mapping.is_key, was_key = not mapping.is_key, mapping.is_key
     if not was_key or not isinstance(event, yaml.ScalarEvent) or event.value == "<<":
@@ -389,7 +369,7 @@ _KEY_FAULTS = {"missing": "it is missing", "extra_forbidden": "no such key is kn
 _SAID = re.compile(r"Input should be (?:a valid (?P<kind>\w+)|(?P<other>.*))")
 
 
-def first_fault(error: Any) -> tuple[str, str]:
+def first_fault(error: ValidationError) -> tuple[str, str]:
     """The place of the first fault of a pydantic ``ValidationError``, and what was expected there.
 
     >>> from pydantic import BaseModel, ValidationError
@@ -405,7 +385,7 @@ def first_fault(error: Any) -> tuple[str, str]:
     return ".".join(map(str, first["loc"])), _fault_words(first)
 
 
-def _fault_words(fault: dict[str, Any]) -> str:
+def _fault_words(fault: ErrorDetails) -> str:
     if fault["type"] in _KEY_FAULTS:
         return _KEY_FAULTS[fault["type"]]
     said = _SAID.match(fault["msg"])

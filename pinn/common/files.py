@@ -15,6 +15,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
+from pinn.common import JsonObject
 from pinn.errors import PinnError
 
 # Where the files that come with the project lie: in the checkout, or installed beside it.
@@ -181,12 +182,12 @@ def write_whole(path: Path, content: str | bytes) -> None:
     replace_atomically(path, lambda target: target.write_bytes(data))
 
 
-def write_json_file(path: Path, value: Any, indent: int = 2) -> None:
+def write_json_file(path: Path, value: object, indent: int = 2) -> None:
     """Write what :func:`json_text` makes of a value as a file that appears whole."""
     write_whole(path, json_text(value, indent) + "\n")
 
 
-def json_text(value: Any, indent: int | None = None, *, allow_nan: bool = True) -> str:
+def json_text(value: object, indent: int | None = None, *, allow_nan: bool = True) -> str:
     """A value as JSON; a dataclass in it is the mapping of its fields.
 
     >>> json_text({"report": ReadReport("a.csv", "1.0", "", 0, 0)})
@@ -195,7 +196,7 @@ def json_text(value: Any, indent: int | None = None, *, allow_nan: bool = True) 
     return json.dumps(value, indent=indent, allow_nan=allow_nan, default=_json_ready)
 
 
-def _json_ready(value: Any) -> dict[str, Any]:
+def _json_ready(value: object) -> dict[str, object]:
     if isinstance(value, Mapping):
         return dict(value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -214,6 +215,22 @@ def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, as lower-case hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def contents_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, or of the names and contents of all files in a folder.
+
+    Raises:
+        PinnError: If there is neither.
+    """
+    if path.is_dir():
+        inside = sorted(each for each in path.rglob("*") if each.is_file())
+        named = {str(each.relative_to(path)): file_sha256(each) for each in inside}
+        return hashlib.sha256(sorted_json(named).encode()).hexdigest()
+    try:
+        return file_sha256(path)
+    except OSError as error:
+        raise PinnError(f"{path}: cannot be read ({error.strerror}): give a file") from error
 
 
 @dataclass(frozen=True)
@@ -265,7 +282,7 @@ class ReadReport:
         lines += [f"{count:8d}  of these {what}" for what, count in self.noted.items()]
         return "\n".join(lines)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The report as JSON-ready values; ``refused`` keeps its order."""
         return vars(self) | {"refused": dict(self.refused), "noted": dict(self.noted)}
 

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Iterable
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Shaped
@@ -18,6 +18,8 @@ MARKERS = (
 #: Name -> marker and colour.
 Looks = dict[str, tuple[str, str]]
 
+Sharing = bool | Literal["none", "all", "row", "col"]
+
 #: Width of a page in inches.
 WIDTH = 9.5
 
@@ -26,7 +28,11 @@ DPI = 110
 
 
 def new_figure(
-    height: float, rows: int = 1, columns: int = 1, **sharing: Any
+    height: float,
+    rows: int = 1,
+    columns: int = 1,
+    sharex: Sharing = False,
+    sharey: Sharing = False,
 ) -> tuple[Figure, Shaped[np.ndarray, "rows columns"]]:
     """A figure of page width with a grid of axes: no frame, small ticks.
 
@@ -34,10 +40,11 @@ def new_figure(
         height: In inches.
         rows: Of axes.
         columns: Of axes.
-        sharing: ``sharex`` and ``sharey``, as matplotlib takes them.
+        sharex: Which axes share their x axis, as matplotlib takes it.
+        sharey: Which axes share their y axis.
     """
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, **sharing)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
     for one in axes.flat:
         one.spines[["top", "right"]].set_visible(False)
         one.tick_params(labelsize=8)

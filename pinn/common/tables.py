@@ -7,9 +7,10 @@ import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pinn.common.documents import MOST_CSV_BYTES, read_text
@@ -18,6 +19,8 @@ from pinn.errors import PinnError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_T = TypeVar("_T")
 
 
 # Which rows of a table a reader keeps.
@@ -35,14 +38,14 @@ class KeptRows:
         self.mask = np.ones(rows, dtype=bool)
         self.refused: dict[str, int] = {}
 
-    def refuse(self, reason: str, bad: Any) -> None:
+    def refuse(self, reason: str, bad: npt.ArrayLike) -> None:
         """Refuse those rows of a mask that are kept so far."""
         refused = self.mask & np.asarray(bad, dtype=bool)
         if refused.any():
             self.refused[reason] = int(refused.sum())
             self.mask &= ~refused
 
-    def refuse_repeated(self, **key: Any) -> None:
+    def refuse_repeated(self, **key: npt.ArrayLike) -> None:
         """Refuse kept rows whose key is that of an earlier one, as written twice."""
         import pandas as pd
 
@@ -62,7 +65,7 @@ class KeptRows:
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 
 
-def escaped(cell: Any) -> Any:
+def escaped(cell: _T) -> _T | str:
     """A cell with an apostrophe in front if it is text that begins like a formula.
 
     >>> escaped("=1+1"), escaped("-5"), escaped(-5.0)
@@ -123,7 +126,7 @@ def write_frame(rows: pd.DataFrame, path: Path, **written: Any) -> None:
     replace_atomically(path, lambda target: safe.to_csv(target, index=False, **written))
 
 
-def write_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], path: Path) -> None:
+def write_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], path: Path) -> None:
     """Write mappings as CSV with their text escaped; the file appears whole or not at all.
 
     Args:

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pinn.common.files import conf_file
 from pinn.common.workers import Workers
 from pinn.errors import PinnError
-from pinn.surrogate.inference import NetworkSettings
+from pinn.surrogate.architecture import NetworkSettings
 from pinn.training.distillation import DistillationSettings
 from pinn.training.kernel_data import KernelSettings
 from pinn.training.run_scalars import RunFitSettings

@@ -18,7 +18,13 @@ from pinn.evaluation.methods import Method
 from pinn.evaluation.metrics import with_e2e
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.surrogate.uncertainty import kernel_distance
+from pinn.surrogate.uncertainty.held_out import (
+    DESCRIPTION,
+    Step,
+    decode_step,
+    described_steps,
+    shape_of,
+)
 from pinn.surrogate.uncertainty.interval_fit import GAINS, METRICS, left_out_column
 from pinn.training.data.splits import Split
 from pinn.training.serving_rows import ServingRows, serving_rows
@@ -198,7 +204,7 @@ METHOD = "network"
 #: predicted E2E, ``shape`` is the same for models of equal shape.
 COLUMNS = (
     "split", "row_id", "model", "shape", "gpu", "group", "concurrency", "prompt_tokens",
-    "output_tokens", "ttft_share", *GAINS, *kernel_distance.DESCRIPTION, *METRICS,
+    "output_tokens", "ttft_share", *GAINS, *DESCRIPTION, *METRICS,
 )  # fmt: skip
 
 
@@ -260,13 +266,11 @@ def described_errors(
 
 def mean_steps(
     deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
-) -> list[kernel_distance.Step]:
+) -> list[Step]:
     """The step in the middle of each row's load: ``concurrency`` and lengths are its columns."""
     values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
     each = zip(deployments, values, strict=True)
-    return [
-        (deployment, kernel_distance.decode_step(*load), gpu_known) for deployment, load in each
-    ]
+    return [(deployment, decode_step(*load), gpu_known) for deployment, load in each]
 
 
 def _read_predictions(folder: Path) -> pd.DataFrame:
@@ -304,10 +308,10 @@ def _described(
         kernels = surrogates(held_out_kernels(str(split), test))
         deployments = [of_row[name] for name in part["row_id"]]
         steps = mean_steps(deployments, part, left_out_column(str(split)) != "gpu")
-        known = store.remembered_table(kernel_distance.described_steps, kernels, steps, root=root)
+        known = store.remembered_table(described_steps, kernels, steps, root=root)
         about = part.reset_index(drop=True).assign(
             gpu=[deployment.gpu.name for deployment in deployments],
-            shape=[kernel_distance.shape_of(deployment.model) for deployment in deployments],
+            shape=[shape_of(deployment.model) for deployment in deployments],
         )
         found.append(pd.concat([about, known], axis=1))
     together = pd.concat(found, ignore_index=True)

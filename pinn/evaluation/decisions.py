@@ -5,8 +5,13 @@ number of clients, the one with the best throughput per GPU is wanted whose TPOT
 method picks by its predictions; the pick is priced by its measurement.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
+
+from pinn.common.tables import read_frame
+from pinn.errors import PinnError
 
 #: Limits of the mean TPOT for which picks are made.
 LIMITS_S = (0.010, 0.015, 0.020, 0.030, 0.050)
@@ -22,6 +27,20 @@ _KNOWN = ["row_id", *_SITUATION, "concurrency", "tensor_parallel_size"]
 
 COLUMNS = ("split", "method", *_SITUATION, "limit_s", "picked", "loss", "missed")
 TABLE_COLUMNS = ("split", "held_out", "method", "decisions", "loss", "missed")
+
+
+def read_predictions(path: Path) -> pd.DataFrame:
+    """Read the predictions of an experiment.
+
+    Raises:
+        PinnError: If the file cannot be read or lacks a column.
+    """
+    needed = {"split", "held_out", "row_id", "method"}
+    needed |= {f"{metric}{end}" for metric in ("tpot", "ttft") for end in ("_s", "_measured_s")}
+    table = read_frame(path, "run an experiment first")
+    if missing := ", ".join(sorted(needed - set(table.columns))):
+        raise PinnError(f"{path} holds no predictions: it lacks {missing}")
+    return table
 
 
 def throughput(rows: pd.DataFrame, tpot: str, ttft: str) -> pd.Series:

@@ -25,9 +25,10 @@ from pinn.evaluation.measured import (
     read_measured,
     recipe_sha256,
 )
+from pinn.evaluation.tables import print_results, print_scores, print_summary
 from pinn.kernels.exclusion import Exclusion
-from pinn.surrogate.featurizer import embed
-from pinn.surrogate.inference import Checkpoint, save_checkpoint
+from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
+from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibration
 from pinn.training.data.splits import Split
@@ -113,7 +114,7 @@ def _test(
     ]
     write_frame(pd.concat(tables, ignore_index=True), folder / "results.csv")
     results = pd.read_csv(folder / "results.csv")
-    metrics.print_results(results)
+    print_results(results)
     return Tested(results, scores)
 
 
@@ -140,9 +141,9 @@ def _fit_all(config: ExperimentConfig, measured: Measured, tested: Tested) -> Pa
     runs = (run.deployment for run in measured.runs)
     deployments = tuple(dict.fromkeys([*measured.rows.deployments, *runs]))
     names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)
-    anchors = np.concatenate(embed(deployments), axis=1)
+    anchors = np.concatenate(featurize(deployments), axis=1)
     path = folder / "checkpoint.safetensors"
-    save_checkpoint(Checkpoint(network.trained(), metadata, anchors, names), path)
+    save_checkpoint(Checkpoint(network.weights(), metadata, anchors, names), path)
     return path
 
 
@@ -150,10 +151,10 @@ def _print_scores(scores: pd.DataFrame, path: Path) -> None:
     """Write the scores of serving runs, and print them from there."""
     write_frame(scores, path, float_format="%.6g")
     table = pd.read_csv(path, dtype={"stage": str})
-    serving_runs.print_scores(table)
+    print_scores(table)
     for method, part in table.groupby("method", sort=False):
         inversions = {str(method): serving_runs.ranking_inversions(part)}
-        serving_runs.print_summary(serving_runs.summarize_runs(part), inversions)
+        print_summary(serving_runs.summarize_runs(part), inversions)
 
 
 def _metadata(

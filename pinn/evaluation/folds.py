@@ -23,10 +23,11 @@ from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Figures, Job, gains
 from pinn.specs.gpu import load_gpu
-from pinn.surrogate.inference import Checkpoint, save_checkpoint
-from pinn.surrogate.uncertainty import interval_fit, kernel_distance
+from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
+from pinn.surrogate.uncertainty import interval_fit
+from pinn.surrogate.uncertainty.coefficient_changes import FoldNetwork, coefficient_changes
+from pinn.surrogate.uncertainty.held_out import described_steps, shape_of
 from pinn.surrogate.uncertainty.intervals import StatedIntervals
-from pinn.surrogate.uncertainty.kernel_distance import FoldNetwork
 from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.data.splits import Split, named_splits
 from pinn.training.folds import Fold, fold_of, learn_fold
@@ -146,7 +147,7 @@ def fold_networks(
         network = learn_fold(fits.learner, fold, fits.root).network
         path = folder / "networks" / kind / f"{number:02d}-{fold.exclude.slug()}.safetensors"
         metadata = {"excluded": fold.exclude.describe()}
-        save_checkpoint(Checkpoint(network.trained(), metadata), path)
+        save_checkpoint(Checkpoint(network.weights(), metadata), path)
         found.append(FoldNetwork(kind, test.deployments, path))
     return found
 
@@ -290,7 +291,7 @@ def run_error_rows(
     """
     rows = pd.DataFrame(list(map(_row, runs, latencies)))
     steps = mean_steps([latency.deployment for latency in latencies], rows)
-    return pd.concat([rows, kernel_distance.described_steps(kernels, steps)], axis=1)
+    return pd.concat([rows, described_steps(kernels, steps)], axis=1)
 
 
 def mean_figures(run: Run) -> Figures:
@@ -311,7 +312,7 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
         "split": RUN_ERRORS_SPLIT,
         "row_id": run.name,
         "model": model.name,
-        "shape": kernel_distance.shape_of(model),
+        "shape": shape_of(model),
         "gpu": gpu,
         "group": f"{model.name} on {gpu}",
         "concurrency": float(np.mean(simulated.steps["requests"])),
@@ -359,5 +360,5 @@ def calibrate_folds(
         latencies = network_latencies(learned.network, test)
         of_runs.append(run_error_rows(test, latencies, learned.teacher.kernels))
     together = pd.concat([errors, *of_runs], ignore_index=True)
-    changes = kernel_distance.coefficient_changes(checkpoint, networks)
+    changes = coefficient_changes(checkpoint, networks)
     return interval_fit.calibrate(together, changes, checkpoint, [source])

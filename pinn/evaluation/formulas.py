@@ -1,11 +1,14 @@
-"""Methods that are a formula of the step with a few coefficients."""
+"""Methods that are a formula of the step with a few coefficients.
+
+A formula needs the means of its own basis functions over each benchmark's steps: those of the
+simulation with prior coefficients, as for the surrogate.
+"""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,8 +17,6 @@ from scipy.optimize import nnls
 
 from pinn.engines.deployment import Deployment
 from pinn.evaluation.methods import Method, Prediction, Predictor
-from pinn.export.blis_features import BlisSums, blis_features
-from pinn.export.blis_model import blis_model
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
@@ -24,12 +25,6 @@ from pinn.simulator.simulate import map_runs
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.training.data.deployments import measured_deployments
 from pinn.training.serving_rows import ServingRows, prior_jobs
-from pinn.units import MICROSECOND
-
-# What formulas of a step need of measured deployments: means of their own basis functions.
-#
-# The steps are those of each benchmark's simulation with prior coefficients, as for the
-# surrogate.
 
 #: Basis functions of a deployment's batches, ``[batches, functions]``, given the prompt length.
 StepBasis = Callable[[Deployment, BatchSums, float], Float[np.ndarray, "batches functions"]]
@@ -137,7 +132,7 @@ def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray,
 _ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
 
 
-def formula(name: str, learn: Callable[..., Predictor], bases: Bases, *given: Any) -> Method:
+def formula(name: str, learn: Callable[..., Predictor], bases: Bases, *given: object) -> Method:
     """A method that ``learn`` makes of a step basis: one of the three functions below.
 
     Args:
@@ -240,37 +235,3 @@ def _relative_nnls(
     size = np.maximum(np.abs(matrix * factor[:, None]).max(axis=0), 1e-300)
     found, _ = nnls(matrix * factor[:, None] / size, target * factor)
     return found / size
-
-
-# BLIS's trained-physics formula.
-
-#: Global coefficients that come with BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``,
-#: August 2026): alpha us before the queue, us at completion, us per output token; beta.
-BLIS_ALPHA = (15563.2, 777.3, 45.9)
-BLIS_BETA = (0.152, 0.0, 1.363, 0.752, 32.1, 4.42, 126.0, 482.0, 0.0, 1.947, 0.752)
-
-
-def blis(observations: pd.DataFrame) -> Method:
-    """BLIS's formula with its own coefficients: it fits nothing."""
-    before, _, per_token = (us * MICROSECOND for us in BLIS_ALPHA)
-    bases = row_bases(observations, blis_basis)
-    return formula("BLIS, published", published, bases, np.array(BLIS_BETA), before, per_token)
-
-
-def blis_basis(
-    deployment: Deployment, sums: BatchSums, prompt_tokens: float
-) -> Float[np.ndarray, "batches basis"]:
-    """BLIS's basis functions of closed-loop batches, seconds.
-
-    Its prefill attention needs sum t (S + t / 2) over chunks of t tokens of prompts of S. The
-    second part is taken from the pairs that chunks attend to, which count cached tokens too; whole
-    prompts have none.
-    """
-    totals = BlisSums(
-        sums.prefill_tokens,
-        sums.decode_requests,
-        sums.decode_context - sums.decode_requests,
-        sums.requests,
-        sums.prefill_tokens * prompt_tokens + sums.prefill_pairs,
-    )
-    return blis_features(blis_model(deployment), totals) * MICROSECOND

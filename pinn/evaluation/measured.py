@@ -9,9 +9,9 @@ import pandas as pd
 import torch
 from hydra.utils import get_method
 
+from pinn.common.code import code_digest
 from pinn.common.files import ReadReport, sorted_json
 from pinn.common.screen import note
-from pinn.common.store import code_digest
 from pinn.evaluation.config import ExperimentConfig
 from pinn.training.data.measured_runs import MeasuredRun, read_measured_runs
 from pinn.training.data.table import Manifest, read_manifest, read_observations

@@ -1,6 +1,7 @@
-"""Errors and how they are printed, group by group."""
+"""Errors of predicted times, and the table of results that holds them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,6 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from pinn.common.files import file_sha256
-from pinn.common.screen import WIDEST, Column, Grid, page
 from pinn.common.tables import read_frame
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -24,26 +24,41 @@ METRICS = ("tpot", "ttft", "e2e", "e2e_p99")
 RESULT_COLUMNS = ("split", "held_out", "method", "metric", "n", "median", "mean", "p90", "bias")
 
 
+@dataclass(frozen=True)
+class ErrorSummary:
+    """Percentage errors of predictions, summed up.
+
+    Attributes:
+        n: Predictions.
+        median: Of the absolute percentage errors, as are ``mean`` and ``p90``, the 90th percentile.
+        mean: See ``median``.
+        p90: See ``median``.
+        bias: Median of the signed percentage errors. Percentages of the measured value punish
+            predictions that are too long more than those that are too short; bias tells which.
+    """
+
+    n: int
+    median: float
+    mean: float
+    p90: float
+    bias: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.1f} / {self.mean:.1f} ({self.bias:+.1f})"
+
+
 def error_summary(
     predicted: Float[np.ndarray, " n"], measured: Float[np.ndarray, " n"]
-) -> dict[str, float]:
-    """Absolute percentage error (median, mean, 90th percentile) and bias.
+) -> ErrorSummary:
+    """Sum up the errors of predicted times; as text ``median / mean (bias)`` in percent.
 
-    Bias is the median of the signed percentage error. Percentages of the measured value punish
-    predictions that are too long more than those that are too short; bias shows which it is.
-
-    >>> error_summary(np.array([1.1, 0.8]), np.array([1.0, 1.0]))["mean"]
-    15.0
+    >>> print(error_summary(np.array([1.1, 0.8]), np.array([1.0, 1.0])))
+    15.0 / 15.0 (-5.0)
     """
     percent = 100 * (predicted / measured - 1)
     size = np.abs(percent)
-    return {
-        "n": len(size),
-        "median": round(float(np.median(size)), 6),
-        "mean": round(float(size.mean()), 6),
-        "p90": round(float(np.quantile(size, 0.9)), 6),
-        "bias": round(float(np.median(percent)), 6),
-    }
+    figures = (np.median(size), size.mean(), np.quantile(size, 0.9), np.median(percent))
+    return ErrorSummary(len(size), *(round(float(figure), 6) for figure in figures))
 
 
 def percent_errors(rows: pd.DataFrame, metric: str) -> pd.Series:
@@ -60,12 +75,7 @@ def with_e2e(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def error_text(figures: Mapping[str, float]) -> str:
-    """``median / mean (bias)`` of :func:`error_summary`, in percent."""
-    return f"{figures['median']:.1f} / {figures['mean']:.1f} ({figures['bias']:+.1f})"
-
-
-def summarize(predictions: pd.DataFrame, groups: dict[str, pd.Series]) -> pd.DataFrame:
+def summarize(predictions: pd.DataFrame, groups: Mapping[str, pd.Series]) -> pd.DataFrame:
     """Score every method on every metric, overall and in each group.
 
     Args:
@@ -90,8 +100,8 @@ def summarize(predictions: pd.DataFrame, groups: dict[str, pd.Series]) -> pd.Dat
                     parts.append((f"{name}: {held_out}", part))
         for held_out, part in parts:
             for metric, predicted, measured in _scored(part):
-                key = {"split": split, "held_out": held_out, "method": method, "metric": metric}
-                rows.append(key | error_summary(predicted, measured))
+                summary = error_summary(predicted, measured)
+                rows.append((split, held_out, method, metric, *astuple(summary)))
     return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
 
 
@@ -218,136 +228,3 @@ def group_masks(
         member = {row_id: GROUPS[name](rows.deployments[i], c) for row_id, i, c in of_rows}
         masks[name] = predictions["row_id"].map(member).eq(True)
     return masks
-
-
-# Results tables as text; everything printed is read from the saved table.
-
-#: Unit of every error in the table.
-CAPTION = "absolute percentage error; bias is the median signed error; n rows"
-
-#: What decisions are and what their columns say.
-DECISIONS_CAPTION = (
-    "picks of the deployment with the best predicted throughput per GPU within a TPOT limit; "
-    "throughput lost by measurement, percent, a pick that misses the limit by over 5 % losing all; "
-    "share of such misses; loss for each model"
-)
-
-#: Methods of the overview, and their headings.
-_KNOWN = {
-    "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
-}  # fmt: skip
-
-#: Parts whose rows are printed by held-out model too; the saved table has this for every part.
-DETAILED = ("expert-parallel",)
-
-
-def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
-    """Print what came out: the median error of the methods that people know, which are first.
-
-    Args:
-        results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
-        ranking: As ``pinn.evaluation.comparison.rank`` returns it.
-    """
-    table = Grid.of("median error, %", "of", "rows", *_KNOWN.values(), text=2)
-    leading = ranking[ranking["verdict"].isin(["first", "tied first"])]
-    whole, last = results[results["held_out"] == "all"], ""
-    for (split, metric), part in whole.groupby(["split", "metric"], sort=False):
-        medians = part.set_index("method")["median"]
-        first = set(leading[(leading["split"] == split) & (leading["metric"] == metric)]["method"])
-        marks = {name: "*" if name in first else " " for name in _KNOWN}
-        cells = (f"{medians[n]:.1f}{marks[n]}" if n in medians else "- " for n in _KNOWN)
-        table.add("" if split == last else str(split), str(metric), str(part["n"].max()), *cells)
-        last = str(split)
-    page().print(table)
-    print("* first, or tied with the first; AIS is AISimulate 0.13, AIC AIConfigurator 0.12")
-
-
-def print_results(results: pd.DataFrame, evidence: str = "") -> None:
-    """Print one table per kind of split and metric: a row per held-out part and method.
-
-    Args:
-        results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
-        evidence: What every table rests on, said below each.
-    """
-    caption = f"{CAPTION}; rests on {evidence}" if evidence else CAPTION
-    console = page(WIDEST)
-    for (split, metric), part in results.groupby(["split", "metric"], sort=False):
-        headings = ("held out", "method", "n", "median", "mean", "p90", "bias")
-        table = Grid.of(*headings, caption=f"{split}: {str(metric).upper()}", text=2)
-        previous = None
-        kept = part[part["held_out"].map(is_shown)]
-        ordered = kept.sort_values("held_out", key=_all_last, kind="stable")
-        for row in ordered.to_dict("records"):
-            held_out = str(row["held_out"])
-            numbers = (f"{row[name]:.1f}" for name in ("median", "mean", "p90", "bias"))
-            shown = held_out if held_out != previous else ""
-            table.add(shown, str(row["method"]), str(row["n"]), *numbers)
-            previous = held_out
-        console.print(table)
-        console.print(f"{caption}\n")
-
-
-def screen_grid(part: pd.DataFrame) -> Grid:
-    """Held-out models or GPUs and all of them, by three methods that people know: 80 columns."""
-    known = [method for method in _KNOWN if method in set(part["method"])]
-    methods = (known or list(dict.fromkeys(part["method"])))[:3]
-    return error_grid("left out", part, methods, models_only=True)
-
-
-def error_grid(heading: str, part: pd.DataFrame, methods: list[str], models_only: bool) -> Grid:
-    """Median / mean errors: a line per held-out part, named groups of rows after the others."""
-    named, counts = tuple(GROUPS), part.groupby("held_out")["n"].max()
-    cells = {
-        (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
-        for row in part.to_dict("records")
-    }
-    table = Grid.of(heading, "rows", *methods)
-    for name in sorted(counts.index, key=lambda n: (n == "all", n.startswith(named), n)):
-        if is_shown(name) and not (models_only and name.startswith(named)):
-            table.add(name, str(counts[name]), *(cells.get((name, m), "-") for m in methods))
-    return table
-
-
-def print_decisions(table: pd.DataFrame) -> None:
-    """Print one table per kind of split: a row per method, the mean loss for each model too.
-
-    Args:
-        table: As ``pinn.evaluation.decisions.decision_table`` returns it.
-    """
-    console = page(WIDEST)
-    for split, part in table.groupby("split", sort=False):
-        console.print(decision_grid(part, ("mean loss", "missed"), f"{split}: decisions"))
-        console.print(f"{DECISIONS_CAPTION}\n")
-
-
-def decision_grid(part: pd.DataFrame, means: Sequence[str], caption: str) -> Grid:
-    """Decisions of a split: a line per method, the mean loss and missed limits, and each model's.
-
-    Args:
-        part: Rows of one split.
-        means: Headings of the mean loss and of the share of missed limits.
-        caption: Of the grid.
-    """
-    losses = part.pivot(index="method", columns="held_out", values="loss")
-    models = [name for name in losses.columns if name != "all"]
-    headings = ("decisions", *means, *(model.split("/")[-1] for model in models))
-    grid = Grid.of(Column("method", True, folds=False), *headings, caption=caption)
-    for row in part[part["held_out"] == "all"].to_dict("records"):
-        values = (row["loss"], row["missed"], *losses.loc[row["method"], models])
-        numbers = ("-" if pd.isna(value) else f"{value:.1f}" for value in values)
-        name = str(row["method"])
-        grid.add(name, str(row["decisions"]), *numbers, strong=name.startswith("network"))
-    return grid
-
-
-def is_shown(held_out: str) -> bool:
-    """Whether a held-out part is printed: within a named part only those of ``DETAILED``."""
-    part, nested, _ = held_out.partition(": ")
-    return not nested or part in DETAILED
-
-
-def _all_last(names: pd.Series) -> pd.Series:
-    """Held-out models or GPUs first, then the named parts, then all."""
-    parts = tuple(GROUPS)
-    rank = names.map(lambda name: 2 if name == "all" else int(name.startswith(parts)))
-    return rank.astype(str) + names

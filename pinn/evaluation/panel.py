@@ -22,29 +22,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from pinn.common.files import file_sha256
-from pinn.common.tables import write_frame
+from pinn.common.files import file_sha256, find_checkpoint
+from pinn.common.screen import Grid
+from pinn.common.tables import read_frame, write_frame
 from pinn.errors import PinnError
-from pinn.evaluation.engines import networks, score_engines
-from pinn.evaluation.measured import json_sha256
-from pinn.evaluation.metrics import CHECKPOINT_COLUMN
-from pinn.evaluation.serving_runs import OVERLOADED, network_latencies, score_runs
-from pinn.physics.costs import step_costs
-from pinn.simulator.metric_features import WHOLE_RUN
-from pinn.specs.gpu import load_gpu
-from pinn.surrogate.inference import TrainedNetwork, load_checkpoint
-from pinn.surrogate.step_features import step_features
-from pinn.surrogate.surrogate import predict_coefficients
-from pinn.surrogate.uncertainty.intervals import read_calibration, served_gpus
-from pinn.training.data.engine_deployments import (
-    APART,
-    read_dense_campaign,
-    read_engines,
-    read_other_attention,
-)
-from pinn.training.data.measured_runs import read_measured_runs
-from pinn.training.data.silicon import read_silicon
-from pinn.training.data.whole_steps import MeasuredSteps, read_whole_steps
+from pinn.evaluation.tables import frame_grid
 
 #: Metric -> what it counts in a configuration's score.
 WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}
@@ -136,6 +118,12 @@ def training_noise(lines: pd.DataFrame) -> pd.Series:
     return own.clip(lower=own.groupby(_sources(own.index)).transform("median"))
 
 
+def shipped_noise() -> pd.Series:
+    """Return the noise of the shipped checkpoint's recipe by group, from the table beside it."""
+    path = find_checkpoint().with_name(NOISE_FILE)
+    return read_frame(path, "scripts/training_noise.py writes it").set_index("group")["score"]
+
+
 def compare_panels(a: pd.DataFrame, b: pd.DataFrame, noise: pd.Series) -> tuple[pd.DataFrame, str]:
     """Whether B may take the place of A.
 
@@ -221,157 +209,8 @@ def add_to_ledger(path: Path, line: pd.DataFrame) -> None:
     write_frame(table[[*LEDGER, *groups]], path)
 
 
-# The rows of the panel: measured and predicted times.
-
-#: Of a deployment's loads, in order, one of so many is simulated: the panel is to be quick.
-EVERY = 3
-#: What whole steps ran on and the largest captured step, which their table does not say.
-STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
-
-#: What the serving runs that teach ran on, which their table of scores does not say.
-RUNS_GPU = "H100-SXM"
-
-ROW_COLUMNS = ("group", "configuration", "metric", "gpu", "measured_s", "predicted_s")
-DEPLOYMENTS, RUNS, JUDGES, STEPS = "deployments", "serving runs", "judges", "whole steps"
-CAMPAIGN = "other campaign"
-
-_DEPLOYMENT = ("engine_version", "gpu", "precision", "tensor_parallel_size", "data_parallel_size",
-               "enable_expert_parallel")  # fmt: skip
-_FIGURES = {"itl_mean_s": "tpot", "ttft_mean_s": "ttft"}
-
-
-def panel_rows(
-    checkpoint: Path, judges: Path | None = None, steps: Path | None = None
-) -> pd.DataFrame:
-    """Measured and predicted times of every group; simulations of a minute or two.
-
-    Args:
-        checkpoint: The network; ``left_out`` and the table of its serving runs lie beside it.
-        judges: CSV of serving runs that nothing was fitted to; None for none.
-        steps: CSV of whole steps, ``runs.csv`` beside it; None for none.
-
-    Returns:
-        Table with ``ROW_COLUMNS``, times in seconds, and ``half``, the log half-width of the
-        interval below saturation (NaN where the checkpoint has none).
-
-    Raises:
-        PinnError: If a file cannot be used or belongs to another checkpoint.
-    """
-    network, left_out = networks(checkpoint)
-    parts = [_deployments(network, left_out), _runs(checkpoint)]
-    if judges is not None:
-        parts.append(_judges(network, judges))
-    if steps is not None and not learned_steps(checkpoint, steps):
-        parts.append(_steps(network, steps))
-    found = pd.concat(parts, ignore_index=True)[list(ROW_COLUMNS)]
-    return found.assign(half=_half_widths(checkpoint, found))
-
-
-def _half_widths(checkpoint: Path, rows: pd.DataFrame) -> pd.Series:
-    try:
-        calibration = read_calibration(checkpoint)
-    except PinnError:
-        return pd.Series(np.nan, rows.index)
-    known = {name: load_gpu(name).name in served_gpus(checkpoint) for name in set(rows["gpu"])}
-    pairs = zip(rows["metric"], rows["gpu"], strict=True)
-    return pd.Series([calibration.half_width(m, known[g]) for m, g in pairs], rows.index)
-
-
-def _deployments(network: TrainedNetwork, left_out: dict[str, TrainedNetwork]) -> pd.DataFrame:
-    engines = pd.concat([read_engines()[0], read_other_attention()[0]], ignore_index=True)
-    rows = pd.concat(
-        [
-            read_silicon()[0].assign(source=DEPLOYMENTS),
-            engines[engines["apart"] != APART].assign(source=engines["engine"]),
-            read_dense_campaign()[0].assign(source=CAMPAIGN),
-        ],
-        ignore_index=True,
-    )
-    rows = rows.assign(
-        group=rows["source"] + ": " + rows["model"],
-        configuration=rows[list(_DEPLOYMENT)].astype(str).agg(" ".join, axis=1),
-    )
-    rows = rows.sort_values(["group", "configuration", "concurrency", "row_id"])
-    nth = rows.groupby(["group", "configuration"]).cumcount()
-    scored = score_engines(rows[nth % EVERY == 0], network, left_out)
-    found = [
-        scored.rename(columns={f"{metric}_s": "measured_s", f"network_{metric}_s": "predicted_s"})
-        .assign(metric=metric)
-        .loc[:, list(ROW_COLUMNS)]
-        for metric in _FIGURES.values()
-    ]
-    table = pd.concat(found, ignore_index=True)
-    # What that campaign's client waited for before a first token nobody knows.
-    return table[~(table["group"].str.startswith(CAMPAIGN) & (table["metric"] == "ttft"))]
-
-
-def _runs(checkpoint: Path) -> pd.DataFrame:
-    """Runs that the checkpoint's own folds left out, from the table beside it."""
-    kept = checkpoint.with_suffix(".serving_runs.csv")
-    path = kept if kept.is_file() else checkpoint.with_name("serving_runs.csv")
-    if not path.is_file():
-        return pd.DataFrame(columns=list(ROW_COLUMNS))
-    scores = pd.read_csv(path, dtype={"stage": str})
-    if CHECKPOINT_COLUMN in scores and set(scores[CHECKPOINT_COLUMN]) != {file_sha256(checkpoint)}:
-        raise PinnError(f"{path} belongs to another checkpoint than {checkpoint}: train it anew")
-    left_out = scores[scores["method"] == "network, model left out"]
-    return of_scores(left_out.assign(gpu=RUNS_GPU), RUNS)
-
-
-def _judges(network: TrainedNetwork, path: Path) -> pd.DataFrame:
-    runs, _ = read_measured_runs(path)
-    gpus = {run.name: run.deployment.gpu.name for run in runs}
-    scores = score_runs(runs, network_latencies(network, runs), "network")
-    return of_scores(scores.assign(gpu=scores["run"].map(gpus)), JUDGES)
-
-
-def of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Rows of ``score_runs``, with a column ``gpu``, as those of a panel's source."""
-    whole = scores[(scores["stage"] == WHOLE_RUN) & (scores["failed_measured"] < OVERLOADED)]
-    found = whole.assign(
-        group=f"{source}: " + whole["model"],
-        configuration=whole["run"],
-        metric=whole["figure"].map(_FIGURES),
-    )
-    return found.dropna(subset="metric")
-
-
-def learned_steps(checkpoint: Path, steps: Path) -> bool:
-    """Whether a checkpoint learned from this table of whole steps.
-
-    Its data's hash is of the measured deployments' table, the serving runs' and the steps', in this
-    order; the first two hashes stand beside it.
-    """
-    metadata = load_checkpoint(checkpoint).metadata
-    of_rows, *others = metadata["sources"]
-    runs = [one["table_sha256"] for one in others if one["schema"] == "serving runs"]
-    tables = (of_rows["table_sha256"], runs[0] if runs else None, file_sha256(steps))
-    return metadata["data_sha256"] == json_sha256(*tables)
-
-
-def _steps(network: TrainedNetwork, path: Path) -> pd.DataFrame:
-    measured = read_panel_steps(path)
-    found = predict_coefficients(network, [one.deployment for one in measured])
-    tables = [step_rows(one, beta) for one, beta in zip(measured, found.beta, strict=True)]
-    return pd.concat(tables, ignore_index=True)
-
-
-def read_panel_steps(path: Path) -> list[MeasuredSteps]:
-    """The panel's whole steps."""
-    return read_whole_steps(path, STEPS_GPU, STEPS_GRAPH_TOKENS)[0]
-
-
-def step_rows(one: MeasuredSteps, beta: Float[np.ndarray, " features"]) -> pd.DataFrame:
-    """What coefficients say of the steps of one deployment: ``ROW_COLUMNS``."""
-    sums = one.batches.sums(one.deployment.model.window_tokens)
-    features = step_features(step_costs([one.deployment]), sums)
-    return pd.DataFrame(
-        {
-            "group": f"{STEPS}: {one.deployment.model.name}",
-            "configuration": one.run,
-            "gpu": STEPS_GPU,
-            "metric": np.where(one.batches.prefill_requests > 0, "ttft", "tpot"),
-            "measured_s": one.seconds,
-            "predicted_s": features @ beta,
-        }
-    )
+def panel_grid(table: pd.DataFrame) -> Grid:
+    """Return a table of :func:`group_scores` or :func:`compare_panels` with two digits."""
+    counts = ("group", "configurations", "rows")
+    columns = {name: name if name in counts else f"{name}:.2f" for name in table.columns}
+    return frame_grid(table, columns)

@@ -1,11 +1,13 @@
 """Regressions without the surrogate's structure, tuned on inner folds that leave models out."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,13 +17,30 @@ from pinn.common.files import file_sha256
 from pinn.errors import PinnError
 from pinn.evaluation.formulas import Bases, hierarchical_basis, row_bases
 from pinn.evaluation.methods import Method, Prediction, Predictor
-from pinn.surrogate.featurizer import embed
+from pinn.surrogate.featurizer import featurize
 from pinn.training.serving_rows import ServingRows
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
 
 #: Of every row, for TPOT and for TTFT.
 Inputs = tuple[Float[np.ndarray, "n inputs"], Float[np.ndarray, "n inputs"]]
-#: One setting of a regression: its own parameters and ``over_floor``.
-Setting = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a regression.
+
+    Attributes:
+        parameters: Of scikit-learn's estimator.
+        log: Whether logarithms are learned, in place of seconds.
+        over_floor: Whether it learns the time over the physical floor, in place of the time.
+    """
+
+    parameters: Mapping[str, object]
+    log: bool = True
+    over_floor: bool = False
+
 
 _FOLDS = 3
 
@@ -29,20 +48,19 @@ _FOLDS = 3
 _LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
 
 #: Strengths of ridge and lasso; linear in seconds, as the decomposition is.
-_LINEAR: list[Setting] = [
-    {"alpha": alpha, "log": False, "over_floor": False} for alpha in np.logspace(-6, 0, 7).tolist()
-]
+_LINEAR = [Setting({"alpha": alpha}, log=False) for alpha in np.logspace(-6, 0, 7).tolist()]
 #: Depth and number of trees, on the time itself or over the floor.
-_TREES: list[Setting] = [
-    {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05}
-    | {"log": True, "over_floor": over}
+_TREES = [
+    Setting(
+        {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05},
+        over_floor=over,
+    )
     for depth, trees in ((2, 150), (3, 300))
     for over in (False, True)
 ]
 #: Decay of the weights, on the time itself or over the floor.
-_MLP: list[Setting] = [
-    {"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150}
-    | {"log": True, "over_floor": over}
+_MLP = [
+    Setting({"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150}, over_floor=over)
     for decay in (1e-2, 1.0)
     for over in (False, True)
 ]
@@ -73,8 +91,7 @@ def regression(
         name: In tables.
         kind: ``ridge``, ``lasso``, ``trees`` or ``mlp``.
         inputs: Of rows: for TPOT and for TTFT.
-        settings: What inner folds choose from. ``log``: learn logarithms; ``over_floor``: of the
-            time over the physical floor instead of the time itself.
+        settings: What inner folds choose from.
         seed: Of what is drawn.
     """
     recipe = f"{kind} {settings} {seed} {file_sha256(Path(__file__))}"
@@ -125,13 +142,12 @@ class _Regression:
         setting: Setting,
     ) -> Callable[[np.ndarray, np.ndarray], Float[np.ndarray, " n"]]:
         """What gives seconds of inputs and physical floors; none lies below its floor."""
-        target = np.log(seconds / floor if setting["over_floor"] else seconds)
-        if not setting["log"]:
+        target = np.log(seconds / floor if setting.over_floor else seconds)
+        if not setting.log:
             target = np.exp(target) * 1e3
             # Relative errors count, as they do for every other method.
             weight = weight / target**2
-        own = {k: v for k, v in setting.items() if k not in ("log", "over_floor")}
-        model = _estimator(self.kind, own, self.seed)
+        model = _estimator(self.kind, setting.parameters, self.seed)
         weights = {f"{model.steps[-1][0]}__sample_weight": weight} if self.kind != "mlp" else {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an MLP cut at its most iterations says so
@@ -139,13 +155,13 @@ class _Regression:
 
         def learned(inputs: np.ndarray, floor: np.ndarray) -> np.ndarray:
             predicted = model.predict(inputs)
-            ratio = np.exp(predicted) if setting["log"] else predicted / 1e3
-            return np.maximum(ratio * floor if setting["over_floor"] else ratio, floor)
+            ratio = np.exp(predicted) if setting.log else predicted / 1e3
+            return np.maximum(ratio * floor if setting.over_floor else ratio, floor)
 
         return learned
 
 
-def _estimator(kind: str, own: Setting, seed: int) -> Any:
+def _estimator(kind: str, parameters: Mapping[str, object], seed: int) -> Pipeline:
     try:
         from sklearn.ensemble import GradientBoostingRegressor
         from sklearn.linear_model import Lasso, Ridge
@@ -154,15 +170,15 @@ def _estimator(kind: str, own: Setting, seed: int) -> Any:
         from sklearn.preprocessing import StandardScaler
     except ImportError as error:
         raise PinnError("the regressions need it: run 'pip install scikit-learn'") from error
-    estimators: dict[str, Callable[[], Any]] = {
-        "ridge": lambda: Ridge(**own),
-        "lasso": lambda: Lasso(max_iter=20_000, **own),
-        "trees": lambda: GradientBoostingRegressor(random_state=seed, **own),
-        "mlp": lambda: MLPRegressor(random_state=seed, **own),
+    estimators = {
+        "ridge": Ridge(),
+        "lasso": Lasso(max_iter=20_000),
+        "trees": GradientBoostingRegressor(random_state=seed),
+        "mlp": MLPRegressor(random_state=seed),
     }
     if kind not in estimators:
         raise PinnError(f"unknown regression {kind!r}: known ones are {', '.join(estimators)}")
-    return make_pipeline(StandardScaler(), estimators[kind]())
+    return make_pipeline(StandardScaler(), estimators[kind].set_params(**parameters))
 
 
 def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
@@ -190,7 +206,7 @@ def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
         loads: By row id: concurrency, prompt and output tokens.
         rows: Of which one matrix for TPOT is made, and one for TTFT.
     """
-    free, rates = embed(rows.deployments)
+    free, rates = featurize(rows.deployments)
     load = np.log(loads.loc[list(rows.row_id)].to_numpy(np.float64))
     shared = [free[rows.deployment], rates[rows.deployment], load]
     pairs = ((rows.tpot_features, rows.tpot_floor_s), (rows.ttft_features, rows.ttft_floor_s))

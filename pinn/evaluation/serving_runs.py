@@ -1,13 +1,13 @@
-"""Errors on serving runs, those of left-out models too, and how they are printed."""
+"""Errors on serving runs, those of left-out models too."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from pinn.common.screen import WIDEST, Column, Grid, page
 from pinn.errors import PinnError
 from pinn.evaluation.metrics import RESULT_COLUMNS, error_summary, inversions
 from pinn.kernels.exclusion import Exclusion, is_near_copy
@@ -16,9 +16,11 @@ from pinn.simulator.metric_features import WHOLE_RUN, failed_share, figure_secon
 from pinn.simulator.simulate import Job, figure_ends, scaled, simulate_many
 from pinn.specs.model import ModelSpec
 from pinn.surrogate import surrogate
-from pinn.surrogate.inference import TrainedNetwork
+from pinn.surrogate.checkpoint import load_checkpoint
+from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.network import CoefficientNetwork
-from pinn.surrogate.uncertainty.intervals import Ends, gpu_is_known, read_calibration
+from pinn.surrogate.uncertainty.distance import gpu_is_known
+from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.training.data import measured_runs
 from pinn.training.data.measured_runs import FIGURES, MeasuredRun
 from pinn.training.folds import Fold, fold_of, learn_fold, without_model
@@ -41,10 +43,44 @@ def read_runs(
     return [measured_runs.read_load_report(folder, gpu, model_configs, seed) for folder in folders]
 
 
-# Simulated against measured serving runs, figure by figure.
-
 #: Share of failed requests from which a run counts as overloaded and is summed up apart.
 OVERLOADED = 0.05
+
+
+@dataclass(frozen=True)
+class RunScores:
+    """Scores of a checkpoint on serving runs.
+
+    Attributes:
+        scores: As :func:`score_runs` returns them, with ``low_s`` and ``high_s`` where intervals
+            were asked for and the checkpoint has them.
+        no_intervals: Why there are none though they were asked for; empty otherwise.
+    """
+
+    scores: pd.DataFrame
+    no_intervals: str = ""
+
+    def summary(self) -> pd.DataFrame:
+        """Return the errors by figure and part; see :func:`summarize_runs`."""
+        return summarize_runs(self.scores)
+
+    def ranked_wrongly(self) -> dict[str, list[tuple[str, str]]]:
+        """Return method -> pairs of :func:`ranking_inversions`."""
+        return {NETWORK: ranking_inversions(self.scores)}
+
+
+def score_checkpoint(
+    runs: Sequence[MeasuredRun], checkpoint: Path, intervals: bool = False
+) -> RunScores:
+    """Score a checkpoint's network on runs, for two more simulations a run with intervals."""
+    latencies = network_latencies(load_checkpoint(checkpoint).network, runs)
+    scores = score_runs(runs, latencies, NETWORK)
+    if not intervals:
+        return RunScores(scores)
+    try:
+        return RunScores(with_intervals(scores, runs, latencies, checkpoint))
+    except PinnError as error:
+        return RunScores(scores, str(error))
 
 
 def score_runs(
@@ -67,31 +103,29 @@ def score_runs(
         Job(latency.deployment, run.workload, latency)
         for run, latency in zip(runs, latencies, strict=True)
     ]
-    rows = []
-    for run, simulated in zip(runs, simulate_many(jobs), strict=True):
-        for stage, measured in run.measured.items():
-            failed = failed_share(simulated, stage)
-            for figure in FIGURES:
-                if figure not in measured:
-                    continue
-                predicted = figure_seconds(simulated, stage, figure)
-                rows.append(
-                    {
-                        "method": method,
-                        "run": run.name,
-                        "model": run.deployment.model.name,
-                        "load": run.load_name,
-                        "stage": stage,
-                        "rate_per_s": stage_rate(run, stage),
-                        "figure": figure,
-                        "measured_s": measured[figure],
-                        "predicted_s": predicted,
-                        "error_percent": 100 * (predicted / measured[figure] - 1),
-                        "failed_measured": run.failed_share[stage],
-                        "failed_predicted": failed,
-                    }
-                )
-    return pd.DataFrame(rows)
+    rows = [
+        {
+            "method": method,
+            "run": run.name,
+            "model": run.deployment.model.name,
+            "load": run.load_name,
+            "stage": stage,
+            "rate_per_s": stage_rate(run, stage),
+            "figure": figure,
+            "measured_s": measured[figure],
+            "predicted_s": figure_seconds(simulated, stage, figure),
+            "error_percent": math.nan,
+            "failed_measured": run.failed_share[stage],
+            "failed_predicted": failed_share(simulated, stage),
+        }
+        for run, simulated in zip(runs, simulate_many(jobs), strict=True)
+        for stage, measured in run.measured.items()
+        for figure in FIGURES
+        if figure in measured
+    ]
+    scores = pd.DataFrame(rows)
+    scores["error_percent"] = 100 * (scores["predicted_s"] / scores["measured_s"] - 1)
+    return scores
 
 
 def stage_rate(run: MeasuredRun, stage: str) -> float:
@@ -134,57 +168,6 @@ def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
     measured, predicted = rows["measured_s"].to_numpy(), rows["predicted_s"].to_numpy()
     names = rows["run"].tolist()
     return [(names[i], names[j]) for i, j in np.argwhere(inversions(predicted, measured)).tolist()]
-
-
-# Tables of scored serving runs for the terminal; all of them are functions of saved tables.
-
-_HEADINGS = {figure: figure.removesuffix("_s").replace("_", " ") for figure in FIGURES}
-
-
-def print_scores(scores: pd.DataFrame) -> None:
-    """One row per run and stage: every figure's error; files have what was measured too."""
-    for method, of_method in scores.groupby("method", sort=False):
-        run, stage = Column("run", True, most=24), Column("stage", True)
-        columns = [run, stage, *map(Column, ("req/s", *_HEADINGS.values(), "failed"))]
-        table = Grid(columns, f"{method}: error in %", gap=1)
-        for (name, number), rows in of_method.groupby(["run", "stage"], sort=False):
-            table.add(str(name), str(number), *_cells(rows))
-        page(WIDEST).print(table)
-
-
-def _cells(rows: pd.DataFrame) -> list[str]:
-    by_figure = {row["figure"]: row for row in rows.to_dict("records")}
-    first = next(iter(by_figure.values()))
-    cells = ["" if pd.isna(first["rate_per_s"]) else f"{first['rate_per_s']:g}"]
-    for figure in FIGURES:
-        known = figure in by_figure
-        cells.append(f"{by_figure[figure]['error_percent']:+.1f}" if known else "-")
-    measured, predicted = first["failed_measured"], first["failed_predicted"]
-    shown = measured > 0 or predicted > 0
-    cells.append(f"{100 * predicted:.1f}, was {100 * measured:.1f}" if shown else "")
-    return cells
-
-
-def print_summary(
-    summary: pd.DataFrame, inversions: Mapping[str, Sequence[tuple[str, str]]]
-) -> None:
-    """Median, mean and largest error of every figure; per method the pairs ranked wrongly."""
-    console = page(WIDEST)
-    shown = summary[summary["part"].isin(["all", "stages", "overloaded"])]
-    headings = ("method", "part", "figure", "n", "median", "mean", "largest")
-    table = Grid.of(*headings, caption="absolute error in %", text=3)
-    for row in shown.to_dict("records"):
-        sizes = (f"{row[name]:.1f}" for name in ("median", "mean", "max"))
-        about = (str(row["method"]), str(row["part"]), _HEADINGS[row["figure"]])
-        table.add(*about, str(row["n"]), *sizes)
-    console.print(table)
-    for method, pairs in inversions.items():
-        console.print(
-            f"{method}: {len(pairs)} pairs of runs whose p99 E2E differs by more than 20 % are "
-            "ranked wrongly"
-        )
-        for slower, faster in pairs:
-            console.print(f"  {slower} is slower than {faster}")
 
 
 # Serving runs of each model, predicted by what never saw that model.
@@ -251,7 +234,7 @@ def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "
 
 
 def network_latencies(
-    network: CoefficientNetwork | TrainedNetwork, runs: Sequence[MeasuredRun]
+    network: CoefficientNetwork | NetworkWeights, runs: Sequence[MeasuredRun]
 ) -> list[LinearLatency]:
     """The coefficients that a network gives each run's deployment."""
     deployments = [run.deployment for run in runs]
@@ -264,17 +247,13 @@ def run_results(scores: pd.DataFrame) -> pd.DataFrame:
     """Errors over whole runs whose model was left out, in the columns of a results table."""
     left_out = scores["method"].str.endswith(LEFT_OUT)
     whole = scores[left_out & (scores["stage"] == WHOLE_RUN)]
-    rows = [
-        {
-            "split": RUNS_LEFT_OUT,
-            "held_out": str(held_out),
-            "method": str(method).removesuffix(LEFT_OUT),
-            "metric": str(figure).removesuffix("_s"),
-        }
-        | error_summary(of_figure["predicted_s"].to_numpy(), of_figure["measured_s"].to_numpy())
-        for held_out, part in [("all", whole), *whole.groupby("model", sort=True)]
-        for (method, figure), of_figure in part.groupby(["method", "figure"], sort=False)
-    ]
+    rows = []
+    for held_out, part in [("all", whole), *whole.groupby("model", sort=True)]:
+        for (method, figure), errors in part.groupby(["method", "figure"], sort=False):
+            name, metric = str(method).removesuffix(LEFT_OUT), str(figure).removesuffix("_s")
+            times = (errors[column].to_numpy() for column in ("predicted_s", "measured_s"))
+            key = (RUNS_LEFT_OUT, str(held_out), name, metric)
+            rows.append((*key, *astuple(error_summary(*times))))
     return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
 
 
@@ -304,27 +283,24 @@ def with_intervals(
     calibration = read_calibration(checkpoint)
     known = [gpu_is_known(checkpoint, latency.deployment) for latency in latencies]
     step, ttft = ([calibration.half_width(m, k) for k in known] for m in ("tpot", "ttft"))
+    each = list(zip(latencies, step, ttft, strict=True))
     fast, slow = (
-        score_runs(
-            runs,
-            [scaled(of, way * s, way * t) for of, s, t in zip(latencies, step, ttft, strict=True)],
-            "",
-        )["predicted_s"]
+        score_runs(runs, [scaled(of, way * s, way * t) for of, s, t in each], "")["predicted_s"]
         for way in (-1, 1)
     )
     half = dict(zip((run.name for run in runs), ttft, strict=True))
-    table = scores.reset_index(drop=True).assign(fast_s=fast, slow_s=slow)
+    table = scores.reset_index(drop=True).assign(fast_s=fast, slow_s=slow, low_s=0.0, high_s=0.0)
     # A figure is e2e, ttft or itl, and a mean or a percentile of the same requests.
-    tail = table["figure"].str.split("_").str[1]
-    found: dict[object, Ends] = {}
+    kind, tail = (table["figure"].str.split("_").str[i] for i in (0, 1))
     for (run, _, _), part in table.groupby(["run", "stage", tail], sort=False):
-        names = part["figure"].str.partition("_")[0].tolist()
-        columns = (part[column].tolist() for column in ("predicted_s", "fast_s", "slow_s"))
-        value, least, most = (dict(zip(names, column, strict=True)) for column in columns)
-        if any(map(math.isnan, value.values())):  # nothing was served
+        names = kind[part.index].tolist()
+        value, least, most = (
+            dict(zip(names, part[column], strict=True))
+            for column in ("predicted_s", "fast_s", "slow_s")
+        )
+        if part["predicted_s"].isna().any():  # nothing was served
             ends = dict.fromkeys(names, (math.nan, math.nan))
         else:
             ends = figure_ends(value, least, most, half[str(run)])
-        found |= dict(zip(part.index, (ends[name] for name in names), strict=True))
-    low, high = zip(*(found[i] for i in table.index), strict=True)
-    return table.drop(columns=["fast_s", "slow_s"]).assign(low_s=low, high_s=high)
+        table.loc[part.index, ["low_s", "high_s"]] = [ends[name] for name in names]
+    return table.drop(columns=["fast_s", "slow_s"])

@@ -9,12 +9,13 @@ from pinn.common.files import find_checkpoint, replace_atomically, write_json_fi
 from pinn.common.screen import doing, note, say
 from pinn.common.tables import write_frame
 from pinn.errors import PinnError
-from pinn.evaluation import crossvalidation, formulas, methods, metrics
-from pinn.evaluation.comparison import rank
+from pinn.evaluation import crossvalidation, formulas, methods, metrics, tables
+from pinn.evaluation.blis import blis
 from pinn.evaluation.config import ExperimentConfig
 from pinn.evaluation.decisions import decide, decision_table
 from pinn.evaluation.folds import experiment_splits, shipped_predictions, shipped_runs
 from pinn.evaluation.measured import Measured, make_repeatable, mark, read_measured
+from pinn.evaluation.ranking import rank
 from pinn.evaluation.regressions import tuned_regressions
 from pinn.evaluation.report.write import write_report
 from pinn.surrogate.uncertainty.interval_fit import calibration_curve
@@ -49,7 +50,7 @@ def run_suite(config: ExperimentConfig) -> dict[str, object]:
     measured = read_measured(config)
     observations, rows = measured.observations, measured.rows
     splits, fingerprint = experiment_splits(config, measured), mark(config, measured)
-    published = [methods.roofline(), formulas.blis(observations), *methods.peers()]
+    published = [methods.roofline(), blis(observations), *methods.peers()]
     wanted = crossvalidation.cells(splits, published, folder, fingerprint)
     slow = crossvalidation.cells(splits, _learned(config, measured), folder, fingerprint)
     crossvalidation.adopt(wanted + slow, [Path(other) for other in config.cells_from])
@@ -118,7 +119,7 @@ def _tables(
     write_frame(ranking, folder / "ranking.csv")
     decisions = decide(predictions, measured.observations)
     write_frame(decision_table(decisions), folder / "decisions.csv")
-    metrics.print_overview(results, ranking)
+    tables.print_overview(results, ranking)
     return {
         "folder": str(folder),
         "predictions": str(path),
@@ -155,8 +156,8 @@ def _finish(
     write_json_file(folder / "evaluation.json", summary, indent=1)
     if not config.fast:
         results = pd.read_csv(folder / "results.csv")
-        metrics.print_results(results, evidence=EVIDENCE)
-        metrics.print_decisions(pd.read_csv(folder / "decisions.csv"))
+        tables.print_results(results, evidence=EVIDENCE)
+        tables.print_decisions(pd.read_csv(folder / "decisions.csv"))
         for what, why in skipped.items():
             note(f"{what}: {why}")
     say(f"All of it: {page}, results.csv and ranking.csv beside it.")

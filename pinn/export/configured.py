@@ -12,10 +12,13 @@ import pinn
 from pinn.common.files import file_sha256
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.surrogate.coefficients import NAMES, Coefficients, CoefficientSet, read_coefficient_set
+from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
+from pinn.surrogate.coefficients import NAMES, Coefficients
 from pinn.surrogate.step_features import STEP_FEATURES
-from pinn.surrogate.surrogate import Distances, Surrogate, training_space
+from pinn.surrogate.surrogate import Surrogate
 from pinn.surrogate.uncertainty import intervals
+from pinn.surrogate.uncertainty.distance import gpu_is_known
+from pinn.surrogate.uncertainty.training_space import Distances, training_space
 
 # Where exported numbers come from: what every exported file says of itself.
 
@@ -156,7 +159,7 @@ def find_intervals(
     ends = np.full((2, *values.shape), np.nan)
     for row, deployment in enumerate(configured.deployments):
         if configured.sources[row] == "network":
-            known = intervals.gpu_is_known(checkpoint, deployment)
+            known = gpu_is_known(checkpoint, deployment)
             for i in np.flatnonzero(taught):
                 value = float(values[row, i])
                 ends[:, row, i] = calibration.coefficient_interval(NAMES[i], value, known)

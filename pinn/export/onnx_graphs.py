@@ -19,8 +19,8 @@ from pinn.specs.batch import parse_batch
 from pinn.surrogate import deployment_features as speculation
 from pinn.surrogate import request_features as request
 from pinn.surrogate import step_features as step
-from pinn.surrogate.featurizer import DESCRIPTORS, RATES, embed
-from pinn.surrogate.inference import Checkpoint, registry
+from pinn.surrogate.checkpoint import Checkpoint, registry
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES, featurize
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.units import MICROSECOND
 
@@ -73,7 +73,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
         The two paths.
     """
     facts = metadata(checkpoint, provenance)
-    network = NamedCoefficients(CoefficientNetwork.from_trained(checkpoint.network))
+    network = NamedCoefficients(CoefficientNetwork.from_weights(checkpoint.network))
     embedded = {"descriptors": len(DESCRIPTORS), "rates": len(RATES)}
     timed = {"features": len(step.STEP_FEATURES), "beta": len(step.STEP_FEATURES)}
     return [
@@ -84,7 +84,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
 
 def metadata(checkpoint: Checkpoint, provenance: dict[str, Any]) -> dict[str, str]:
     """What both graphs say of themselves; every value but the format is JSON."""
-    scale = vars(checkpoint.network.embedding)
+    scale = vars(checkpoint.network.input_scale)
     facts = {
         "version": FORMAT_VERSION,
         "opset": OPSET,
@@ -170,7 +170,7 @@ def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, An
         PinnError: If the batch cannot be read.
     """
     (deployment,) = configured.deployments
-    free, rates = embed([deployment])
+    free, rates = featurize([deployment])
     sums = batch_sums.sum_batches([parse_batch(batch)], deployment.model.window_tokens)
     features = speculation.deployment_features(deployment, sums)[0]
     seconds = float(features @ configured.coefficients.beta[0])

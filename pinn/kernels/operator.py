@@ -99,7 +99,7 @@ def interpolate(
 _ROWS_IN_CACHE = 4096
 
 
-class CorrectionNetwork(nn.Module):
+class KernelCorrection(nn.Module):
     """Log of the ratio between a kernel's time and its roofline.
 
     Inputs are standardized and clamped to the range that training saw (or to ``clamp`` standard
@@ -198,7 +198,7 @@ def train(
     target: Float[np.ndarray, " rows"],
     plan: TrainingPlan,
     seed: int,
-) -> CorrectionNetwork:
+) -> KernelCorrection:
     """Fit a network to log ratios; the same rows and seed give the same weights.
 
     Args:
@@ -210,7 +210,7 @@ def train(
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        network = CorrectionNetwork(inputs.shape[1], plan.width, plan.depth, plan.bound)
+        network = KernelCorrection(inputs.shape[1], plan.width, plan.depth, plan.bound)
     network.set_range(torch.from_numpy(inputs), plan.clamp)
     keep = torch.randperm(len(inputs), generator=generator)[: plan.rows]
     x = network.standardize(torch.from_numpy(inputs)[keep]).float()

@@ -17,7 +17,7 @@ from pinn.common.documents import MOST_CHECKPOINT_BYTES, check_size, read_json
 from pinn.common.files import file_sha256, replace_atomically, write_json_file
 from pinn.common.store import remembered_folder
 from pinn.errors import PinnError
-from pinn.kernels.operator import CorrectionNetwork, Operator, TrainingPlan
+from pinn.kernels.operator import KernelCorrection, Operator, TrainingPlan
 from pinn.kernels.surrogate import OperatorSurrogate, RooflineFit
 from pinn.specs.gpu import GpuSpec
 
@@ -179,7 +179,7 @@ def read_operator(
 ) -> OperatorSurrogate:
     """Rebuild one operator's surrogate."""
     sizes = structure["operators"][operator.name]
-    network = CorrectionNetwork(sizes["inputs"], sizes["width"], sizes["depth"], sizes["bound"])
+    network = KernelCorrection(sizes["inputs"], sizes["width"], sizes["depth"], sizes["bound"])
     prefix = f"{operator.name}.network."
     state = {
         key.removeprefix(prefix): torch.from_numpy(np.array(value))

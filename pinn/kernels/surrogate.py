@@ -16,7 +16,7 @@ from pinn.errors import PinnError
 from pinn.kernels import operator as operators
 from pinn.kernels.gemm_attention_moe import FAMILIES, Moe
 from pinn.kernels.hardware import Coded, Hardware, Ids, chip_tags, coded, hardware, is_known
-from pinn.kernels.operator import CorrectionNetwork, Operator, Rows, Sizes, TrainingPlan
+from pinn.kernels.operator import KernelCorrection, Operator, Rows, Sizes, TrainingPlan
 from pinn.specs.gpu import GpuSpec
 
 # Non-negative linear roofline of MoE kernels, one fit per chip and kernel family.
@@ -134,7 +134,7 @@ class OperatorSurrogate:
     """
 
     operator: Operator
-    network: CorrectionNetwork
+    network: KernelCorrection
     linear: RooflineFit | None
     chips: Float[np.ndarray, "trained 5"]
     _lattices: dict[tuple, Float[np.ndarray, " nodes"]] = field(default_factory=dict, init=False)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from pinn.common import files, screen, store
+from pinn.common import files, screen
+from pinn.common.code import code_digest
 from pinn.kernels import stored
 from pinn.kernels.all_reduce import AllReduce
 from pinn.kernels.exclusion import Exclusion
@@ -135,7 +136,7 @@ class KernelSurrogates:
                 "seed": seed,
                 "excluded": exclude.describe(),
                 "rows": counts,
-                "code": store.code_digest(KernelSurrogates),
+                "code": code_digest(KernelSurrogates),
             },
         )
 

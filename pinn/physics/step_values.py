@@ -1,8 +1,5 @@
 """What the step features measure, and what an entry of their registry says."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Float
 
@@ -84,24 +81,31 @@ Values = Float[np.ndarray, "..."]
 #: Rows of a usual tile of a matrix product (CUTLASS: 128 x 128 and 128 x 256): up to it more tokens
 #: cost no more tiles.
 TILE_TOKENS = 128.0
+
 #: Tokens from which waves of tiles fill the GPU. An assumption: with 128 x 128 tiles a product of
 #: width 4,096 has 256 of them at 1,024 tokens, two waves on the 132 SMs of an H100.
 WAVE_TOKENS = 1024.0
+
 #: Share of a step's tokens whose experts are read under skewed routing. An assumption.
 FEW_TOKENS_SHARE = 0.1
+
 #: Up to here vLLM's own all-reduce sends everything to everyone in one shot, with more than 4 GPUs
 #: (csrc/custom_all_reduce.cuh; 512 KiB for up to 4).
 ONE_SHOT_BYTES = 2.0**18
+
 #: Share of a layer's launches that graphs leave to a step of many prompt tokens: vLLM's piecewise
 #: graphs end where attention begins (``splitting_ops``), so its kernels, the write of the cache and
 #: the next piece are launched one by one, about half of ten. An assumption.
 BETWEEN_GRAPHS = 0.5
+
 #: Prompt tokens from which all of them count; of fewer, launches hide behind the step before. An
 #: assumption, found like the former in fits to all rows, left-out models' too, and confirmed by
 #: fits that leave a second model out (``scripts/inner_folds.py``; LOG.md).
 BETWEEN_TOKENS = 1024.0
+
 #: Beyond the captured size, all of a step is launched layer by layer from 1 + 1 / 8 of it on.
 RAMP = 8.0
+
 #: Largest message of vLLM's own all-reduce (custom_all_reduce.py: max_size = 8192 * 1024).
 CUSTOM_BYTES = 2.0**23
 
@@ -207,79 +211,3 @@ def large_all_reduces(costs: StepCosts, sums: BatchSums) -> Values:
     """All-reduces of more than ``ONE_SHOT_BYTES``."""
     large = costs.all_reduce_token_bytes * sums.tokens > ONE_SHOT_BYTES
     return np.where(large, costs.all_reduces, 0.0)
-
-
-# What an entry of the registry of step features says, and the words for its prior.
-
-
-@dataclass(frozen=True)
-class Overhead:
-    """What a unit costs beyond the kernels that were measured: host work and small kernels.
-
-    Where a step is composed of measured kernels, this is all that the feature adds to them, and
-    serving data fit it. All medians and spreads were set after looking at the 825 measured
-    deployments, the spreads by leaving one model out of the training models of each outer fold
-    (LOG.md), so left-out errors are a little kinder than those of models never looked at.
-
-    Attributes:
-        prior: Its median, in the unit of the feature's beta.
-        spread: Standard deviation of its logarithm.
-    """
-
-    prior: float
-    spread: float
-
-
-@dataclass(frozen=True)
-class StepFeature:
-    """One entry of the registry.
-
-    Attributes:
-        name: Its name everywhere: checkpoint, table, ONNX, Go.
-        unit: Of its beta: ``1`` for a multiplier of datasheet time, else seconds per count.
-        lower_bound: Smallest beta; 1 where the feature is part of the floor.
-        kernel_prior: What measured kernels are expected to add to beta, before any data.
-        overhead: What adds to it that no measured kernel holds; None where nothing does.
-        resource: Which datasheet rate the feature shrinks with: ``bandwidth``, ``peak``,
-            ``roofline`` (the larger of both times), ``link``, ``pcie``, or ``host``, whose
-            time, or a part of it, shrinks with none.
-        part: The part of a step's breakdown that it belongs to; ``gemm`` is split in two there.
-        explains: Parts of a composed step that it may explain
-            (``pinn.training.teacher``).
-        meaning: What it measures and what it leaves out.
-        rests_on: What the prior rests on, beside the overhead.
-        value: Feature of (costs, sums), broadcast together: a formula that compiled code and Go are
-            written from.
-    """
-
-    name: str
-    unit: str
-    lower_bound: float
-    kernel_prior: float
-    overhead: Overhead | None
-    resource: str
-    part: str
-    explains: tuple[str, ...]
-    meaning: str
-    rests_on: str
-    value: Callable[[StepCosts, BatchSums], Values]
-
-    @property
-    def prior(self) -> float:
-        """Beta expected before any data: the whole cost, kernels and overhead."""
-        return self.kernel_prior + (self.overhead.prior if self.overhead else 0.0)
-
-    @property
-    def source(self) -> str:
-        """What the prior rests on, in words."""
-        if self.overhead is None:
-            return self.rests_on
-        return (
-            f"{self.rests_on}; the overhead, {self.overhead.prior:g} with a spread of "
-            f"{self.overhead.spread:g}, was set after looking at the 825 measured deployments"
-        )
-
-
-def assumed(spread: float, because: str = "") -> str:
-    """Words for a guess."""
-    return f"assumption, spread {spread:g}" + (f": {because}" if because else "")

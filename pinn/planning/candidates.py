@@ -23,7 +23,7 @@ from pinn.simulator.simulate import Hopeless, simulate
 from pinn.simulator.workloads.load import Load
 from pinn.simulator.workloads.workload import Workload, at_rate, mean_rate_per_s, repeated, thinned
 from pinn.specs.serving import VLLM
-from pinn.surrogate.coefficients import CoefficientSet, read_coefficient_set
+from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
 
 # What a server is sent at any rate: the load's own requests, fewer or more of them.
 

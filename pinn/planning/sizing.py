@@ -18,7 +18,9 @@ from pinn.simulator.run import Run
 from pinn.simulator.simulate import HopelessError, scaled
 from pinn.simulator.state import FINISHED, REJECTED, TIMED_OUT
 from pinn.simulator.workloads.workload import Workload
-from pinn.surrogate.uncertainty.intervals import ErrorLaw, gpu_is_known, read_calibration
+from pinn.surrogate.uncertainty.distance import gpu_is_known
+from pinn.surrogate.uncertainty.error_law import ErrorLaw
+from pinn.surrogate.uncertainty.intervals import read_calibration
 
 # What clients see of a run, as a point of a plan.
 

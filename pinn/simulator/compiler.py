@@ -15,8 +15,8 @@ from numba.core.compiler import CompilerBase
 from numba.core.compiler_machinery import PassManager
 from numba.extending import overload, register_jitable
 
+from pinn.common.code import code_digest
 from pinn.common.files import cache_folder
-from pinn.common.store import code_digest
 
 _config: Any = numba.config
 

@@ -12,11 +12,11 @@ from pinn.physics.costs import COST_NAMES, StepCosts
 from pinn.simulator import arrays
 from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_as, inner
+from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.prefill_first import schedule_apart
 from pinn.simulator.state import REREAD
 from pinn.simulator.step_formulas import StepValues, step_formulas
 from pinn.specs.batch import Batch
-from pinn.surrogate.coefficients import LatencyModel
 from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 

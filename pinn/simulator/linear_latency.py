@@ -14,9 +14,10 @@ from pinn.errors import PinnError
 from pinn.physics import batch_sums
 from pinn.physics.costs import model_costs
 from pinn.simulator import hooks
+from pinn.simulator.latency_model import LatencyModel
 from pinn.specs.batch import Batch
 from pinn.surrogate import deployment_features as speculation
-from pinn.surrogate.coefficients import LatencyModel, read_coefficient_set
+from pinn.surrogate.coefficient_set import read_coefficient_set
 from pinn.surrogate.request_features import phase_mask, request_features
 
 # A linear latency model: coefficients of one deployment, for compiled and plain runs alike.

@@ -32,7 +32,7 @@ def advance(engine, latency):
     """Run until every request has ended (DONE) or a record buffer is nearly FULL.
 
     It runs compiled, with coefficients, and its ``py_func`` as plain Python, with any object that
-    has the methods of ``pinn.surrogate.coefficients.LatencyModel``.
+    has the methods of ``pinn.simulator.latency_model.LatencyModel``.
     """
     while has_room(engine):
         event, index, moment = next_event(engine)

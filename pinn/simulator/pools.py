@@ -12,11 +12,11 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.simulator import engine_spec, linear_latency, loop, memory, setup, simulate, statistics
 from pinn.simulator.arrays import Engine
+from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.run import RequestRecords, Run
 from pinn.simulator.state import DECODES, PREFILLS, REJECTED, TIMED_OUT, UNSENT
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.gpu import network_bytes_per_s
-from pinn.surrogate.coefficients import LatencyModel
 
 # What clients see of two pools, and what went from the one to the other.
 

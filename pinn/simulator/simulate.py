@@ -14,12 +14,12 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.simulator import engine_spec, memory, metric_features, setup
 from pinn.simulator.arrays import Engine, PlainEngine
+from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.linear_latency import LinearLatency, complete_latency
 from pinn.simulator.loop import BAD_STEP, FULL, advance
 from pinn.simulator.run import STATUSES, GapRuns, RequestRecords, Run, StepRecords
 from pinn.simulator.state import FINISHED, REJECTED, REQUEST
 from pinn.simulator.workloads.workload import Workload
-from pinn.surrogate.coefficients import LatencyModel
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 

@@ -1,1 +1,14 @@
-"""The network that gives alpha and beta, what it reads, and how far to trust it."""
+"""The network: ``step time = beta(model, GPU, engine) . features(batch)``.
+
+A deployment passes these modules in order:
+
+- ``featurizer``: descriptors and datasheet rates, the network's inputs;
+- ``network``: the network, ``CoefficientNetwork``, as it is trained and exported; ``loss``;
+- ``architecture``: its layers and forward pass, for torch and numpy; ``inference``: the weights in
+  numpy; ``checkpoint``: the file;
+- ``step_features``, ``request_features``: the registries that order beta and alpha;
+  ``deployment_features`` adds drafting and verifying to a step;
+- ``coefficients``, ``coefficient_set``: named alpha and beta, and their file;
+- ``surrogate``: a checkpoint ready to predict;
+- ``uncertainty``: intervals, distance from the training data, and trust in words.
+"""

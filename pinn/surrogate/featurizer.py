@@ -6,6 +6,7 @@ these three monotonically, so that a faster GPU never gets larger time coefficie
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -155,7 +156,7 @@ DESCRIPTORS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def embed(
+def featurize(
     deployments: Sequence[Deployment],
 ) -> tuple[Float[np.ndarray, "n descriptors"], Float[np.ndarray, "n rates"]]:
     """Embed ``n`` deployments.
@@ -172,3 +173,39 @@ def embed(
     free = np.array([values for values, _ in rows])
     rates = np.array([r for _, r in rows])
     return free.reshape(-1, len(DESCRIPTORS)), rates.reshape(-1, len(RATES))
+
+
+#: A descriptor that hardly varies in training gets this scale, so that it can neither blow up nor
+#: be ignored when a new deployment differs in it. An assumption; descriptors are logarithms to base
+#: 2 or shares.
+MIN_SCALE = 0.25
+
+
+@dataclass(frozen=True)
+class InputScale:
+    """Mean, scale and range of the network's inputs in training.
+
+    Attributes:
+        mean: Mean of each descriptor.
+        scale: Standard deviation of each, at least ``MIN_SCALE``.
+        low: Smallest standardized value of each.
+        high: Largest standardized value of each.
+        rate_low: Smallest log rate of each.
+        rate_high: Largest log rate of each.
+    """
+
+    mean: Float[np.ndarray, " descriptors"]
+    scale: Float[np.ndarray, " descriptors"]
+    low: Float[np.ndarray, " descriptors"]
+    high: Float[np.ndarray, " descriptors"]
+    rate_low: Float[np.ndarray, " rates"]
+    rate_high: Float[np.ndarray, " rates"]
+
+
+def fit_scale(
+    free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
+) -> InputScale:
+    """Fit the scale to the featurized training deployments."""
+    mean, scale = free.mean(0), np.maximum(free.std(0), MIN_SCALE)
+    standard = (free - mean) / scale
+    return InputScale(mean, scale, standard.min(0), standard.max(0), rates.min(0), rates.max(0))

@@ -1,4 +1,4 @@
-"""The tiny network as it is trained, and its loss."""
+"""The network that gives alpha and beta, as it is trained and exported."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import huber_loss
+from torch.nn import functional
 
-from pinn.surrogate.featurizer import DESCRIPTORS, RATES
-from pinn.surrogate.inference import EmbeddingScale, NetworkSettings, TrainedNetwork
+from pinn.surrogate import architecture
+from pinn.surrogate.architecture import INPUT_SCALE, NetworkSettings
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES, InputScale
+from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
@@ -32,7 +34,7 @@ _STEEPEST = -0.5
 
 
 def elasticity_bounds() -> tuple[Float[Tensor, "beta rates"], Float[Tensor, "beta rates"]]:
-    """Lower and upper bounds of each beta with each rate."""
+    """Return the lower and upper bound of each beta's elasticity with each rate."""
     lower = torch.full((len(STEP_FEATURES), len(RATES)), _STEEPEST, dtype=torch.float64)
     upper = torch.zeros_like(lower)
     for row, feature in enumerate(STEP_FEATURES.values()):
@@ -42,71 +44,63 @@ def elasticity_bounds() -> tuple[Float[Tensor, "beta rates"], Float[Tensor, "bet
     return lower, upper
 
 
-# The loss: Huber of the log ratio, so that an error counts the same in either direction.
-
-
-def log_huber(
-    predicted: Float[Tensor, "*rows"],
-    measured: Float[Tensor, "*rows"],
-    weight: Float[Tensor, "..."],
-    delta: float,
-) -> Float[Tensor, ""]:
-    """Weighted mean of Huber(log predicted - log measured) / delta: absolute error beyond delta.
-
-    Read as a likelihood, its noise has a standard deviation of sqrt(delta).
-    """
-    error = torch.log(predicted) - torch.log(measured)
-    each = huber_loss(error, torch.zeros_like(error), reduction="none", delta=delta) / delta
-    return (each * weight).sum() / weight.sum()
-
-
-# The tiny network: embedding -> named, non-negative alpha and beta.
-
-
 class CoefficientNetwork(nn.Module):
-    """Physical prior x shared base x bounded configuration correction.
+    """The network: features of a deployment in, non-negative alpha and beta out.
 
-    For every coefficient with lower bound b and prior p
+    **Inputs** (:func:`pinn.surrogate.featurizer.featurize`). 38 descriptors of model, GPU and
+    engine configuration, standardized and clamped to the training range, and the logarithms of 3
+    datasheet rates (memory bandwidth, arithmetic, link bandwidth) over those of an H100, clamped
+    likewise. No model or GPU name is an input.
 
-        coefficient = b + (p - b) exp(base + bound tanh(head(x)) + elasticity(x) . rates)
+    **Layers.** A trunk of ``depth`` linear layers of ``hidden`` units, each followed by a SiLU;
+    then two linear heads, one with a unit for each beta, one with a unit for each beta and rate.
+    The released network has 2 x 128 hidden units and 39,089 parameters.
 
-    where x are the free descriptors, clamped to the training range: beyond it, as at 32 expert
-    ranks or 4 MB of L2, coefficients are those of the nearest configuration within, and features
-    alone go on. (Falling back on prior times base there made layers of 32 ranks half as long as
-    those of 8, and a better card slower.) ``rates`` are the log datasheet rates, clamped likewise;
-    their elasticities are bounded such that no faster GPU gets a larger time (see ``elasticity``).
-    Heads start at zero: before training the network is the prior. Every deployment has the same
-    alpha, prior x exp(base).
+    **Outputs.** 34 betas, one for each step feature, and 7 alphas, one for each request feature.
+    For a beta with lower bound b and prior p ::
 
-    This form is for training and for ONNX; :meth:`trained` gives the one that predicts.
+        beta = b + (p - b) exp(base + bound tanh(head(x)) + elasticity(x) . rates)
+
+    Alpha is prior x exp(base), the same for every deployment.
+
+    **Bounds.** A beta never falls below its lower bound (1 for the roofline features, so that no
+    step beats the roofline), and tanh keeps its correction within a factor exp(``beta_bound``).
+    Beyond the training range corrections are those of the nearest configuration inside, and the
+    features alone extrapolate.
+
+    **Monotone.** Elasticities are d log(beta) / d log(rate). Each stays between bounds
+    (:func:`elasticity_bounds`) such that no time grows when the GPU gets faster memory, arithmetic
+    or links. Features grow with each request, token and context token, and betas are not negative,
+    so a step time does too.
+
+    **Start.** Heads start at zero: before training the network is the prior.
+
+    :func:`pinn.surrogate.architecture.forward` is the forward pass; :meth:`weights` gives the form
+    that predicts without torch.
+
+    Args:
+        settings: Size and bounds.
+        scale: Standardization and range of the inputs, kept as buffers.
     """
 
-    mean: Float[Tensor, " descriptors"]
-    scale: Float[Tensor, " descriptors"]
-    low: Float[Tensor, " descriptors"]
-    high: Float[Tensor, " descriptors"]
-    rate_low: Float[Tensor, " rates"]
-    rate_high: Float[Tensor, " rates"]
-    beta_floor: Float[Tensor, " beta"]
-    beta_excess: Float[Tensor, " beta"]
-    alpha_prior: Float[Tensor, " alpha"]
-    elasticity_lower: Float[Tensor, "beta rates"]
-    elasticity_upper: Float[Tensor, "beta rates"]
-
-    def __init__(self, settings: NetworkSettings, scale: EmbeddingScale) -> None:
+    def __init__(self, settings: NetworkSettings, scale: InputScale) -> None:
         super().__init__()
         self.settings = settings
         n_beta, n_alpha = len(STEP_FEATURES), len(REQUEST_FEATURES)
-        for name in ("mean", "scale", "low", "high", "rate_low", "rate_high"):
-            # A copy: buffers that share memory would be overwritten by each other on loading.
-            self.register_buffer(name, torch.tensor(getattr(scale, name), dtype=torch.float64))
-        floor = torch.tensor([f.lower_bound for f in STEP_FEATURES.values()], dtype=torch.float64)
-        beta, alpha = (
-            torch.tensor([feature.prior for feature in features.values()], dtype=torch.float64)
-            for features in (STEP_FEATURES, REQUEST_FEATURES)
+        floor, beta, alpha = (
+            torch.tensor(values, dtype=torch.float64)
+            for values in (
+                [feature.lower_bound for feature in STEP_FEATURES.values()],
+                [feature.prior for feature in STEP_FEATURES.values()],
+                [feature.prior for feature in REQUEST_FEATURES.values()],
+            )
         )
         lower, upper = elasticity_bounds()
-        known = {"beta_floor": floor, "beta_excess": beta - floor, "alpha_prior": alpha}
+        # Copies: buffers that share memory would be overwritten by each other on loading.
+        known = {
+            name: torch.tensor(getattr(scale, name), dtype=torch.float64) for name in INPUT_SCALE
+        }
+        known |= {"beta_floor": floor, "beta_excess": beta - floor, "alpha_prior": alpha}
         known |= {"elasticity_lower": lower, "elasticity_upper": upper}
         for name, values in known.items():
             self.register_buffer(name, values)
@@ -119,62 +113,51 @@ class CoefficientNetwork(nn.Module):
         self.elasticity_head = _zero(nn.Linear(settings.hidden, n_beta * len(RATES)))
 
     @classmethod
-    def from_trained(cls, trained: TrainedNetwork) -> CoefficientNetwork:
-        """The network to train further or to export, in float64."""
-        network = cls(trained.settings, trained.embedding).double()
-        network.load_state_dict({k: torch.tensor(v) for k, v in trained.arrays().items()})
+    def from_weights(cls, weights: NetworkWeights) -> CoefficientNetwork:
+        """Return the network of these weights, in float64, to train further or to export."""
+        network = cls(weights.settings, weights.input_scale).double()
+        network.load_state_dict({k: torch.tensor(v) for k, v in weights.arrays.items()})
         return network.eval()
 
-    def trained(self) -> TrainedNetwork:
-        """A copy of what was learned so far, in the form that predicts."""
-        state = {k: v.numpy(force=True) for k, v in self.state_dict().items()}
-        copies = {name: np.array(array, np.float64) for name, array in state.items()}
-        return TrainedNetwork.from_arrays(self.settings, copies)
+    def weights(self) -> NetworkWeights:
+        """Return a copy of the weights as they are now, in the form that predicts."""
+        arrays = {name: array.numpy(force=True) for name, array in self.state_dict().items()}
+        return NetworkWeights(self.settings, arrays)
 
     def coefficients(
         self, free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
     ) -> tuple[Float[np.ndarray, "n beta"], Float[np.ndarray, "n alpha"]]:
-        """Beta and alpha as the trained network predicts them."""
-        return self.trained().coefficients(free, rates)
+        """Return beta and alpha as the trained network predicts them."""
+        return self.weights().coefficients(free, rates)
 
     def forward(
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> tuple[Float[Tensor, "n beta"], Float[Tensor, "n alpha"]]:
-        """Coefficients of ``n`` embedded deployments, in the order of the registries."""
-        beta_log: Tensor = self.beta_base.expand(free.shape[0], -1)
-        if self.settings.corrected:
-            beta_log = beta_log + self.corrections(free, rates)
-        beta = self.beta_floor + self.beta_excess * torch.exp(beta_log)
-        alpha = self.alpha_prior * torch.exp(self.alpha_base)
-        return beta, alpha.expand(free.shape[0], -1)
+        """Return coefficients of ``n`` featurized deployments, in the order of the registries."""
+        return architecture.forward(_TORCH, self.settings, self._arrays(), free, rates)
 
     def corrections(
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> Float[Tensor, "n beta"]:
-        """Log corrections of beta: what is added to the base's logarithm."""
-        standard = (free - self.mean) / self.scale
-        hidden = self.trunk(torch.clamp(standard, self.low, self.high).to(self.dtype))
-        span = self.elasticity_upper - self.elasticity_lower
-        # Zero weights mean no elasticity, or nearly none where that is an end of the range.
-        zero = _logit(-self.elasticity_lower / span)
-        raw = self.elasticity_head(hidden).unflatten(-1, span.shape) + zero
-        elasticity = self.elasticity_lower + span * torch.sigmoid(raw)
-        bend = (elasticity * torch.clamp(rates, self.rate_low, self.rate_high)[:, None, :]).sum(-1)
-        return self.settings.beta_bound * torch.tanh(self.beta_head(hidden)) + bend
+        """Return the log corrections of beta: what is added to the base's logarithm."""
+        return architecture.corrections(_TORCH, self.settings, self._arrays(), free, rates)
+
+    def _arrays(self) -> dict[str, Tensor]:
+        return dict(itertools.chain(self.named_parameters(), self.named_buffers()))
 
     def set_alpha(self, alpha: Float[Tensor, " alpha"]) -> None:
-        """Say this alpha, in seconds, of every deployment."""
+        """Set alpha of every deployment, in the units of the registry."""
         with torch.no_grad():
-            self.alpha_base.copy_(torch.log(alpha / self.alpha_prior))
+            self.alpha_base.copy_(torch.log(alpha / self.get_buffer("alpha_prior")))
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the learned weights: float32 or 64 in training, float64 in use."""
+        """Precision of the weights: float32 or float64 in training, float64 in use."""
         return self.beta_base.dtype
 
     @property
     def parameter_count(self) -> int:
-        """Number of learned parameters."""
+        """Number of trained parameters."""
         return sum(p.numel() for p in self.parameters())
 
 
@@ -184,7 +167,16 @@ def _zero(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
-def _logit(share: Tensor) -> Tensor:
-    """Inverse sigmoid, kept where the sigmoid still has a slope to learn from."""
-    share = torch.clamp(share, 0.1, 0.9)
-    return torch.log(share) - torch.log1p(-share)
+#: The operations of the forward pass in torch.
+_TORCH: architecture.Operations[Tensor] = architecture.Operations(
+    exp=torch.exp,
+    tanh=torch.tanh,
+    log=torch.log,
+    log1p=torch.log1p,
+    sigmoid=torch.sigmoid,
+    silu=functional.silu,
+    clip=torch.clamp,
+    linear=functional.linear,
+    as_type=lambda x, like: x.to(like.dtype),
+    rows=lambda vector, n: vector.expand(n, -1),
+)

@@ -20,7 +20,8 @@ from jaxtyping import Float
 from pinn.physics import step_values as values
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import StepCosts
-from pinn.physics.step_values import Overhead, StepFeature, assumed, gemm_compute_s
+from pinn.physics.step_values import gemm_compute_s
+from pinn.surrogate.feature_entry import Overhead, StepFeature, assumed
 
 #: Betas that only bend what a roofline feature says start small; kernels that need them need more.
 _SMALL = "small, since the roofline feature beside it holds most of the time"

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from pinn.surrogate.featurizer import embed
+from pinn.surrogate.featurizer import featurize
 from pinn.training.composed import ComposedSteps
 from pinn.training.teacher import Scalars, features_of_batches, group_seconds
 
@@ -38,7 +38,7 @@ class DistillationRows(NamedTuple):
 
 def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRows:
     """Features and times of composed steps, overheads included."""
-    free, rates = embed(steps.deployments)
+    free, rates = featurize(steps.deployments)
     features = features_of_batches(steps.deployments, steps.batches)
     seconds = group_seconds(scalars, steps.parts, features)
     taught = (torch.tensor(each, dtype=torch.float32) for each in (features, seconds))

@@ -21,7 +21,7 @@ from pinn.common.store import remembered_folder
 from pinn.common.workers import Workers
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.specs.model import ModelSpec
-from pinn.surrogate.inference import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.kernel_data import KernelSettings, fitted_surrogates
@@ -87,7 +87,7 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
     place = remembered_folder(_learn, recipe, fold, surrogates.digest(), root=root, aside=aside)
     fit = run_fit_from_json(json.loads((place / "fit.json").read_text()))
     checkpoint = load_checkpoint(place / CHECKPOINT)
-    network = CoefficientNetwork.from_trained(checkpoint.network)
+    network = CoefficientNetwork.from_weights(checkpoint.network)
     return Learned(Teacher(surrogates, fit.scalars), fit, network)
 
 
@@ -103,7 +103,7 @@ def _learn(
     learned = whole.learn(fold.rows, fold.runs, fold.exclude, folder / "logs")
     write_json_file(folder / "fit.json", learned.fit.to_json(), indent=1)
     without = {"excluded": fold.exclude.describe()}
-    checkpoint = Checkpoint(learned.network.trained(), without)
+    checkpoint = Checkpoint(learned.network.weights(), without)
     save_checkpoint(checkpoint, folder / CHECKPOINT)
 
 

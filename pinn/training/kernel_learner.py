@@ -8,7 +8,8 @@ import torch
 
 from pinn.common.screen import doing
 from pinn.kernels.exclusion import Exclusion
-from pinn.surrogate.inference import NetworkSettings, fit_scale
+from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.featurizer import fit_scale
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.distillation import Distillation, DistillationSettings

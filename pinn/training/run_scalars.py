@@ -17,7 +17,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import figure_features, figure_seconds
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Job, simulate_many
-from pinn.surrogate.network import log_huber
+from pinn.surrogate.loss import log_huber
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training import teacher

@@ -11,9 +11,10 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from pinn.surrogate.featurizer import embed
-from pinn.surrogate.inference import NetworkSettings, fit_scale
-from pinn.surrogate.network import CoefficientNetwork, log_huber
+from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.featurizer import featurize, fit_scale
+from pinn.surrogate.loss import log_huber
+from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.serving_rows import ServingRows, SimulatedRows, simulate_rows
 from pinn.training.trainer import TrainerFactory, last_state
@@ -77,7 +78,7 @@ class Repeat(IterableDataset[TensorBatch]):
 
 def serving_batch(rows: ServingRows) -> TensorBatch:
     """The rows as tensors, with the embedding of their deployments."""
-    free, rates = embed(rows.deployments)
+    free, rates = featurize(rows.deployments)
     arrays = {
         "free": free,
         "rates": rates,
@@ -173,7 +174,7 @@ class ServingLearner:
     def learn(self, rows: ServingRows, folder: Path) -> CoefficientNetwork:
         """Train a network; logs and the state to resume from go to ``folder``."""
         torch.manual_seed(self.seed)
-        network = CoefficientNetwork(self.network, fit_scale(*embed(rows.deployments))).double()
+        network = CoefficientNetwork(self.network, fit_scale(*featurize(rows.deployments))).double()
         epochs = -(-self.fit.steps // STEPS_PER_EPOCH)
         trainer = self.trainer(max_epochs=epochs, folder=folder)
         module, loader = ServingFit(network, self.fit), serving_loader(rows)

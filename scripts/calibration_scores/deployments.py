@@ -19,7 +19,7 @@ from calibration_scores.left_out import LeftOut, read_left_out
 from pinn.calibration import posterior
 from pinn.calibration.calibrate import is_kept, judge, judge_likelihood
 from pinn.calibration.prior import SCALAR_SPREADS, SCALARS, Prior, assumed_prior
-from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 _CONCURRENCIES = (4, 16, 64)
 _LEAST_ROWS, _DRAWS, _SEED = 6, 10, 0

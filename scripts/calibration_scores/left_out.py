@@ -25,8 +25,9 @@ from pinn.specs.model import ModelSpec
 from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 from pinn.surrogate.surrogate import Surrogate, batch_work
-from pinn.surrogate.uncertainty import interval_fit, kernel_distance
-from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
+from pinn.surrogate.uncertainty import interval_fit
+from pinn.surrogate.uncertainty.coefficient_changes import FoldNetwork, coefficient_changes
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 from pinn.training.data.silicon import read_silicon
 from pinn.training.serving_rows import ServingRows, serving_rows
 
@@ -116,8 +117,8 @@ def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment,
     checkpoint, found = find_checkpoint(None), {}
     errors = remembered_table(_errors, checkpoint)
     of_model = {n: tuple(d for d in rows.deployments if d.model.name == n) for n in networks}
-    folds = [kernel_distance.FoldNetwork(KEPT, of_model[n], path) for n, path in networks.items()]
-    changes = kernel_distance.coefficient_changes(checkpoint, folds)
+    folds = [FoldNetwork(KEPT, of_model[n], path) for n, path in networks.items()]
+    changes = coefficient_changes(checkpoint, folds)
     for name, mine in of_model.items():
         own_rows = [m.row_id for m in rows.measured if m.deployment.model.name == name]
         others = interval_fit.fit_half_widths(errors[~errors["row_id"].isin(own_rows)])

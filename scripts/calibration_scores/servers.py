@@ -30,7 +30,7 @@ from pinn.specs.batch import parse_batch
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.step_features import step_features
 from pinn.surrogate.surrogate import Surrogate, batch_work
-from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 from pinn.training.data.measured_runs import PROMPT_RANGE, MeasuredRun, read_measured_runs
 from pinn.training.data.serving_runs import workload
 

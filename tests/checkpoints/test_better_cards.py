@@ -24,7 +24,8 @@ from pinn.kernels.composition import compose_many
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.surrogate.surrogate import Surrogate
-from pinn.surrogate.uncertainty.intervals import gpu_is_known, read_calibration, step_half_width
+from pinn.surrogate.uncertainty.distance import gpu_is_known
+from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_width
 from pinn.training.teacher import features_of_batches, saved_scalars
 
 #: No interval reaches less far, so none is computed for cells that differ less.

@@ -13,7 +13,7 @@ import pytest
 from pinn.common.files import find_checkpoint
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import Job, map_runs
-from pinn.surrogate.inference import load_checkpoint
+from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data.deployments import measured_deployment, observed_deployment
 from pinn.training.data.silicon import read_silicon

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from pinn.common.files import file_sha256, find_checkpoint
-from pinn.evaluation.panel import LEDGER, group_scores, panel_rows, sum_up
+from pinn.evaluation.panel import LEDGER, group_scores, sum_up
+from pinn.evaluation.panel_rows import panel_rows
 
 #: Of a group's score, in percent: what rounding in the ledger leaves.
 ROUNDING = 0.01

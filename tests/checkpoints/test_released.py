@@ -29,7 +29,7 @@ def released():
 
 
 def test_it_is_small_and_says_where_it_comes_from(released):
-    assert CoefficientNetwork.from_trained(released.checkpoint.network).parameter_count <= 100_000
+    assert CoefficientNetwork.from_weights(released.checkpoint.network).parameter_count <= 100_000
     metadata = released.checkpoint.metadata
     said = {"command", "date", "recipe_sha256", "data_sha256", "code_sha256", "sources"}
     assert said <= metadata.keys()

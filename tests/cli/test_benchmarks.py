@@ -10,7 +10,7 @@ from engine_pages import iteration_log, metrics_pages, request_spans
 from served_load import served
 
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.surrogate.coefficients import read_coefficient_set
+from pinn.surrogate.coefficient_set import read_coefficient_set
 
 LLAMA = ("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100")
 

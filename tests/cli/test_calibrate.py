@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from pinn.cli.main import app
 from pinn.export.table import beta_columns
-from pinn.surrogate.coefficients import read_coefficient_set
+from pinn.surrogate.coefficient_set import read_coefficient_set
 
 
 @pytest.fixture(scope="module")

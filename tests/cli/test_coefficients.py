@@ -13,7 +13,7 @@ from pinn.cli.coefficient_table import coefficient_table
 from pinn.engines.configurations import canonical, make_deployment
 from pinn.specs.batch import parse_batch
 from pinn.specs.model import Sampling
-from pinn.surrogate.coefficients import read_coefficient_set
+from pinn.surrogate.coefficient_set import read_coefficient_set
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import batch_floor_seconds, batch_seconds

@@ -2,15 +2,15 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from changed_weights import with_array
 from evaluations import write_evaluation
 from one_screen import assert_one_screen
 
-from pinn.surrogate.inference import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def checkpoints(checkpoint_path, evaluation, tmp_path):
         records = held_out.drop(columns=["pearson_r", "inversions"]).to_dict("records")
         network = found.network
         if name == "b":
-            network = replace(network, beta_base=network.beta_base + 0.1)
+            network = with_array(network, "beta_base", network.arrays["beta_base"] + 0.1)
         paths.append(tmp_path / f"{name}.safetensors")
         save_checkpoint(Checkpoint(network, {"held_out_results": records}), paths[-1])
     return paths

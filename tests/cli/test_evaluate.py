@@ -9,7 +9,7 @@ from evaluations import observations
 from pinn.common.files import ReadReport
 from pinn.evaluation import suite as suites
 from pinn.evaluation.formulas import fitted_formulas
-from pinn.evaluation.metrics import print_overview
+from pinn.evaluation.tables import print_overview
 from pinn.training.data.table import write_observations
 
 ROW = {

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from pinn.errors import PinnError
-from pinn.evaluation.comparison import OTHER_ROWS, Scores, compare
+from pinn.evaluation.comparison import OTHER_ROWS, Scores, compare_errors
 from pinn.evaluation.metrics import summarize
 
 DEPLOYMENTS = 30
@@ -37,7 +37,9 @@ def scores(error, with_rows=True, seed=0, rows=4):
     ("a", "b", "verdict"), [(0.10, 0.02, "B better"), (0.02, 0.10, "A better"), (0.1, 0.1, "tied")]
 )
 def test_the_lower_error_is_better(a, b, verdict, with_rows):
-    (row,) = compare(scores(a, with_rows), scores(b, with_rows), draws=200).to_dict("records")
+    (row,) = compare_errors(scores(a, with_rows), scores(b, with_rows), draws=200).to_dict(
+        "records"
+    )
     assert row["verdict"] == verdict
     assert row["difference"] == pytest.approx(row["b"] - row["a"])
     assert row["n"] == 4 * DEPLOYMENTS
@@ -47,7 +49,7 @@ def test_the_lower_error_is_better(a, b, verdict, with_rows):
 
 
 def test_what_other_deployments_could_turn_round_is_a_tie():
-    (row,) = compare(scores(0.1, seed=1), scores(0.1, seed=2), draws=200).to_dict("records")
+    (row,) = compare_errors(scores(0.1, seed=1), scores(0.1, seed=2), draws=200).to_dict("records")
     assert row["low"] < 0 < row["high"]
     assert row["verdict"] == "tied"
 
@@ -56,18 +58,18 @@ def test_medians_alone_need_every_part_to_agree():
     a, b = scores(0.1, with_rows=False), scores(0.09, with_rows=False)
     worse = b.results.copy()
     worse.loc[worse["held_out"] == "model 1", "median"] = 50.0
-    (row,) = compare(a, Scores(worse)).to_dict("records")
+    (row,) = compare_errors(a, Scores(worse)).to_dict("records")
     assert row["verdict"] == "parts disagree"
     assert row["parts_b_lower"] == 2
 
 
 def test_medians_over_other_rows_have_no_verdict():
-    (row,) = compare(scores(0.1, False), scores(0.02, False, rows=5)).to_dict("records")
+    (row,) = compare_errors(scores(0.1, False), scores(0.02, False, rows=5)).to_dict("records")
     assert row["verdict"] == OTHER_ROWS
 
 
 def test_common_rows_are_compared_where_they_are_known():
-    (row,) = compare(scores(0.1), scores(0.02, rows=3), draws=50).to_dict("records")
+    (row,) = compare_errors(scores(0.1), scores(0.02, rows=3), draws=50).to_dict("records")
     assert row["n"] == 3 * DEPLOYMENTS
 
 
@@ -77,4 +79,4 @@ def test_evaluations_without_a_common_split_are_refused():
     with pytest.raises(
         PinnError, match=r"no split and metric in common: A has leave-one-model-out"
     ):
-        compare(a, b)
+        compare_errors(a, b)

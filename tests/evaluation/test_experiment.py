@@ -17,7 +17,7 @@ from pinn.common.files import file_sha256
 from pinn.evaluation.experiment import run_experiment
 from pinn.evaluation.folds import CHECKPOINT_COLUMN
 from pinn.evaluation.measured import recipe_sha256
-from pinn.surrogate.inference import load_checkpoint
+from pinn.surrogate.checkpoint import load_checkpoint
 
 
 def small(source, folder, *overrides):

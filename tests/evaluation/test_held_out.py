@@ -1,22 +1,17 @@
 """Errors and coefficient changes of left-out rows, read back from an experiment's folder."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
+from changed_weights import with_array
 from left_out_experiment import KIND, observations, write_experiment
 
 from pinn.errors import PinnError
 from pinn.evaluation.crossvalidation import COLUMNS, held_out_errors
-from pinn.surrogate.inference import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.surrogate.uncertainty.coefficient_changes import FoldNetwork, coefficient_changes
+from pinn.surrogate.uncertainty.held_out import decode_step, situation
 from pinn.surrogate.uncertainty.intervals import NAMES
-from pinn.surrogate.uncertainty.kernel_distance import (
-    FoldNetwork,
-    coefficient_changes,
-    decode_step,
-    situation,
-)
 from pinn.training.serving_rows import serving_rows
 
 
@@ -99,7 +94,7 @@ def test_coefficient_changes_are_those_between_fold_and_whole(tmp_path, checkpoi
     assert same["model"].tolist()[1:] == [d.model.name for d in deployments]
 
     whole = load_checkpoint(whole_path)
-    other = replace(whole.network, alpha_base=whole.network.alpha_base + 0.25)
+    other = with_array(whole.network, "alpha_base", whole.network.arrays["alpha_base"] + 0.25)
     save_checkpoint(Checkpoint(other), whole_path)
     changed = coefficient_changes(whole_path, folds)
     assert (changed.filter(regex="^beta") == 0).all(axis=None)

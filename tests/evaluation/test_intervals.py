@@ -15,8 +15,8 @@ from pinn.common.files import file_sha256
 from pinn.evaluation.crossvalidation import held_out_errors
 from pinn.kernels.exclusion import Exclusion
 from pinn.specs.catalog import load_model
+from pinn.surrogate.uncertainty.coefficient_changes import FoldNetwork, coefficient_changes
 from pinn.surrogate.uncertainty.interval_fit import calibrate
-from pinn.surrogate.uncertainty.kernel_distance import FoldNetwork, coefficient_changes
 from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 from pinn.training.serving_rows import serving_rows
 

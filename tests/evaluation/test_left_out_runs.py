@@ -21,7 +21,7 @@ from pinn.evaluation.serving_runs import (
 )
 from pinn.kernels.exclusion import is_near_copy
 from pinn.specs.catalog import load_model
-from pinn.training import kernel_learner as folds_module
+from pinn.training import folds as folds_module
 from pinn.training.data.splits import leave_one_out, named_splits
 from pinn.training.serving_rows import serving_rows
 

@@ -13,12 +13,12 @@ from pinn.evaluation.panel import (
     add_to_ledger,
     compare_panels,
     group_scores,
-    learned_steps,
     ledger_line,
     sum_up,
     training_noise,
 )
-from pinn.surrogate.inference import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.evaluation.panel_rows import learned_steps
+from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 
 def rows(group="deployments: a", configurations=6, tpot=0.1, ttft=0.2, seed=0):

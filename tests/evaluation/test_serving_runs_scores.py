@@ -10,13 +10,12 @@ from run_cases import measured, operator_betas, three_runs
 
 from pinn.errors import PinnError
 from pinn.evaluation.serving_runs import (
-    print_scores,
-    print_summary,
     ranking_inversions,
     score_runs,
     summarize_runs,
     with_intervals,
 )
+from pinn.evaluation.tables import print_scores, print_summary
 from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibration
 from pinn.training.data.measured_runs import FIGURES
 from pinn.training.run_rounds import run_latencies

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pinn.evaluation.engines import ACCEPTANCES, score_speculating, speculating_table
-from pinn.surrogate.inference import load_checkpoint
+from pinn.evaluation.speculation import ACCEPTANCES, score_speculating, speculating_grid
+from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.training.data.engine_deployments import read_speculating
 
 
@@ -31,7 +31,7 @@ def test_at_best_every_draft_is_a_token(scores):
 
 
 def test_the_table_has_a_line_for_each_part(scores):
-    lines = speculating_table(scores).splitlines()
+    lines = speculating_grid(scores).markdown().splitlines()
     parts = scores.groupby(["engine", "model", "gpu", "precision"]).ngroups
     assert len(lines) == 2 + scores["engine"].nunique() + parts
     assert all(line.count("|") == lines[0].count("|") for line in lines)

@@ -16,7 +16,7 @@ from pinn.common.workers import Workers
 from pinn.errors import PinnError
 from pinn.evaluation.crossvalidation import cells, compute, read_cells
 from pinn.evaluation.methods import learned_network, roofline
-from pinn.surrogate.network import NetworkSettings
+from pinn.surrogate.architecture import NetworkSettings
 from pinn.training.data.splits import leave_one_out
 from pinn.training.serving_fit import STEPS_PER_EPOCH, ServingFitSettings, ServingLearner
 from pinn.training.serving_rows import serving_rows

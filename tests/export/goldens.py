@@ -28,9 +28,9 @@ from pinn.specs.catalog import load_model
 from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.specs.model import GREEDY
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM
+from pinn.surrogate.checkpoint import registry
 from pinn.surrogate.deployment_features import deployment_features
-from pinn.surrogate.featurizer import DESCRIPTORS, RATES, embed
-from pinn.surrogate.inference import registry
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES, featurize
 from pinn.surrogate.step_features import STEP_FEATURES
 
 #: Dense, mixture-of-experts, latent-attention and windowed models.
@@ -278,7 +278,7 @@ def network_cases(checkpoint: Path, count: int = NETWORK_CASES) -> list[dict]:
     drawn = [*fixed, *_random_configurations(rng, count - len(fixed))]
     deployments = [make_deployment(c) for c in drawn]
     configured = from_checkpoint(checkpoint, drawn, deployments)
-    free, rates = embed(deployments)
+    free, rates = featurize(deployments)
     costs = step_costs(deployments)
     return [
         {

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnxruntime
 
 from pinn.export.onnx_graphs import export_onnx
-from pinn.surrogate.inference import Checkpoint
+from pinn.surrogate.checkpoint import Checkpoint
 
 
 def onnx_sessions(checkpoint: Checkpoint, folder: Path) -> list[onnxruntime.InferenceSession]:

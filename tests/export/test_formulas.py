@@ -28,7 +28,7 @@ from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.cost_facts import CostFacts
 from pinn.physics.costs import StepCosts, cost
-from pinn.physics.step_values import StepFeature
+from pinn.surrogate.feature_entry import StepFeature
 from pinn.surrogate.step_features import STEP_FEATURES
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,12 +19,8 @@ from pages import run_script
 from table_files import read_table
 
 from pinn.calibration.calibrate import BetaSettings, calibrate_to, chosen
-from pinn.surrogate.coefficients import (
-    Coefficients,
-    CoefficientSet,
-    deployment_facts,
-    write_coefficient_set,
-)
+from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, write_coefficient_set
+from pinn.surrogate.coefficients import Coefficients
 
 #: Modules that build without anything from the network.
 BUILT = ("pinn", "blis", "../../tests/export/blis_engine/simulator")

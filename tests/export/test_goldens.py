@@ -29,8 +29,8 @@ from table_files import read_table
 from pinn.export.table import alpha_columns, beta_columns
 from pinn.specs.catalog import load_model
 from pinn.specs.model import mixer_names
+from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES
-from pinn.surrogate.inference import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKPOINT = ROOT / "checkpoints" / "pinn.safetensors"

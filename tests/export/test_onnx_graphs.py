@@ -15,8 +15,8 @@ from onnx_sessions import onnx_sessions
 
 from pinn.common.files import find_checkpoint
 from pinn.export.onnx_graphs import OPSET, export_onnx
+from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, registry
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES
-from pinn.surrogate.inference import Checkpoint, load_checkpoint, registry
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.step_features import STEP_FEATURES
 
@@ -38,7 +38,7 @@ def difference(got, wanted):
 def test_ten_thousand_configurations_equal_torch(graphs):
     checkpoint, (coefficients, _) = graphs
     rng = np.random.default_rng(0)
-    network = CoefficientNetwork.from_trained(checkpoint.network)
+    network = CoefficientNetwork.from_weights(checkpoint.network)
     for count in (1, 3, _CASES):
         free = network.mean.numpy() + 3 * network.scale.numpy() * rng.normal(
             size=(count, len(DESCRIPTORS))
@@ -75,7 +75,7 @@ def test_microseconds_are_rounded_half_to_even_and_at_least_one(graphs):
 @given(network=strategies.networks())
 @hypothesis.settings(max_examples=5)
 def test_any_network_equals_torch(network, tmp_path_factory):
-    coefficients, _ = onnx_sessions(Checkpoint(network.trained()), tmp_path_factory.mktemp("onnx"))
+    coefficients, _ = onnx_sessions(Checkpoint(network.weights()), tmp_path_factory.mktemp("onnx"))
     rng = np.random.default_rng(2)
     free, rates = rng.normal(5, 5, (7, len(DESCRIPTORS))), rng.normal(0, 2, (7, len(RATES)))
     alpha, beta = coefficients.run(None, {"descriptors": free, "rates": rates})
@@ -94,7 +94,7 @@ def test_metadata_says_what_the_graphs_are(measured, tmp_path):
         assert json.loads(facts["provenance"]) == {"checkpoint_sha256": "ab"}
         assert json.loads(facts["beta"])["layer"] == "s/layer"
         scale = json.loads(facts["embedding_scale"])
-        assert scale["mean"] == checkpoint.network.embedding.mean.tolist()
+        assert scale["mean"] == checkpoint.network.input_scale.mean.tolist()
         assert json.loads(facts["units"])["step_time_us"] == "us"
 
 

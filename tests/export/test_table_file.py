@@ -18,7 +18,7 @@ from pinn.export.table import (
     write_table_file,
 )
 from pinn.physics.costs import COST_NAMES, step_costs
-from pinn.surrogate.coefficients import CoefficientSet, deployment_facts, write_coefficient_set
+from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, write_coefficient_set
 
 
 @pytest.mark.parametrize("file_format", ["json", "csv", "parquet"])

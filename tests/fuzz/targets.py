@@ -235,7 +235,7 @@ def _checkpoints(shared: Fuzzed) -> st.SearchStrategy[bytes]:
 def _coefficient_set(shared: Fuzzed, content: bytes) -> None:
     from pinn.cli.coefficient_report import print_report, report_of
     from pinn.engines.configurations import canonical, make_deployment
-    from pinn.surrogate.coefficients import read_coefficient_set
+    from pinn.surrogate.coefficient_set import read_coefficient_set
 
     found = read_coefficient_set(shared.file("set.json", content))
     deployment = make_deployment(canonical(found.configuration()))
@@ -246,11 +246,7 @@ def _coefficient_set(shared: Fuzzed, content: bytes) -> None:
 
 
 def _coefficient_sets(shared: Fuzzed) -> st.SearchStrategy[bytes]:
-    from pinn.surrogate.coefficients import (
-        CoefficientSet,
-        deployment_facts,
-        set_to_json,
-    )
+    from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, set_to_json
 
     found = shared.surrogate.coefficients([shared.deployment])
     facts = deployment_facts(shared.deployment)

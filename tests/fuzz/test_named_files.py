@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from changed_weights import with_array
 
 import pinn
 from pinn.common.documents import read_json
@@ -86,24 +87,17 @@ def test_every_csv_goes_through_one_writer():
 
 
 def test_a_checkpoint_with_a_number_that_is_none(measured, tmp_path):
-    from pinn.surrogate.inference import load_checkpoint, save_checkpoint
+    from pinn.surrogate.checkpoint import load_checkpoint, save_checkpoint
 
     checkpoint = measured[0].checkpoint
-    base = np.full_like(checkpoint.network.beta_base, np.nan)
-    broken = replace(checkpoint, network=replace(checkpoint.network, beta_base=base))
+    base = np.full_like(checkpoint.network.arrays["beta_base"], np.nan)
+    broken = replace(checkpoint, network=with_array(checkpoint.network, "beta_base", base))
     save_checkpoint(broken, tmp_path / "net.safetensors")
     with pytest.raises(PinnError, match="beta_base holds a number that is not finite"):
         load_checkpoint(tmp_path / "net.safetensors")
     os.truncate(tmp_path / "net.safetensors", 20 * 2**30)
     with pytest.raises(PinnError, match="at most 268,435,456 are read"):
         load_checkpoint(tmp_path / "net.safetensors")
-
-
-def test_a_pipe_that_nobody_writes_to(tmp_path, monkeypatch):
-    monkeypatch.setattr("pinn.common.documents.MOST_SILENT_SECONDS", 0.05)
-    os.mkfifo(tmp_path / "gpu.json")
-    with pytest.raises(PinnError, match="nobody writes to this pipe"):
-        load_gpu(tmp_path / "gpu.json")
 
 
 def test_a_pipe_is_read_to_its_end():

@@ -48,7 +48,7 @@ from pinn.simulator.memory import kv_layout
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.coefficients import read_coefficient_set
+from pinn.surrogate.coefficient_set import read_coefficient_set
 
 #: Error of a mean end-to-end latency, in %, that passes.
 LIMIT = 15.0

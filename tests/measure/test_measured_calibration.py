@@ -24,7 +24,7 @@ from pinn.measurements.program.batches import short_list
 from pinn.measurements.traces import measured_steps
 from pinn.measurements.traces.measured_steps import read_measured_steps, typed_flags
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.surrogate.coefficients import read_coefficient_set
+from pinn.surrogate.coefficient_set import read_coefficient_set
 
 
 @pytest.fixture(scope="module")

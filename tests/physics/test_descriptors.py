@@ -15,17 +15,17 @@ from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.precision import PRECISIONS, precision
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.featurizer import DESCRIPTORS, RATES, embed
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES, featurize
 
 
 def describe(deployment):
-    free, rates = embed([deployment])
+    free, rates = featurize([deployment])
     return dict(zip((*DESCRIPTORS, *RATES), [*free[0], *rates[0]], strict=True))
 
 
 @given(deployments())
 def test_every_descriptor_is_finite(deployment):
-    free, rates = embed([deployment, deployment])
+    free, rates = featurize([deployment, deployment])
     assert free.shape == (2, len(DESCRIPTORS))
     assert rates.shape == (2, len(RATES))
     assert np.isfinite(free).all()
@@ -39,7 +39,7 @@ def test_names_do_not_matter(deployment):
         model=replace(deployment.model, name="another"),
         gpu=replace(deployment.gpu, name="another", source="elsewhere"),
     )
-    for a, b in zip(embed([deployment]), embed([renamed]), strict=True):
+    for a, b in zip(featurize([deployment]), featurize([renamed]), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -64,7 +64,7 @@ def test_formats_of_experts_that_other_kernels_multiply_are_told_apart(name):
     served = [deployed(gpu, form) for form in formats]
     ids = np.arange(len(formats))
     families = family(hardware([gpu], np.zeros(len(formats), dtype=int), formats, ids))
-    free, _ = embed(served)
+    free, _ = featurize(served)
     for i, j in combinations(ids, 2):
         if families[i] != families[j]:
             assert (free[i] != free[j]).any(), f"{formats[i]} and {formats[j]} on {name}"

@@ -20,7 +20,8 @@ from pinn.errors import PinnError
 from pinn.planning.explore.page import find_servers, render
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.surrogate.surrogate import Surrogate
-from pinn.surrogate.uncertainty.intervals import gpu_is_known, read_calibration
+from pinn.surrogate.uncertainty.distance import gpu_is_known
+from pinn.surrogate.uncertainty.intervals import read_calibration
 
 CHECKPOINT = find_checkpoint(None)
 #: A mixture of experts, a model with windows, a dense one.

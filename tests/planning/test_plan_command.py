@@ -21,7 +21,7 @@ from pinn.cli import simulate as simulate_command
 from pinn.cli.plan_report import print_plan
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import make_deployment
-from pinn.surrogate.coefficients import CoefficientSet, deployment_facts, write_coefficient_set
+from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, write_coefficient_set
 from pinn.surrogate.uncertainty.intervals import read_calibration
 
 app = alone(plan_command)

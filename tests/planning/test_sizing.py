@@ -23,7 +23,8 @@ from pinn.planning.sizing import (
 )
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import open_loop
-from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE, ErrorLaw
+from pinn.surrogate.uncertainty.error_law import ErrorLaw
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 #: Of twenty equally likely errors as normal ones lie, the interval holding 90 % of them.
 NORMAL = NormalDist(0, 1 / NORMAL_QUANTILE)

@@ -21,7 +21,7 @@ from pinn.simulator.simulate import Job, coefficient_sensitivities, simulate, si
 from pinn.simulator.statistics import print_report, run_statistics, weighted_percentiles
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import open_loop
-from pinn.surrogate.inference import Checkpoint, save_checkpoint
+from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import Surrogate
@@ -160,7 +160,7 @@ def test_coefficients_come_from_a_file(coefficients, tmp_path):
 def test_coefficients_of_a_checkpoint_are_remembered(untrained, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "checkpoint.safetensors"
-    save_checkpoint(Checkpoint(untrained.trained()), path)
+    save_checkpoint(Checkpoint(untrained.weights()), path)
     target = deployment()
     first = latency_from_checkpoint(target, path)
     expected = Surrogate.load(path).coefficients([target])

@@ -22,7 +22,7 @@ from pinn.errors import PinnError
 from pinn.physics.costs import step_costs
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.featurizer import DESCRIPTORS, embed
+from pinn.surrogate.featurizer import DESCRIPTORS, featurize
 
 MINIMAX = "MiniMaxAI/MiniMax-M2.5"
 
@@ -112,7 +112,7 @@ def test_the_embedding_tells_other_kernels_by_their_descriptor_alone():
     for gpu, name in (("H200", CUTLASS), ("B200", TRITON)):
         flags = (as_in_tables(load_gpu(gpu)), name)
         own, other = (deployed(gpu, moe_backend=kernels) for kernels in flags)
-        free, rates = embed([own, other])
+        free, rates = featurize([own, other])
         moved = {d for d, (a, b) in zip(DESCRIPTORS, free.T, strict=True) if a != b}
         assert moved == {f"expert_{name}"}
         assert free[:, DESCRIPTORS.index(f"expert_{name}")].tolist() == [0, 1]
@@ -127,7 +127,7 @@ def test_marlin_makes_mxfp4_experts_look_like_those_of_any_four_bits():
         "mxfp4",
         MARLIN_FORMAT,
     )
-    free, _ = embed([own, other])
+    free, _ = featurize([own, other])
     moved = {d for d, (a, b) in zip(DESCRIPTORS, free.T, strict=True) if a != b}
     assert moved == {"expert_bytes", "expert_mx_scales"}
     # What is read and held are still the checkpoint's own weights.

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from strategies import deployments, networks
 
 from pinn.errors import PinnError
+from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES
-from pinn.surrogate.inference import Checkpoint, load_checkpoint, save_checkpoint
-from pinn.surrogate.network import NetworkSettings
 from pinn.surrogate.surrogate import predict_coefficients
 
 
@@ -22,7 +22,7 @@ from pinn.surrogate.surrogate import predict_coefficients
 @given(network=networks(), deployment=deployments())
 def test_a_round_trip_keeps_every_bit(tmp_path, network, deployment):
     anchors = np.random.default_rng(0).normal(size=(3, len(DESCRIPTORS) + len(RATES)))
-    before = Checkpoint(network.trained(), {"date": "2026-11-21"}, anchors, ("a", "b", "c"))
+    before = Checkpoint(network.weights(), {"date": "2026-11-21"}, anchors, ("a", "b", "c"))
     save_checkpoint(before, tmp_path / "network.safetensors")
     after = load_checkpoint(tmp_path / "network.safetensors")
     assert (after.metadata, after.anchor_names) == (before.metadata, before.anchor_names)
@@ -34,7 +34,7 @@ def test_a_round_trip_keeps_every_bit(tmp_path, network, deployment):
 
 @pytest.fixture
 def saved(tmp_path, untrained):
-    save_checkpoint(Checkpoint(untrained.trained()), tmp_path / "network.safetensors")
+    save_checkpoint(Checkpoint(untrained.weights()), tmp_path / "network.safetensors")
     return tmp_path / "network.safetensors"
 
 
@@ -119,7 +119,7 @@ def test_writing_leaves_nothing_half_written(tmp_path, untrained, monkeypatch):
 
     monkeypatch.setattr("os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
-        save_checkpoint(Checkpoint(untrained.trained()), path)
+        save_checkpoint(Checkpoint(untrained.weights()), path)
     assert path.read_bytes() == b"old"
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 

@@ -9,13 +9,13 @@ from assumed_priors import prior_coefficients
 
 from pinn.engines.configurations import make_deployment
 from pinn.errors import PinnError
-from pinn.surrogate.coefficients import (
-    Coefficients,
+from pinn.surrogate.coefficient_set import (
     CoefficientSet,
     deployment_facts,
     read_coefficient_set,
     write_coefficient_set,
 )
+from pinn.surrogate.coefficients import Coefficients
 
 
 def deployment(**flags: object):

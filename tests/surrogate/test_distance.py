@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pinn.specs.gpu import load_gpu
+from pinn.surrogate.checkpoint import Checkpoint
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES
-from pinn.surrogate.inference import Checkpoint
-from pinn.surrogate.surrogate import training_space
+from pinn.surrogate.uncertainty.training_space import training_space
 
 
 def test_a_measured_deployment_is_its_own_nearest(measured):
@@ -54,7 +54,7 @@ def test_held_out_distances_are_to_other_models(measured):
 
 
 def test_a_checkpoint_without_measured_deployments_knows_no_distance(untrained, llama_8b_h100):
-    space = training_space(Checkpoint(untrained.trained()))
+    space = training_space(Checkpoint(untrained.weights()))
     located = space.locate([llama_8b_h100])
     assert located.nearest.tolist() == [-1]
     assert np.isnan(located.distance).all()

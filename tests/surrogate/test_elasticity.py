@@ -8,13 +8,9 @@ import torch
 
 from pinn.specs.batch import Batch
 from pinn.specs.model_variants import with_precision
-from pinn.surrogate.featurizer import DESCRIPTORS, RATES
-from pinn.surrogate.inference import EmbeddingScale
-from pinn.surrogate.network import (
-    CoefficientNetwork,
-    NetworkSettings,
-    elasticity_bounds,
-)
+from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES, InputScale
+from pinn.surrogate.network import CoefficientNetwork, elasticity_bounds
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import batch_work, predict_coefficients, step_seconds
 
@@ -22,7 +18,7 @@ from pinn.surrogate.surrogate import batch_work, predict_coefficients, step_seco
 def steepest(bias):
     """A network in whose box everything lies, every elasticity at one end of its range."""
     d, r = np.full(len(DESCRIPTORS), 100.0), np.full(len(RATES), 5.0)
-    network = CoefficientNetwork(NetworkSettings(), EmbeddingScale(0 * d, d / d, -d, d, -r, r))
+    network = CoefficientNetwork(NetworkSettings(), InputScale(0 * d, d / d, -d, d, -r, r))
     with torch.no_grad():
         network.elasticity_head.bias.fill_(bias)
     return network.double().requires_grad_(False)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from serving_cases import observations, with_times
 
-from pinn.surrogate.network import NetworkSettings
+from pinn.surrogate.architecture import NetworkSettings
 from pinn.training import composed
 from pinn.training.distillation import DistillationSettings
 from pinn.training.kernel_data import KernelSettings

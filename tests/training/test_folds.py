@@ -12,7 +12,7 @@ from serving_cases import observations, with_times
 from pinn.common.store import recipe_of
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.specs.catalog import load_model
-from pinn.surrogate.network import NetworkSettings
+from pinn.surrogate.architecture import NetworkSettings
 from pinn.training.folds import Fold, fold_of, learn_fold, without_model
 from pinn.training.kernel_learner import KernelLearner
 from pinn.training.serving_rows import serving_rows

@@ -9,8 +9,8 @@ import torch
 from power_cuts import assert_same_bits, interrupted_trainer
 
 from pinn.evaluation.metrics import error_summary
-from pinn.surrogate.featurizer import embed
-from pinn.surrogate.network import NetworkSettings
+from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.featurizer import featurize
 from pinn.training.serving_fit import STEPS_PER_EPOCH, predict, predict_rows, serving_batch
 
 
@@ -19,12 +19,12 @@ def test_a_network_can_overfit_a_few_rows(rows, learner, folder):
     loose = replace(learner, fit=free, network=NetworkSettings(hidden=32))
     network = loose.learn(rows, folder)
     tpot, ttft = (x.numpy() for x in predict_rows(network, serving_batch(rows)))
-    assert error_summary(tpot, rows.tpot_s)["mean"] < 2
-    assert error_summary(ttft, rows.ttft_s)["mean"] < 4
+    assert error_summary(tpot, rows.tpot_s).mean < 2
+    assert error_summary(ttft, rows.ttft_s).mean < 4
     # Simulated, TTFT is a little off where the server's work and the steps' change places.
     found = predict(network, rows)
-    assert error_summary(found.tpot_s, rows.tpot_s)["mean"] < 2
-    assert error_summary(found.ttft_s, rows.ttft_s)["mean"] < 12
+    assert error_summary(found.tpot_s, rows.tpot_s).mean < 2
+    assert error_summary(found.ttft_s, rows.ttft_s).mean < 12
 
 
 def test_tight_priors_keep_the_prior(rows, learner, folder):
@@ -36,7 +36,7 @@ def test_tight_priors_keep_the_prior(rows, learner, folder):
 def test_a_global_vector_is_the_same_everywhere(rows, learner, folder):
     shared = replace(learner, network=replace(learner.network, corrected=False))
     network = shared.learn(rows, folder)
-    beta, alpha = network(*map(torch.from_numpy, embed(rows.deployments)))
+    beta, alpha = network(*map(torch.from_numpy, featurize(rows.deployments)))
     np.testing.assert_array_equal(beta.numpy(), np.tile(beta[0].numpy(), (len(beta), 1)))
     np.testing.assert_array_equal(alpha.numpy(), np.tile(alpha[0].numpy(), (len(alpha), 1)))
 

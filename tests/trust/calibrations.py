@@ -5,14 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from pinn.common.files import file_sha256
-from pinn.surrogate.uncertainty.intervals import (
-    ANY,
-    MEASURED,
-    NAMES,
-    HalfWidth,
-    KindErrors,
-    StatedIntervals,
-)
+from pinn.surrogate.uncertainty.intervals import NAMES, HalfWidth, StatedIntervals
+from pinn.surrogate.uncertainty.kinds import ANY, MEASURED, KindErrors
 
 KINDS = (
     KindErrors("16-bit dense weights", MEASURED, 120, 3, 0.03, 0.08, 0.5),

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pinn.surrogate.uncertainty.interval_fit import GAINS, METRICS
-from pinn.surrogate.uncertainty.intervals import MEASURED
+from pinn.surrogate.uncertainty.kinds import MEASURED
 
 LOMO, LOGO = "leave-one-model-out", "leave-one-gpu-out"
 

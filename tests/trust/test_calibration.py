@@ -10,7 +10,7 @@ from left_out_errors import LOGO, LOMO, left_out_errors
 
 from pinn.common.files import file_sha256
 from pinn.errors import PinnError
-from pinn.surrogate.inference import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.surrogate.uncertainty.interval_fit import calibrate, fit_half_widths
 from pinn.surrogate.uncertainty.intervals import (
     NAMES,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinn.surrogate.uncertainty.intervals import group_weights, weighted_quantile
+from pinn.surrogate.uncertainty.quantiles import group_weights, weighted_quantile
 
 VALUES = st.lists(st.floats(0, 10), min_size=1, max_size=30)
 LEVELS = st.sampled_from([0.1, 0.5, 0.9, 1.0])

@@ -9,7 +9,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.uncertainty import intervals as located
-from pinn.surrogate.uncertainty.intervals import gpu_is_known, locate, outside_inputs
+from pinn.surrogate.uncertainty.distance import gpu_is_known, locate, outside_inputs
 from pinn.surrogate.uncertainty.kernel_distance import kernel_distance
 
 
@@ -74,7 +74,7 @@ def test_a_distance_is_looked_up_once(checkpoint, h100_kernels, monkeypatch):
 
 def test_what_was_remembered_badly_is_found_anew(checkpoint, tmp_path):
     before = locate(checkpoint, deployment())
-    (remembered,) = (tmp_path / "cache/pinn/coefficients.intervals._distances").iterdir()
+    (remembered,) = (tmp_path / "cache/pinn/surrogate.uncertainty.distance._distances").iterdir()
     remembered.write_text("[")
     assert locate(checkpoint, deployment()) == before
 

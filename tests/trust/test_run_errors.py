@@ -12,7 +12,7 @@ from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
 from pinn.simulator.simulate import Job
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.surrogate import Surrogate
-from pinn.surrogate.uncertainty.kernel_distance import decode_step, situation
+from pinn.surrogate.uncertainty.held_out import decode_step, situation
 from pinn.training.data.measured_runs import MeasuredRun
 
 

@@ -7,7 +7,9 @@ from pinn.engines.deployment import Deployment
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.uncertainty.intervals import KernelDistance, Situation, describe_trust
+from pinn.surrogate.uncertainty.distance import KernelDistance
+from pinn.surrogate.uncertainty.kinds import Situation
+from pinn.surrogate.uncertainty.trust import describe_trust
 
 
 @pytest.fixture

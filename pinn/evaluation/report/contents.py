@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from pinn.common.plots import png, short
 from pinn.common.screen import Grid
 from pinn.errors import PinnError
-from pinn.evaluation.metrics import decision_grid
+from pinn.evaluation.tables import decision_grid, frame_grid
 from pinn.training.data.table import read_observations
 
 # The tables of an evaluation folder that a report is drawn from.
@@ -137,6 +137,9 @@ def picture(name: str, figure: Figure | None, caption: str) -> list[Picture]:
 
 def result_grids(tables: Tables) -> list[Grid]:
     """Every method of every split on all its rows, one table per split."""
+    columns = {"metric": "metric", "method": "method", "rows": "n"}
+    columns |= {f"{name} %": f"{name}:.1f" for name in ("median", "mean", "p90", "bias")}
+    columns |= {"Pearson r": "pearson_r:.3f", "p99 inversions": "inversions:.0f"}
     whole = tables.results[tables.results["held_out"] == "all"]
     grids = []
     for split, part in whole.groupby("split", sort=False):
@@ -144,19 +147,9 @@ def result_grids(tables: Tables) -> list[Grid]:
             f"{split}: absolute percentage errors over all rows, each predicted by a method that "
             "did not see its held-out part; bias is the median signed error."
         )
-        grid = Grid.of(
-            "metric", "method", "rows", "median %", "mean %", "p90 %", "bias %", "Pearson r",
-            "p99 inversions", caption=caption, text=2,
-        )  # fmt: skip
         ordered = part.sort_values(["metric", "median"], ascending=[False, True], kind="stable")
-        for row in ordered.to_dict("records"):
-            grid.add(
-                row["metric"].upper(), row["method"], str(row["n"]),
-                *(_percent(row[c]) for c in ("median", "mean", "p90", "bias")),
-                _number(row.get("pearson_r"), 3), _number(row.get("inversions"), 0),
-                strong=row["method"] == METHOD,
-            )  # fmt: skip
-        grids.append(grid)
+        shown = ordered.assign(metric=ordered["metric"].str.upper())
+        grids.append(frame_grid(shown, columns, caption, 2, shown["method"] == METHOD))
     return grids
 
 
@@ -169,17 +162,20 @@ def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
     if rows.empty:
         return []
     medians = rows.pivot_table(index="method", columns="held_out", values="median")
+    medians = medians.sort_values("all").reset_index()
     counts = rows.groupby("held_out")["n"].max()
-    columns = ["all", *(name for name in medians.columns if name != "all")]
+    names = ["all", *(name for name in counts.index if name != "all")]
+    columns = {"method": "method"}
+    columns |= {f"{short(name)} (n {counts[name]})": f"{name}:.1f" for name in names}
     caption = f"{split}: median absolute percentage error of {metric.upper()} by left-out part."
-    grid = Grid.of("method", *(f"{short(c)} (n {counts[c]})" for c in columns), caption=caption)
-    for name, row in medians.sort_values("all").iterrows():
-        grid.add(str(name), *(_percent(row[c]) for c in columns), strong=name == METHOD)
-    return [grid]
+    return [frame_grid(medians, columns, caption, strong=medians["method"] == METHOD)]
 
 
 def ranking_grids(tables: Tables) -> list[Grid]:
     """Who is first, per split and metric, with the bootstrap's intervals."""
+    columns = {"method": "method", "median %": "median:.1f", "low": "low:.1f", "high": "high:.1f"}
+    columns |= {"behind, low": "behind_low:+.1f", "behind, high": "behind_high:+.1f"}
+    columns |= {"verdict": "verdict"}
     grids = []
     for (split, metric), part in tables.ranking.groupby(["split", "metric"], sort=False):
         first = part.iloc[0]
@@ -188,14 +184,8 @@ def ranking_grids(tables: Tables) -> list[Grid]:
             f"method predicts, with 95 % intervals of a bootstrap over {first['groups']} groups "
             "of rows; behind: points behind the first method on the same draws."
         )
-        grid = Grid.of("method", "median %", "95 % interval", "behind", "verdict", caption=caption)
-        for row in part.to_dict("records"):
-            grid.add(
-                row["method"], _percent(row["median"]), f"{row['low']:.1f} to {row['high']:.1f}",
-                f"{row['behind_low']:+.1f} to {row['behind_high']:+.1f}", row["verdict"],
-                strong=str(row["verdict"]).endswith("first"),
-            )  # fmt: skip
-        grids.append(grid)
+        leading = part["verdict"].str.endswith("first")
+        grids.append(frame_grid(part, columns, caption, strong=leading))
     return grids
 
 
@@ -222,21 +212,9 @@ def coverage_grid(tables: Tables) -> list[Grid]:
         "90 % intervals, each left-out part judged by intervals calibrated without it; width is "
         "the median of upper minus lower end over the prediction."
     )
-    headings = ("split", "left out", "metric", "rows", "covered %", "width %")
-    grid = Grid.of(*headings, caption=caption, text=2)
     rows = coverage[np.isclose(coverage["level"], 0.9)]
-    for row in rows.to_dict("records"):
-        grid.add(
-            row["split"], row["name"], row["metric"].upper(), str(row["n"]),
-            f"{100 * row['coverage']:.1f}", f"{100 * row['width']:.0f}",
-            strong=row["part"] == "all",
-        )  # fmt: skip
-    return [grid]
-
-
-def _percent(value: float) -> str:
-    return "-" if pd.isna(value) else f"{value:.1f}"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None or pd.isna(value) else f"{value:.{digits}f}"
+    percent = {name: 100 * rows[name] for name in ("coverage", "width")}
+    shown = rows.assign(metric=rows["metric"].str.upper(), **percent)
+    columns = {"split": "split", "left out": "name", "metric": "metric", "rows": "n"}
+    columns |= {"covered %": "coverage:.1f", "width %": "width:.0f"}
+    return [frame_grid(shown, columns, caption, 2, shown["part"] == "all")]

@@ -1,6 +1,7 @@
 """Figures of an evaluation's page."""
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -50,14 +51,14 @@ def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
         ax.axvline(10, color="0.6", linewidth=0.8, linestyle=":")
         ax.set_xlim(-1, EDGE + 3)
     axes[-1, 0].set_xlabel(f"absolute percentage error of {metric.upper()}", fontsize=8)
-    return _with_legend(figure, looks, "outside upper right", markersize=5)
+    return _with_legend(figure, looks, "outside upper right", size=5)
 
 
-def _with_legend(figure: Figure, looks: Looks, place: _Place, **marks: Any) -> Figure:
+def _with_legend(figure: Figure, looks: Looks, place: _Place, size: float = 6) -> Figure:
     """The figure, which says outside its axes what each marker stands for."""
     first = figure.axes[0]
     handles = [
-        first.plot([], [], marker, color=colour, label=short(name), **marks)[0]
+        first.plot([], [], marker, color=colour, label=short(name), markersize=size)[0]
         for name, (marker, colour) in looks.items()
     ]
     figure.legend(handles=handles, loc=place, ncols=len(looks), frameon=False, fontsize=8)
@@ -193,7 +194,12 @@ def load_figure(tables: Tables, split: str) -> Figure | None:
 
 
 def _draw_loads(
-    ax, rows: pd.DataFrame, error: pd.Series, column: str, values: list[Any], looks: Looks
+    ax: Axes,
+    rows: pd.DataFrame,
+    error: pd.Series,
+    column: str,
+    values: Sequence[object],
+    looks: Looks,
 ) -> None:
     at = rows[column].map({value: i for i, value in enumerate(values)}).to_numpy(dtype=float)
     for i, (name, (marker, colour)) in enumerate(looks.items()):

@@ -10,9 +10,12 @@ import pandas as pd
 from pinn.common.files import file_sha256
 from pinn.errors import PinnError
 from pinn.surrogate import coefficients
-from pinn.surrogate import inference as trained_network
+from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.uncertainty import intervals
-from pinn.surrogate.uncertainty.intervals import HalfWidth, StatedIntervals, Values
+from pinn.surrogate.uncertainty.error_law import error_law
+from pinn.surrogate.uncertainty.intervals import HalfWidth, StatedIntervals
+from pinn.surrogate.uncertainty.kinds import kinds_of_errors
+from pinn.surrogate.uncertainty.quantiles import LEVEL, Values, group_weights, weighted_quantile
 
 # Half-widths of TPOT, TTFT and E2E: two are learned, the third and all gains follow from them.
 #
@@ -46,7 +49,7 @@ def left_out_column(split: str) -> str | None:
     return "gpu" if split.startswith("leave-one-gpu-") else None
 
 
-def fit_half_widths(errors: pd.DataFrame, level: float = intervals.LEVEL) -> dict[str, HalfWidth]:
+def fit_half_widths(errors: pd.DataFrame, level: float = LEVEL) -> dict[str, HalfWidth]:
     """The half-widths of step time and of TTFT.
 
     Args:
@@ -69,9 +72,7 @@ def fit_half_widths(errors: pd.DataFrame, level: float = intervals.LEVEL) -> dic
 
 def _fit(errors: pd.DataFrame, metric: str, level: float) -> HalfWidth:
     of_split = {
-        str(split): intervals.weighted_quantile(
-            part[metric].abs().to_numpy(), row_weights(part), level
-        )
+        str(split): weighted_quantile(part[metric].abs().to_numpy(), row_weights(part), level)
         for split, part in errors.groupby("split")
     }
     widest = max(of_split.values())
@@ -82,7 +83,7 @@ def _fit(errors: pd.DataFrame, metric: str, level: float) -> HalfWidth:
 def row_weights(errors: pd.DataFrame) -> Values:
     """A model's shape on a GPU is a group, and every group counts once."""
     groups = zip(errors["shape"], errors["gpu"], strict=True)
-    return intervals.group_weights(groups, errors["split"])
+    return group_weights(groups, errors["split"])
 
 
 def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str, Values]:
@@ -110,7 +111,7 @@ LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _ROW = ["split", "row_id", "model", "shape", "gpu", "group"]
 
 
-def nested_intervals(errors: pd.DataFrame, level: float = intervals.LEVEL) -> pd.DataFrame:
+def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
     """Half-widths for each left-out row, calibrated without its model or its GPU.
 
     What is left out of training is also left out of the calibration, in every split and with every
@@ -216,21 +217,22 @@ def calibrate(
     Args:
         errors: As ``pinn.evaluation.crossvalidation.held_out_errors`` and
             ``pinn.evaluation.folds.run_error_rows``, of one or more experiments.
-        coefficient_changes: As ``pinn.surrogate.uncertainty.kernel_distance.coefficient_changes``.
+        coefficient_changes: As
+            ``pinn.surrogate.uncertainty.coefficient_changes.coefficient_changes`` returns them.
         checkpoint: What the intervals belong to.
         sources: For the record.
     """
     judged = nested_intervals(errors)
     found = fit_half_widths(errors)
     half = half_widths(found, errors)["tpot"]
-    law = intervals.error_law(errors["tpot"].to_numpy(), half, row_weights(errors))
-    metadata = trained_network.load_checkpoint(checkpoint).metadata
+    law = error_law(errors["tpot"].to_numpy(), half, row_weights(errors))
+    metadata = load_checkpoint(checkpoint).metadata
     return StatedIntervals(
         checkpoint_sha256=file_sha256(checkpoint),
         belongs={name: metadata[name] for name in intervals.BELONGS if name in metadata},
         half_widths=found,
         coefficients=coefficient_half_widths(coefficient_changes),
-        kinds=intervals.kinds_of_errors(errors),
+        kinds=kinds_of_errors(errors),
         sources=sources,
         coverage=coverage_table(judged).to_dict("records"),
         errors={"tpot": law.errors},
@@ -242,6 +244,6 @@ def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
     weight = row_weights(changes)
     sizes = changes[list(coefficients.NAMES)].abs()
     return {
-        name: intervals.weighted_quantile(sizes[name].to_numpy(), weight, intervals.LEVEL)
+        name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL)
         for name in coefficients.NAMES
     }

@@ -1,12 +1,6 @@
 """How far a deployment's kernels lie from those measured, and errors of coefficients."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
 import numpy as np
-import pandas as pd
-from jaxtyping import Float
 
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -15,11 +9,7 @@ from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import alike
 from pinn.specs.batch import parse_batch
 from pinn.specs.gpu import GpuSpec, find_gpu
-from pinn.specs.model import ModelSpec
-from pinn.surrogate.coefficients import NAMES
-from pinn.surrogate.inference import TrainedNetwork, load_checkpoint
-from pinn.surrogate.surrogate import predict_coefficients
-from pinn.surrogate.uncertainty import intervals
+from pinn.surrogate.uncertainty.distance import REFERENCE_BATCH, KernelDistance
 
 # How far a step lies from what was measured: the stretch of its kernels, weighted by their time.
 #
@@ -31,8 +21,8 @@ UNMEASURED = float(np.log(4.0))
 
 
 def kernel_distance(
-    kernels: KernelSurrogates, deployment: Deployment, batch: str = intervals.REFERENCE_BATCH
-) -> intervals.KernelDistance:
+    kernels: KernelSurrogates, deployment: Deployment, batch: str = REFERENCE_BATCH
+) -> KernelDistance:
     """Locate one step.
 
     Left out: how well the operator is interpolated, and everything that is no kernel.
@@ -61,7 +51,7 @@ def kernel_distance(
         shares[use.operator] = shares.get(use.operator, 0.0) + share
         elsewhere += share * (other > 0)
         gap += share * other
-    return intervals.KernelDistance(sum(by_operator.values()), by_operator, elsewhere, gap, shares)
+    return KernelDistance(sum(by_operator.values()), by_operator, elsewhere, gap, shares)
 
 
 def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
@@ -78,119 +68,3 @@ def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
         abs(np.log(gpu.memory_bandwidth_bytes_per_s / other.memory_bandwidth_bytes_per_s)),
         abs(np.log(gpu.peak_flop_per_s["bf16"] / other.peak_flop_per_s["bf16"])),
     )
-
-
-# What is known of left-out rows before they are measured.
-
-#: Columns of a description: the kind of weights, what is known of the GPU, and the whole distance
-#: from measured kernels.
-DESCRIPTION = ("kind", "place", "distance")
-
-
-#: A deployment, its batch as ``pinn.specs.batch.parse_batch`` reads it, and whether serving data of
-#: its GPU were learned from.
-Step = tuple[Deployment, str, bool]
-
-
-def situation(
-    kernels: KernelSurrogates, deployment: Deployment, batch: str, gpu_known: bool = True
-) -> intervals.Situation:
-    """Where a step lies for those who know these kernels.
-
-    Raises:
-        PinnError: If the batch cannot be read or runs no kernel.
-    """
-    return intervals.Situation(deployment, kernel_distance(kernels, deployment, batch), gpu_known)
-
-
-def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.DataFrame:
-    """Describe steps, each for those who know these kernels; some 30 ms each.
-
-    Returns:
-        One row per step, columns ``DESCRIPTION``.
-    """
-    found = [situation(kernels, *step) for step in steps]
-    rows = [
-        (intervals.kind_of(s.deployment.model), intervals.place_of(s), s.distance.total)
-        for s in found
-    ]
-    return pd.DataFrame(rows, columns=list(DESCRIPTION))
-
-
-def decode_step(requests: float, prompt_tokens: float, output_tokens: float) -> str:
-    """The step in the middle of so many requests' answers."""
-    return f"{max(round(requests), 1)} decode @ {max(int(prompt_tokens + output_tokens / 2), 1)}"
-
-
-def shape_of(model: ModelSpec) -> str:
-    """Main shapes of a model; those of equal shape count as one when models are left out.
-
-    >>> from pinn.specs.catalog import load_model
-    >>> shape_of(load_model("meta-llama/Llama-3.3-70B-Instruct"))
-    'hidden 8192, width 28672'
-    """
-    moe = model.moe
-    if moe is not None:
-        return f"hidden {model.hidden_size}, {moe.experts} experts of {moe.width}, top {moe.top_k}"
-    width = max((g.ffn.width for g in model.layer_groups if g.ffn is not None), default=0)
-    return f"hidden {model.hidden_size}, width {width}"
-
-
-# How much coefficients change when a group's own kernels and rows become known.
-#
-# The networks of the folds are an ensemble, each without one model or GPU (a delete-group
-# jackknife). For a left-out deployment a fold's network gives the coefficients that an unseen
-# one would get; the network of everything gives what they are once the group is known. No
-# measurement tells a single coefficient, so this is what its interval can be calibrated on: it
-# holds what leaving out kernels and rows does, not what the features themselves leave out.
-
-
-@dataclass(frozen=True)
-class FoldNetwork:
-    """What a fold learned, and whom it has never seen.
-
-    Attributes:
-        split: Kind of split.
-        left_out: Deployments that were left out.
-        checkpoint: The fold's network.
-    """
-
-    split: str
-    left_out: tuple[Deployment, ...]
-    checkpoint: Path
-
-
-def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.DataFrame:
-    """Log changes of every coefficient of left-out deployments.
-
-    Args:
-        checkpoint: The network of everything.
-        folds: Of the same recipe.
-
-    Returns:
-        Columns ``split``, ``model``, ``shape``, ``gpu`` and ``NAMES``, one row per split and
-        deployment; coefficients that are 0 have change 0.
-
-    Raises:
-        PinnError: If a fold's weights are missing.
-    """
-    network = load_checkpoint(checkpoint).network
-    parts = []
-    for fold in folds:
-        if not fold.checkpoint.is_file():
-            raise PinnError(f"no weights of the fold at {fold.checkpoint}: run the experiment")
-        without = load_checkpoint(fold.checkpoint).network
-        before, after = (_coefficients(each, fold.left_out) for each in (without, network))
-        both = (before > 0) & (after > 0)
-        changes = np.log(np.where(both, after, 1.0) / np.where(both, before, 1.0))
-        about = [(fold.split, d.model.name, shape_of(d.model), d.gpu.name) for d in fold.left_out]
-        of_fold = pd.DataFrame(about, columns=["split", "model", "shape", "gpu"])
-        parts.append(pd.concat([of_fold, pd.DataFrame(changes, columns=list(NAMES))], axis=1))
-    return pd.concat(parts, ignore_index=True)
-
-
-def _coefficients(
-    network: TrainedNetwork, deployments: Sequence[Deployment]
-) -> Float[np.ndarray, "deployments coefficients"]:
-    found = predict_coefficients(network, deployments)
-    return np.concatenate([found.beta, found.alpha], axis=1)

@@ -30,7 +30,7 @@ from pinn.measurements.traces.ingestion import benchmark_target
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.step_features import STEP_FEATURES
-from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 #: Two GPUs, so that all scalars take part.
 SERVER = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "tensor_parallel_size": 2}

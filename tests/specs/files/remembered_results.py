@@ -37,7 +37,7 @@ def coefficients():
 
 
 def distance():
-    from pinn.surrogate.uncertainty.intervals import locate
+    from pinn.surrogate.uncertainty.distance import locate
 
     apart = deployment("L40S", tensor_parallel_size=2)
     return locate(cache().parent / "pinn.safetensors", apart, "64 decode @ 900").total

@@ -1,13 +1,14 @@
 """Which code a digest covers, without anyone having listed it."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from pinn.common import store as code
-from pinn.common.source import read_source
-from pinn.common.store import code_digest, module_of
+from pinn.common import code
+from pinn.common.code import code_digest, module_of
 from pinn.errors import PinnError
 from pinn.training import composed
 
@@ -30,39 +31,33 @@ def test_imports_are_followed_also_inside_functions():
     assert {"pinn.kernels.composition", "pinn.surrogate.inference"} <= inside
 
 
-def test_what_only_type_checkers_import_is_left_out():
-    source = read_source(
-        b"import json\nif TYPE_CHECKING:\n    import pandas\nelse:\n    import torch\n"
-        b"if typing.TYPE_CHECKING:\n    from pinn.specs import model\n"
-        b"class A:\n    def f(self):\n        from pinn.specs import (batch,\n            gpu)\n"
+def test_what_only_type_checkers_import_is_left_out(tmp_path, monkeypatch):
+    (tmp_path / "decider.py").write_text(
+        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n"
+        "    from pinn.planning import page\n\nB = 1\n"
+        "class A:\n    def f(self):\n        from pinn.specs import (batch,\n            gpu)\n"
     )
-    modules = {"json", "torch", "pinn.specs", "pinn.specs.batch", "pinn.specs.gpu"}
-    assert set(source.imports) == modules
-    assert source.libraries == ("torch",)
+    monkeypatch.syspath_prepend(tmp_path)
+    import decider
+
+    covered = code_modules(decider)
+    assert {"decider", "pinn", "pinn.specs", "pinn.specs.batch", "pinn.specs.gpu"} <= covered
+    assert not any(name.startswith("pinn.planning") for name in covered)
 
 
-def test_comments_docstrings_and_layout_do_not_count():
-    plain = read_source(b'def f(a):\n    """Old."""\n    return a + 1\n')
-    same = read_source(b'"""New."""\n\ndef f(\n    a,  # why\n):\n    return (a\n        + 1)\n')
-    assert same.code_sha256 == plain.code_sha256
-    other = read_source(b"def f(a):\n    return a + 2\n")
-    assert other.code_sha256 != plain.code_sha256
+def test_every_data_folder_is_named_where_a_digest_finds_it():
+    root = Path(code.__file__).parents[1]
+    for path in {*root.rglob("*.py")} - {root / "common/code.py"}:
+        calls = re.findall(r"(?<!def )\bdata_folder\((.*)", path.read_text())
+        assert all(call.startswith('"') for call in calls), path
 
 
-def test_data_folders_and_packages_named_to_importlib_count():
-    source = read_source(
-        b"from importlib.util import find_spec\nNAME = 'aiconfigurator-core'\n"
-        b"def f():\n    return data_folder('gpus'), find_spec(NAME)\n"
-    )
-    assert source.data == ("gpus",)
-    assert source.libraries == ("aiconfigurator_core",)
-    with pytest.raises(PinnError, match=r"line 2 calls data_folder\(which\)"):
-        read_source(b"\nx = data_folder(which)\n")
-
-
-def test_a_package_is_all_its_modules():
-    assert code_digest("pinn.surrogate") != code_digest("pinn.surrogate.uncertainty.intervals")
-    assert code_modules("pinn.surrogate.uncertainty.interval_fit") < code_modules("pinn.surrogate")
+def test_a_digest_holds_the_installed_libraries(monkeypatch):
+    ours = code_digest("pinn.units")
+    code._digest.cache_clear()
+    monkeypatch.setattr(code, "_installed", lambda: ["torch-0.0.1.dist-info"])
+    assert code_digest("pinn.units") != ours
+    code._digest.cache_clear()
 
 
 def test_a_function_with_arguments_bound_is_the_function():
@@ -76,7 +71,7 @@ def test_what_has_no_source_is_refused():
 
 def test_a_digest_needs_no_heavy_library_and_is_the_same_again():
     program = (
-        "import sys\nfrom pinn.common.store import code_digest\n"
+        "import sys\nfrom pinn.common.code import code_digest\n"
         "print(code_digest('pinn.surrogate.uncertainty.intervals'))\n"
         "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)\n"
     )

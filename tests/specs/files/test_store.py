@@ -52,12 +52,12 @@ def test_what_stands_aside_decides_nothing(tmp_path):
     assert calls == ["a"]
 
 
-@pytest.mark.parametrize("text", ["", "[", "[]", "{}", '{"recipe": {"key": "x"}, "value": 7}'])
+@pytest.mark.parametrize("text", ["", "[", "[]", "{}", '{"function": "value"}'])
 def test_a_file_that_holds_something_else_is_written_anew(tmp_path, text):
     before = remembered_value(value, 1, root=tmp_path)
     (path,) = tmp_path.rglob("*.json")
     good = path.read_text()
-    assert json.loads(good)["recipe"]["function"].endswith(".value")
+    assert json.loads(good)["function"].endswith(".value")
     path.write_text(text)
     assert remembered_value(value, 1, root=tmp_path) == before
     assert path.read_text() == good
@@ -80,14 +80,12 @@ def test_a_folder_goes_on_after_an_interruption_and_mends(tmp_path):
     made = remembered_folder(folder, 3, root=tmp_path)
     assert remembered_folder(folder, 3, root=tmp_path) == made
     assert calls == [0, 1, 2]
-    (made / "part-1").write_text("damaged")
     (made / "part-0").unlink()
     remembered_folder(folder, 3, root=tmp_path)
-    assert calls == [0, 1, 2, 0, 1]
-    assert (made / "part-1").read_text() == "part 1"
+    assert calls == [0, 1, 2, 0]
     (made / "recipe.json").write_text("{")
     remembered_folder(folder, 3, root=tmp_path)
-    assert len(calls) == 5
+    assert len(calls) == 4
     assert sorted(path.name for path in made.iterdir()) == [
         "part-0", "part-1", "part-2", "recipe.json",
     ]  # fmt: skip

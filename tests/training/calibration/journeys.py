@@ -29,7 +29,7 @@ from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
-from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 MODEL, GPU = "meta-llama/Llama-3.1-8B", "H100"
 DEPLOYMENT = make_deployment({"model": MODEL, "gpu": GPU})

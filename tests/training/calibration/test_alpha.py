@@ -11,7 +11,7 @@ from pinn.calibration.posterior import request_quantities
 from pinn.calibration.prior import Prior, assumed_prior
 from pinn.calibration.requests import PHASES
 from pinn.surrogate.request_features import REQUEST_FEATURES
-from pinn.surrogate.uncertainty.intervals import NORMAL_QUANTILE
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 PRIOR = assumed_prior(np.concatenate([BASE, ALPHA]))
 

@@ -5,13 +5,10 @@ import pytest
 import torch
 
 from pinn.common.files import find_checkpoint
-from pinn.surrogate.featurizer import DESCRIPTORS, RATES
-from pinn.surrogate.inference import (
-    NetworkSettings,
-    TrainedNetwork,
-    fit_scale,
-    load_checkpoint,
-)
+from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.checkpoint import load_checkpoint
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES, fit_scale
+from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.network import CoefficientNetwork
 
 _ROWS = 200
@@ -48,12 +45,12 @@ def assert_same(network, trained, free, rates):
 def test_random_networks_agree_inside_and_outside_their_range(settings, seed):
     network = random_network(seed, settings)
     for spread in (0.5, 3.0):
-        assert_same(network, network.trained(), *embedded(seed + 10, spread))
+        assert_same(network, network.weights(), *embedded(seed + 10, spread))
 
 
 def test_beyond_the_training_range_coefficients_are_those_of_its_nearest_point():
     trained = load_checkpoint(find_checkpoint()).network
-    scale, (free, rates) = trained.embedding, embedded(0, 3.0)
+    scale, (free, rates) = trained.input_scale, embedded(0, 3.0)
     low, high = (scale.mean + scale.scale * end for end in (scale.low, scale.high))
     nearest = np.clip(free, low, high), np.clip(rates, scale.rate_low, scale.rate_high)
     assert np.abs(free - nearest[0]).max(axis=1).min() > 0
@@ -64,30 +61,30 @@ def test_beyond_the_training_range_coefficients_are_those_of_its_nearest_point()
 
 def test_the_released_network_agrees():
     trained = load_checkpoint(find_checkpoint()).network
-    scale = trained.embedding
+    scale = trained.input_scale
     for spread in (0.5, 2.0):
         free, rates = embedded(0)
         free = scale.mean + spread * scale.scale * (free - 5) / 5
-        assert_same(CoefficientNetwork.from_trained(trained), trained, free, rates)
+        assert_same(CoefficientNetwork.from_weights(trained), trained, free, rates)
 
 
 def test_each_form_is_made_of_the_other():
     network = random_network(0, NetworkSettings(hidden=6))
-    trained = network.trained()
-    again = CoefficientNetwork.from_trained(trained).state_dict()
-    assert trained.arrays().keys() == again.keys() == network.state_dict().keys()
+    trained = network.weights()
+    again = CoefficientNetwork.from_weights(trained).state_dict()
+    assert trained.arrays.keys() == again.keys() == network.state_dict().keys()
     for name, array in network.state_dict().items():
         np.testing.assert_array_equal(again[name].numpy(), array.numpy(), err_msg=name)
-    assert TrainedNetwork.from_arrays(trained.settings, trained.arrays()).settings.hidden == 6
+    assert NetworkWeights(trained.settings, trained.arrays).settings.hidden == 6
 
 
 def test_later_training_does_not_change_what_was_trained():
     network = random_network(0, NetworkSettings(hidden=6))
-    trained = network.trained()
-    before = trained.beta_base.copy()
+    trained = network.weights()
+    before = trained.arrays["beta_base"].copy()
     with torch.no_grad():
         network.beta_base += 1.0
-    np.testing.assert_array_equal(trained.beta_base, before)
+    np.testing.assert_array_equal(trained.arrays["beta_base"], before)
 
 
 def test_saturated_units_overflow_nowhere():

@@ -1,72 +1,77 @@
-"""What commands and the functions of the same names are asked: each argument declared once.
+"""Arguments of the functions and commands of the same names, each declared once.
 
-A field is an option of the command, whose help is what the docstring says of it; in Python it is
-an argument of the field's name. Options that several requests share bring their own help.
+A field is an argument of the function and an option of the command. The docstring's Attributes
+describe it to both; :data:`SHARED` describes arguments of several requests.
 """
 
+import inspect
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
+#: Arguments that mean the same in every request, unless its docstring says otherwise.
+SHARED = {
+    "model": "Name, or path of a config.json or its folder.",
+    "gpu": "Name, or path of a datasheet's JSON file.",
+    "checkpoint": "Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
+}
+#: A name and its text in the Options or Attributes of a docstring.
+_EXPLAINED = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
-from pinn.cli.options import Checkpoint, Gpu, Gpus, Model, WorkloadSeed
 
-_TRACES = "Traces"
+def explained(what: object, section: str) -> tuple[str, dict[str, str]]:
+    """Return a docstring without its last section, and the text of each name in that section."""
+    text, _, listed = inspect.cleandoc(what.__doc__ or "").partition(f"{section}:\n")
+    helps = {name: " ".join(said.split()) for name, said in _EXPLAINED.findall(listed)}
+    return text.rstrip(), SHARED | helps
 
-CoefficientFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--coefficients",
-        help="JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network; "
-        "its deployment holds where no flag says otherwise.",
-    ),
-]
-CoefficientFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--coefficients",
-        help="JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network for "
-        "the configuration that it belongs to. Repeatable.",
-    ),
-]
-Rate = Annotated[float | None, typer.Option("--rate", "--request-rate")]
+
+def named(model: str | None, gpu: str | None) -> dict[str, str]:
+    """Return model and GPU as keys of a configuration, where they are given."""
+    pairs = {"model": model, "gpu": gpu}
+    return {name: value for name, value in pairs.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _NetworkRequest:
-    """A model on a GPU, and the network that knows it."""
+class PredictionRequest:
+    """A configuration, and what times its steps; the engine's flags go beside it.
 
-    model: Model = None
-    gpu: Gpu = None
-    checkpoint: Checkpoint = None
+    Attributes:
+        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network;
+            its deployment holds where no flag says otherwise.
+    """
+
+    model: str | None = None
+    gpu: str | None = None
+    checkpoint: Path | None = None
+    coefficients: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictionRequest(_NetworkRequest):
-    """A configuration, and what times its steps; the engine's flags go beside it."""
-
-    coefficients: CoefficientFile = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ManyRequest(_NetworkRequest):
+class ManyRequest:
     """What holds for configurations that leave it out; the engine's flags go beside it.
 
     Attributes:
         skip_invalid: Leave out, and count, configurations that do not fit together.
     """
 
+    model: str | None = None
+    gpu: str | None = None
+    checkpoint: Path | None = None
     skip_invalid: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreRequest:
-    """The servers of a page; the engine's flags go beside it."""
+    """The servers of a page; the engine's flags go beside it.
 
-    model: Model = None
-    gpus: Gpus = None
-    checkpoint: Checkpoint = None
+    Attributes:
+        gpus: Names, or paths of datasheets, separated by commas.
+    """
+
+    model: str | None = None
+    gpus: str | None = None
+    checkpoint: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,18 +83,21 @@ class SimulationRequest:
             prompt_tokens, output_tokens and stages or concurrency; or give --input-len and the
             flags beside it.
         rate: Mean requests per second, for as long as the load lasts. [default: the file's own]
+        seed: Of random draws. [default: the file's, else 0]
         sensitivity: Also say which coefficients a figure of the JSON depends on, such as
             e2e_mean_ms: the run again with each one changed, everything else equal.
+        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network;
+            its deployment holds where no flag says otherwise.
     """
 
     workload: Path | None = None
-    model: Model = None
-    gpu: Gpu = None
-    rate: Rate = None
-    seed: WorkloadSeed = None
-    sensitivity: Annotated[str | None, typer.Option(metavar="FIGURE")] = None
-    checkpoint: Checkpoint = None
-    coefficients: CoefficientFile = None
+    model: str | None = None
+    gpu: str | None = None
+    rate: float | None = None
+    seed: int | None = None
+    sensitivity: str | None = None
+    checkpoint: Path | None = None
+    coefficients: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +110,7 @@ class PlanRequest:
             kinds with a semicolon.
         workload: The load, as of 'pinn simulate'; no closed loop. Or give --input-len and the flags
             beside it.
+        gpu: Names, or paths of datasheets, separated by commas.
         rate: Mean requests per second to serve, for as long as the load lasts. Without it, how much
             each candidate serves, by what a request per second takes.
         max_gpus: GPUs to rent at most.
@@ -109,22 +118,25 @@ class PlanRequest:
         candidates: Flags to combine. [default: conf/plan/candidates.yaml]
         disaggregate: Also try prefill and decode on servers of their own: pairs of the pools that
             the file of --candidates lists.
+        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
+            for the configuration that it belongs to. Repeatable.
         top: Rows to examine in full.
+        seed: Of random draws. [default: the file's, else 0]
     """
 
     slo: str
     workload: Path | None = None
-    model: Model = None
-    gpu: Gpus = None
-    rate: Rate = None
-    max_gpus: Annotated[int | None, typer.Option(min=1)] = None
+    model: str | None = None
+    gpu: str | None = None
+    rate: float | None = None
+    max_gpus: int | None = None
     configs: Path | None = None
     candidates: Path | None = None
     disaggregate: bool = False
-    coefficients: CoefficientFiles = None
-    checkpoint: Checkpoint = None
-    top: Annotated[int, typer.Option(min=1)] = 5
-    seed: WorkloadSeed = None
+    coefficients: list[Path] | None = None
+    checkpoint: Path | None = None
+    top: int = 5
+    seed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,11 +166,11 @@ class CalibrationRequest:
     gpu: str | None = None
     append: Path | None = None
     base: Path | None = None
-    checkpoint: Checkpoint = None
+    checkpoint: Path | None = None
     force: bool = False
-    budget: Annotated[int, typer.Option(min=0, rich_help_panel=_TRACES)] = 500
-    intervals: Annotated[str, typer.Option(rich_help_panel=_TRACES)] = "both"
-    seed: Annotated[int, typer.Option(min=0, rich_help_panel=_TRACES)] = 0
+    budget: int = 500
+    intervals: str = "both"
+    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,14 +178,16 @@ class TableRequest:
     """How a table of configurations is made.
 
     Attributes:
+        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
+            for the configuration that it belongs to. Repeatable.
         skip_invalid: Leave out what does not fit together.
         intervals: Ends of 90 % intervals where they are known.
     """
 
-    checkpoint: Checkpoint = None
-    coefficients: CoefficientFiles = None
+    checkpoint: Path | None = None
+    coefficients: list[Path] | None = None
     skip_invalid: bool = False
-    intervals: Annotated[bool, typer.Option("--intervals/--no-intervals")] = True
+    intervals: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,16 +197,18 @@ class BlisRequest:
     Attributes:
         workloads: What the configurations will serve, as of 'pinn simulate': a vector of its own
             beside those of steady loads from one request to saturation. Repeatable.
+        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
+            for the configuration that it belongs to. Repeatable.
         skip_invalid: Leave out what does not fit together.
         worst_error: Refuse a configuration of whose step times BLIS's formula gets one more wrong
             than by this share, with the vector that run.sh picks for such a batch.
     """
 
-    workloads: Annotated[list[Path] | None, typer.Option("--workload")] = None
-    checkpoint: Checkpoint = None
-    coefficients: CoefficientFiles = None
+    workloads: list[Path] | None = None
+    checkpoint: Path | None = None
+    coefficients: list[Path] | None = None
     skip_invalid: bool = False
-    worst_error: Annotated[float, typer.Option(min=0.0)] = 0.25
+    worst_error: float = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +221,7 @@ class OnnxRequest:
         batch: The batch of --inputs, as of 'pinn coefficients'.
     """
 
-    checkpoint: Checkpoint = None
+    checkpoint: Path | None = None
     inputs: Path | None = None
     configs: str = "model=Llama-3.1-8B gpu=H100"
     batch: str = "32 decode @ 700"
@@ -221,6 +237,6 @@ class SpecsRequest:
         quantization: Serve the models in another format, such as fp8.
     """
 
-    models: Annotated[list[str] | None, typer.Option("--model")] = None
-    gpus: Annotated[list[str] | None, typer.Option("--gpu")] = None
+    models: list[str] | None = None
+    gpus: list[str] | None = None
     quantization: str | None = None

@@ -1,0 +1,111 @@
+"""A digest of everything beside its arguments that decides what a function returns.
+
+Nobody lists the code behind a function: it is the function's module and every module of this
+package that it imports, directly or not, also inside functions. The digest holds their text, the
+folders of ``data`` that they name, and the versions of Python and of all installed libraries. It
+may change for nothing, such as a comment, but never stays the same where a result changes.
+"""
+
+import hashlib
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+
+from pinn.common import files
+from pinn.errors import PinnError
+
+_ROOT = Path(__file__).resolve().parents[2]
+#: A file that changed later is not the code that this process runs.
+_STARTED = time.time()
+
+_TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
+_IMPORT = re.compile(
+    r"^\s*(?:from (pinn[\w.]*) import (\([^)]*\)|.*)|import (pinn[\w.]*))", re.MULTILINE
+)
+_DATA = re.compile(r'\bdata_folder\("([^"]+)"\)')
+
+#: A function or class, one with arguments bound, a module, or a module's name.
+Decider = Callable[..., object] | ModuleType | str
+
+
+def code_digest(*deciders: Decider) -> str:
+    """Return the SHA-256 of the code behind functions, classes or modules.
+
+    Raises:
+        PinnError: If something has no source file.
+    """
+    return _digest(frozenset(module_of(decider) for decider in deciders))
+
+
+def module_of(decider: Decider) -> str:
+    """Return the dotted name of the module that defines something."""
+    if isinstance(decider, str):
+        return decider
+    if isinstance(decider, ModuleType):
+        return decider.__name__
+    if isinstance(decider, partial):
+        return module_of(decider.func)
+    name = decider.__module__
+    specification = getattr(sys.modules.get(name), "__spec__", None)
+    return specification.name if specification is not None else name
+
+
+@cache
+def _digest(roots: frozenset[str]) -> str:
+    paths = {name: _source_file(name) for name in roots}
+    for name, path in paths.items():
+        if path is None:
+            raise PinnError(f"the code of {name!r} is unknown: it is no module with a source file")
+    sources = _closure(roots)
+    data = {name for text in sources.values() for name in _DATA.findall(text)}
+    facts = {
+        "code": sources,
+        "data": {name: files.contents_digest(files.data_folder(name)) for name in data},
+        "libraries": _installed(),
+        "python": sys.version_info[:2],
+    }
+    text = files.sorted_json(facts)
+    if any(path.stat().st_mtime > _STARTED for path in map(_source_file, sources) if path):
+        # Python may hold the file as it was before: the result belongs to no state of the code.
+        text += os.urandom(16).hex()
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _closure(roots: frozenset[str]) -> dict[str, str]:
+    """Return module -> text of the roots and of all modules of this package behind them."""
+    found: dict[str, str] = {}
+    todo = list(roots)
+    while todo:
+        name = todo.pop()
+        if name not in found and (path := _source_file(name)) is not None:
+            found[name] = _TYPES_ONLY.sub("", path.read_text(encoding="utf-8"))
+            # A module's packages run before it.
+            todo += [*_imports(found[name]), name.rpartition(".")[0]]
+    return found
+
+
+def _imports(text: str) -> Iterator[str]:
+    """Yield the dotted names of this package that a source imports, names in modules too."""
+    for package, names, module in _IMPORT.findall(text):
+        yield module or package
+        yield from (f"{package}.{name}" for name in re.findall(r"\w+", names))
+
+
+def _source_file(name: str) -> Path | None:
+    """Return the source of a module, of other packages that of an imported one."""
+    place = _ROOT.joinpath(*name.split("."))
+    loaded = getattr(sys.modules.get(name), "__file__", None) or ""
+    places = (place.with_name(f"{place.name}.py"), place / "__init__.py", Path(loaded))
+    return next((path for path in places if path.suffix == ".py" and path.is_file()), None)
+
+
+@cache
+def _installed() -> list[str]:
+    """Return the installed distributions with their versions, from the names of their folders."""
+    places = [place or "." for place in sys.path if os.path.isdir(place or ".")]
+    return sorted({n for place in places for n in os.listdir(place) if n.endswith(".dist-info")})

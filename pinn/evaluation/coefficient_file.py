@@ -1,0 +1,89 @@
+"""Errors of a coefficient file on measurements of its deployment."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.calibration.fit import benchmark_runs, score_benchmarks, score_steps
+from pinn.common.screen import Grid
+from pinn.evaluation.serving_runs import OVERLOADED
+from pinn.evaluation.tables import frame_grid
+from pinn.measurements.traces.trace_tables import read_trace_tables
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.surrogate.coefficient_set import read_coefficient_set
+
+#: Figures that are shown; the table has all.
+_SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s", "output_tokens_per_s")
+
+
+@dataclass(frozen=True)
+class FileScores:
+    """Errors of a file's coefficients, and of those before its calibration where it has them.
+
+    Attributes:
+        table: As ``score_steps`` or ``score_benchmarks`` of ``pinn.calibration.fit`` returns it.
+        is_of_steps: Whether steps were timed, in place of loads.
+    """
+
+    table: pd.DataFrame
+    is_of_steps: bool
+
+    def grids(self) -> list[Grid]:
+        """Return the errors as grids."""
+        return [_step_grid(self.table)] if self.is_of_steps else _load_grids(self.table)
+
+
+def score_file(file: Path, observations: Path, engine: EngineSpec) -> FileScores:
+    """Score a coefficient file on steps, or on the loads of benchmarks.
+
+    Args:
+        file: Coefficients of a deployment.
+        observations: Folder of canonical tables of the same deployment.
+        engine: How the engine schedules the loads.
+
+    Raises:
+        PinnError: If a file cannot be used, or the deployments differ.
+    """
+    found, traces = read_coefficient_set(file), read_trace_tables(observations)
+    deployment = traces.deployment()
+    found.check_deployment(deployment, str(file))
+    before = {} if found.base is None else {"before": found.base}
+    sets = before | {file.name: found.coefficients}
+    if traces.manifest["tables"].get("cycles", {}).get("rows"):
+        return FileScores(score_steps(traces, deployment, sets), True)
+    return FileScores(score_benchmarks(benchmark_runs(traces), deployment, sets, engine), False)
+
+
+def _step_grid(table: pd.DataFrame) -> Grid:
+    names = table["coefficients"].unique()
+    caption = "errors of mean step times, %: median / mean / bias"
+    grid = Grid.of("part", "steps", "n", *names, caption=caption, text=2)
+    judged = table[table["n"] > 0]
+    for (part, kind), rows in judged.groupby(["part", "kind"], sort=False):
+        percent = 100 * rows[["median", "mean", "bias"]]
+        cells = percent.apply(lambda of: "{:.2f} / {:.2f} / {:.2f}".format(*of), axis=1)
+        grid.add(str(part), str(kind), str(rows["n"].iloc[0]), *cells)
+    return grid
+
+
+def _load_grids(table: pd.DataFrame) -> list[Grid]:
+    """Return every load's errors, and their sum over loads whose servers failed no requests."""
+    shown = table[table["figure"].isin(_SHOWN)]
+    key = ["run", "load", "figure"]
+    errors = shown.pivot(index=key, columns="coefficients", values="error_percent")
+    each = {"run": "run", "load": "load", "figure": "figure"}
+    each |= {"measured": "measured:.4g"}
+    each |= {f"{name}, %": f"{name}:+.1f" for name in shown["coefficients"].unique()}
+    loads = frame_grid(shown.drop_duplicates(key).join(errors, on=key), each, text=3)
+    overloaded = shown["failed_share"] >= OVERLOADED
+    size = shown[~overloaded].assign(size=shown["error_percent"].abs())
+    of_figures = size.groupby(["coefficients", "figure"], sort=False)["size"]
+    sums = of_figures.agg(["count", "median", "mean", "max"]).reset_index()
+    left = shown.loc[overloaded, "run"].nunique()
+    caption = "absolute errors, %" + (
+        f"; {left} run(s) that failed requests left out" if left else ""
+    )
+    columns = {"coefficients": "coefficients", "figure": "figure"}
+    columns |= {"n": "count", "median": "median:.1f", "mean": "mean:.1f", "worst": "max:.1f"}
+    return [loads, frame_grid(sums, columns, caption, text=2)]

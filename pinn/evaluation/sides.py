@@ -1,0 +1,250 @@
+"""Two checkpoints, coefficient files or evaluations compared: errors, step times, coefficients."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from pinn.common.documents import read_json
+from pinn.engines.configurations import canonical, make_deployment
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.evaluation.comparison import Scores, compare_errors
+from pinn.evaluation.metrics import RESULT_COLUMNS, read_results
+from pinn.specs.batch import parse_batch
+from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
+from pinn.surrogate.coefficients import NAMES
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.surrogate import Surrogate, batch_seconds
+from pinn.training.data.splits import deployment_keys
+from pinn.training.data.table import read_observations
+
+#: Model and tensor-parallel size of well-known deployments -> their GPUs.
+SHOWN = {
+    ("meta-llama/Llama-3.1-8B", 1): ("A100", "H100", "B200"),
+    ("meta-llama/Llama-3.1-70B", 4): ("A100", "H100", "B200"),
+    ("Qwen/Qwen3-30B-A3B", 2): ("A100", "H100", "B200"),
+    ("openai/gpt-oss-120b", 2): ("H100", "B200"),
+    ("deepseek-ai/DeepSeek-V3", 8): ("H200", "B200"),
+}
+
+#: Steps that are timed.
+BATCHES = ("64 decode @ 1000", "1 prefill 2048 @ 0", "1 prefill 512 @ 0 + 64 decode @ 1000")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Differences of B from A; a table is empty where a side has no such values.
+
+    Attributes:
+        errors: As :func:`pinn.evaluation.comparison.compare_errors` returns them.
+        step_times: Well-known steps: ``deployment``, ``batch``, ``a_us``, ``b_us`` and ``ratio``
+            (b / a).
+        coefficients: Of a coefficient file's deployment: ``name``, ``unit``, ``a``, ``b``,
+            ``ratio`` and ``verdict``, which says whether B's value lies inside A's interval where
+            A has one. Empty for two checkpoints.
+        no_errors: Why errors are not compared; empty where they are.
+    """
+
+    errors: pd.DataFrame
+    step_times: pd.DataFrame
+    coefficients: pd.DataFrame
+    no_errors: str = ""
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return the tables that have rows, by name."""
+        return {name: t for name, t in vars(self).items() if isinstance(t, pd.DataFrame) and len(t)}
+
+
+def compare(a: Path, b: Path, method: str = "network") -> Comparison:
+    """Compare two checkpoints, coefficient files, tables of results or evaluations' folders.
+
+    Args:
+        a: One side.
+        b: The other.
+        method: Whose errors are compared, of tables with several.
+
+    Raises:
+        PinnError: If a side is none of them or lacks the method, or the two have nothing in common.
+    """
+    sides = _read_side(a, method), _read_side(b, method)
+    try:
+        errors, no_errors = compare_errors(sides[0].scores, sides[1].scores), ""
+    except PinnError as error:
+        errors, no_errors = pd.DataFrame(), str(error)
+    found = Comparison(errors, _step_times(*sides), _coefficients(*sides), no_errors)
+    if not found.tables():
+        raise PinnError(no_errors)
+    return found
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of two things that are compared.
+
+    Attributes:
+        scores: Its errors; without rows where it carries none.
+        surrogate: Of a checkpoint.
+        given: Of a coefficient file.
+        ends: ``beta.NAME`` or ``alpha.NAME`` -> interval, where the file has them.
+    """
+
+    scores: Scores
+    surrogate: Surrogate | None = None
+    given: CoefficientSet | None = None
+    ends: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def deployment(self) -> Deployment | None:
+        """Return the deployment that a coefficient file belongs to."""
+        if self.given is None or not self.given.configuration():
+            return None
+        return make_deployment(canonical(self.given.configuration()))
+
+    def coefficients(
+        self, deployment: Deployment, where: str
+    ) -> tuple[Float[np.ndarray, " beta"], Float[np.ndarray, " alpha"]]:
+        """Return beta and alpha of a deployment.
+
+        Raises:
+            PinnError: If a file belongs to another one.
+        """
+        if self.given is not None:
+            self.given.check_deployment(deployment, where)
+            return self.given.beta, self.given.alpha
+        assert self.surrogate is not None
+        found = self.surrogate.coefficients([deployment])
+        return found.beta[0], found.alpha[0]
+
+
+def _read_side(path: Path, method: str) -> _Side:
+    if path.is_dir():
+        return _Side(_folder_scores(path, method))
+    if not path.is_file():
+        raise PinnError(
+            f"nothing at {path}: give a checkpoint, a coefficient file or an evaluation's folder"
+        )
+    if path.suffix == ".safetensors":
+        surrogate = Surrogate.load(path)
+        held_out = surrogate.checkpoint.metadata.get("held_out_results") or []
+        results = pd.DataFrame(held_out, columns=list(RESULT_COLUMNS))
+        return _Side(Scores(results[results["method"] == method]), surrogate)
+    if path.suffix == ".json":
+        given = read_coefficient_set(path)
+        return _Side(Scores(_calibration_results(given)), given=given, ends=_ends(path))
+    if path.suffix == ".csv":
+        return _Side(Scores(_of_method(read_results(path), method, path)))
+    raise PinnError(
+        f"{path}: expected a checkpoint (.safetensors), a coefficient file (.json), a results.csv "
+        "or an evaluation's folder"
+    )
+
+
+def _folder_scores(folder: Path, method: str) -> Scores:
+    results = _of_method(read_results(folder / "results.csv"), method, folder)
+    for name, read in (("predictions.parquet", pd.read_parquet), ("predictions.csv", pd.read_csv)):
+        observations = folder / "observations" / "silicon.parquet"
+        if (folder / name).is_file() and observations.is_file():
+            rows = read_observations(observations)
+            groups = deployment_keys(rows).set_axis(rows["row_id"])
+            predictions = read(folder / name)
+            return Scores(results, predictions[predictions["method"] == method], groups)
+    return Scores(results)
+
+
+def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
+    found = results[results["method"] == method]
+    if found.empty:
+        known = "; ".join(sorted(results["method"].unique()))
+        raise PinnError(
+            f"{path} has no results of the method {method!r}: name one with --method, known ones "
+            f"are {known}"
+        )
+    return found
+
+
+def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
+    """Return errors of a calibration's coefficients; parts of the run's time are the splits."""
+    rows = [
+        {
+            "split": f"{row['part']}, {row['kind']}",
+            "held_out": "all",
+            "method": "calibrated",
+            "metric": "step",
+            "n": row["n"],
+        }
+        | {name: 100 * row[name] for name in ("median", "mean", "bias")}
+        for row in given.calibration.get("errors", ())
+        if row["n"] and row["coefficients"] == "calibrated"
+    ]
+    return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
+
+
+def _ends(path: Path) -> dict[str, tuple[float, float]]:
+    tree = read_json(path)
+    return {
+        f"{part}.{name}": (entry["low"], entry["high"])
+        for part in ("beta", "alpha")
+        for name, entry in tree[part].items()
+        if isinstance(entry, dict) and "low" in entry
+    }
+
+
+def shown_deployments() -> dict[str, Deployment]:
+    """Label -> deployment of each of ``SHOWN``."""
+    found = {}
+    for (model, size), gpu in ((key, gpu) for key, gpus in SHOWN.items() for gpu in gpus):
+        given = canonical({"model": model, "gpu": gpu, "tensor_parallel_size": size})
+        found[f"{model.split('/')[-1]}, {size} x {gpu}"] = make_deployment(given)
+    return found
+
+
+def _step_times(a: _Side, b: _Side) -> pd.DataFrame:
+    batches = [parse_batch(text) for text in BATCHES]
+    rows = []
+    for label, deployment in _deployments(a, b).items():
+        of_a, of_b = (
+            1e6 * batch_seconds(side.coefficients(deployment, where)[0], deployment, batches)
+            for side, where in ((a, "A"), (b, "B"))
+        )
+        times = zip(BATCHES, of_a.tolist(), of_b.tolist(), strict=True)
+        rows += [(label, batch, x, y, y / x) for batch, x, y in times]
+    return pd.DataFrame(rows, columns=["deployment", "batch", "a_us", "b_us", "ratio"])
+
+
+def _coefficients(a: _Side, b: _Side) -> pd.DataFrame:
+    columns = ["name", "unit", "a", "b", "ratio", "verdict"]
+    if a.given is None and b.given is None:
+        return pd.DataFrame(columns=columns)
+    rows = []
+    units = [f.unit for f in STEP_FEATURES.values()] + [f.unit for f in REQUEST_FEATURES.values()]
+    for deployment in _deployments(a, b).values():
+        of_a, of_b = (
+            np.concatenate(side.coefficients(deployment, where)).tolist()
+            for side, where in ((a, "A"), (b, "B"))
+        )
+        for name, unit, x, y in zip(NAMES, units, of_a, of_b, strict=True):
+            ratio = y / x if x else (1.0 if not y else float("inf"))
+            rows.append((name, unit, x, y, ratio, _inside(a.ends.get(name), y)))
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _inside(ends: tuple[float, float] | None, value: float) -> str:
+    if ends is None:
+        return ""
+    return "inside A's interval" if ends[0] <= value <= ends[1] else "outside A's interval"
+
+
+def _deployments(a: _Side, b: _Side) -> dict[str, Deployment]:
+    """Return the deployments that both sides have coefficients of, by label."""
+    if any(side.surrogate is None and side.given is None for side in (a, b)):
+        return {}
+    own = [side.deployment() for side in (a, b) if side.given is not None]
+    if not own:
+        return shown_deployments()
+    known = next((deployment for deployment in own if deployment is not None), None)
+    if known is None:
+        return {}
+    return {f"{known.model.name} on {known.gpu.name}": known}

@@ -1,0 +1,97 @@
+"""Measured deployments whose multi-token prediction nobody marked, for a range of acceptance.
+
+Neither the tokens drafted nor their acceptance is known, and nothing is fitted: the table shows
+which acceptance would explain what was measured. Times are those of the mean step of the closed
+loop, without a simulator: B decodes halfway through their outputs and, as each request ends after
+output / E steps that give it E tokens, B E / output prompts beside them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from pinn.common.files import json_text
+from pinn.common.screen import Grid
+from pinn.engines.deployment import Deployment
+from pinn.evaluation.engines import part_grid, with_coefficients
+from pinn.physics.batch_sums import uniform_sums
+from pinn.specs.serving import SGLANG
+from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.inference import NetworkWeights
+from pinn.training.data.deployments import MeasuredDeployment
+
+ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+def speculating(one: MeasuredDeployment, tokens: int, acceptance: float) -> Deployment:
+    """The deployment of a row with so many tokens drafted by the model's own layer."""
+    serving = replace(one.served.serving, speculative_acceptance=str(acceptance))
+    if serving.engine == SGLANG:
+        drafted = replace(
+            serving,
+            speculative_config="EAGLE",
+            speculative_num_steps=tokens,
+            speculative_eagle_topk=1,
+            speculative_num_draft_tokens=tokens + 1,
+            max_num_seqs=one.concurrency,
+        )
+    else:
+        config = {"decoding_type": "MTP", "num_nextn_predict_layers": tokens}
+        drafted = replace(serving, speculative_config=json_text(config))
+    return replace(one.served, serving=drafted)
+
+
+def mean_tpot_s(
+    deployment: Deployment, beta: Float[np.ndarray, " step_features"], one: MeasuredDeployment
+) -> float:
+    """Time per output token of the mean step of a row's closed loop."""
+    drafts, workload = deployment.recipe.speculation, one.workload
+    tokens = 1.0 if drafts is None else drafts.tokens_per_step
+    prompt, output = float(workload.prompt_tokens.mean()), float(workload.output_tokens.mean())
+    batch = one.concurrency / deployment.recipe.data_parallel_size
+    sums = uniform_sums(
+        decode_requests=batch,
+        decode_context=prompt + output / 2,
+        prefill_requests=np.array([0.0, 1.0]),
+        prefill_tokens=prompt,
+        window=deployment.model.window_tokens,
+    )
+    alone, beside = deployment_features(deployment, sums) @ beta
+    prompts = batch * tokens / output
+    return float((alone + prompts * (beside - alone)) / tokens)
+
+
+def score_speculating(
+    rows: pd.DataFrame,
+    network: NetworkWeights,
+    left_out: Mapping[str, NetworkWeights],
+    tokens: int,
+    acceptances: Sequence[float] = ACCEPTANCES,
+) -> pd.DataFrame:
+    """Time every row without drafts, and with them at each acceptance.
+
+    Args:
+        rows: As ``pinn.training.data.engine_deployments.read_speculating`` gives them.
+        network: For models that no network learned from.
+        left_out: Model -> the network that never saw its deployments.
+        tokens: Drafted in a step.
+        acceptances: Of each of them.
+
+    Returns:
+        The rows with ``tpot_s_plain`` and ``tpot_s_ACCEPTANCE``.
+    """
+    found = []
+    for one, beta, _ in with_coefficients(rows, network, left_out):
+        own = (one.served, *(speculating(one, tokens, rate) for rate in acceptances))
+        found.append([mean_tpot_s(deployment, beta, one) for deployment in own])
+    names = [f"tpot_s_{name}" for name in ("plain", *acceptances)]
+    return rows.assign(**dict(zip(names, np.array(found).T, strict=True)))
+
+
+def speculating_grid(scores: pd.DataFrame) -> Grid:
+    """Return errors of TPOT by engine, model, GPU and format: a column per acceptance."""
+    names = [str(c).removeprefix("tpot_s_") for c in scores.columns if str(c).startswith("tpot_s_")]
+    return part_grid(scores, {name: (f"tpot_s_{name}", "tpot_s") for name in names})

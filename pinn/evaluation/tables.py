@@ -1,0 +1,210 @@
+"""Tables of an evaluation for a terminal or a page; all are functions of saved tables."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, repeat
+from typing import TypeVar
+
+import pandas as pd
+
+from pinn.common.screen import WIDEST, Column, Grid, page
+from pinn.evaluation.metrics import GROUPS
+from pinn.training.data.measured_runs import FIGURES
+
+#: Unit of every error in the table.
+CAPTION = "absolute percentage error; bias is the median signed error; n rows"
+
+#: What decisions are and what their columns say.
+DECISIONS_CAPTION = (
+    "picks of the deployment with the best predicted throughput per GPU within a TPOT limit; "
+    "throughput lost by measurement, percent, a pick that misses the limit by over 5 % losing all; "
+    "share of such misses; loss for each model"
+)
+
+#: Methods of the overview, and their headings.
+_KNOWN = {
+    "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
+}  # fmt: skip
+
+#: Parts whose rows are printed by held-out model too; the saved table has this for every part.
+DETAILED = ("expert-parallel",)
+
+
+_Heading = TypeVar("_Heading", bound=str | Column)
+
+
+def frame_grid(
+    rows: pd.DataFrame,
+    columns: Mapping[_Heading, str],
+    caption: str = "",
+    text: int = 1,
+    strong: Iterable[bool] = (),
+) -> Grid:
+    """Return columns of a frame as a grid; what is missing is shown as ``-``.
+
+    Args:
+        rows: The frame.
+        columns: Heading -> name of the frame's column, with a format of Python behind a colon.
+        caption: Of the grid.
+        text: How many columns from the left hold text.
+        strong: Whether each row stands out; empty for none.
+
+    >>> rows = pd.DataFrame({"a": ["x"], "b": [1.25]})
+    >>> print(frame_grid(rows, {"A": "a", "B": "b:+.1f"}).markdown().splitlines()[-1])
+    | x | +1.2 |
+    """
+    grid = Grid.of(*columns, caption=caption, text=text)
+    named = [spec.partition(":") for spec in columns.values()]
+    values = rows.reindex(columns=[name for name, _, _ in named])
+    marks = chain(strong, repeat(False))
+    for row, mark in zip(values.itertuples(index=False), marks, strict=False):
+        each = zip(row, named, strict=True)
+        cells = ("-" if pd.isna(value) else format(value, form) for value, (_, _, form) in each)
+        grid.add(*cells, strong=bool(mark))
+    return grid
+
+
+def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
+    """Print what came out: the median error of the methods that people know, which are first.
+
+    Args:
+        results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
+        ranking: As ``pinn.evaluation.ranking.rank`` returns it.
+    """
+    table = Grid.of("median error, %", "of", "rows", *_KNOWN.values(), text=2)
+    leading = ranking[ranking["verdict"].isin(["first", "tied first"])]
+    first = set(leading[["split", "metric", "method"]].itertuples(index=False, name=None))
+    whole, last = results[results["held_out"] == "all"], ""
+    for (split, metric), part in whole.groupby(["split", "metric"], sort=False):
+        medians = part.set_index("method")["median"]
+        marks = {name: "*" if (split, metric, name) in first else " " for name in _KNOWN}
+        cells = (f"{medians[n]:.1f}{marks[n]}" if n in medians else "- " for n in _KNOWN)
+        table.add("" if split == last else str(split), str(metric), str(part["n"].max()), *cells)
+        last = str(split)
+    page().print(table)
+    print("* first, or tied with the first; AIS is AISimulate 0.13, AIC AIConfigurator 0.12")
+
+
+def print_results(results: pd.DataFrame, evidence: str = "") -> None:
+    """Print one table per kind of split and metric: a row per held-out part and method.
+
+    Args:
+        results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
+        evidence: What every table rests on, said below each.
+    """
+    caption = f"{CAPTION}; rests on {evidence}" if evidence else CAPTION
+    columns = {"held out": "held_out", "method": "method", "n": "n"}
+    columns |= {name: f"{name}:.1f" for name in ("median", "mean", "p90", "bias")}
+    console = page(WIDEST)
+    for (split, metric), part in results.groupby(["split", "metric"], sort=False):
+        shown = part[part["held_out"].map(_is_shown)]
+        shown = shown.sort_values("held_out", key=lambda names: names.map(_order), kind="stable")
+        repeated = shown["held_out"] == shown["held_out"].shift()
+        shown = shown.assign(held_out=shown["held_out"].mask(repeated, ""))
+        console.print(frame_grid(shown, columns, f"{split}: {str(metric).upper()}", text=2))
+        console.print(f"{caption}\n")
+
+
+def screen_grid(part: pd.DataFrame) -> Grid:
+    """Held-out models or GPUs and all of them, by three methods that people know: 80 columns."""
+    known = [method for method in _KNOWN if method in set(part["method"])]
+    methods = (known or list(dict.fromkeys(part["method"])))[:3]
+    return error_grid("left out", part, methods, models_only=True)
+
+
+def error_grid(heading: str, part: pd.DataFrame, methods: list[str], models_only: bool) -> Grid:
+    """Median / mean errors: a line per held-out part, named groups of rows after the others."""
+    counts = part.groupby("held_out")["n"].max()
+    cells = {
+        (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
+        for row in part.to_dict("records")
+    }
+    table = Grid.of(heading, "rows", *methods)
+    for name in sorted(counts.index, key=_order):
+        if _is_shown(name) and not (models_only and name.startswith(tuple(GROUPS))):
+            table.add(name, str(counts[name]), *(cells.get((name, m), "-") for m in methods))
+    return table
+
+
+def print_decisions(table: pd.DataFrame) -> None:
+    """Print one table per kind of split: a row per method, the mean loss for each model too.
+
+    Args:
+        table: As ``pinn.evaluation.decisions.decision_table`` returns it.
+    """
+    console = page(WIDEST)
+    for split, part in table.groupby("split", sort=False):
+        console.print(decision_grid(part, ("mean loss", "missed"), f"{split}: decisions"))
+        console.print(f"{DECISIONS_CAPTION}\n")
+
+
+def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> Grid:
+    """Decisions of a split: a line per method, the mean loss and missed limits, and each model's.
+
+    Args:
+        part: Rows of one split.
+        means: Headings of the mean loss and of the share of missed limits.
+        caption: Of the grid.
+    """
+    losses = part.pivot(index="method", columns="held_out", values="loss").drop(columns="all")
+    losses.columns = [str(model).split("/")[-1] for model in losses.columns]
+    whole = part[part["held_out"] == "all"].join(losses, on="method")
+    columns: dict[str | Column, str] = {Column("method", True, folds=False): "method"}
+    columns |= {"decisions": "decisions", means[0]: "loss:.1f", means[1]: "missed:.1f"}
+    columns |= {model: f"{model}:.1f" for model in losses.columns}
+    return frame_grid(whole, columns, caption, strong=whole["method"].str.startswith("network"))
+
+
+#: Headings of the figures of a serving run.
+_FIGURES = {figure: figure.removesuffix("_s").replace("_", " ") for figure in FIGURES}
+
+
+def print_scores(scores: pd.DataFrame) -> None:
+    """Print every figure's error, one row per serving run and stage.
+
+    Args:
+        scores: As ``pinn.evaluation.serving_runs.score_runs`` returns them.
+    """
+    key = ["run", "stage"]
+    columns: dict[str | Column, str] = {Column("run", True, most=24): "run"}
+    columns |= {Column("stage", True): "stage", "req/s": "rate_per_s:g"}
+    columns |= {heading: f"{figure}:+.1f" for figure, heading in _FIGURES.items()}
+    columns["failed"] = "failed"
+    for method, rows in scores.groupby("method", sort=False):
+        errors = rows.pivot(index=key, columns="figure", values="error_percent")
+        shown = rows.drop_duplicates(key).join(errors, on=key)
+        failed = 100 * shown[["failed_predicted", "failed_measured"]]
+        text = failed.apply(lambda of: "{:.1f}, was {:.1f}".format(*of), axis=1)
+        shown = shown.assign(failed=text.where(failed.max(axis=1) > 0, ""))
+        table = frame_grid(shown, columns, f"{method}: error in %")
+        page(WIDEST).print(replace(table, gap=1))
+
+
+def print_summary(
+    summary: pd.DataFrame, inversions: Mapping[str, Sequence[tuple[str, str]]]
+) -> None:
+    """Print median, mean and largest error of every figure; per method the pairs ranked wrongly."""
+    console = page(WIDEST)
+    shown = summary[summary["part"].isin(["all", "stages", "overloaded"])]
+    columns = {"method": "method", "part": "part", "figure": "figure"}
+    columns |= {"n": "n", "median": "median:.1f", "mean": "mean:.1f", "largest": "max:.1f"}
+    named = shown.assign(figure=shown["figure"].map(_FIGURES))
+    console.print(frame_grid(named, columns, "absolute error in %", text=3))
+    for method, pairs in inversions.items():
+        console.print(
+            f"{method}: {len(pairs)} pairs of runs whose p99 E2E differs by more than 20 % are "
+            "ranked wrongly"
+        )
+        for slower, faster in pairs:
+            console.print(f"  {slower} is slower than {faster}")
+
+
+def _is_shown(held_out: str) -> bool:
+    """Whether a held-out part is printed: within a named part only those of ``DETAILED``."""
+    part, nested, _ = held_out.partition(": ")
+    return not nested or part in DETAILED
+
+
+def _order(name: str) -> tuple[bool, bool, str]:
+    """Sort held-out models or GPUs first, then the named parts, then all."""
+    return name == "all", name.startswith(tuple(GROUPS)), name

@@ -1,0 +1,179 @@
+"""The layers of the network and its forward pass, written once for numpy and for torch.
+
+:class:`pinn.surrogate.network.CoefficientNetwork` is the network: its docstring has the formula,
+and it is what is trained and exported. :class:`pinn.surrogate.inference.NetworkWeights` holds the
+same weights in numpy, so that prediction starts without torch. Both run :func:`forward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+
+from pinn.common import documents
+from pinn.errors import PinnError
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
+
+if TYPE_CHECKING:
+    import torch
+
+#: Either kind of array; one call of :func:`forward` uses one kind throughout.
+A = TypeVar("A", np.ndarray, "torch.Tensor")
+
+#: Largest bound of a |log| correction: a factor of 5e21 either way.
+_MOST_BOUND = 50.0
+
+#: Statistics of the inputs that the network was trained on, as arrays of the network.
+INPUT_SCALE = ("mean", "scale", "low", "high", "rate_low", "rate_high")
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """Size and bounds of the network.
+
+    On held-out deployments, half the parameters cost 0.1 points of TPOT error and half the bound
+    of beta as much (LOG.md).
+
+    Attributes:
+        hidden: Width of each hidden layer.
+        depth: Number of hidden layers.
+        beta_bound: Largest |log| correction of a beta's part above its lower bound.
+        corrected: Whether corrections depend on the configuration; False leaves one global beta.
+
+    Raises:
+        PinnError: If a size is not a whole number or a value is out of range.
+    """
+
+    hidden: int = 128
+    depth: int = 2
+    beta_bound: float = 4.0
+    corrected: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "depth"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                given = documents.written(value)
+                raise PinnError(f"network {name} must be a whole number, got {given}")
+        if not documents.is_finite(self.beta_bound) or not 0 <= self.beta_bound <= _MOST_BOUND:
+            given = documents.written(self.beta_bound)
+            raise PinnError(f"network beta_bound must lie between 0 and {_MOST_BOUND}, got {given}")
+        for value, most, what in (
+            (self.hidden, documents.MOST_HIDDEN, "units of a hidden layer"),
+            (self.depth, documents.MOST_DEPTH, "hidden layers"),
+        ):
+            documents.check_size(value, most, what, "train a smaller network")
+
+
+def trunk_layers(settings: NetworkSettings) -> list[str]:
+    """Return the names of the hidden layers: every second module of the trunk is an activation."""
+    return [f"trunk.{2 * i}" for i in range(settings.depth)]
+
+
+def array_shapes(settings: NetworkSettings) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every array of a network of this size, by its name in a checkpoint.
+
+    >>> array_shapes(NetworkSettings())["trunk.0.weight"]
+    (128, 38)
+    """
+    beta, alpha, d, r = len(STEP_FEATURES), len(REQUEST_FEATURES), len(DESCRIPTORS), len(RATES)
+    shapes: dict[str, tuple[int, ...]] = {
+        name: (r,) if name.startswith("rate_") else (d,) for name in INPUT_SCALE
+    }
+    shapes |= dict.fromkeys(("beta_floor", "beta_excess", "beta_base"), (beta,))
+    shapes |= dict.fromkeys(("alpha_prior", "alpha_base"), (alpha,))
+    shapes |= dict.fromkeys(("elasticity_lower", "elasticity_upper"), (beta, r))
+    widths = [d, *[settings.hidden] * settings.depth]
+    layers = {
+        name: (settings.hidden, width)
+        for name, width in zip(trunk_layers(settings), widths, strict=False)
+    }
+    layers |= {"beta_head": (beta, settings.hidden)}
+    layers |= {"elasticity_head": (beta * r, settings.hidden)}
+    for name, shape in layers.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return shapes
+
+
+@dataclass(frozen=True)
+class Operations(Generic[A]):
+    """What :func:`forward` needs of an array library.
+
+    Attributes:
+        exp: Exponential.
+        tanh: Hyperbolic tangent.
+        log: Natural logarithm.
+        log1p: Logarithm of 1 + x.
+        sigmoid: Logistic function.
+        silu: x times its logistic function.
+        clip: x between a low and a high end.
+        linear: Rows, weights ``[outputs, inputs]`` and biases -> outputs.
+        as_type: An array in the number format of another.
+        rows: A vector, repeated as that many rows.
+    """
+
+    exp: Callable[[A], A]
+    tanh: Callable[[A], A]
+    log: Callable[[A], A]
+    log1p: Callable[[A], A]
+    sigmoid: Callable[[A], A]
+    silu: Callable[[A], A]
+    clip: Callable[[A, A | float, A | float], A]
+    linear: Callable[[A, A, A], A]
+    as_type: Callable[[A, A], A]
+    rows: Callable[[A, int], A]
+
+
+def forward(
+    xp: Operations[A], settings: NetworkSettings, weights: Mapping[str, A], free: A, rates: A
+) -> tuple[A, A]:
+    """Return beta ``[n, step features]`` and alpha ``[n, request features]`` of deployments.
+
+    Args:
+        xp: Operations on the arrays.
+        settings: Size and bounds.
+        weights: Arrays named and shaped as :func:`array_shapes` says.
+        free: Descriptors, ``[n, descriptors]``.
+        rates: Logarithms of datasheet rates over an H100's, ``[n, rates]``.
+    """
+    beta_log = xp.rows(weights["beta_base"], free.shape[0])
+    if settings.corrected:
+        beta_log = beta_log + corrections(xp, settings, weights, free, rates)
+    beta = weights["beta_floor"] + weights["beta_excess"] * xp.exp(beta_log)
+    alpha = weights["alpha_prior"] * xp.exp(weights["alpha_base"])
+    return beta, xp.rows(alpha, free.shape[0])
+
+
+def corrections(
+    xp: Operations[A], settings: NetworkSettings, weights: Mapping[str, A], free: A, rates: A
+) -> A:
+    """Return the log corrections of beta, ``[n, step features]``; arguments as of `forward`."""
+    standard = (free - weights["mean"]) / weights["scale"]
+    hidden = xp.as_type(xp.clip(standard, weights["low"], weights["high"]), weights["beta_base"])
+    for name in trunk_layers(settings):
+        hidden = xp.silu(_linear(xp, weights, name, hidden))
+    clamped = xp.clip(rates, weights["rate_low"], weights["rate_high"])
+    bend = (_elasticity(xp, weights, hidden) * clamped[:, None, :]).sum(-1)
+    return settings.beta_bound * xp.tanh(_linear(xp, weights, "beta_head", hidden)) + bend
+
+
+def _elasticity(xp: Operations[A], weights: Mapping[str, A], hidden: A) -> A:
+    """Return d log(beta) / d log(rate), ``[n, step features, rates]``, within its bounds.
+
+    Head weights of zero mean no elasticity, or nearly none where that is an end of the range.
+    """
+    lower = weights["elasticity_lower"]
+    span = weights["elasticity_upper"] - lower
+    # Kept off 0 and 1, where the sigmoid has no slope to train on.
+    zero = xp.clip(-lower / span, 0.1, 0.9)
+    raw = _linear(xp, weights, "elasticity_head", hidden).reshape(-1, *span.shape)
+    return lower + span * xp.sigmoid(raw + (xp.log(zero) - xp.log1p(-zero)))
+
+
+def _linear(xp: Operations[A], weights: Mapping[str, A], name: str, x: A) -> A:
+    return xp.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])

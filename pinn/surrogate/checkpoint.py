@@ -1,0 +1,134 @@
+"""A trained network on disk: safetensors whose header says what it is. No code is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from pinn.common import documents
+from pinn.common.files import json_text, write_whole
+from pinn.errors import PinnError, printable
+from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES
+from pinn.surrogate.inference import NetworkWeights
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
+
+# The network on disk: a safetensors file whose header says what it is. No code is loaded.
+
+FORMAT_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A trained network with what is needed to trust it.
+
+    Attributes:
+        network: Ready to predict; ``CoefficientNetwork.from_trained`` makes the one to train.
+        metadata: Free-form facts as JSON values: sources with hashes, metrics, date, command.
+        anchors: Embedding (descriptors, then rates) of the measured deployments it learned from.
+        anchor_names: What they are called in print-outs.
+    """
+
+    network: NetworkWeights
+    metadata: dict[str, Any] = field(default_factory=dict)
+    anchors: Float[np.ndarray, "anchors embedding"] = field(
+        default_factory=lambda: np.zeros((0, len(DESCRIPTORS) + len(RATES)))
+    )
+    anchor_names: tuple[str, ...] = ()
+
+
+def registry() -> dict[str, list[str]]:
+    """Everything whose order a checkpoint depends on."""
+    return {
+        "step_features": [f"{f.name} [{f.unit}]" for f in STEP_FEATURES.values()],
+        "request_features": [f"{f.name} [{f.unit}]" for f in REQUEST_FEATURES.values()],
+        "descriptors": list(DESCRIPTORS),
+        "rates": list(RATES),
+    }
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
+    """Write a checkpoint; the file appears whole or not at all."""
+    header = {
+        "format_version": FORMAT_VERSION,
+        "settings": asdict(checkpoint.network.settings),
+        "registry": registry(),
+        "anchor_names": list(checkpoint.anchor_names),
+        "metadata": checkpoint.metadata,
+    }
+    arrays = {**checkpoint.network.arrays, "anchors": checkpoint.anchors}
+    tensors = {k: np.ascontiguousarray(v, np.float64) for k, v in arrays.items()}
+    write_whole(Path(path), save(tensors, metadata={"pinn": json_text(header)}))
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        PinnError: If the file is missing, truncated or not a checkpoint, or was made for another
+            format version, feature registry or embedding than this program's.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise PinnError(
+            f"no checkpoint at {path}: train one with 'python train.py', or give another path"
+        )
+    size, most = path.stat().st_size, documents.MOST_CHECKPOINT_BYTES
+    documents.check_size(size, most, f"{path}: bytes", "give a checkpoint")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = documents.parse_json((file.metadata() or {})["pinn"], str(path))
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, TypeError, PinnError, OSError) as error:
+        raise PinnError(
+            f"{path} is not a readable checkpoint ({type(error).__name__}: {error}): it may be cut "
+            "off; copy it again or train a new one with 'python train.py'"
+        ) from error
+    _check_header(header, path)
+    try:
+        anchors = _anchors(tensors, header)
+        network = NetworkWeights(NetworkSettings(**header["settings"]), tensors)
+    except (ValueError, TypeError, KeyError) as error:
+        raise PinnError(f"{path} does not hold this network's weights: {error}") from error
+    names = tuple(map(printable, header["anchor_names"]))
+    return Checkpoint(network, header["metadata"], anchors, names)
+
+
+def _anchors(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> np.ndarray:
+    """The measured deployments, one row a name; all numbers of the file are finite."""
+    for name, tensor in tensors.items():
+        if not np.isfinite(tensor).all():
+            raise ValueError(f"{name} holds a number that is not finite")
+    anchors, width = tensors.pop("anchors"), len(DESCRIPTORS) + len(RATES)
+    if anchors.shape != (len(header["anchor_names"]), width):
+        raise ValueError(f"anchors have shape {list(anchors.shape)}, expected a row a name")
+    if not isinstance(header["metadata"], dict):
+        raise ValueError("its metadata is no JSON object")
+    return anchors
+
+
+def _check_header(header: Any, path: Path) -> None:
+    version = header.get("format_version") if isinstance(header, dict) else None
+    if version != FORMAT_VERSION:
+        raise PinnError(
+            f"{path} has checkpoint format {version}, this program reads {FORMAT_VERSION}: use the "
+            "pinn release that made it, or train a new one with 'python train.py'"
+        )
+    expected = registry()
+    for part, names in expected.items():
+        known = header.get("registry")
+        found = known.get(part) if isinstance(known, dict) else None
+        if found != names:
+            listed = map(str, found) if isinstance(found, list) else ()
+            unknown = sorted(set(listed) ^ set(names)) or ["the order"]
+            raise PinnError(
+                f"{path} was made for other {part.replace('_', ' ')} (they differ in "
+                f"{', '.join(unknown)}): train a new checkpoint with 'python train.py'"
+            )

@@ -1,0 +1,254 @@
+"""Coefficients of one deployment with their facts, as a JSON file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from pinn.common.documents import is_finite, read_json, written
+from pinn.common.files import write_json_file
+from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import reference_version
+from pinn.errors import PinnError
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import VLLM, ServingSpec
+from pinn.surrogate.coefficients import _REGISTRIES, NAMES, Coefficients
+from pinn.surrogate.request_features import REQUEST_FEATURES
+
+# Coefficients of one deployment as a JSON file: what commands read with ``--coefficients``.
+#
+# Numbers are written with as many digits as give them back exactly. ``pinn coefficients --json``
+# writes such a file from the network, ``pinn calibrate`` from measurements; the latter also
+# tells what each coefficient was before (``base``) and how the fit went (``calibration``).
+
+SCHEMA = "pinn coefficients 1"
+
+_FACTS = ("model", "gpu", "precisions", "serving", "named")
+
+#: What ``named`` holds, as the user called it, so that a file can be used for the same again.
+NAMED = ("model", "gpu", "precision", "force")
+
+#: Flags that coefficients depend on; the others change features of steps, or which there are.
+_COST_FLAGS = tuple(flag.name for flag in flags_of(ServingSpec) if flag.decides_cost)
+
+
+@dataclass(frozen=True)
+class CoefficientSet:
+    """One deployment's coefficients and what is known of them.
+
+    Attributes:
+        deployment: ``model``, ``gpu``, ``precisions`` and ``serving`` as :func:`deployment_facts`
+            gives them, perhaps with what the user ``named``; empty where the file names none.
+        coefficients: Of one deployment.
+        taught: Whether data taught each alpha; the others are priors.
+        base: What the coefficients were before a calibration; None without one.
+        calibration: What they were fitted to and how well they fit, JSON-ready.
+        covariance: Of all coefficients after a calibration, beta first; None where nothing tells.
+    """
+
+    deployment: dict[str, Any]
+    coefficients: Coefficients
+    taught: Bool[np.ndarray, " request_features"] = field(
+        default_factory=lambda: np.ones(len(REQUEST_FEATURES), dtype=bool)
+    )
+    base: Coefficients | None = None
+    calibration: dict[str, Any] = field(default_factory=dict)
+    covariance: Float[np.ndarray, "coefficients coefficients"] | None = None
+
+    @property
+    def beta(self) -> Float[np.ndarray, " step_features"]:
+        """Beta as one vector."""
+        return self.coefficients.beta[0]
+
+    @property
+    def alpha(self) -> Float[np.ndarray, " request_features"]:
+        """Alpha as one vector."""
+        return self.coefficients.alpha[0]
+
+    def configuration(self) -> dict[str, Any]:
+        """The deployment as a configuration: model, GPU and vLLM's flags by name.
+
+        Model, GPU and format go by what ``named`` says they were called, if it is there: a path
+        of a config.json may have been given in place of the model's name.
+        """
+        named: dict[str, Any] = {}
+        named |= {k: self.deployment[k] for k in ("model", "gpu") if k in self.deployment}
+        named |= self.deployment.get("named") or {}
+        return named | dict(self.deployment.get("serving") or {})
+
+    def check_deployment(self, deployment: Deployment, where: str) -> None:
+        """Stop where the coefficients belong to something else than ``deployment``.
+
+        Limits of the scheduler may differ: they change which steps there are, not their cost.
+
+        Args:
+            deployment: What they are to be used for.
+            where: What the error calls the coefficients, such as their file.
+
+        Raises:
+            PinnError: If model, GPU, number formats, parallelism, eager mode or offload differ.
+        """
+        wanted = deployment_facts(deployment)
+        differences = [
+            f"{name} {_of(self.deployment, name)} instead of {_of(wanted, name)}"
+            for name in ("model", "gpu", "precisions", *_COST_FLAGS)
+            if _of(self.deployment, name) not in (None, _of(wanted, name))
+        ]
+        if differences:
+            raise PinnError(
+                f"{where} holds coefficients of another deployment ({'; '.join(differences)}): "
+                "give that deployment, or write the file anew for this one"
+            )
+
+
+def _of(facts: dict[str, Any], name: str) -> Any:
+    """A fact of a deployment; a release that is not named is the one its defaults are of."""
+    serving = facts.get("serving") or {}
+    if name == "engine_version" and serving.get(name) == "":
+        return reference_version(serving.get("engine", VLLM)).value
+    return (serving if name in _COST_FLAGS else facts).get(name)
+
+
+def deployment_facts(deployment: Deployment) -> dict[str, Any]:
+    """What a file says of a deployment: model, GPU, number formats and vLLM's flags."""
+    formats = {k: p.name for k, p in vars(deployment.model.precisions).items()}
+    return {
+        "model": deployment.model.name,
+        "gpu": deployment.gpu.name,
+        "precisions": formats | {"kv_cache": deployment.kv_cache_precision.name},
+        "serving": asdict(deployment.serving),
+    }
+
+
+def set_to_json(found: CoefficientSet) -> dict[str, Any]:
+    """A coefficient set as JSON-ready values; seconds and multipliers, never microseconds."""
+    beta, alpha = _entries("beta", found), _entries("alpha", found)
+    for entry, taught in zip(alpha.values(), found.taught, strict=True):
+        entry["taught"] = bool(taught)
+    tree = {"schema": SCHEMA, **found.deployment, "beta": beta, "alpha": alpha}
+    if found.covariance is not None:
+        tree["covariance"] = covariance_entry(found.covariance)
+    return tree | ({"calibration": found.calibration} if found.calibration else {})
+
+
+def _entries(part: str, found: CoefficientSet) -> dict[str, dict[str, Any]]:
+    values = getattr(found.coefficients, part)[0]
+    entries = {
+        feature.name: {"value": float(value), "unit": feature.unit}
+        for feature, value in zip(_REGISTRIES[part].values(), values, strict=True)
+    }
+    if found.base is not None:
+        for entry, base in zip(entries.values(), getattr(found.base, part)[0], strict=True):
+            entry["base"] = float(base)
+    return entries
+
+
+def write_coefficient_set(found: CoefficientSet, path: Path) -> None:
+    """Write the file; it appears whole or not at all."""
+    write_json_file(path, set_to_json(found))
+
+
+def read_coefficient_set(path: Path) -> CoefficientSet:
+    """Read what :func:`write_coefficient_set` or ``pinn coefficients --json`` wrote.
+
+    An entry may also be the bare number, and everything but ``beta`` and ``alpha`` may be missing.
+
+    Raises:
+        PinnError: If the file cannot be read, is of another schema, or a name is missing, unknown
+            or not a finite number that is not negative.
+    """
+    tree = read_json(path)
+    schema = tree.get("schema", SCHEMA) if isinstance(tree, dict) else None
+    if schema is not None and schema != SCHEMA:
+        raise PinnError(
+            f"{path} describes {schema!r}, this version reads {SCHEMA!r}: write the file anew with "
+            "'pinn coefficients --json' or 'pinn calibrate'"
+        )
+    entries = {part: _checked_entries(tree, part, path) for part in _REGISTRIES}
+    _check_facts(tree, path)
+    has_base = all("base" in e for part in entries.values() for e in part.values())
+    return CoefficientSet(
+        {k: tree[k] for k in _FACTS if k in tree},
+        _vectors(entries, "value", path),
+        np.array([bool(e.get("taught", True)) for e in entries["alpha"].values()]),
+        _vectors(entries, "base", path) if has_base else None,
+        tree.get("calibration") or {},
+        _covariance(tree["covariance"], path) if tree.get("covariance") else None,
+    )
+
+
+def _check_facts(tree: dict[str, Any], path: Path) -> None:
+    """What is said of the deployment and the fit, each of its kind where it is there."""
+    for name in ("precisions", "serving", "named", "calibration"):
+        if not isinstance(tree.get(name) or {}, dict):
+            raise PinnError(f"{path}: {name} must be a JSON object, got {written(tree[name])}")
+    for name in ("model", "gpu"):
+        if not isinstance(tree.get(name, ""), str):
+            raise PinnError(f"{path}: {name} must be text, got {written(tree[name])}")
+    sources = (tree.get("calibration") or {}).get("sources", [])
+    listed = isinstance(sources, list) and all(isinstance(s, dict) for s in sources)
+    if not listed or not all(isinstance(s.get("path"), str) for s in sources):
+        raise PinnError(
+            f"{path}: calibration.sources must list files with their path, got {sources!r:.60}"
+        )
+
+
+def covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, Any]:
+    """Coefficients that have a variance, and their covariance, one text per row."""
+    free = np.flatnonzero(np.diag(covariance) > 0)
+    rows = covariance[np.ix_(free, free)]
+    return {
+        "names": [NAMES[i] for i in free],
+        "rows": [" ".join(f"{value:.8g}" for value in row) for row in rows],
+    }
+
+
+def _covariance(entry: Any, path: Path) -> Float[np.ndarray, "coefficients coefficients"]:
+    try:
+        places = [NAMES.index(name) for name in entry["names"]]
+        rows = np.array([[float(v) for v in row.split()] for row in entry["rows"]])
+        found = np.zeros((len(NAMES), len(NAMES)))
+        found[np.ix_(places, places)] = rows
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PinnError(
+            f"{path}: its covariance cannot be read ({error}): write the file anew with "
+            "'pinn calibrate'"
+        ) from error
+    if not (np.isfinite(found).all() and (np.diag(found) >= 0).all()):
+        raise PinnError(f"{path}: its covariance must be finite, with no variance below 0")
+    return found
+
+
+def _checked_entries(tree: Any, part: str, path: Path) -> dict[str, dict[str, Any]]:
+    given = tree.get(part) if isinstance(tree, dict) else None
+    if not isinstance(given, dict):
+        raise PinnError(f"{path}: expected {part} as a mapping from feature names to values")
+    registry = _REGISTRIES[part]
+    entries = {k: e if isinstance(e, dict) else {"value": e} for k, e in given.items()}
+    # A coefficient of 0 adds nothing: versions before this one wrote more of them.
+    known = {k: e for k, e in entries.items() if k in registry or e.get("value") != 0}
+    odd = sorted(set(known) ^ set(registry))
+    if odd:
+        raise PinnError(
+            f"{path}: {part} and this version's features differ in {', '.join(odd)}: write the "
+            "file anew with 'pinn coefficients --json' or 'pinn calibrate'"
+        )
+    return {name: known[name] for name in registry}
+
+
+def _vectors(entries: dict[str, dict[str, dict[str, Any]]], key: str, path: Path) -> Coefficients:
+    parts = [
+        np.array([[_number(entry.get(key), f"{part}.{name}", path) for name, entry in of.items()]])
+        for part, of in entries.items()
+    ]
+    return Coefficients(*parts)
+
+
+def _number(value: Any, name: str, path: Path) -> float:
+    if not is_finite(value) or value < 0:
+        raise PinnError(f"{path}: {name} must be finite and not negative, got {written(value)}")
+    return float(value)

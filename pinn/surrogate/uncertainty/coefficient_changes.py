@@ -1,0 +1,76 @@
+"""Change of each coefficient when a held-out group becomes known."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.surrogate.checkpoint import load_checkpoint
+from pinn.surrogate.coefficients import NAMES
+from pinn.surrogate.inference import NetworkWeights
+from pinn.surrogate.surrogate import predict_coefficients
+from pinn.surrogate.uncertainty.held_out import shape_of
+
+# How much coefficients change when a group's own kernels and rows become known.
+#
+# The networks of the folds are an ensemble, each without one model or GPU (a delete-group
+# jackknife). For a left-out deployment a fold's network gives the coefficients that an unseen
+# one would get; the network of everything gives what they are once the group is known. No
+# measurement tells a single coefficient, so this is what its interval can be calibrated on: it
+# holds what leaving out kernels and rows does, not what the features themselves leave out.
+
+
+@dataclass(frozen=True)
+class FoldNetwork:
+    """What a fold learned, and whom it has never seen.
+
+    Attributes:
+        split: Kind of split.
+        left_out: Deployments that were left out.
+        checkpoint: The fold's network.
+    """
+
+    split: str
+    left_out: tuple[Deployment, ...]
+    checkpoint: Path
+
+
+def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.DataFrame:
+    """Log changes of every coefficient of left-out deployments.
+
+    Args:
+        checkpoint: The network of everything.
+        folds: Of the same recipe.
+
+    Returns:
+        Columns ``split``, ``model``, ``shape``, ``gpu`` and ``NAMES``, one row per split and
+        deployment; coefficients that are 0 have change 0.
+
+    Raises:
+        PinnError: If a fold's weights are missing.
+    """
+    network = load_checkpoint(checkpoint).network
+    parts = []
+    for fold in folds:
+        if not fold.checkpoint.is_file():
+            raise PinnError(f"no weights of the fold at {fold.checkpoint}: run the experiment")
+        without = load_checkpoint(fold.checkpoint).network
+        before, after = (_coefficients(each, fold.left_out) for each in (without, network))
+        both = (before > 0) & (after > 0)
+        changes = np.log(np.where(both, after, 1.0) / np.where(both, before, 1.0))
+        about = [(fold.split, d.model.name, shape_of(d.model), d.gpu.name) for d in fold.left_out]
+        of_fold = pd.DataFrame(about, columns=["split", "model", "shape", "gpu"])
+        parts.append(pd.concat([of_fold, pd.DataFrame(changes, columns=list(NAMES))], axis=1))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _coefficients(
+    network: NetworkWeights, deployments: Sequence[Deployment]
+) -> Float[np.ndarray, "deployments coefficients"]:
+    found = predict_coefficients(network, deployments)
+    return np.concatenate([found.beta, found.alpha], axis=1)

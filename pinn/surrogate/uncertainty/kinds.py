@@ -1,0 +1,138 @@
+"""Kinds of predictions, and the errors of held-out data of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pinn.engines.deployment import Deployment
+from pinn.specs.model import ModelSpec
+from pinn.specs.precision import Precision
+
+if TYPE_CHECKING:
+    import pandas as pd
+from pinn.surrogate.uncertainty.distance import KernelDistance, gpu_is_known, locate
+
+# Kinds of predictions in words, and how wrong left-out rows of each kind were.
+
+#: Share of a step's kernel time measured on other GPUs from which a GPU's kernels are unmeasured.
+_ELSEWHERE = 0.5
+
+MEASURED = "a measured GPU"
+
+UNSERVED = "a GPU without serving data"
+
+UNMEASURED = "a GPU without such kernels or serving data"
+
+#: Instead of a kind or a place: all of them.
+ANY = "any"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known of a step before it is measured.
+
+    Attributes:
+        deployment: Model, GPU and configuration.
+        distance: Of the step from measured kernels.
+        gpu_known: Whether serving data of this GPU were learned from.
+    """
+
+    deployment: Deployment
+    distance: KernelDistance
+    gpu_known: bool
+
+
+@dataclass(frozen=True)
+class KindErrors:
+    """How wrong left-out rows of one kind were.
+
+    Attributes:
+        kind: Weights, such as ``4-bit experts``; or ``any``.
+        place: What was known of the GPU; or ``any``.
+        rows: Number of rows.
+        models: Number of models among them.
+        median: Median absolute relative error of TPOT.
+        p90: Its 90th percentile.
+        farthest: Largest distance from measured kernels among them.
+    """
+
+    kind: str
+    place: str
+    rows: int
+    models: int
+    median: float
+    p90: float
+    farthest: float
+
+    @property
+    def words(self) -> str:
+        """The kind in words."""
+        what = "all" if self.kind == ANY else self.kind
+        return what if self.place == ANY else f"{what} on {self.place}"
+
+
+def kind_of(model: ModelSpec) -> str:
+    """Bits of the weights that most of a model is, and whether they are experts.
+
+    >>> from pinn.specs.catalog import load_model
+    >>> kind_of(load_model("openai/gpt-oss-120b")), kind_of(load_model("Qwen/Qwen3-8B"))
+    ('4-bit experts', '16-bit dense weights')
+    """
+    if model.moe is not None:
+        return f"{weight_bits(model.precisions.experts)}-bit experts"
+    return f"{weight_bits(model.precisions.dense_ffn)}-bit dense weights"
+
+
+def weight_bits(found: Precision) -> int:
+    """Bits of a weight without its share of the scales: 32, 16, 8 or 4."""
+    return next(bits for bits in (32, 16, 8, 4) if 8 * found.bytes_per_weight >= bits)
+
+
+def place_of(situation: Situation) -> str:
+    """What is known of the GPU."""
+    if situation.gpu_known:
+        return MEASURED
+    return UNMEASURED if situation.distance.elsewhere > _ELSEWHERE else UNSERVED
+
+
+def kinds_of_errors(errors: pd.DataFrame) -> list[KindErrors]:
+    """Every kind at every place, then kinds at any place, then everything.
+
+    Args:
+        errors: Columns ``kind``, ``place``, ``shape``, ``distance`` and ``tpot``, a log error.
+    """
+    parts = [
+        *(((str(k), str(p)), part) for (k, p), part in errors.groupby(["kind", "place"])),
+        *(((str(k), ANY), part) for k, part in errors.groupby("kind")),
+        ((ANY, ANY), errors),
+    ]
+    return [_summed_up(kind, place, part) for (kind, place), part in parts]
+
+
+def _summed_up(kind: str, place: str, part: pd.DataFrame) -> KindErrors:
+    size = np.abs(np.expm1(-part["tpot"].to_numpy()))
+    found = np.median(size), np.quantile(size, 0.9), part["distance"].max()
+    median, p90, farthest = (round(float(value), 6) for value in found)
+    models = int(part["shape"].nunique())
+    return KindErrors(kind, place, len(part), models, median, p90, farthest)
+
+
+def nearest_kind(kinds: Sequence[KindErrors], kind: str, place: str) -> KindErrors:
+    """The kind itself, else the same weights at any place, else everything."""
+    wanted = [(kind, place), (kind, ANY), (ANY, ANY)]
+    of = {(k.kind, k.place): k for k in kinds}
+    return next(of[key] for key in wanted if key in of)
+
+
+# How wide the interval of one step's time is.
+
+
+def situation_of(checkpoint: Path, deployment: Deployment, batch: str) -> Situation:
+    """Where a step lies from what was measured."""
+    distance = locate(checkpoint, deployment, batch)
+    return Situation(deployment, distance, gpu_is_known(checkpoint, deployment))

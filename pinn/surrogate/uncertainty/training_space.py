@@ -1,0 +1,106 @@
+"""Distance of a deployment's inputs from those that the network was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pinn.engines.deployment import Deployment
+from pinn.surrogate.checkpoint import Checkpoint
+from pinn.surrogate.featurizer import DESCRIPTORS, MIN_SCALE, RATES, featurize
+
+# How far deployments lie from those a checkpoint was measured on.
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Where ``n`` deployments lie, in standard deviations of the training descriptors.
+
+    Attributes:
+        nearest: Index of the nearest measured deployment; -1 where the checkpoint has none.
+        distance: Euclidean distance to it over all descriptors and log rates; NaN without one.
+        outside: By how much each descriptor, then each rate, leaves the training range: negative
+            below it, positive above, 0 inside.
+    """
+
+    nearest: Int[np.ndarray, " n"]
+    distance: Float[np.ndarray, " n"]
+    outside: Float[np.ndarray, "n inputs"]
+
+    def outside_names(self, row: int) -> dict[str, float]:
+        """The inputs of one deployment that leave the training range, farthest first."""
+        found = zip((*DESCRIPTORS, *RATES), self.outside[row].tolist(), strict=True)
+        away = [(name, value) for name, value in found if abs(value) > _ROUNDING]
+        return dict(sorted(away, key=lambda item: -abs(item[1])))
+
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class TrainingSpace:
+    """The checkpoint's measured deployments in standardized coordinates.
+
+    Attributes:
+        anchors: One row per measured deployment.
+        names: What each is called.
+        centre: Subtracted from raw inputs.
+        scale: Divides them.
+        low: Smallest standardized value in training.
+        high: Largest.
+    """
+
+    anchors: Float[np.ndarray, "m inputs"]
+    names: tuple[str, ...]
+    centre: Float[np.ndarray, " inputs"]
+    scale: Float[np.ndarray, " inputs"]
+    low: Float[np.ndarray, " inputs"]
+    high: Float[np.ndarray, " inputs"]
+
+    def locate(self, deployments: Sequence[Deployment]) -> Distances:
+        """Find the nearest measured deployment of each."""
+        at = (np.concatenate(featurize(deployments), axis=1) - self.centre) / self.scale
+        outside = np.minimum(at - self.low, 0.0) + np.maximum(at - self.high, 0.0)
+        if not len(self.anchors):
+            nobody = np.full(len(at), -1)
+            return Distances(nobody, np.full(len(at), np.nan), outside)
+        distance = _pairwise(at, self.anchors)
+        nearest = distance.argmin(axis=1)
+        return Distances(nearest, distance[np.arange(len(at)), nearest], outside)
+
+    def held_out_distances(self) -> Float[np.ndarray, " m"]:
+        """From each measured deployment to the nearest of another model.
+
+        So far from the data lay the models that were left out when errors were measured. Empty
+        where all are of one model.
+        """
+        models = np.array([name.rpartition(" on ")[0] for name in self.names])
+        if len(set(models.tolist())) < 2:
+            return np.zeros(0)
+        distance = _pairwise(self.anchors, self.anchors)
+        distance[models[:, None] == models] = np.inf
+        return distance.min(axis=1)
+
+
+def training_space(checkpoint: Checkpoint) -> TrainingSpace:
+    """The training data of a checkpoint, standardized as its network does; rates likewise."""
+    of, raw, d = checkpoint.network.input_scale, checkpoint.anchors, len(DESCRIPTORS)
+    rates = raw[:, d:] if len(raw) else np.zeros((1, len(RATES)))
+    rate_scale = np.maximum(rates.std(0), MIN_SCALE)
+    centre = np.concatenate([of.mean, rates.mean(0)])
+    scale = np.concatenate([of.scale, rate_scale])
+    low = np.concatenate([of.low, (of.rate_low - rates.mean(0)) / rate_scale])
+    high = np.concatenate([of.high, (of.rate_high - rates.mean(0)) / rate_scale])
+    anchors = (raw - centre) / scale
+    return TrainingSpace(anchors, checkpoint.anchor_names, centre, scale, low, high)
+
+
+def _pairwise(
+    a: Float[np.ndarray, "n inputs"], b: Float[np.ndarray, "m inputs"]
+) -> Float[np.ndarray, "n m"]:
+    """Euclidean distances, by the expanded square: no array over both and the inputs."""
+    squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
+    return np.sqrt(np.maximum(squares, 0.0))
