@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from configurations import configure
-from omegaconf import OmegaConf
 from pages import command_on
 from typer.testing import CliRunner
 
@@ -152,5 +151,5 @@ def test_the_shipped_recipe_is_that_of_every_experiment():
     }  # fmt: skip
     assert len(recipes) == 1
     release = configure("+experiment=release")
-    assert OmegaConf.select(release, "publish") == "checkpoints"
+    assert release.publish == "checkpoints"
     assert "leave-one-model-out" in release.evaluation.splits

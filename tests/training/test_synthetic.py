@@ -10,8 +10,6 @@ from pinn.specs.model import MoeFfnSpec, mixer_names
 from pinn.specs.serving import ServingSpec
 from pinn.training.kernel_data import KernelSettings, training_deployments
 from pinn.training.synthetic import (
-    ACTIVE_WIDTHS,
-    DENSE_WIDTHS,
     OTHER_RATES,
     by_all_kernels,
     catalog_deployments,
@@ -19,6 +17,7 @@ from pinn.training.synthetic import (
     synthetic_deployments,
     weight_bytes,
 )
+from pinn.training.synthetic_models import ACTIVE_WIDTHS, DENSE_WIDTHS
 
 GPUS = [load_gpu("H100"), load_gpu("B200")]
 
