@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Real
 
 from pinn.engines.deployment import Deployment
 from pinn.engines.kernel_choice import AUTO, CUTLASS, MARLIN, TRITON
@@ -29,6 +29,8 @@ from pinn.specs.serving import VLLM, ServingSpec
 Seconds = Float[np.ndarray, " n"]
 #: Of each call in each step.
 Times = Float[np.ndarray, "calls n"]
+#: Column of calls, which broadcast to their times.
+Column = Real[np.ndarray, "..."]
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Kernels:
     operator: str = ""
 
 
-def call_by_call(seconds: Callable[..., Seconds], gpu: Coded, form: Coded, *sizes) -> Times:
+def call_by_call(seconds: Callable[..., Seconds], gpu: Coded, form: Coded, *sizes: Column) -> Times:
     """What ``seconds`` gives of one chip, format and call's sizes at a time."""
     calls = zip(gpu.ids[:, 0], form.ids[:, 0], *np.broadcast_arrays(*sizes), strict=True)
     return np.stack([seconds(gpu.options[g], form.options[f], *call) for g, f, *call in calls])
@@ -189,7 +191,9 @@ def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:
         yield Call(matmul.weights.name, matmul.count, (rows, matmul.n, matmul.k))
 
 
-def _products(kernels: KernelSurrogates, gpu: Coded, form: Coded, m, n, k) -> Times:
+def _products(
+    kernels: KernelSurrogates, gpu: Coded, form: Coded, m: Column, n: Column, k: Column
+) -> Times:
     """Static scales of activations are applied by the kernel before: vLLM's compiler fuses them."""
     seconds = kernels.gemm.seconds(gpu, form, m, n, k)
     for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True)):
@@ -221,13 +225,13 @@ def _expert_call(deployment: Deployment, batches: UniformBatches, *more: float) 
     return Call(deployment.expert_kernel_format.name, model.moe_layers, sizes)
 
 
-def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> Times:
+def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes: Column) -> Times:
     monolithic = np.array([name in MONOLITHIC for name in form.options])[form.ids]
     return kernels.moe.seconds(gpu, form, *sizes) + np.where(monolithic, 0.0, ROUTING_SECONDS)
 
 
-def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> Times:
-    def seconds(chip: GpuSpec, name: str, triton, *shape) -> np.ndarray:
+def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes: Column) -> Times:
+    def seconds(chip: GpuSpec, name: str, triton: Column, *shape: Column) -> np.ndarray:
         chosen = TRITON if triton[0] else CUTLASS
         return kernels.other_experts_seconds(chip, name, chosen, *shape)
 
@@ -297,7 +301,15 @@ def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
             yield Call("fp32", group.count, (tp, batches.tokens * 8.0, 1, faster))
 
 
-def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size, norm, faster) -> Times:
+def _reduce(
+    kernels: KernelSurrogates,
+    gpu: Coded,
+    _: Coded,
+    ranks: Column,
+    size: Column,
+    norm: Column,
+    faster: Column,
+) -> Times:
     """As vLLM's own kernel takes, less what another engine's saves on a message's first bytes."""
     saved = faster * kernels.all_reduce.seconds(gpu, ranks, np.minimum(size, OWN_KERNEL_BYTES))
     return kernels.all_reduce.seconds(gpu, ranks, size) - saved + norm * NORM_SECONDS
@@ -319,7 +331,9 @@ def _exchange(deployment: Deployment, batches: UniformBatches) -> Calls:
     yield Call("bf16", model.moe_layers, (ranks, size, by_nccl))
 
 
-def _exchanged(kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size, by_nccl) -> Times:
+def _exchanged(
+    kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks: Column, size: Column, by_nccl: Column
+) -> Times:
     gathered = kernels.exchange.seconds(gpu, ranks, size)
     return np.where(by_nccl > 0, gathered, kernels.all_reduce.seconds(gpu, ranks, size))
 
@@ -414,7 +428,7 @@ def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches
     for group in deployment.model.layer_groups:
         mixer = group.attention
         if isinstance(mixer, LatentAttentionSpec) and mixer.indexer is not None:
-            names: Sizes = (*_CHOOSING, _CHOSEN) if mixer.indexer.heads else (_CHOSEN,)
+            names: tuple[str, ...] = (*_CHOOSING, _CHOSEN) if mixer.indexer.heads else (_CHOSEN,)
             least = _LEAST_HEADS
             if isinstance(mixer, CompressedAttentionSpec):
                 names, least = phase.operators[mixer.ratio], 1
@@ -459,11 +473,11 @@ def mixer_kernels(phase: Phase) -> tuple[Kernels, ...]:
 
 
 def _fitted_seconds(
-    names: Sequence[str], kernels: KernelSurrogates, gpu: Coded, operator: Coded, *sizes
+    names: Sequence[str], kernels: KernelSurrogates, gpu: Coded, operator: Coded, *sizes: Column
 ) -> Times:
     """Seconds of mixers' calls: ``sizes`` are those of ``names``, then seconds if not fitted."""
 
-    def seconds(chip: GpuSpec, name: str, *call) -> Seconds:
+    def seconds(chip: GpuSpec, name: str, *call: Column) -> Seconds:
         *known, datasheet = call
         found = kernels.mixers.seconds(name, chip, dict(zip(names, known, strict=True)))
         return datasheet if found is None else found

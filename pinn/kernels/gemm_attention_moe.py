@@ -271,13 +271,13 @@ class Moe(Operator):
         """Sizes of rows that hit experts evenly, by the kernel that was timed."""
         sizes = super().measured(rows, hw)
         marlin = rows["kernel"].str.contains("marlin").to_numpy()
-        sizes["hit"] = work.experts_hit_balanced(*_routed(sizes))
+        sizes["hit"] = np.asarray(work.experts_hit_balanced(*_routed(sizes)))
         sizes["family"] = np.where(marlin, 3, family(hw)).astype(np.float64)
         return sizes
 
     def queried(self, sizes: Sizes, hw: Hardware) -> dict[str, Rows]:
         """Sizes with random routing, by the kernel that vLLM would pick."""
-        hit = work.experts_hit_busiest(*_routed(sizes))
+        hit = np.asarray(work.experts_hit_busiest(*_routed(sizes)))
         return {**sizes, "hit": hit, "family": family(hw).astype(np.float64)}
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:

@@ -1,6 +1,6 @@
 """What a kernel surrogate knows of the chip and the number format of each row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +100,7 @@ def hardware(
     """
     forms = [precision(name) for name in formats]
 
-    def chip(value) -> np.ndarray:
+    def chip(value: Callable[[GpuSpec], float]) -> np.ndarray:
         return np.array([float(value(g)) for g in gpus])[gpu_ids]
 
     pair = np.array([[g.matmul_flop_per_s(f) for f in forms] for g in gpus])

@@ -17,6 +17,7 @@ from pinn.kernels.tables.work import Work, latent_decode_work, latent_prefill_wo
 from pinn.physics.layer_work import latent_matmuls
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import ACTIVATION_BYTES, precision
+from pinn.units import Numbers
 
 # Decode attention over compressed keys (multi-head latent attention, MLA).
 #
@@ -36,7 +37,15 @@ _HALF_START_SECONDS = 4e-6
 _START_SECONDS = 1e-6
 
 
-def _terms(gpu: GpuSpec, kv_bytes, sequences, context, heads, rank, rope) -> np.ndarray:
+def _terms(
+    gpu: GpuSpec,
+    kv_bytes: Numbers,
+    sequences: Numbers,
+    context: Numbers,
+    heads: Numbers,
+    rank: Numbers,
+    rope: Numbers,
+) -> np.ndarray:
     work = latent_decode_work(sequences, context, heads, rank, rope, kv_bytes)
     read = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     compute = work.flop / gpu.peak_flop_per_s["bf16"]
@@ -77,7 +86,14 @@ class LatentCore:
         return LatentCore(found)
 
     def seconds(
-        self, gpu: GpuSpec, form: str, sequences, context, heads, rank, rope
+        self,
+        gpu: GpuSpec,
+        form: str,
+        sequences: Numbers,
+        context: Numbers,
+        heads: Numbers,
+        rank: Numbers,
+        rope: Numbers,
     ) -> Float[np.ndarray, "..."] | np.float64:
         """What the context adds to a launch, at least the floor. Arguments broadcast."""
         kv_bytes = precision(form).bytes_per_weight
@@ -149,7 +165,16 @@ class LatentPrefill:
         fitted["*"] = fit_terms(*pooled)
         return LatentPrefill({(chip,): np.array([moving, w[3]]) for chip, w in fitted.items()})
 
-    def seconds(self, gpu: Any, sequences, tokens, cached, heads, qk_head_dim, v_head_dim) -> Times:
+    def seconds(
+        self,
+        gpu: Any,
+        sequences: Numbers,
+        tokens: Numbers,
+        cached: Numbers,
+        heads: Numbers,
+        qk_head_dim: Numbers,
+        v_head_dim: Numbers,
+    ) -> Times:
         """What chunks take beyond a launch, at least the floor. Arguments broadcast.
 
         Args:

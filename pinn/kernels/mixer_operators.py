@@ -447,7 +447,7 @@ def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> T
     names += [name for name in TIMED_SIZES if name in rows]
     sizes = {name: np.full(len(rows), float(size)) for name, size in TIMED_SIZES.items()}
     sizes |= {name: rows[name].to_numpy(dtype=np.float64) for name in names}
-    rates = {
+    rates: dict[str, Callable[[GpuSpec], float]] = {
         "bandwidth": lambda g: g.memory_bandwidth_bytes_per_s,
         "peak": lambda g: g.peak_flop_per_s["bf16"],
         "fp8": lambda g: g.peak_flop_per_s.get("fp8", g.peak_flop_per_s["bf16"]),

@@ -137,7 +137,9 @@ class OperatorSurrogate:
     network: KernelCorrection
     linear: RooflineFit | None
     chips: Float[np.ndarray, "trained 5"]
-    _lattices: dict[tuple, Float[np.ndarray, " nodes"]] = field(default_factory=dict, init=False)
+    _lattices: dict[tuple[float, ...], Float[np.ndarray, " nodes"]] = field(
+        default_factory=dict, init=False
+    )
 
     @staticmethod
     def fit(

@@ -24,6 +24,7 @@ from pinn.kernels.stored import MeasuredShapes
 from pinn.kernels.surrogate import OperatorSurrogate, OtherExperts
 from pinn.kernels.tables.tables import KernelTables
 from pinn.specs.gpu import GpuSpec
+from pinn.units import Numbers
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())
 
@@ -140,16 +141,24 @@ class KernelSurrogates:
             },
         )
 
-    def other_experts_seconds(self, gpu: GpuSpec, precision: str, kernels: str, *sizes) -> Seconds:
+    def other_experts_seconds(
+        self, gpu: GpuSpec, precision: str, kernels: str, *sizes: Numbers
+    ) -> Seconds:
         """Routed experts by ``CUTLASS``'s or ``TRITON``'s kernels; sizes are those of ``Moe``."""
         own = self.moe.seconds(gpu, precision, *sizes)
         more = self.other_experts.extra_seconds(gpu, precision, kernels, *sizes)
         return np.where(own > 0, own + more, 0.0)
 
     def latent_decode_attention_seconds(
-        self, gpu: GpuSpec, kv_precision: str, sequences, context_tokens, heads, kv_lora_rank,
-        rope_dim,
-    ) -> Seconds:  # fmt: skip
+        self,
+        gpu: GpuSpec,
+        kv_precision: str,
+        sequences: Numbers,
+        context_tokens: Numbers,
+        heads: Numbers,
+        kv_lora_rank: Numbers,
+        rope_dim: Numbers,
+    ) -> Seconds:
         """MLA's attention of decodes over compressed keys; its projections are multiplications."""
         sequences, context = np.asarray(sequences, float), np.asarray(context_tokens, float)
         launch = self.decode_attention.seconds(
@@ -161,7 +170,14 @@ class KernelSurrogates:
         return np.where(launch > 0, launch + core, 0.0)
 
     def latent_prefill_attention_seconds(
-        self, gpu: Any, sequences, tokens, cached, heads, qk_head_dim, v_head_dim
+        self,
+        gpu: Any,
+        sequences: Numbers,
+        tokens: Numbers,
+        cached: Numbers,
+        heads: Numbers,
+        qk_head_dim: Numbers,
+        v_head_dim: Numbers,
     ) -> Seconds:
         """MLA's attention of chunks of ``tokens`` after ``cached`` ones: full heads of 16 bits.
 

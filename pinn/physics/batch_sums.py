@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Real
 
 from pinn.specs.batch import Batch
+from pinn.units import Numbers
 
 # Sums over a batch's requests: all that the step features need to know of it.
 
@@ -84,7 +85,7 @@ def causal_pairs(
     7.0
     """
 
-    def prefix(tokens):
+    def prefix(tokens: Numbers) -> Numbers:
         inside = np.minimum(tokens, window)
         return inside * (inside + 1) / 2 + np.where(tokens > inside, (tokens - inside) * inside, 0)
 
@@ -93,12 +94,12 @@ def causal_pairs(
 
 def uniform_sums(
     *,
-    decode_requests=0.0,
-    decode_context=0.0,
-    prefill_requests=0.0,
-    prefill_tokens=0.0,
-    prefill_cached=0.0,
-    window=None,
+    decode_requests: Numbers | Sequence[float] = 0.0,
+    decode_context: Numbers | Sequence[float] = 0.0,
+    prefill_requests: Numbers | Sequence[float] = 0.0,
+    prefill_tokens: Numbers | Sequence[float] = 0.0,
+    prefill_cached: Numbers | Sequence[float] = 0.0,
+    window: Numbers | None = None,
 ) -> BatchSums:
     """Sums of batches whose requests are alike; the arguments broadcast together.
 
@@ -287,5 +288,5 @@ def sample_batches(
     return UniformBatches(requests, context, with_prefill, chunk, cached * with_prefill)
 
 
-def _log_uniform(draw: np.random.Generator, low, high, n: int) -> np.ndarray:
+def _log_uniform(draw: np.random.Generator, low: Numbers, high: Numbers, n: int) -> np.ndarray:
     return np.exp(draw.uniform(np.log(low), np.log(high), n))

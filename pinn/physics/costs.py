@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import GATHER
@@ -257,7 +258,7 @@ class StepCosts:
         """The costs with every field reshaped."""
         return StepCosts(*(getattr(self, f.name).reshape(shape) for f in fields(self)))
 
-    def take(self, index) -> StepCosts:
+    def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> StepCosts:
         """The costs of the deployments at ``index``; a whole number keeps one of them."""
         return StepCosts(*(np.atleast_1d(getattr(self, f.name)[index]) for f in fields(self)))
 

@@ -55,7 +55,9 @@ def topk_expert_read_s(costs: StepCosts) -> Float[np.ndarray, "..."]:
     return costs.experts * costs.expert_share * costs.expert_read_s
 
 
-def hit_expert_read_s(costs: StepCosts, tokens: Float[np.ndarray, "..."]):
+def hit_expert_read_s(
+    costs: StepCosts, tokens: Float[np.ndarray, "..."]
+) -> Float[np.ndarray, "..."]:
     """Reading every expert hit by at least one of each replica's tokens, balanced routing.
 
     With T tokens, each using an expert with chance k / N independently, N (1 - (1 - k/N)^T) are

@@ -121,7 +121,8 @@ def _with_core(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _latent_floor(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
     """The attention alone, at the datasheet's rate of bf16."""
-    sizes = (r["sequences"], r["tokens"], 0.0, r["heads"], SHAPE.head_dim, SHAPE.v_head_dim)
+    sequences, tokens, heads = (r[name].to_numpy() for name in ("sequences", "tokens", "heads"))
+    sizes = (sequences, tokens, 0.0, heads, SHAPE.head_dim, SHAPE.v_head_dim)
     return latent_prefill_work(*sizes).flop / gpu.peak_flop_per_s["bf16"]
 
 

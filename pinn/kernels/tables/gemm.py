@@ -23,7 +23,8 @@ _GEMM_WARM_SHARE, WARM_SHARE = 0.55, 0.3
 
 
 def _gemm_work(r: pd.DataFrame) -> Work:
-    return gemm_work(r["m"], r["n"], r["k"], table.bytes_per_element(r["precision"]))
+    m, n, k = (r[name].to_numpy() for name in ("m", "n", "k"))
+    return gemm_work(m, n, k, table.bytes_per_element(r["precision"]))
 
 
 def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:

@@ -4,6 +4,7 @@ Arrays broadcast together. A multiply and an add are two FLOP. Left out everywhe
 not part of the format's bytes per element, biases, and traffic inside a fused kernel.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -11,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.specs.precision import ACTIVATION_BYTES
+from pinn.units import Numbers
 
 Array = Float[np.ndarray, "..."]
 
@@ -30,12 +32,12 @@ class Work:
     flop: Array
 
 
-def _work(*, read_bytes, activation_bytes, flop) -> Work:
+def _work(*, read_bytes: Numbers, activation_bytes: Numbers, flop: Numbers) -> Work:
     values = (np.asarray(v, dtype=np.float64) for v in (read_bytes, activation_bytes, flop))
     return Work(*values)
 
 
-def gemm_work(m, n, k, bytes_per_weight) -> Work:
+def gemm_work(m: Numbers, n: Numbers, k: Numbers, bytes_per_weight: Numbers) -> Work:
     """``[m, k] x [k, n]`` with the second operand stored in the given format."""
     return _work(
         read_bytes=n * k * bytes_per_weight,
@@ -44,12 +46,20 @@ def gemm_work(m, n, k, bytes_per_weight) -> Work:
     )
 
 
-def window_keys(keys, window):
+def window_keys(keys: Numbers, window: Numbers) -> Numbers:
     """Keys a query sees: all, or at most ``window`` where that is positive."""
     return np.where(np.asarray(window) > 0, np.minimum(keys, np.maximum(window, 1)), keys)
 
 
-def decode_work(sequences, context_tokens, heads, kv_heads, head_dim, window, kv_bytes) -> Work:
+def decode_work(
+    sequences: Numbers,
+    context_tokens: Numbers,
+    heads: Numbers,
+    kv_heads: Numbers,
+    head_dim: Numbers,
+    window: Numbers,
+    kv_bytes: Numbers,
+) -> Work:
     """One new token per sequence against its cached keys and values."""
     keys = sequences * window_keys(context_tokens, window)
     return _work(
@@ -59,7 +69,14 @@ def decode_work(sequences, context_tokens, heads, kv_heads, head_dim, window, kv
     )
 
 
-def latent_decode_work(sequences, context_tokens, heads, kv_lora_rank, rope_dim, kv_bytes) -> Work:
+def latent_decode_work(
+    sequences: Numbers,
+    context_tokens: Numbers,
+    heads: Numbers,
+    kv_lora_rank: Numbers,
+    rope_dim: Numbers,
+    kv_bytes: Numbers,
+) -> Work:
     """One new token per sequence against compressed keys, which are also the values (MLA).
 
     Scores take ``kv_lora_rank + rope_dim`` multiplications per key and head, values
@@ -73,13 +90,20 @@ def latent_decode_work(sequences, context_tokens, heads, kv_lora_rank, rope_dim,
     )
 
 
-def causal_pairs(tokens, window):
+def causal_pairs(tokens: Numbers, window: Numbers) -> Numbers:
     """(Query, key) pairs of a fresh prompt; a window limits the keys of each query."""
     inside = window_keys(np.asarray(tokens, dtype=np.float64), window)
     return inside * (inside + 1) / 2 + (tokens - inside) * inside
 
 
-def prefill_work(sequences, tokens, heads, kv_heads, head_dim, window) -> Work:
+def prefill_work(
+    sequences: Numbers,
+    tokens: Numbers,
+    heads: Numbers,
+    kv_heads: Numbers,
+    head_dim: Numbers,
+    window: Numbers,
+) -> Work:
     """Causal attention of fresh prompts; keys and values are read once, at 16 bits."""
     sequences = np.asarray(sequences, dtype=np.float64)
     return _work(
@@ -89,7 +113,14 @@ def prefill_work(sequences, tokens, heads, kv_heads, head_dim, window) -> Work:
     )
 
 
-def latent_prefill_work(sequences, tokens, cached, heads, qk_head_dim, v_head_dim) -> Work:
+def latent_prefill_work(
+    sequences: Numbers,
+    tokens: Numbers,
+    cached: Numbers,
+    heads: Numbers,
+    qk_head_dim: Numbers,
+    v_head_dim: Numbers,
+) -> Work:
     """Causal attention of chunks of ``tokens`` after ``cached`` ones, keys wider than values (MLA).
 
     Keys and values are expanded to full heads of 16 bits before the kernel, whatever the cache's
@@ -105,7 +136,9 @@ def latent_prefill_work(sequences, tokens, cached, heads, qk_head_dim, v_head_di
     )
 
 
-def experts_hit_balanced(tokens, experts, top_k, expert_parallel):
+def experts_hit_balanced(
+    tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
+) -> Numbers:
     """Experts of one rank that tokens reach where they are dealt out evenly, as in the tables."""
     pairs = np.ceil(tokens * top_k / expert_parallel)
     return np.minimum(experts / expert_parallel, np.maximum(pairs, 1.0))
@@ -118,7 +151,13 @@ POPULARITY_SPREAD = 0.8
 _QUANTILES = [NormalDist().inv_cdf((share + 0.5) / 24) for share in range(24)]
 
 
-def experts_hit_random(tokens, experts, top_k, expert_parallel, spread=POPULARITY_SPREAD):
+def experts_hit_random(
+    tokens: Numbers,
+    experts: Numbers,
+    top_k: Numbers,
+    expert_parallel: Numbers,
+    spread: Numbers = POPULARITY_SPREAD,
+) -> Numbers:
     """Expected experts of one rank that are hit where every token draws ``top_k`` at random.
 
     Each is drawn with a chance in proportion to its popularity, so that fewer are hit than by even
@@ -139,7 +178,9 @@ def experts_hit_random(tokens, experts, top_k, expert_parallel, spread=POPULARIT
 _LARGEST_OF = {1: 0.0, 2: 0.5642, 4: 1.0294, 8: 1.4236, 16: 1.7660, 32: 2.0697, 64: 2.3437}
 
 
-def experts_hit_busiest(tokens, experts, top_k, expert_parallel):
+def experts_hit_busiest(
+    tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
+) -> Numbers:
     """Expected experts that are hit on the rank that has most of them: the others wait for it.
 
     A rank's number of hit experts scatters as that of ``experts / expert_parallel`` draws, each hit
@@ -155,7 +196,7 @@ def experts_hit_busiest(tokens, experts, top_k, expert_parallel):
     return np.minimum(mean + largest * deviation, most)
 
 
-def moe_work(sizes, hit, bytes_per_weight) -> Work:
+def moe_work(sizes: Mapping[str, Array], hit: Numbers, bytes_per_weight: Numbers) -> Work:
     """Routed experts of one rank: ``hit`` of them are read, pairs are shared evenly among ranks.
 
     Of the ``sizes`` by name ``matrices`` is 3 with a gate, 2 without. Every rank gathers and
