@@ -66,16 +66,6 @@ class _Shuffled(IterableDataset[DistillationRows]):
             yield self.rows.take(index)
 
 
-class _Whole(IterableDataset[DistillationRows]):
-    """All rows in one batch."""
-
-    def __init__(self, rows: DistillationRows) -> None:
-        self.rows = rows
-
-    def __iter__(self) -> Iterator[DistillationRows]:
-        yield self.rows
-
-
 class DistillationData(lightning.LightningDataModule):
     """Composed steps in shuffled minibatches, and held-out ones as one validation batch."""
 
@@ -100,7 +90,10 @@ class DistillationData(lightning.LightningDataModule):
 
     def val_dataloader(self) -> Iterable[DistillationRows]:
         """Return all held-out steps as one batch, so that a median over them is exact."""
-        return [] if self.held_out is None else DataLoader(_Whole(self.held_out), batch_size=None)
+        if self.held_out is None:
+            return []
+        rows = _Shuffled(self.held_out, len(self.held_out.free), self.seed, lambda: 0)
+        return DataLoader(rows, batch_size=None)
 
     def _steps_done(self) -> int:
         return 0 if self.trainer is None else self.trainer.global_step

@@ -112,7 +112,7 @@ def model_weights(models: Sequence[str]) -> Float[np.ndarray, " n"]:
         return np.zeros(0)
     _, index, counts = np.unique(np.array(models), return_inverse=True, return_counts=True)
     weight = 1 / np.sqrt(counts[index])
-    return np.asarray(weight / weight.mean())
+    return weight / weight.mean()
 
 
 def serving_rows(observations: pd.DataFrame) -> ServingRows:

@@ -58,14 +58,14 @@ class Scalars:
         self, parts: Float[np.ndarray, "*n operators"], features: Float[np.ndarray, "*n features"]
     ) -> Float[np.ndarray, "*n"]:
         """Steps composed of kernels and overheads."""
-        return np.asarray(parts @ self.multipliers + features @ self.overheads)
+        return parts @ self.multipliers + features @ self.overheads
 
     def betas(
         self, projected: Float[np.ndarray, "... operators features"]
     ) -> Float[np.ndarray, "... features"]:
         """Betas of deployments from the projection of each part; never below their lower bounds."""
         betas = np.einsum("o,...of->...f", self.multipliers, projected) + self.overheads
-        return np.asarray(np.maximum(betas, _BOUNDS))
+        return np.maximum(betas, _BOUNDS)
 
     def to_json(self) -> dict[str, dict[str, float]]:
         """By name."""
@@ -153,7 +153,7 @@ def group_seconds(
         features: Step features.
     """
     kernels = (parts * scalars.multipliers) @ _OPERATOR_GROUPS
-    return np.asarray(kernels + (features * scalars.overheads) @ FEATURE_GROUPS)
+    return kernels + (features * scalars.overheads) @ FEATURE_GROUPS
 
 
 # From composed steps to betas: the non-negative combination of step features that fits best.
