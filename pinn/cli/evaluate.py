@@ -11,6 +11,7 @@ from pinn.cli.outputs import records, write_csv, write_json
 from pinn.common.files import cache_folder, find_checkpoint, json_text
 from pinn.common.screen import doing
 from pinn.common.workers import stopping_at_once
+from pinn.errors import PinnError
 
 app = typer.Typer()
 app.command("decisions")(decisions)
@@ -49,9 +50,12 @@ def evaluate(
     # A look writes nothing where it is taken.
     place = [f"output_dir='{cache_folder() / 'evaluate'}'"] if fast else []
     given = ["+experiment=suite", f"fast={str(fast).lower()}", *place, *(overrides or [])]
-    composed = compose_config(given)
-    config = typed(composed)
-    config.check()
+    try:
+        composed = compose_config(given)
+        config = typed(composed)
+        config.check()
+    except PinnError as error:
+        raise PinnError(f"--set: {error}") from error
     kept = Path(config.output_dir) / ".hydra" / "config.yaml"
     kept.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(composed, kept)
