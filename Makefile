@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train train-all evaluate fits test lint help goldens formulas
+.PHONY: train train-all evaluate fits test lint help goldens
 
 help:
 	@grep '^# make' Makefile
@@ -51,10 +51,6 @@ kernel-tables: $(VENV)/installed
 		aisimulate==0.13.0.dev202610270000000085
 	cd build/kernel-tables && ../../$(BIN)/python -m zipfile -e aisimulate-*.whl .
 
-# make formulas: step features and costs in compiled code and in Go, after a change of either
-formulas: $(VENV)/installed-test
-	$(BIN)/python scripts/make_formulas.py
-
 # make wheel-test: the wheel alone in an empty environment, on every command of README and docs
 .PHONY: wheel-test
 wheel-test: $(BIN)/python
@@ -85,11 +81,6 @@ docs: $(VENV)/installed-test
 # make goldens: what the Go tests compare with, anew from the checkpoint in the repository
 goldens: $(VENV)/installed
 	$(BIN)/python scripts/make_goldens.py
-
-# make flags: the Go structs of flags and specs and its tables, anew from the Python program
-.PHONY: flags
-flags: $(VENV)/installed
-	$(BIN)/python scripts/make_flags.py
 
 # make go-module AT=HOST/OWNER/REPOSITORY: where the repository lies, in the paths of the Go modules
 .PHONY: go-module

@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_method
 from omegaconf import DictConfig
 
-from pinn.common.screen import shown
+from pinn.common.progress import shown
 from pinn.common.workers import stopping_at_once
 from pinn.errors import PinnError
 from pinn.evaluation.config import one_line_errors, register, typed

@@ -29,13 +29,13 @@ from pinn.evaluation.config import compose_config, typed
 from pinn.evaluation.measured import read_measured
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.measurements.runs.measured_runs import MeasuredRun
+from pinn.measurements.runs.whole_steps import MeasuredSteps
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.model import ModelSpec
-from pinn.training.data.measured_runs import MeasuredRun
-from pinn.training.data.whole_steps import MeasuredSteps
 from pinn.training.folds import fold_of, without_model
 from pinn.training.kernel_data import fitted_surrogates
-from pinn.training.run_rounds import learn_from_runs
+from pinn.training.kernel_learner import learn_from_runs
 from pinn.training.run_scalars import RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows, simulate_rows
 from pinn.training.teacher import Teacher

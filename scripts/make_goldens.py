@@ -1,7 +1,7 @@
 """Write the golden vectors of the Go package and the results on its pages anew: ``make goldens``.
 
 They come from the checkpoint in the repository, so this has to run after every change of it, of a
-feature registry, of the embedding or of the datasheet costs.
+feature registry or of the datasheet costs.
 """
 
 import sys
@@ -17,16 +17,17 @@ sys.path.append(str(ROOT / "tests" / "export"))
 
 def main(
     checkpoint: Path = ROOT / "checkpoints" / "pinn.safetensors",
-    out: Path = ROOT / "export/go/pinn/testdata",
+    out: Path = ROOT / "export" / "go",
 ) -> None:
-    from goldens import write_goldens
+    from goldens import write_blis_table, write_goldens
     from printed import write_printed
 
     torch.set_num_threads(1)
-    write_goldens(checkpoint, out)
-    for path in sorted(out.iterdir()):
+    write_goldens(checkpoint, out / "pinn" / "testdata")
+    write_blis_table(checkpoint, out / "blis" / "testdata")
+    for path in sorted(out.glob("*/testdata/*")):
         if path.is_file():
-            print(f"{path.stat().st_size:10,} bytes  {path.name}")
+            print(f"{path.stat().st_size:10,} bytes  {path.relative_to(out)}")
     for path in write_printed():
         print(f"{path.name}: what its commands print is new")
 

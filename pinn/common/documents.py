@@ -9,7 +9,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -42,11 +41,11 @@ MOST_YAML_VALUES = 200_000
 MOST_LAYERS = 1000
 #: Layers times regular expressions of a quantization config, each held against each: about 5 s.
 MOST_MATCHES = 100_000
-#: Any other size in a config.json: widths, heads, experts, vocabulary, context.
+#: Other sizes in a config.json: widths, heads, experts, vocabulary, context.
 MOST_MODEL_SIZE = 10**9
-#: Any number of a datasheet in SI units.
+#: Numbers of a datasheet in SI units.
 MOST_DATASHEET = 1e21
-#: Any number that an engine flag takes.
+#: Numbers that engine flags take.
 MOST_FLAG = 10**15
 #: Data-parallel replicas, each of which a simulation keeps the state of.
 MOST_REPLICAS = 4096
@@ -245,12 +244,21 @@ def parse_yaml(text: str, where: str) -> Any:
         PinnError: If it is no YAML, has a key twice, nests too deeply or holds too many values.
     """
     try:
-        _check_events(text, where)
-        return yaml.load(text, Loader=_LOADER)
+        _check_yaml_depth(text, where)
+        loader = _LOADER(text)
+        try:
+            if (root := loader.get_single_node()) is None:
+                return None
+            _check_nodes(root, where)
+            return loader.construct_document(root)
+        finally:
+            loader.dispose()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "it is no YAML"
+        if "nesting depth" in problem:  # the parser has a limit of its own since PyYAML 6.0.4
+            raise _too_deep(where) from error
         raise PinnError(f"{where}{line}: malformed YAML ({problem}): correct the file") from error
     except PinnError:
         raise
@@ -258,60 +266,46 @@ def parse_yaml(text: str, where: str) -> Any:
         raise PinnError(f"{where}: malformed YAML ({error}): correct the file") from error
 
 
-@dataclass
-class _Open:
-    """A list or mapping whose end has not come yet.
-
-    Attributes:
-        anchor: Its name, if it has one.
-        before: Values before it.
-        keys: Of a mapping, so far; None of a list.
-        is_key: Whether the next value in a mapping is a key.
-    """
-
-    anchor: str | None
-    before: int
-    keys: set[tuple[str, bool]] | None
-    is_key: bool = True
-
-
-def _check_events(text: str, where: str) -> None:
-    """Depth, keys and number of values, from the parser's events: before anything is built."""
-    sizes: dict[str, int] = {}
-    inside: list[_Open] = []
-    total = 0
+def _check_yaml_depth(text: str, where: str) -> None:
+    """Refuse deep nesting by the parser's events, before anything is built."""
+    depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, yaml.NodeEvent):
-            if inside and (keys := inside[-1].keys) is not None:
-                _note_key(inside[-1], keys, event, where)
-            is_alias = isinstance(event, yaml.AliasEvent)
-            total += sizes.get(event.anchor or "", 1) if is_alias else 1
-            if is_alias and any(each.anchor == event.anchor for each in inside):
-                raise PinnError(f"{where}: the alias *{event.anchor} contains itself: write it out")
         if isinstance(event, yaml.CollectionStartEvent):
-            is_mapping = isinstance(event, yaml.MappingStartEvent)
-            inside.append(_Open(event.anchor, total - 1, set() if is_mapping else None))
-            if len(inside) > MOST_DEPTH:
-                raise _too_deep(where)
+            depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
-            closed = inside.pop()
-            if closed.anchor:
-                sizes[closed.anchor] = total - closed.before
-        check_size(total, MOST_YAML_VALUES, f"{where}: values", "split it, or use CSV")
+            depth -= 1
+        if depth > MOST_DEPTH:
+            raise _too_deep(where)
 
 
-def _note_key(
-    mapping: _Open, keys: set[tuple[str, bool]], event: yaml.NodeEvent, where: str
-) -> None:
-    """Remember a scalar key of an open mapping; ``<<`` may merge several mappings."""
-    mapping.is_key, was_key = not mapping.is_key, mapping.is_key
-    if not was_key or not isinstance(event, yaml.ScalarEvent) or event.value == "<<":
-        return
-    key = (event.value, event.implicit[0])
-    if key in keys:
-        line = f", line {event.start_mark.line + 1}" if event.start_mark else ""
-        raise PinnError(f"{where}{line}: the key {event.value!r} occurs twice: leave one out")
-    keys.add(key)
+def _check_nodes(root: yaml.Node, where: str) -> None:
+    """Refuse keys that occur twice, and too many values, an alias counted as what it stands for."""
+    level, depth, total = [root], 0, 1
+    while level:
+        depth += 1
+        if depth > MOST_DEPTH:  # an alias that contains itself
+            raise _too_deep(where)
+        inside: list[yaml.Node] = []
+        for node in level:
+            children = _children(node, where)
+            total += len(children)
+            check_size(total, MOST_YAML_VALUES, f"{where}: values", "split it, or use CSV")
+            inside += children
+        level = inside
+
+
+def _children(node: yaml.Node, where: str) -> list[yaml.Node]:
+    """Return keys and values of a mapping (``<<`` may merge several), or the items of a list."""
+    if not isinstance(node, yaml.MappingNode):
+        return node.value if isinstance(node, yaml.SequenceNode) else []
+    seen: set[tuple[str, str]] = set()
+    for name, _ in node.value:
+        if isinstance(name, yaml.ScalarNode) and name.value != "<<":
+            if (name.tag, name.value) in seen:
+                fault = f"the key {name.value!r} occurs twice: leave one out"
+                raise PinnError(f"{where}, line {name.start_mark.line + 1}: {fault}")
+            seen.add((name.tag, name.value))
+    return list(chain.from_iterable(node.value))
 
 
 # CSV tables of strangers: bounded, no column twice, every row as wide as its header.

@@ -35,25 +35,25 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Everything that decides a result.
+class CallKey:
+    """Names a result by everything that decides it.
 
     Attributes:
         function: Qualified name of the function that computes it.
-        key: A digest of the function, its arguments, and the code of both.
+        digest: SHA-256 of the function, its arguments, and the code of both.
     """
 
     function: str
-    key: str
+    digest: str
 
     def place(self, root: Path | None) -> Path:
         """Return where the result lies, without a suffix; None for the user's cache."""
         name = self.function.partition(".")[2] or self.function
-        return (root or files.cache_folder()) / name / self.key
+        return (root or files.cache_folder()) / name / self.digest
 
 
-def recipe_of(function: Callable[..., object], arguments: tuple[object, ...]) -> Recipe:
-    """Return the recipe of a call.
+def call_key(function: Callable[..., object], arguments: tuple[object, ...]) -> CallKey:
+    """Return the key of a call.
 
     Args:
         function: One of a module: what an inner function sees beside its arguments would be in no
@@ -74,8 +74,8 @@ def recipe_of(function: Callable[..., object], arguments: tuple[object, ...]) ->
         )
     reader = _Reader({module_of(function)})
     name, described = f"{module_of(function)}.{inner}", reader.read(arguments)
-    key = _sha256([name, described, code_digest(*sorted(reader.modules))])[:32]
-    return Recipe(name, key)
+    digest = _sha256([name, described, code_digest(*sorted(reader.modules))])[:32]
+    return CallKey(name, digest)
 
 
 class _Reader:
@@ -155,7 +155,7 @@ def _sha256(value: Json) -> str:
 
 
 #: In a remembered folder: what made it, and its files. Written last.
-RECIPE_FILE = "recipe.json"
+MARK_FILE = "made.json"
 
 
 def remembered_value(
@@ -168,7 +168,7 @@ def remembered_value(
 
     Args:
         function: One of a module.
-        arguments: All that decides the result; see :func:`pinn.common.store.recipe_of`.
+        arguments: All that decides the result; see :func:`pinn.common.store.call_key`.
         root: Where results are kept; None for :func:`pinn.common.files.cache_folder`. Where
             nothing can be written, nothing is kept.
         aside: Keyword arguments that decide nothing.
@@ -186,10 +186,10 @@ def remembered_value(
         return value
 
     def write(path: Path, value: _T) -> None:
-        path.write_text(files.json_text({"function": recipe.function, "value": value}, indent=1))
+        path.write_text(files.json_text({"function": key.function, "value": value}, indent=1))
 
-    recipe = recipe_of(function, arguments)
-    return _remembered(recipe.place(root).with_suffix(".json"), read, compute, write)
+    key = call_key(function, arguments)
+    return _remembered(key.place(root).with_suffix(".json"), read, compute, write)
 
 
 def remembered_table(
@@ -201,7 +201,7 @@ def remembered_table(
     """
     import pandas as pd
 
-    path = recipe_of(function, arguments).place(root).with_suffix(".parquet")
+    path = call_key(function, arguments).place(root).with_suffix(".parquet")
 
     def write(path: Path, table: pd.DataFrame) -> None:
         table.to_parquet(path, index=False)
@@ -239,16 +239,16 @@ def remembered_folder(
     gone. Where nothing can be written, the folder is a temporary one. Arguments are those of
     :func:`remembered_value`.
     """
-    recipe = recipe_of(function, arguments)
-    folder = recipe.place(root)
+    key = call_key(function, arguments)
+    folder = key.place(root)
     if not _is_whole(folder):
         folder = _made(folder)
         function(folder, *arguments, **(aside or {}))
         inside = sorted(path for path in folder.rglob("*") if path.is_file())
-        names = [str(p.relative_to(folder)) for p in inside if p.name != RECIPE_FILE]
+        names = [str(p.relative_to(folder)) for p in inside if p.name != MARK_FILE]
         with suppress(OSError):
-            about = {"function": recipe.function, "files": names}
-            files.write_json_file(folder / RECIPE_FILE, about, indent=1)
+            about = {"function": key.function, "files": names}
+            files.write_json_file(folder / MARK_FILE, about, indent=1)
     return folder
 
 
@@ -267,7 +267,7 @@ def _made(folder: Path) -> Path:
 
 def _is_whole(folder: Path) -> bool:
     try:
-        names = json.loads((folder / RECIPE_FILE).read_text())["files"]
+        names = json.loads((folder / MARK_FILE).read_text())["files"]
         return all((folder / name).is_file() for name in names)
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -38,8 +38,8 @@ class KeptRows:
         self.mask = np.ones(rows, dtype=bool)
         self.refused: dict[str, int] = {}
 
-    def refuse(self, reason: str, bad: npt.ArrayLike) -> None:
-        """Refuse those rows of a mask that are kept so far."""
+    def refuse(self, reason: str, bad: object) -> None:
+        """Refuse the kept rows that a mask, one truth value per row, names."""
         refused = self.mask & np.asarray(bad, dtype=bool)
         if refused.any():
             self.refused[reason] = int(refused.sum())

@@ -228,7 +228,7 @@ def _on(known: Mapping[str, Known], name: str) -> str:
     return on if off and known[on].takes == SWITCH else name
 
 
-def _of_file(engine: str, path: str) -> Iterator[tuple[str, Any]]:
+def _of_file(engine: str, path: str) -> Iterator[tuple[str, object]]:
     """Flags of a YAML file, or of YAML or JSON in its place; mappings inside are keys with dots."""
     inline = path.lstrip().startswith("{") or (":" in path and not Path(path).is_file())
     tree = parse_yaml(path, "--serve: options") if inline else read_yaml(Path(path))
@@ -247,9 +247,9 @@ def _of_file(engine: str, path: str) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _gathered(engine: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _gathered(engine: str, pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
     """Flag to its last value; keys of a JSON argument with dots come together in one object."""
-    known, found = known_flags(engine), dict[str, Any]()
+    known, found = known_flags(engine), dict[str, object]()
     for name, value in pairs:
         name = _PARTS.get(name, name) if engine == VLLM else name
         base, dot, path = name.partition(".")
@@ -269,14 +269,14 @@ def _gathered(engine: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: Any) -> object:
     try:
         return json.loads(value)
     except (TypeError, ValueError):
         return value
 
 
-def _take(found: Launch, name: str, value: Any) -> None:
+def _take(found: Launch, name: str, value: object) -> None:
     shown = name if isinstance(value, bool) else f"{name} {_short(value)}"
     if name == "model":
         _set(found, name, launch_values.Read({"model": value}), shown)
@@ -299,7 +299,7 @@ def _take(found: Launch, name: str, value: Any) -> None:
     _set(found, name, read, shown)
 
 
-def _switched(name: str, value: Any) -> bool:
+def _switched(name: str, value: object) -> bool:
     if str(value).lower() not in TRUTH:
         raise PinnError(f"{name} is on or off, got {value!r:.60}: use true or false")
     return TRUTH[str(value).lower()]
@@ -339,6 +339,6 @@ def _set(found: Launch, name: str, read: launch_values.Read, shown: str) -> None
         found.unmodelled.append(f"{name} ({read.assumed})")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = value if isinstance(value, str) else json_text(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -116,7 +116,7 @@ class Read(NamedTuple):
         nothing: Whether it has no effect here.
     """
 
-    fields: Mapping[str, Any] = {}
+    fields: Mapping[str, object] = {}
     assumed: str = ""
     nothing: bool = False
 
@@ -142,7 +142,7 @@ _QUIET = frozenset(
 _GRAPHS = frozenset({"none", "piecewise", "full", "full_decode_only", "full_and_piecewise"})
 
 
-def whole_number(text: str) -> Any:
+def whole_number(text: str) -> object:
     """``32k`` and ``1M`` as vLLM reads them; other text as it is.
 
     ``vllm 0.15.1 vllm/engine/arg_utils.py: human_readable_int``: small letters are decimal, large
@@ -158,7 +158,7 @@ def whole_number(text: str) -> Any:
     return int(float(match[1]) * (1000 if match[2].islower() else 1024) ** power)
 
 
-def plain(engine: str, name: str, value: Any) -> Read:
+def plain(engine: str, name: str, value: object) -> Read:
     """A value that a field takes as it is, or in another spelling."""
     if name == "kv_cache_dtype":
         value = _CACHES.get(str(value), str(value))
@@ -171,7 +171,7 @@ def plain(engine: str, name: str, value: Any) -> Read:
     return Read({name: whole_number(value) if isinstance(value, str) else value})
 
 
-def _quantization(value: Any, _: str = "") -> Read:
+def _quantization(value: object, _: str = "") -> Read:
     if value in _AS_THE_CHECKPOINT:
         return NOTHING
     if value not in _FORMATS:
@@ -188,19 +188,19 @@ def quantization_format(value: str) -> str | None:
     return None if value in _AS_THE_CHECKPOINT else _FORMATS.get(value, value)
 
 
-def _dtype(value: Any, _: str = "") -> Read:
+def _dtype(value: object, _: str = "") -> Read:
     wide = str(value) in ("float32", "float")
     return Read(assumed="32-bit activations") if wide else NOTHING
 
 
-def _generation(value: Any, _: str = "") -> Read:
+def _generation(value: object, _: str = "") -> Read:
     named = {"auto": "auto", "model": "auto", "vllm": "vllm", "openai": "vllm"}
     if str(value) in named:
         return Read({"generation_config": named[str(value)]})
     return Read(assumed=f"sampling settings in {value}: the model's own are taken")
 
 
-def _largest_graph(value: Any, _: str = "") -> Read:
+def _largest_graph(value: object, _: str = "") -> Read:
     text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
     sizes = [int(number) for number in re.findall(r"\d+", text)]
     return Read({"max_cudagraph_capture_size": max(sizes)} if sizes else {})
@@ -226,12 +226,12 @@ def _balance(value: Any, _: str = "") -> Read:
     return Read({"attention_dp_timeout_iters": int(value)})
 
 
-def _speculation(value: Any, _: str = "") -> Read:
+def _speculation(value: object, _: str = "") -> Read:
     text = value if isinstance(value, str) else files.json_text(value)
     return Read({"speculative_config": text})
 
 
-def _overrides(value: Any, _: str = "") -> Read:
+def _overrides(value: object, _: str = "") -> Read:
     """Scaled positions allow a longer context, which the refusals know nothing of."""
     values = _object(value, "--hf-overrides")
     if any("rope" in key or key in ("max_position_embeddings", "rope_type") for key in values):
@@ -239,12 +239,12 @@ def _overrides(value: Any, _: str = "") -> Read:
     return Read(assumed=f"changes of the model's config: {', '.join(values)}")
 
 
-def _rope(value: Any, _: str = "") -> Read:
+def _rope(value: object, _: str = "") -> Read:
     """The mapping itself is what scales positions."""
     return _overrides({"rope_scaling": _object(value, "--rope-scaling")})
 
 
-def _optimization(value: Any, version: str) -> Read:
+def _optimization(value: object, version: str) -> Read:
     """From vLLM 0.12: 0 runs without graphs, 1 with graphs in pieces, 2 and 3 are the default.
 
     ``vllm 0.15.1 vllm/config/vllm.py: OPTIMIZATION_LEVEL_00``; before it was the level of
@@ -258,12 +258,12 @@ def _optimization(value: Any, version: str) -> Read:
     return Read({"cudagraph_mode": "PIECEWISE"}) if level == "1" else NOTHING
 
 
-def _compilation(value: Any, version: str) -> Read:
+def _compilation(value: object, version: str) -> Read:
     """``CompilationConfig`` of vLLM: graphs, and the fusion of all-reduce and norm."""
     if isinstance(value, int) or (isinstance(value, str) and re.fullmatch(r"O?[0-3]", value)):
         return _optimization(value, version)
     values = _object(value, "--compilation-config")
-    fields: dict[str, Any] = {}
+    fields: dict[str, object] = {}
     assumed = []
     passes = values.pop("pass_config", {}) or {}
     for key, item in {**values, **passes}.items():
@@ -282,7 +282,7 @@ def _compilation(value: Any, version: str) -> Read:
     return Read(fields, ", ".join(assumed))
 
 
-def _object(value: Any, name: str) -> dict[str, Any]:
+def _object(value: object, name: str) -> dict[str, Any]:
     found = documents.parse_json(value, name) if isinstance(value, str) else value
     if not isinstance(found, dict):
         raise PinnError(f"{name} must be a JSON object, got {value!r:.80}")
@@ -290,7 +290,7 @@ def _object(value: Any, name: str) -> dict[str, Any]:
 
 
 #: Ways to read a value of a release, by the field's name in the table.
-READERS: dict[str, Callable[[Any, str], Read]] = {
+READERS: dict[str, Callable[[object, str], Read]] = {
     ":quantization": _quantization,
     ":dtype": _dtype,
     ":generation": _generation,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypedDict
 
 from pinn.common.files import data_folder
 from pinn.errors import PinnError
@@ -379,6 +379,14 @@ class Origin:
     text: str
 
 
+class RecipeEntry(TypedDict):
+    """One field of a resolved configuration: its value, what set it, and where that stands."""
+
+    value: Any
+    set_by: str
+    source: str
+
+
 @dataclass(frozen=True)
 class EffectiveRecipe:
     """How a deployment runs, whatever engine it is of.
@@ -480,9 +488,9 @@ class EffectiveRecipe:
         """Fields that nobody set or read in the engine's source."""
         return tuple(name for name, origin in self.origins.items() if origin.kind == ASSUMED)
 
-    def described(self) -> dict[str, dict[str, Any]]:
+    def described(self) -> dict[str, RecipeEntry]:
         """Field to ``value``, ``set_by`` and ``source``, ready for JSON."""
-        found = {}
+        found: dict[str, RecipeEntry] = {}
         for name in _SETTLED:
             value, origin = getattr(self, name), self.origins[name]
             if isinstance(value, Speculation):
@@ -525,11 +533,11 @@ class RecipeFields:
         """Release whose defaults hold."""
         return served_release(self.serving.engine, self.serving.engine_version)
 
-    def put(self, name: str, value: Any, text: str, kind: str = DESIGN) -> None:
+    def put(self, name: str, value: object, text: str, kind: str = DESIGN) -> None:
         """Settle a field."""
         self.values[name], self.origins[name] = value, Origin(kind, text)
 
-    def take(self, name: str, flag: str, read: Callable[[Any], Any] | None = None) -> None:
+    def take(self, name: str, flag: str, read: Callable[[Any], object] | None = None) -> None:
         """Settle a field by a flag, or by its default."""
         value, self.origins[name] = self.look_up(flag)
         self.values[name] = value if read is None else read(value)
@@ -567,7 +575,7 @@ class RecipeFields:
 
 
 @lru_cache(maxsize=16384)
-def _recipe_fields_default(found: Default) -> tuple[Any, Origin]:
+def _recipe_fields_default(found: Default) -> tuple[object, Origin]:
     """The value of a default and its source."""
     flag = FLAGS.get(found.flag)
     value = flag.read(found.value) if flag else found.value == "yes"

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.common import files, screen, store
+from pinn.common import files, progress, store
 from pinn.common.workers import Workers
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -140,8 +140,8 @@ def compute(rows: ServingRows, wanted: Sequence[Cell], workers: Workers) -> None
     for done, (i, tables) in enumerate(workers.run(partial(_compute, rows), fits), start=1):
         for cell, table in zip(fits[i], tables, strict=True):
             files.replace_atomically(cell.path, partial(table.to_parquet, index=False))
-        about = f"{_about(fits[i])}, {screen.still(done, len(fits), began_s)}"
-        screen.note(f"fold {done} of {len(fits)}: {about}")
+        about = f"{_about(fits[i])}, {progress.still(done, len(fits), began_s)}"
+        progress.note(f"fold {done} of {len(fits)}: {about}")
 
 
 def _about(of_fit: Sequence[Cell]) -> str:

@@ -11,10 +11,10 @@ from hydra.utils import get_method
 
 from pinn.common.code import code_digest
 from pinn.common.files import ReadReport, sorted_json
-from pinn.common.screen import note
+from pinn.common.progress import note
 from pinn.evaluation.config import ExperimentConfig
-from pinn.training.data.measured_runs import MeasuredRun, read_measured_runs
-from pinn.training.data.table import Manifest, read_manifest, read_observations
+from pinn.measurements.deployments.observations import Manifest, read_manifest, read_observations
+from pinn.measurements.runs.measured_runs import MeasuredRun, read_measured_runs
 from pinn.training.serving_rows import ServingRows, serving_rows
 
 #: Parts of the configuration that decide what is learned.

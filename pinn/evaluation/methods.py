@@ -10,7 +10,7 @@ import pandas as pd
 
 from pinn.evaluation.config import ExperimentConfig
 from pinn.kernels.exclusion import Exclusion
-from pinn.training.data.measured_runs import MeasuredRun
+from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.training.data.released import PEERS, released_predictions
 from pinn.training.folds import fold_of, learn_fold
 from pinn.training.kernel_learner import KernelLearner, Learned

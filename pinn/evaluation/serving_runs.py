@@ -11,6 +11,8 @@ import pandas as pd
 from pinn.errors import PinnError
 from pinn.evaluation.metrics import RESULT_COLUMNS, error_summary, inversions
 from pinn.kernels.exclusion import Exclusion, is_near_copy
+from pinn.measurements.runs import measured_runs
+from pinn.measurements.runs.measured_runs import FIGURES, MeasuredRun
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, failed_share, figure_seconds
 from pinn.simulator.simulate import Job, figure_ends, scaled, simulate_many
@@ -21,11 +23,9 @@ from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration
-from pinn.training.data import measured_runs
-from pinn.training.data.measured_runs import FIGURES, MeasuredRun
 from pinn.training.folds import Fold, fold_of, learn_fold, without_model
-from pinn.training.kernel_learner import KernelLearner, Learned
-from pinn.training.run_rounds import run_latencies, run_parts
+from pinn.training.kernel_learner import KernelLearner, Learned, run_parts
+from pinn.training.run_scalars import run_latencies
 from pinn.training.serving_rows import ServingRows
 
 

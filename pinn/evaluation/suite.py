@@ -6,7 +6,8 @@ from pathlib import Path
 import pandas as pd
 
 from pinn.common.files import find_checkpoint, replace_atomically, write_json_file
-from pinn.common.screen import doing, note, say
+from pinn.common.progress import doing, note
+from pinn.common.screen import say
 from pinn.common.tables import write_frame
 from pinn.errors import PinnError
 from pinn.evaluation import crossvalidation, formulas, methods, metrics, tables

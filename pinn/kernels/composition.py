@@ -45,13 +45,13 @@ class Call:
 
     form: str
     count: float | Seconds
-    sizes: tuple[Any, ...]
+    sizes: tuple[object, ...]
 
 
 #: Kernels of a part, and how often each runs.
 Calls = Iterator[Call]
 #: Arguments of a surrogate.
-Sizes = tuple[Any, ...]
+Sizes = tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,9 @@ def _times(
     return rows([call.count for call in calls]) * times
 
 
-def _coded(values: Sequence[Any]) -> Coded:
+def _coded(values: Sequence[object]) -> Coded:
     """A row of each value."""
-    number: dict[Any, int] = {}
+    number: dict[object, int] = {}
     ids = np.array([[number.setdefault(value, len(number))] for value in values])
     return Coded(tuple(number), ids)
 
@@ -369,7 +369,7 @@ class Phase:
         datasheet: What mixers take at the datasheet's rates.
     """
 
-    rows: Callable[[UniformBatches], tuple[Any, Any, Any]]
+    rows: Callable[[UniformBatches], tuple[object, object, object]]
     operators: Mapping[str | int, tuple[str, ...]]
     datasheet: Callable[[StepCosts, BatchSums], Seconds]
 

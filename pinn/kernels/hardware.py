@@ -28,7 +28,7 @@ class Coded:
     ids: Int[np.ndarray, "*rows"]
 
 
-def coded(value: Any) -> Coded:
+def coded(value: object) -> Coded:
     """One value for all rows as a :class:`Coded`; a :class:`Coded` as it is."""
     return value if isinstance(value, Coded) else Coded((value,), np.zeros((), dtype=np.int64))
 

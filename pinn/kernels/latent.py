@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -123,7 +122,7 @@ _LAUNCH_SECONDS = 1e-5
 Times = np.ndarray | np.float64
 
 
-def _times(work: Work, bandwidth: Any, bf16_rate: Any) -> tuple[Times, Times]:
+def _times(work: Work, bandwidth: object, bf16_rate: object) -> tuple[Times, Times]:
     """Moving queries, keys, values and outputs once; multiplying."""
     return (work.read_bytes + work.activation_bytes) / bandwidth, work.flop / bf16_rate
 
@@ -167,7 +166,7 @@ class LatentPrefill:
 
     def seconds(
         self,
-        gpu: Any,
+        gpu: object,
         sequences: Numbers,
         tokens: Numbers,
         cached: Numbers,

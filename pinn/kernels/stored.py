@@ -118,7 +118,7 @@ Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
 LAYOUT = 4
 
 
-def write(folder: Path, tensors: Tensors, structure: Mapping[str, Any]) -> None:
+def write(folder: Path, tensors: Tensors, structure: Mapping[str, object]) -> None:
     """Write both files."""
     whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     replace_atomically(folder / TENSORS, lambda target: save_file(whole, target))
@@ -161,7 +161,7 @@ def operator_tensors(surrogate: OperatorSurrogate) -> Tensors:
     return found
 
 
-def operator_structure(surrogate: OperatorSurrogate) -> dict[str, Any]:
+def operator_structure(surrogate: OperatorSurrogate) -> dict[str, object]:
     """Sizes of the network and keys of the linear fit."""
     linear = [m for m in surrogate.network.layers if isinstance(m, torch.nn.Linear)]
     keys = [] if surrogate.linear is None else [list(k) for k in surrogate.linear.weights]
@@ -245,7 +245,7 @@ def read_measured(name: str, tensors: Tensors, structure: Mapping[str, Any]) -> 
 
 def read_keyed(
     name: str, tensors: Tensors, structure: Mapping[str, Any]
-) -> dict[Any, Float[np.ndarray, " values"]]:
+) -> dict[object, Float[np.ndarray, " values"]]:
     """Arrays of equal length under composite keys, which the structure has."""
     keys = [tuple(key) for key in structure["keys"][name]]
     return dict(zip(keys, tensors[name], strict=True)) if keys else {}

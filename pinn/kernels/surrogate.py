@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -197,7 +196,7 @@ class OperatorSurrogate:
         chips = Coded(tuple(gpus[n] for n in names), ids)
         return self.seconds(chips, Coded(hw.format_names, hw.format_ids), *sizes.values())
 
-    def seconds(self, gpu: Any, form: Any, *sizes: Any) -> Float[np.ndarray, "..."]:
+    def seconds(self, gpu: object, form: object, *sizes: object) -> Float[np.ndarray, "..."]:
         """Times; all arguments broadcast together.
 
         A format without a kernel of its own runs as weight-only (16-bit math) or, fp8_block and
@@ -240,7 +239,7 @@ class OperatorSurrogate:
             return np.ones(len(chips), dtype=bool)
         return is_known(chips, self.chips)
 
-    def _size(self, name: str, size: Any) -> np.ndarray:
+    def _size(self, name: str, size: object) -> np.ndarray:
         value = np.asarray(size, dtype=np.float64)
         if not (value >= 0).all():
             raise PinnError(f"{self.operator.name}: {name} must be 0 or more, got {value.min()}")
@@ -350,7 +349,7 @@ class OtherExperts:
         )
 
     def extra_seconds(
-        self, gpu: GpuSpec, form: str, kernels: str, *sizes: Any
+        self, gpu: GpuSpec, form: str, kernels: str, *sizes: object
     ) -> Float[np.ndarray, "..."]:
         """What the kernels take beyond the engine's own; sizes are those of ``Moe``, broadcast."""
         arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in sizes))

@@ -1,8 +1,7 @@
 """What one unit of work costs a deployment at its GPU's datasheet rates.
 
 The features of a step are sums over the batch times these constants, so a Go program or a table
-reader needs nothing else of the model and the GPU. Each has one formula
-(``scripts/generating`` writes the Go package from them).
+reader needs nothing else of the model and the GPU. Each has one formula.
 """
 
 from __future__ import annotations

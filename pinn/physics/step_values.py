@@ -75,8 +75,8 @@ def expert_tokens(costs: StepCosts, tokens: Float[np.ndarray, "..."]) -> Float[n
 
 # What the step features measure: pure functions of costs and batch sums, broadcast together.
 #
-# They are formulas as ``scripts/generating`` reads them: the simulator's compiled code and the
-# Go package are written from them.
+# The simulator's compiled code (``pinn/simulator/step_formulas.py``) and the Go package
+# (``export/go/pinn/step.go``) have them again; tests compare all three.
 
 Values = Float[np.ndarray, "..."]
 

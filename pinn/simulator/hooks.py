@@ -63,7 +63,7 @@ def request_values(prompt_tokens):
 
 # The step features in compiled code: one batch, plain numbers.
 #
-# ``pinn.surrogate.step_features`` defines them, and ``step_formulas`` is written from it. A test
+# ``pinn.surrogate.step_features`` defines them, and ``step_formulas`` has them again. A test
 # compares the two for random batches and models, and ``step_coefficients`` refuses a registry
 # with a name that is missing there.
 
@@ -80,8 +80,8 @@ def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray,
     unknown = [name for name in STEP_FEATURES if name not in StepValues._fields]
     if unknown:
         raise PinnError(
-            f"step features {', '.join(unknown)} have no compiled form: write it with "
-            "'make formulas'"
+            f"step features {', '.join(unknown)} have no compiled form: add it to "
+            "pinn/simulator/step_formulas.py"
         )
     by_name = dict(zip(STEP_FEATURES, beta, strict=True))
     return np.array([by_name.get(name, 0.0) for name in StepValues._fields], dtype=np.float64)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 from pinn.common import documents, files
 from pinn.errors import PinnError
@@ -17,7 +16,7 @@ from pinn.specs.model_variants import Variant, find_variant
 
 
 def load_model(
-    source: str | Path | Mapping[str, Any],
+    source: str | Path | Mapping[str, object],
     *,
     published_as: str | None = None,
     fallback_precision: str | None = None,
@@ -121,7 +120,7 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
         PinnError: If the file holds something else.
     """
     if file is None:
-        content: Any = model_names.published_generation(name or "")
+        content: object = model_names.published_generation(name or "")
         if content is None:
             return None
     else:

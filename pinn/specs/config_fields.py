@@ -10,7 +10,7 @@ from pinn.errors import PinnError
 
 #: What the Hugging Face configuration classes fill in where a config.json of that type leaves a
 #: key out (``transformers`` 4.57, ``configuration_<type>.py``).
-CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
+CLASS_DEFAULTS: dict[str, dict[str, object]] = {
     "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
     "mixtral": {"num_key_value_heads": 8},
     "gemma": {"head_dim": 256},
@@ -41,10 +41,10 @@ class ConfigFields:
         source: Name or path for error messages.
     """
 
-    root: Mapping[str, Any]
-    text: Mapping[str, Any]
+    root: Mapping[str, object]
+    text: Mapping[str, object]
     source: str
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def model_type(self) -> str:
@@ -55,7 +55,7 @@ class ConfigFields:
         """What is wrong with the file."""
         return PinnError(f"{self.source}: {text}")
 
-    def misfit(self, key: str, rule: str, value: Any) -> PinnError:
+    def misfit(self, key: str, rule: str, value: object) -> PinnError:
         """What is wrong with a key's value."""
         return misfit(f"{self.source}: {key}", rule, value)
 
@@ -149,7 +149,7 @@ class ConfigFields:
         return value[:layers]
 
 
-def read_fields(config: Mapping[str, Any], source: str) -> ConfigFields:
+def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     """Find the language part of a config.json.
 
     Raises:

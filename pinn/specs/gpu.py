@@ -141,7 +141,7 @@ _L2_SECONDS = 40 * 2**20 / 2.039e12
 
 
 def read_foreign_gpu(
-    name: str, values: Mapping[str, Any], known: GpuSpec | None, source: str
+    name: str, values: Mapping[str, object], known: GpuSpec | None, source: str
 ) -> GpuSpec:
     """Read one GPU of a foreign hardware file.
 
@@ -173,7 +173,7 @@ def read_foreign_gpu(
 
 
 def _number(
-    name: str, values: Mapping[str, Any], units: Mapping[str, float], source: str
+    name: str, values: Mapping[str, object], units: Mapping[str, float], source: str
 ) -> float | None:
     for key, unit in units.items():
         if key in values:
@@ -185,7 +185,7 @@ def _number(
     return None
 
 
-def _peaks(name: str, values: Mapping[str, Any], source: str) -> dict[str, float]:
+def _peaks(name: str, values: Mapping[str, object], source: str) -> dict[str, float]:
     bf16 = _number(name, values, _COMPUTE, source)
     fp8 = _number(name, values, _FP8, source) if any(values.get(key) for key in _FP8) else None
     if bf16 and fp8 and fp8 > _SPARSE_RATIO * bf16:

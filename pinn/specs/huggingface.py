@@ -207,7 +207,7 @@ def model_from_config(
     name: str,
     *,
     source: str | None = None,
-    quant_config: Mapping[str, Any] | None = None,
+    quant_config: Mapping[str, object] | None = None,
     sampling: model.Sampling | None = None,
     fallback_precision: str | None = None,
 ) -> model.ModelSpec:
@@ -299,7 +299,7 @@ def _base_precision(fields: ConfigFields) -> Precision:
 
 
 def quantization_of(
-    fields: ConfigFields, separate: Mapping[str, Any] | None, fallback: str | None = None
+    fields: ConfigFields, separate: Mapping[str, object] | None, fallback: str | None = None
 ) -> Quantization | None:
     """The config's own quantization, at the root or in the language part, else the separate one.
 

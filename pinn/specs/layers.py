@@ -1,7 +1,6 @@
 """Attention and feed-forward layers of a config.json."""
 
 from dataclasses import replace
-from typing import Any
 
 from pinn.common.documents import MOST_MODEL_SIZE
 from pinn.specs import config_fields, mixers, model
@@ -149,7 +148,7 @@ def _rotary_layers(fields: ConfigFields, layers: int) -> list[bool]:
 
 
 def _sliding(fields: ConfigFields, layers: int) -> tuple[int | None, list[bool]]:
-    window: Any = fields.get("sliding_window")
+    window: object = fields.get("sliding_window")
     if window is None or fields.get("use_sliding_window") is False:
         return None, []
     if isinstance(window, list):  # Mistral's own format: a pattern, repeated

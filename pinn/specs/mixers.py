@@ -7,7 +7,7 @@ long the context.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pinn.specs.config_fields import ConfigFields
 from pinn.specs.precision import ACTIVATION_BYTES
@@ -376,7 +376,7 @@ def _state_bytes(fields: ConfigFields) -> float:
 
     vLLM's ``--mamba-ssm-cache-dtype auto`` (v1 config/cache.py) does the same.
     """
-    stated: Any = fields.get("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
+    stated: object = fields.get("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
     if stated is None:
         return _BYTES["bfloat16"]
     if not isinstance(stated, str) or stated not in _BYTES:

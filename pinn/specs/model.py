@@ -62,7 +62,7 @@ class Sampling:
 _NAMES = tuple(f.name for f in fields(Sampling))
 
 
-def sampling_from_generation_config(config: Mapping[str, Any], source: str) -> Sampling:
+def sampling_from_generation_config(config: Mapping[str, object], source: str) -> Sampling:
     """The settings that a generation_config.json asks for, as vLLM 0.15.1 reads it.
 
     ``vllm/config/model.py: get_diff_sampling_param``: it takes the fields of ``Sampling`` and no

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from pinn.common.documents import read_json
 from pinn.common.files import data_folder
@@ -52,14 +51,14 @@ def aliases() -> dict[str, str]:
 
 
 @cache
-def _published_generation() -> dict[str, dict[str, Any]]:
+def _published_generation() -> dict[str, dict[str, object]]:
     """Lower-case full or bare name -> settings; a base model and its chat model differ in them."""
     groups = read_json(data_folder("models") / "generation.json")["groups"]
     found = {name.lower(): group["settings"] for group in groups for name in group["models"]}
     return {name.split("/")[-1]: settings for name, settings in found.items()} | found
 
 
-def published_generation(name: str) -> dict[str, Any] | None:
+def published_generation(name: str) -> dict[str, object] | None:
     """Sampling settings of the generation_config.json published with a model; None if unknown.
 
     >>> published_generation("Qwen/Qwen3-8B")["top_k"]

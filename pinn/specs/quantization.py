@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pinn.errors import PinnError
 from pinn.specs.mixers import LinearMixerSpec
@@ -164,7 +164,7 @@ def unknown_scheme(scheme: str, source: str) -> NoReturn:
     )
 
 
-def method_format(config: Mapping[str, Any], source: str) -> Precision:
+def method_format(config: Mapping[str, object], source: str) -> Precision:
     """The one format of a checkpoint that has a single one (all but compressed-tensors).
 
     Raises:
@@ -190,7 +190,7 @@ def method_format(config: Mapping[str, Any], source: str) -> Precision:
     return precision(f"int{bits}_wo")
 
 
-def _has_blocks(config: Mapping[str, Any], source: str) -> bool:
+def _has_blocks(config: Mapping[str, object], source: str) -> bool:
     """Whether scales belong to blocks of weights.
 
     Raises:
@@ -206,13 +206,13 @@ def _has_blocks(config: Mapping[str, Any], source: str) -> bool:
     return True
 
 
-def method_name(config: Mapping[str, Any]) -> str:
+def method_name(config: Mapping[str, object]) -> str:
     """The method in vLLM's spelling; ModelOpt's where only its ``quant_algo`` is given."""
     method = str(config.get("quant_method") or "").lower().replace("_tensors", "-tensors")
     return "modelopt" if not method and config.get("quant_algo") else method
 
 
-def compressed_format(group: Mapping[str, Any], source: str) -> Precision:
+def compressed_format(group: Mapping[str, object], source: str) -> Precision:
     """The format of one of compressed-tensors' ``config_groups``.
 
     Raises:
@@ -294,7 +294,7 @@ class Quantization:
 
 
 def read_quantization(
-    config: Mapping[str, Any], source: str, fallback: str | None = None
+    config: Mapping[str, object], source: str, fallback: str | None = None
 ) -> Quantization:
     """Read a ``quantization_config`` or the content of a ``hf_quant_config.json``.
 
@@ -325,7 +325,7 @@ def read_quantization(
     )
 
 
-def _groups(config: Mapping[str, Any], source: str) -> Groups:
+def _groups(config: Mapping[str, object], source: str) -> Groups:
     if method_name(config) != "compressed-tensors":
         return ((ModulePatterns(("Linear",), source), method_format(config, source)),)
     groups = []
@@ -344,7 +344,7 @@ def _groups(config: Mapping[str, Any], source: str) -> Groups:
     return tuple(sorted(groups, key=lambda group: group[0].match(())))
 
 
-def _ignored(config: Mapping[str, Any], source: str) -> list[str]:
+def _ignored(config: Mapping[str, object], source: str) -> list[str]:
     keys = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
     listed = [entry for key in keys for entry in _texts(config, key, source)]
     dynamic = config.get("dynamic")  # GPTQModel: "-:REGEX" leaves matching matrices out
@@ -353,7 +353,7 @@ def _ignored(config: Mapping[str, Any], source: str) -> list[str]:
     return listed
 
 
-def _texts(config: Mapping[str, Any], key: str, source: str) -> list[str]:
+def _texts(config: Mapping[str, object], key: str, source: str) -> list[str]:
     """A list of names; empty where the key is absent or null.
 
     Raises:
@@ -365,7 +365,7 @@ def _texts(config: Mapping[str, Any], key: str, source: str) -> list[str]:
     return [str(entry) for entry in value or ()]
 
 
-def _kv_cache(config: Mapping[str, Any], source: str) -> Precision | None:
+def _kv_cache(config: Mapping[str, object], source: str) -> Precision | None:
     scheme = config.get("kv_cache_scheme") or config.get("kv_cache_quant_algo")
     if not scheme or scheme == "auto":
         return None

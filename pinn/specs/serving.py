@@ -27,10 +27,10 @@ _OWN = "the engine's"
 class ServingSpec:
     """An engine and its flags.
 
-    A field is all that a flag needs to be an option, a key, a column and a field of the Go struct
-    (``make flags`` writes that one). It is named as vLLM names it, or as the first engine that has
-    it; ``spelled`` holds the names of the others, which stand for it everywhere. What it means is
-    each engine's own: SGLang counts all GPUs as tensor parallel ones.
+    A field is all that a flag needs to be an option, a key and a column. It is named as vLLM names
+    it, or as the first engine that has it; ``spelled`` holds the names of the others, which stand
+    for it everywhere. What it means is each engine's own: SGLang counts all GPUs as tensor parallel
+    ones.
     ``pinn.engines.recipe_rules`` turns flags into what runs.
 
     None means the engine's default on the GPU, from ``data/engines/defaults.csv``;

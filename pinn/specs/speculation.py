@@ -136,7 +136,7 @@ class Speculation:
         """
         return 1.0 + sum(self.chances)
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Its fields and ``tokens_per_step``, ready for JSON."""
         found = asdict(self) | {"acceptance": list(self.acceptance)}
         return found | {"tokens_per_step": self.tokens_per_step}
@@ -297,14 +297,14 @@ def _asked(config: str, example: str, own: Set[str], others: Set[str]) -> dict[s
     return values
 
 
-def _text(values: Mapping[str, Any], key: str) -> str:
+def _text(values: Mapping[str, object], key: str) -> str:
     value = values.get(key) or ""
     if not isinstance(value, str):
         raise misfit(f"--speculative-config: {key}", "be text", value)
     return value
 
 
-def _count(values: Mapping[str, Any], key: str, default: int | None = None) -> int:
+def _count(values: Mapping[str, object], key: str, default: int | None = None) -> int:
     value = values.get(key, default)
     if value is None:
         raise PinnError(f"--speculative-config needs {key}: add it")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -75,7 +77,7 @@ class CoefficientSet:
         Model, GPU and format go by what ``named`` says they were called, if it is there: a path
         of a config.json may have been given in place of the model's name.
         """
-        named: dict[str, Any] = {}
+        named: dict[str, object] = {}
         named |= {k: self.deployment[k] for k in ("model", "gpu") if k in self.deployment}
         named |= self.deployment.get("named") or {}
         return named | dict(self.deployment.get("serving") or {})
@@ -105,7 +107,7 @@ class CoefficientSet:
             )
 
 
-def _of(facts: dict[str, Any], name: str) -> Any:
+def _of(facts: dict[str, Any], name: str) -> object:
     """A fact of a deployment; a release that is not named is the one its defaults are of."""
     serving = facts.get("serving") or {}
     if name == "engine_version" and serving.get(name) == "":
@@ -124,18 +126,28 @@ def deployment_facts(deployment: Deployment) -> dict[str, Any]:
     }
 
 
-def set_to_json(found: CoefficientSet) -> dict[str, Any]:
-    """A coefficient set as JSON-ready values; seconds and multipliers, never microseconds."""
+def set_to_json(
+    found: CoefficientSet, ends: Mapping[str, tuple[float, float]] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return a coefficient set as JSON-ready values; seconds and multipliers, never microseconds.
+
+    Args:
+        found: The coefficients.
+        ends: ``beta.NAME`` and ``alpha.NAME`` -> both ends of its interval, where it is known.
+    """
     beta, alpha = _entries("beta", found), _entries("alpha", found)
     for entry, taught in zip(alpha.values(), found.taught, strict=True):
         entry["taught"] = bool(taught)
+    entries = dict(zip(NAMES, (*beta.values(), *alpha.values()), strict=True))
+    for name, (low, high) in ends.items():
+        entries[name] |= {"low": low, "high": high}
     tree = {"schema": SCHEMA, **found.deployment, "beta": beta, "alpha": alpha}
     if found.covariance is not None:
         tree["covariance"] = covariance_entry(found.covariance)
     return tree | ({"calibration": found.calibration} if found.calibration else {})
 
 
-def _entries(part: str, found: CoefficientSet) -> dict[str, dict[str, Any]]:
+def _entries(part: str, found: CoefficientSet) -> dict[str, dict[str, object]]:
     values = getattr(found.coefficients, part)[0]
     entries = {
         feature.name: {"value": float(value), "unit": feature.unit}
@@ -197,7 +209,7 @@ def _check_facts(tree: dict[str, Any], path: Path) -> None:
         )
 
 
-def covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, Any]:
+def covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, object]:
     """Coefficients that have a variance, and their covariance, one text per row."""
     free = np.flatnonzero(np.diag(covariance) > 0)
     rows = covariance[np.ix_(free, free)]
@@ -223,7 +235,7 @@ def _covariance(entry: Any, path: Path) -> Float[np.ndarray, "coefficients coeff
     return found
 
 
-def _checked_entries(tree: Any, part: str, path: Path) -> dict[str, dict[str, Any]]:
+def _checked_entries(tree: object, part: str, path: Path) -> dict[str, dict[str, object]]:
     given = tree.get(part) if isinstance(tree, dict) else None
     if not isinstance(given, dict):
         raise PinnError(f"{path}: expected {part} as a mapping from feature names to values")
@@ -240,7 +252,9 @@ def _checked_entries(tree: Any, part: str, path: Path) -> dict[str, dict[str, An
     return {name: known[name] for name in registry}
 
 
-def _vectors(entries: dict[str, dict[str, dict[str, Any]]], key: str, path: Path) -> Coefficients:
+def _vectors(
+    entries: dict[str, dict[str, dict[str, object]]], key: str, path: Path
+) -> Coefficients:
     parts = [
         np.array([[_number(entry.get(key), f"{part}.{name}", path) for name, entry in of.items()]])
         for part, of in entries.items()
@@ -248,7 +262,7 @@ def _vectors(entries: dict[str, dict[str, dict[str, Any]]], key: str, path: Path
     return Coefficients(*parts)
 
 
-def _number(value: Any, name: str, path: Path) -> float:
+def _number(value: object, name: str, path: Path) -> float:
     if not is_finite(value) or value < 0:
         raise PinnError(f"{path}: {name} must be finite and not negative, got {written(value)}")
     return float(value)

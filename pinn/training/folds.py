@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from pinn.common.files import write_json_file
-from pinn.common.screen import note, shown, still
+from pinn.common.progress import note, shown, still
 from pinn.common.store import remembered_folder
 from pinn.common.workers import Workers
 from pinn.kernels.exclusion import Exclusion, is_near_copy
+from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.specs.model import ModelSpec
 from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.surrogate.network import CoefficientNetwork
-from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 from pinn.training.kernel_learner import KernelLearner, Learned
 from pinn.training.run_scalars import run_fit_from_json

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pinn.common.screen import doing
+from pinn.common.progress import doing
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion, is_near_copy

@@ -4,14 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from jaxtyping import Float
 
-from pinn.common.screen import doing
+from pinn.common.progress import doing
+from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.surrogate.architecture import NetworkSettings
 from pinn.surrogate.featurizer import fit_scale
 from pinn.surrogate.network import CoefficientNetwork
-from pinn.training.data.measured_runs import MeasuredRun
+from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training.distillation import Distillation, DistillationSettings
 from pinn.training.distillation_data import DistillationData, DistillationRows, distillation_rows
 from pinn.training.kernel_data import (
@@ -20,11 +25,57 @@ from pinn.training.kernel_data import (
     fitted_surrogates,
     validation_steps,
 )
-from pinn.training.run_rounds import learn_from_runs
-from pinn.training.run_scalars import RunFit, RunFitSettings
+from pinn.training.run_rows import NO_RUNS
+from pinn.training.run_scalars import Evidence, RunFit, RunFitSettings, RunSimulation
 from pinn.training.serving_rows import ServingRows
-from pinn.training.teacher import Teacher
+from pinn.training.teacher import Teacher, projected_parts
 from pinn.training.trainer import TrainerFactory, last_state
+
+
+def run_parts(
+    kernels: KernelSurrogates, runs: Sequence[MeasuredRun]
+) -> Float[np.ndarray, "runs operators features"]:
+    """Projected betas of each run's operators; equal deployments are projected once."""
+    deployments = list(dict.fromkeys(run.deployment for run in runs))
+    if not deployments:
+        return np.zeros((0, len(COMPOSED_PARTS), len(STEP_FEATURES)))
+    parts = projected_parts(kernels, deployments)
+    return parts[[deployments.index(run.deployment) for run in runs]]
+
+
+def learn_from_runs(
+    kernels: KernelSurrogates,
+    runs: Sequence[MeasuredRun],
+    serving: ServingRows,
+    settings: RunFitSettings,
+) -> RunFit:
+    """Fit scalars, departures and alpha to measured deployments and runs.
+
+    Every round simulates the runs with what was learned so far and fits to the batches that came
+    out; a change that went too far is halved. It ends when the figures hardly change any more.
+    Without runs one fit is all: the batches of closed loops hardly depend on the coefficients.
+
+    Args:
+        kernels: Surrogates to compose steps of.
+        runs: To train on; may be none.
+        serving: Measured deployments to train on.
+        settings: How.
+    """
+    of_serving = projected_parts(kernels, serving.deployments)
+    return alternate(runs, run_parts(kernels, runs), serving, of_serving, settings)
+
+
+def alternate(
+    runs: Sequence[MeasuredRun],
+    parts: Float[np.ndarray, "runs operators features"],
+    serving: ServingRows,
+    serving_parts: Float[np.ndarray, "deployments operators features"],
+    settings: RunFitSettings,
+) -> RunFit:
+    """The rounds themselves, given the projected betas of every deployment's operators."""
+    models = [run.deployment.model.name for run in runs]
+    evidence = Evidence(NO_RUNS, models, parts, serving, serving_parts)
+    return RunSimulation(runs, evidence, settings).fit()
 
 
 @dataclass(frozen=True)

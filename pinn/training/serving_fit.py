@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import lightning
+import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
@@ -16,7 +18,11 @@ from pinn.surrogate.featurizer import featurize, fit_scale
 from pinn.surrogate.loss import log_huber
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.surrogate import predict_coefficients
-from pinn.training.serving_rows import ServingRows, SimulatedRows, simulate_rows
+from pinn.training.serving_rows import (
+    ServingRows,
+    SimulatedRows,
+    simulate_rows,
+)
 from pinn.training.trainer import TrainerFactory, last_state
 
 
@@ -47,18 +53,19 @@ class ServingFitSettings:
 #: A TTFT is at least this share of its steps, however much of the API server's work they hide.
 LEAST_STEPS_SHARE = 0.5
 
+Seconds = TypeVar("Seconds", Tensor, np.ndarray)
 
-def ttft_seconds(steps: Float[Tensor, " n"], beside: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Return TTFT in seconds: steps plus the API server's work beside them.
 
-    What the API server does while the engine works is no more than the steps' own time, so
-    TTFT >= LEAST_STEPS_SHARE x steps.
+def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
+    """Return where TTFT is ``LEAST_STEPS_SHARE`` x steps, not steps + beside.
+
+    What the API server does while the engine works is no more than the steps' own time.
 
     Args:
         steps: Seconds of the steps from hand-over to first token.
         beside: Seconds of work beside them; negative where steps hide work.
     """
-    return torch.maximum(steps + beside, LEAST_STEPS_SHARE * steps)
+    return steps + beside < LEAST_STEPS_SHARE * steps
 
 
 #: Name -> values; the first axis counts rows, runs or deployments.
@@ -103,7 +110,8 @@ def predict_rows(
     tpot = (beta * batch["tpot_features"]).sum(-1)
     steps = (beta * batch["ttft_features"]).sum(-1)
     beside = (alpha * batch["request_features"]).sum(-1) + batch["ttft_offset"]
-    return tpot, ttft_seconds(steps, beside)
+    is_least = is_least_ttft(steps, beside)
+    return tpot, torch.where(is_least, LEAST_STEPS_SHARE * steps, steps + beside)
 
 
 class ServingFit(lightning.LightningModule):

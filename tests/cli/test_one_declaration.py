@@ -1,4 +1,4 @@
-"""An engine flag is declared once, and is an option, a key, a column and a Go field from there."""
+"""An engine flag is declared once, and is an option, a key and a column from there."""
 
 import json
 import subprocess
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from generating.go_structs import GO_FLAGS, go_flags
-from generating.go_tables import GO_TABLES, go_tables
 from trace_runs import engine_run, lines_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +16,7 @@ HELPED = (["coefficients"], ["breakdown"], ["simulate"], ["ingest", "vllm"], ["i
 
 @pytest.fixture
 def run(monkeypatch, checkpoint_path):
-    """Run commands with the flag of ``toy_flag.py``: exit codes and outputs, then Go source."""
+    """Run commands with the flag of ``toy_flag.py``: exit codes and outputs."""
     monkeypatch.setenv("PINN_CHECKPOINT", str(checkpoint_path))
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -39,7 +37,7 @@ def test_a_toy_flag_declared_once_is_everywhere(run, tmp_path):
     traces.write_text("".join(f"{line}\n" for line in lines_of(engine_run(20), step_sampling=1.0)))
     grid = "model=Llama-3.1-8B gpu=H100 toy_count=2,4"
     (tmp_path / "list.csv").write_text("model,gpu,toy_count\nLlama-3.1-8B,H100,7\n")
-    runs, go = run(
+    runs = run(
         *([*command, "--help"] for command in HELPED),
         ["coefficients", *SERVED, "-tc", 5, "--json", tmp_path / "one.json"],
         ["coefficients", "--configs", tmp_path / "list.csv", "--out", tmp_path / "list.json"],
@@ -61,9 +59,3 @@ def test_a_toy_flag_declared_once_is_everywhere(run, tmp_path):
     assert pd.read_csv(tmp_path / "grid.csv", comment="#")["toy_count"].tolist() == [2, 4]
     manifest = json.loads((tmp_path / "vllm" / "manifest.json").read_text())
     assert manifest["deployment"]["serving"]["toy_count"] == 8
-    assert "\t// ToyCount: How many there are. [toys; default: 3]\n\tToyCount int64 `json" in go
-
-
-def test_the_go_struct_is_that_of_todays_flags():
-    assert (ROOT / GO_FLAGS).read_text() == go_flags(), "run 'make flags' and commit what it writes"
-    assert (ROOT / GO_TABLES).read_text() == go_tables(), "run 'make flags' and commit it"

@@ -42,7 +42,7 @@ def test_an_engines_other_flags_are_named(run, tmp_path):
 def test_engine_and_release_beside_the_command_are_its_own(run, tmp_path):
     sglang = "docker run lmsysorg/sglang:v0.5.9 python3 -m sglang.launch_server --model-path a/b"
     refused = run("coefficients", "--serve", sglang, "--engine", "vllm", "--gpu", "H100")
-    assert "--serve starts sglang, not --engine vllm" in " ".join(refused.output.split())
+    assert {"sglang,", "--engine"} <= set(refused.output.split())
     path = tmp_path / "a.json"
     # Before 0.12 the level of -O was that of compilation, and 0 turned no graphs off.
     run("coefficients", "--serve", "vllm serve Qwen/Qwen3-8B -O0", "--engine-version", "0.11.0",

@@ -1,6 +1,6 @@
 """The command line with one flag more: runs each list of arguments that a JSON list on stdin holds.
 
-Prints the exit codes and outputs as JSON, and the Go source of the flags.
+Prints the exit codes and outputs as JSON.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from pinn.specs import serving
 from pinn.specs.flags import flag
@@ -24,16 +23,12 @@ class ToyServingSpec(serving.ServingSpec):
 def main() -> None:
     # The flag is declared nowhere else: all the rest is imported after it, as if it had been there.
     serving.ServingSpec = ToyServingSpec  # type: ignore[misc]
-    sys.path.append(str(Path(__file__).parents[2] / "scripts"))
-    from generating.go_structs import go_flags
     from typer.testing import CliRunner
 
     from pinn.cli.main import app
 
     runs = [CliRunner().invoke(app, arguments) for arguments in json.load(sys.stdin)]
-    print(
-        json.dumps([[[run.exit_code, f"{run.output}{run.exception}"] for run in runs], go_flags()])
-    )
+    print(json.dumps([[run.exit_code, f"{run.output}{run.exception}"] for run in runs]))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from pinn.errors import PinnError
-from pinn.training.data.deployments import measured_deployments
-from pinn.training.data.own_deployments import OPTIONAL, REQUIRED, import_own, read_own
-from pinn.training.data.table import COLUMNS, read_observations
+from pinn.measurements.deployments.measured import measured_deployments
+from pinn.measurements.deployments.observations import COLUMNS, read_observations
+from pinn.measurements.deployments.own import OPTIONAL, REQUIRED, import_own, read_own
 
 EXAMPLE = Path(__file__).with_name("own_deployments.csv")
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"

@@ -6,7 +6,7 @@ import pytest
 from run_cases import on_h100
 from serving_cases import observations
 
-from pinn.common.store import recipe_of
+from pinn.common.store import call_key
 from pinn.evaluation.folds import split_folds
 from pinn.evaluation.measured import Measured
 from pinn.evaluation.serving_runs import (
@@ -90,7 +90,7 @@ def test_a_model_that_has_rows_and_runs_is_learned_without_once(table, rows, run
     of_rows = split_folds({"leave-one-model-out": leave_one_out("model", table)}, measured)
     of_runs = [fold for fold, _ in run_folds(rows, runs)]
     keys, of_all_runs = (
-        {recipe_of(folds_module._learn, (fold,)).key for fold in of} for of in (of_rows, of_runs)
+        {call_key(folds_module._learn, (fold,)).digest for fold in of} for of in (of_rows, of_runs)
     )
     assert len(keys) == 2
     assert keys < of_all_runs

@@ -72,7 +72,8 @@ def test_a_better_mean_does_not_excuse_a_worse_group():
     worse = before["group"] == "deployments: b"
     after = before.assign(error=before["error"] + np.where(worse, 1.0, -3.0))
     _, verdict = compare_panels(before, after, QUIET)
-    assert verdict == "better; worse beyond its noise: deployments: b"
+    assert verdict.startswith("better;")
+    assert verdict.endswith(": deployments: b")
 
 
 def test_one_run_has_the_noise_of_the_others():
@@ -95,7 +96,8 @@ def test_what_another_seed_does_as_well_is_no_worse_group():
     assert verdict == BETTER
     assert table["low"].iloc[1] == pytest.approx(1 - 1.11, abs=0.1)
     _, verdict = compare_panels(before, after, QUIET + 0.3)
-    assert verdict == "better; worse beyond its noise: deployments: b"
+    assert verdict.startswith("better;")
+    assert verdict.endswith(": deployments: b")
     # A group that no seed has scored moves as the others do in the median.
     _, verdict = compare_panels(before, after, (QUIET + 0.4).rename({"deployments: b": "new"}))
     assert verdict == BETTER

@@ -7,30 +7,24 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pinn.common.files import file_sha256
-from pinn.engines.configurations import expand_grid, make_deployment, make_deployments
-from pinn.engines.kernel_choice import NAMES
-from pinn.errors import PinnError
+from pinn.engines.configurations import expand_grid, make_deployments
 from pinn.export.configured import Configured, from_checkpoint, with_coefficient_files
-from pinn.export.specs import specs_document, write_specs
 from pinn.export.table import export_table, table_json, write_table_file
 from pinn.physics.batch_sums import sum_batches
-from pinn.physics.costs import COST_NAMES, step_costs
+from pinn.physics.costs import COST_NAMES
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
-from pinn.specs.catalog import load_model
-from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.specs.model import GREEDY
-from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM
+from pinn.specs.serving import SGLANG, TRTLLM
 from pinn.surrogate.checkpoint import registry
 from pinn.surrogate.deployment_features import deployment_features
-from pinn.surrogate.featurizer import DESCRIPTORS, RATES, featurize
 from pinn.surrogate.step_features import STEP_FEATURES
 
 #: Dense, mixture-of-experts, latent-attention and windowed models.
@@ -40,7 +34,7 @@ MODELS = (
     "deepseek-ai/DeepSeek-V2-Lite", "moonshotai/Kimi-K2.5", "MiniMaxAI/MiniMax-M2.5",
     "google/gemma-2-9b", "google/gemma-3-12b-it", "mistralai/Mistral-7B-v0.1",
 )  # fmt: skip
-#: Recurrent, sparse and cross attention: tables carry them, specs do not.
+#: Recurrent, sparse and cross attention.
 OTHER_MIXERS = (
     "Qwen/Qwen3-Next-80B-A3B-Instruct", "moonshotai/Kimi-Linear-48B-A3B-Instruct",
     "deepseek-ai/DeepSeek-V3.2", "tiiuae/Falcon-H1-7B-Instruct", "ai21labs/Jamba-v0.1",
@@ -101,55 +95,22 @@ SPECULATING: tuple[dict[str, Any], ...] = (
         "speculative_config": '{"decoding_type": "MTP", "num_nextn_predict_layers": 3}',
     },
 )  # fmt: skip
-#: All-reduces that vLLM fuses with the norm by default from 0.17 on, if there are any.
-RELEASES: tuple[dict[str, Any], ...] = tuple(
-    {"model": "meta-llama/Llama-3.1-70B", "gpu": "H100", "tensor_parallel_size": tp} | flags
-    for tp in (1, 4)
-    for flags in (
-        {"engine_version": "0.15.1"}, {"engine_version": "0.16.0"}, {"engine_version": "0.19.0"},
-        {"engine_version": "0.19.0", "fuse_all_reduce": False},
-    )
-)  # fmt: skip
-#: Kernels of the experts where they take another time, and where they do not.
-EXPERT_KERNELS: tuple[dict[str, Any], ...] = tuple(
-    {"model": "MiniMaxAI/MiniMax-M2.5", "gpu": gpu, "tensor_parallel_size": 4} | flags
-    for gpu in ("H100", "H200", "H20", "H800", "B200", "B300", "GB300")
-    for flags in (
-        {}, {"engine_version": "0.15.1"}, {"engine_version": "0.17.0"}, {"engine": TRTLLM},
-        {"moe_backend": "triton"},
-        {"moe_backend": "flashinfer_cutlass"},
-        {"moe_backend": "cutlass", "enable_expert_parallel": True},
-        {"moe_backend": "Triton", "enable_expert_parallel": True, "engine_version": "0.15.0"},
-    )
-)  # fmt: skip
-#: Engines' own kernels of experts in mxfp4, and the one that all share.
-MXFP4_EXPERTS: tuple[dict[str, Any], ...] = tuple(
-    {"model": "openai/gpt-oss-120b", "gpu": gpu, "engine": engine, "moe_backend": kernels}
-    for gpu in ("H100", "B200")
-    for engine in (VLLM, SGLANG, TRTLLM)
-    for kernels in ("auto", "marlin")
-)
-#: One with a layer that predicts further tokens.
-PREDICTING_MODEL = "deepseek-ai/DeepSeek-V3"
-#: A checkpoint that holds the scales of its activations.
-STATIC_MODEL = "nvidia/Llama-3.1-70B-Instruct-FP8"
-STATIC_SCALES: tuple[dict[str, Any], ...] = tuple(
-    {"model": STATIC_MODEL, "gpu": gpu, "tensor_parallel_size": tp}
-    for gpu in ("H100", "L40S")
-    for tp in (4, 8)
+#: Rows of the table of the BLIS adapter's tests: without and with a window, experts, drafts.
+BLIS_ROWS: tuple[dict[str, Any], ...] = (
+    *expand_grid(
+        {"model": [MODELS[2], MODELS[3], MODELS[10]], "gpu": "H100", "tensor_parallel_size": 2}
+    ),
+    SPECULATING[2],
 )
 CASES = 10_000
 SPECULATING_CASES = 700
-NETWORK_CASES = 400
 _SEED = 20260821
-_OVERRIDES = ("", "", GREEDY, '{"top_k": 40, "repetition_penalty": 1.05}', '{"min_p": 0.1}')
 _WHOLE_FEATURES = 200
 _LONGEST = 131_072
 
 MANIFEST, TABLE, CSV_TABLE = "manifest.json", "table.json", "table.csv"
 SPECULATING_TABLE, SPECULATING_STEPS = "speculating.json", "speculating_steps.json.gz"
 STEPS, PHASES = "steps.json.gz", "phases.json.gz"
-NETWORK, SPECS = "network.json.gz", "specs.json"
 
 
 def whole_microseconds(seconds: np.ndarray) -> np.ndarray:
@@ -176,8 +137,19 @@ def golden_rows(checkpoint: Path, coefficient_files: Sequence[Path] = ()) -> Con
 
 def speculating_rows(checkpoint: Path) -> Configured:
     """Configurations whose steps draft and verify."""
-    kept, deployments, _ = make_deployments(SPECULATING)
+    return _configured(checkpoint, SPECULATING)
+
+
+def _configured(checkpoint: Path, configurations: Sequence[dict[str, Any]]) -> Configured:
+    kept, deployments, _ = make_deployments(configurations)
     return from_checkpoint(checkpoint, kept, deployments)
+
+
+def write_blis_table(checkpoint: Path, folder: Path) -> None:
+    """Write the table of the BLIS adapter's tests."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = _configured(checkpoint, BLIS_ROWS)
+    (folder / TABLE).write_text(table_json(export_table(rows), rows.provenance))
 
 
 def random_batch(rng: np.random.Generator) -> tuple[Batch, tuple[int, ...]]:
@@ -271,74 +243,13 @@ def _phase_case(row: int, latency: LinearLatency, prompt: int) -> dict[str, Any]
     return {"row": row, "prompt": prompt, "us": times}
 
 
-def network_cases(checkpoint: Path, count: int = NETWORK_CASES) -> list[dict]:
-    """Deployments with their embedding, costs and coefficients by this program; most are random."""
-    rng = np.random.default_rng(_SEED)
-    fixed = [*RELEASES, *EXPERT_KERNELS, *MXFP4_EXPERTS, *STATIC_SCALES]
-    drawn = [*fixed, *_random_configurations(rng, count - len(fixed))]
-    deployments = [make_deployment(c) for c in drawn]
-    configured = from_checkpoint(checkpoint, drawn, deployments)
-    free, rates = featurize(deployments)
-    costs = step_costs(deployments)
-    return [
-        {
-            "configuration": drawn[i] | {"model": deployments[i].model.name},
-            "descriptors": dict(zip(DESCRIPTORS, free[i].tolist(), strict=True)),
-            "rates": dict(zip(RATES, rates[i].tolist(), strict=True)),
-            "costs": {name: float(getattr(costs, name)[i]) for name in COST_NAMES},
-            "beta": configured.coefficients.beta[i].tolist(),
-            "alpha": configured.coefficients.alpha[i].tolist(),
-        }
-        for i in range(count)
-    ]
-
-
-def _random_configurations(rng: np.random.Generator, count: int) -> Iterator[dict[str, Any]]:
-    gpus = list_gpus()
-    while count:
-        configuration = {
-            "model": str(rng.choice(MODELS)),
-            "gpu": str(rng.choice(gpus)),
-            "tensor_parallel_size": int(rng.choice([1, 2, 4, 8])),
-            "data_parallel_size": int(rng.choice([1, 1, 2, 8])),
-            "pipeline_parallel_size": int(rng.choice([1, 1, 2])),
-            "enable_expert_parallel": bool(rng.integers(2)),
-            "enforce_eager": bool(rng.integers(2)),
-            "max_num_seqs": int(rng.choice([64, 128, 1024])),
-            "max_cudagraph_capture_size": int(rng.choice([256, 512, 2048])),
-            "cpu_offload_gb": float(rng.choice([0.0, 2.5])),
-            "kv_cache_dtype": str(rng.choice(["auto", "fp8", "bf16"])),
-            "generation_config": str(rng.choice(["auto", "auto", "vllm"])),
-            "override_generation_config": str(rng.choice(_OVERRIDES)),
-            "moe_backend": str(rng.choice(["", *NAMES])),
-        }
-        engine = str(rng.choice([VLLM, VLLM, SGLANG, TRTLLM]))
-        if engine != VLLM:
-            del configuration["max_cudagraph_capture_size"]
-            configuration |= {
-                "engine": engine,
-                "enable_dp_attention": bool(rng.integers(2)),
-                "cudagraph_padding": bool(rng.integers(2)),
-                "ep_size": int(rng.choice([1, 2])),
-                "fuse_all_reduce": [None, False, True][rng.integers(3)],
-            }
-            if engine == SGLANG:
-                configuration["moe_a2a_backend"] = str(rng.choice(["none", DEEPEP]))
-        try:
-            make_deployment(configuration)
-        except PinnError:
-            continue
-        count -= 1
-        yield configuration
-
-
 def manifest(checkpoint: Path) -> dict[str, Any]:
     """What the golden vectors were made from; a test compares it with what is there now."""
     return {
         "command": "make goldens",
         "checkpoint_sha256": file_sha256(checkpoint),
         "registry": registry() | {"costs": list(COST_NAMES)},
-        "cases": {"steps": CASES, "network": NETWORK_CASES, "seed": _SEED},
+        "cases": {"steps": CASES, "seed": _SEED},
     }
 
 
@@ -358,16 +269,12 @@ def write_goldens(checkpoint: Path, folder: Path, coefficient_files: Sequence[Pa
     table = export_table(configured)
     (folder / TABLE).write_text(table_json(table, configured.provenance))
     write_table_file(table, configured.provenance, folder / CSV_TABLE)
-    models = [load_model(m) for m in (*MODELS, STATIC_MODEL, PREDICTING_MODEL)]
-    specs = specs_document(models, [load_gpu(g) for g in list_gpus()])
-    write_specs(specs, folder / SPECS)
     _write_lines(folder / STEPS, step_cases(configured))
     speculating = speculating_rows(checkpoint)
     text = table_json(export_table(speculating), speculating.provenance)
     (folder / SPECULATING_TABLE).write_text(text)
     _write_lines(folder / SPECULATING_STEPS, step_cases(speculating, SPECULATING_CASES))
     _write_lines(folder / PHASES, phase_cases(configured))
-    _write_lines(folder / NETWORK, network_cases(checkpoint))
     (folder / MANIFEST).write_text(json.dumps(manifest(checkpoint), indent=1) + "\n")
 
 

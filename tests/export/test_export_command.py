@@ -56,20 +56,6 @@ def test_onnx_graphs(run, tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"coefficients.onnx", "step_time.onnx"}
 
 
-def test_specs_of_models_and_gpus(run, tmp_path):
-    path = tmp_path / "specs.json"
-    code, text = run(
-        "specs", "--model", "Qwen/Qwen3-30B-A3B", "--gpu", "H100", "--quantization", "fp8",
-        "--out", path,
-    )  # fmt: skip
-    assert code == 0, text
-    tree = json.loads(path.read_text())
-    (model,) = tree["models"]
-    assert model["name"] == "Qwen/Qwen3-30B-A3B@fp8"
-    assert model["layers"]["precisions"]["experts"] == "fp8"
-    assert tree["gpus"][0]["name"] == "H100-SXM"
-
-
 def test_loads_whose_files_would_have_one_name_are_refused(run, tmp_path):
     (tmp_path / "a").mkdir()
     for load in (tmp_path / "chat.yaml", tmp_path / "a" / "chat.yaml", tmp_path / "mix.yaml"):
@@ -128,16 +114,6 @@ def test_inputs_of_the_graphs_give_what_they_say(run, tmp_path):
     code, text = run("onnx", "--out", tmp_path, "--inputs", path, "--configs", GRID)
     assert code == 1
     assert "for one configuration, and --configs gives 2" in text
-
-
-def test_specs_say_which_models_they_leave_out(run, tmp_path):
-    code, text = run("specs", "--gpu", "H100", "--out", tmp_path / "specs.json")
-    assert code == 0, text
-    kept, left = (int(each) for each in re.findall(r"^ +(\d+) ", text, re.M))
-    assert len(json.loads((tmp_path / "specs.json").read_text())["models"]) == kept
-    named = text.split("'pinn export table':")[1].split(",")
-    assert len(named) == left
-    assert "Qwen/Qwen3-Next-80B-A3B-Instruct" in text
 
 
 def test_what_cannot_be_served_is_said(run, tmp_path):

@@ -89,17 +89,17 @@ def test_another_network_and_a_calibrated_server_give_the_same_in_go(checkpoint_
     assert sum(calibrated[case["row"]] for case in cases) > 50
     found = go(
         "pinn", "test", "-count=1", "-v", "-run", "Python", ".",
-        PINN_GOLDENS=str(tmp_path), PINN_GOLDEN_CHECKPOINT=str(checkpoint_path),
+        PINN_GOLDENS=str(tmp_path),
     )  # fmt: skip
-    assert found.count("--- PASS") >= 5
+    assert found.count("--- PASS") >= 4
 
 
 def test_code_of_the_pages_is_what_runs(tmp_path):
-    """README's excerpt stands in the program; its fork's file compiles beside the adapter."""
+    """README's excerpt stands in the example; its fork's file compiles beside the adapter."""
     text = (GO / "README.md").read_text()
     excerpts = re.findall(r"```go\n(.*?)```", text, re.S)
-    assert excerpts[0] in (GO / "blis" / "simulate" / "main.go").read_text()
-    file, top = excerpts[1:3]
+    assert excerpts[1] in (GO / "blis" / "example_test.go").read_text()
+    file, top = excerpts[2:]
     assert file.startswith("package latency\n")
     fork = tmp_path / "export" / "go" / "blis" / "latency"
     simulator = "tests/export/blis_engine/simulator"

@@ -12,14 +12,12 @@ from goldens import (
     CASES,
     MANIFEST,
     MODELS,
-    NETWORK,
     SPECULATING_CASES,
     SPECULATING_STEPS,
     STEPS,
     TABLE,
     golden_rows,
     manifest,
-    network_cases,
     speculating_rows,
     step_cases,
 )
@@ -27,10 +25,11 @@ from onnx_sessions import onnx_sessions
 from table_files import read_table
 
 from pinn.export.table import alpha_columns, beta_columns
+from pinn.physics.costs import COST_NAMES
 from pinn.specs.catalog import load_model
 from pinn.specs.model import mixer_names
 from pinn.surrogate.checkpoint import load_checkpoint
-from pinn.surrogate.featurizer import DESCRIPTORS, RATES
+from pinn.surrogate.featurizer import featurize
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKPOINT = ROOT / "checkpoints" / "pinn.safetensors"
@@ -74,26 +73,17 @@ def test_the_cases_are_todays():
     for found, expected in zip(lines(SPECULATING_STEPS), drafting, strict=True):
         assert found["batch"] == expected["batch"], "run 'make goldens'"
         assert found["seconds"] == pytest.approx(expected["seconds"], rel=1e-9)
-    for found, expected in zip(lines(NETWORK), network_cases(CHECKPOINT), strict=True):
-        assert found["configuration"] == expected["configuration"], "run 'make goldens'"
-        assert found["beta"] == pytest.approx(expected["beta"], rel=1e-9)
-        assert found["descriptors"] == pytest.approx(expected["descriptors"], rel=1e-9)
 
 
 def test_onnx_gives_the_golden_coefficients_and_step_times(tmp_path):
     coefficients, step_time = onnx_sessions(load_checkpoint(CHECKPOINT), tmp_path)
-    cases = lines(NETWORK)
-    embedded = {
-        "descriptors": np.array(
-            [[case["descriptors"][name] for name in DESCRIPTORS] for case in cases]
-        ),
-        "rates": np.array([[case["rates"][name] for name in RATES] for case in cases]),
-    }
-    alpha, beta = coefficients.run(None, embedded)
-    np.testing.assert_allclose(beta, [case["beta"] for case in cases], rtol=1e-9)
-    np.testing.assert_allclose(alpha, [case["alpha"] for case in cases], rtol=1e-9)
+    descriptors, rates = featurize(golden_rows(CHECKPOINT).deployments)
+    alpha, beta = coefficients.run(None, {"descriptors": descriptors, "rates": rates})
     table = read_table(GOLDENS / TABLE)
     betas = np.array([table[name].to_pylist() for name in beta_columns()]).T
+    np.testing.assert_allclose(beta, betas, rtol=1e-9)
+    alphas = np.array([table[name].to_pylist() for name in alpha_columns()]).T
+    np.testing.assert_allclose(alpha, alphas, rtol=1e-9)
     steps = [case for case in lines(STEPS) if "features" in case]
     _, found = step_time.run(
         None,
@@ -120,9 +110,9 @@ def test_the_cases_cover_what_they_should():
     assert len(cases) == CASES
     assert kinds == {(False, False), (False, True), (True, False), (True, True)}
     assert max(max(case["batch"][1::3], default=0) for case in cases) > 500_000
-    for name in ("expert_cutlass", "expert_triton"):
-        told = [case["descriptors"][name] for case in lines(NETWORK)]
-        assert 5 <= sum(told) < len(told) / 4
+    assert np.any([case["terms"] for case in cases], axis=0).all()
+    costs = [[row[f"cost.{name}"] for name in COST_NAMES] for row in rows]
+    assert np.any(costs, axis=0).all()
 
 
 def phases(case):

@@ -118,7 +118,7 @@ def test_the_page_starts_with_a_summary(page, parsed):
     assert text.index("<dl>") < min(text.index("<h2"), text.index("<img"))
     for label in ("Left out", "TPOT", "TTFT", "E2E", "90 % intervals"):
         assert label in parsed.texts
-    assert any("each of 3 models in turn (24 rows)" in part for part in parsed.texts)
+    assert any("3 models" in part and "24 rows" in part for part in parsed.texts)
 
 
 def test_the_summary_goes_by_the_intervals_of_the_checkpoint_that_it_shows(folder):
@@ -134,9 +134,7 @@ def test_the_summary_goes_by_the_intervals_of_the_checkpoint_that_it_shows(folde
     ]
     found = dict(summary(replace(tables, stated=pd.DataFrame(stated))))["90 % intervals"]
     assert "unseen models: cover TPOT 90 %" in own
-    assert found == (
-        "unseen models: cover TPOT 83 %; serving runs of unseen models: cover TPOT 100 %."
-    )
+    assert [int(share) for share in re.findall(r"TPOT (\d+) %", found)] == [83, 100]
 
 
 def test_the_released_intervals_are_such_a_table(folder):

@@ -6,7 +6,6 @@ from parameter_counts import count_parameters
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.export.blis_model import check_expressible
-from pinn.export.specs import specs_document
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import gpu_weight_bytes, kv_cache_bytes, kv_layout, state_bytes
 from pinn.specs.catalog import load_model
@@ -108,5 +107,3 @@ def test_exports_refuse_what_they_cannot_say(name):
     deployment = deployed(name, "B200", tensor_parallel_size=8)
     with pytest.raises(PinnError, match="BLIS's step time knows attention over keys"):
         check_expressible(deployment)
-    with pytest.raises(PinnError, match="pinn export table"):
-        specs_document([deployment.model], [deployment.gpu])

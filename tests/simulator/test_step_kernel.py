@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums, sum_batches
-from pinn.physics.costs import COST_NAMES, step_costs
+from pinn.physics.costs import COST_NAMES, StepCosts, step_costs
 from pinn.simulator import hooks as step_kernel
 from pinn.simulator.compiler import compiled
 from pinn.simulator.hooks import (
@@ -56,6 +56,26 @@ def test_step_features_are_equal(deployment, batch, reread):
     for got in (step_values(cost_numbers(costs), row), _compiled_values(cost_numbers(costs), row)):
         for name, value in expected.items():
             assert getattr(got, name) == pytest.approx(value, rel=1e-12, abs=1e-300), name
+
+
+def test_step_features_are_equal_for_any_costs():
+    """Graphs limited by tokens, by requests and absent; dense models and experts; empty steps."""
+    rng = np.random.default_rng(0)
+    for case in range(200):
+        numbers = rng.uniform(0.01, 1.0, len(COST_NAMES)) * (rng.random(len(COST_NAMES)) < 0.8)
+        values = dict(zip(COST_NAMES, numbers[:, None], strict=True))
+        values |= {
+            "graph_tokens": np.array([rng.choice([0.0, 1.0, 64.0])]),
+            "graph_requests": np.array([rng.choice([0.0, 16.0])]),
+            "all_reduce_token_bytes": np.array([rng.choice([64.0, 1e4, 1e6])]),
+        }
+        sums = np.zeros(len(STEP_COLUMNS) - FIRST_SUM)
+        sums[: len(SUMS)] = rng.integers(0, 40, len(SUMS)) * (case > 0)
+        costs = StepCosts(**values)
+        expected = step_features(costs, BatchSums(*sums[: len(SUMS), None]))[0]
+        found = step_values(cost_numbers(costs), sums)
+        by_registry = [getattr(found, name) for name in STEP_FEATURES]
+        np.testing.assert_allclose(by_registry, expected, rtol=1e-12)
 
 
 def test_request_features_are_equal():

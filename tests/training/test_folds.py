@@ -9,7 +9,7 @@ from power_cuts import assert_same_bits
 from run_cases import on_h100
 from serving_cases import observations, with_times
 
-from pinn.common.store import recipe_of
+from pinn.common.store import call_key
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.specs.catalog import load_model
 from pinn.surrogate.architecture import NetworkSettings
@@ -152,7 +152,7 @@ def test_other_rows_runs_or_measurements_are_another_fold(counting, rows, tmp_pa
     asked = []
 
     def remember(function, *arguments, **_):
-        asked.append(recipe_of(function, arguments).key)
+        asked.append(call_key(function, arguments).digest)
         raise LookupError
 
     monkeypatch.setattr("pinn.training.folds.remembered_folder", remember)

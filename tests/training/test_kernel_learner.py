@@ -15,8 +15,7 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.distillation_data import distillation_rows
 from pinn.training.kernel_data import composed_steps, fitted_surrogates
-from pinn.training.run_rounds import run_latencies
-from pinn.training.run_scalars import RunFit
+from pinn.training.run_scalars import RunFit, run_latencies
 
 #: Of the distillation: 5 epochs of 7 deployments, 2 at a time.
 STEPS = 5 * 4

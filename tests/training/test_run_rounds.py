@@ -8,9 +8,10 @@ from run_cases import operator_betas, three_runs
 
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
-from pinn.training import run_rounds
-from pinn.training.run_rounds import alternate
-from pinn.training.run_scalars import RunFitSettings, RunRows
+from pinn.training import run_scalars
+from pinn.training.kernel_learner import alternate
+from pinn.training.run_rows import RunRows
+from pinn.training.run_scalars import RunFitSettings
 
 SETTINGS = RunFitSettings(rounds=5)
 
@@ -48,8 +49,8 @@ def rounds(monkeypatch, rows):
                 current, scalars=replace(scalars, multipliers=scalars.multipliers * np.e)
             )
 
-        monkeypatch.setattr(run_rounds.run_scalars, "run_rows", simulate)
-        monkeypatch.setattr(run_rounds.run_scalars, "fit_to_runs", fit)
+        monkeypatch.setattr(run_scalars, "run_rows", simulate)
+        monkeypatch.setattr(run_scalars, "fit_to_runs", fit)
         runs = three_runs()
         parts = np.stack([operator_betas()] * len(runs))
         serving = np.stack([operator_betas()] * len(rows.deployments))

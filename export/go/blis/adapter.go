@@ -13,69 +13,46 @@ import (
 	"github.com/inference-sim/inference-sim/sim"
 )
 
-// Adapter is a sim.LatencyModel for one simulated engine. As BLIS asks it, it is not for concurrent
-// use.
+// Adapter is a sim.LatencyModel for one simulated engine, of which it follows the requests. Like
+// BLIS, which asks it in order, it is not safe for concurrent use.
 type Adapter struct {
-	model         *pinn.Model
-	tokensPerStep int64
-	blockSize     int64
-	sharedKeys    func(batch []*sim.Request) int64
-	prompts       prompts
-	inFlight      int64 // requests that have arrived and not completed
+	model       *pinn.Model
+	options     Options
+	prompts     prompts
+	inFlight    int64   // requests that have arrived and not completed
+	meanSeconds float64 // moving average of the step times, 0 before the first step
 }
 
-// An Option tells an adapter of the engine that it is for.
-type Option func(*Adapter)
+// Options are settings of the simulated engine. For zero values those of the model's row are taken.
+type Options struct {
+	TokensPerStep int64 // limit of scheduled tokens
+	BlockSize     int64 // of the KV cache in tokens
 
-// TokensPerStep is the engine's limit of scheduled tokens; by default what the model's row says, or
-// none.
-func TokensPerStep(tokens int64) Option { return func(a *Adapter) { a.tokensPerStep = tokens } }
-
-// BlockSize is that of the engine's KV cache; by default what the model's row says, or 16.
-func BlockSize(tokens int64) Option { return func(a *Adapter) { a.blockSize = tokens } }
-
-// SharedKeys tells how many keys of a batch's decodes are shared with others and read once already,
-// where the simulator knows it better than their prompts tell.
-func SharedKeys(count func(batch []*sim.Request) int64) Option {
-	return func(a *Adapter) { a.sharedKeys = count }
+	// SharedKeys returns the number of keys that a batch's decodes share with others and that are
+	// read once, where the simulator knows it better than the prompts tell.
+	SharedKeys func(batch []*sim.Request) int64
 }
 
-// New wraps a model; the adapter gets a clone of its own.
+// New makes the adapter of a model.
 //
-// It fails for a model that speculates, since a request has one token of each step in BLIS.
-func New(model *pinn.Model, options ...Option) (*Adapter, error) {
-	config := model.Row().Config
-	if drafts := model.Row().Drafts; drafts != nil {
+// It fails for a model that speculates, since a request gets one token of each step in BLIS.
+func New(model *pinn.Model, options Options) (*Adapter, error) {
+	row := model.Row()
+	if row.Drafts != nil {
 		return nil, fmt.Errorf("BLIS decodes one token of a request in a step, and speculative_config "+
-			"%s verifies %d: leave it out, or take 'pinn simulate'",
-			config["speculative_config"], drafts.Tokens+1)
+			"%s verifies %d: leave it out, or use 'pinn simulate'",
+			row.Config["speculative_config"], row.Drafts.Tokens+1)
 	}
-	a := &Adapter{
-		model:         model.Clone(),
-		prompts:       prompts{ages: ages{window: model.Row().WindowTokens}},
-		tokensPerStep: number(config["max_num_batched_tokens"], 0),
-		blockSize:     number(config["block_size"], 16),
+	if options.TokensPerStep == 0 {
+		options.TokensPerStep = number(row.Config["max_num_batched_tokens"], 0)
 	}
-	for _, option := range options {
-		option(a)
+	if options.BlockSize == 0 {
+		options.BlockSize = number(row.Config["block_size"], 16)
 	}
-	return a, nil
+	return &Adapter{model: model, options: options, prompts: newPrompts(row.WindowTokens)}, nil
 }
 
-// Load makes an adapter of a table's only row of what a simulation serves, so that the table of
-// another model is refused.
-//
-// It fails where the file cannot be read, a name is empty or no row or several fit.
-func Load(table, model, gpu string, tensorParallel int, options ...Option) (*Adapter, error) {
-	found, err := pinn.LoadModel(table, map[string]string{
-		"model": model, "gpu": gpu, "tensor_parallel_size": strconv.Itoa(tensorParallel),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return New(found, options...)
-}
-
+// number returns a positive number of a table's cell, and another value where it has none.
 func number(text string, otherwise int64) int64 {
 	if found, err := strconv.ParseInt(text, 10, 64); err == nil && found > 0 {
 		return found
@@ -83,12 +60,12 @@ func number(text string, otherwise int64) int64 {
 	return otherwise
 }
 
-// StepTime is the busy-loop time of the step of a batch, at least 1. What the batch's decodes have
-// in common of their prompts is read once, as far as the GPU's cache holds it. It allocates nothing,
-// but where a request decodes whose arrival [Adapter.QueueingTime] was not told.
+// StepTime returns the time of a batch's step in microseconds, at least 1. What the batch's decodes
+// have in common of their prompts is read once, as far as the GPU's cache holds it. It allocates
+// nothing, except for a request that decodes without having been passed to [Adapter.QueueingTime].
 func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 	sums, p := a.model.NewSums(), &a.prompts
-	window, followed := sums.Window(), p.alike && a.sharedKeys == nil
+	window, followed := a.model.Row().WindowTokens, p.alike && a.options.SharedKeys == nil
 	if followed {
 		p.begin()
 	}
@@ -111,28 +88,42 @@ func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 			a.addPrefill(&sums, r, len(rest) == 1)
 			rest = rest[1:]
 		} else {
-			p.follow(rest, at, a.blockSize)
+			p.follow(rest, at, a.options.BlockSize)
 		}
 	}
-	if a.sharedKeys != nil {
-		sums.Reread(a.sharedKeys(batch))
+	if a.options.SharedKeys != nil {
+		sums.Reread(a.options.SharedKeys(batch))
 	} else if followed {
 		count := sums.DecodeRequests
 		sums.WindowedDecodeContext = count + p.end(at, sums.DecodeContext-count)
-		a.model.Share(&sums, p.shared*a.blockSize)
+		a.model.Reread(&sums, p.shared*a.options.BlockSize)
 	}
-	return a.model.StepTimeOf(&sums)
+	seconds := a.model.StepSeconds(&sums)
+	a.observe(seconds)
+	return max(pinn.Microseconds(seconds), 1)
 }
 
-// decoding is what the decodes at a batch's beginning come to: how many they are, their progress added
-// up, and what of each is within reach.
+// observe adds a step to the moving average, which a step without work leaves alone.
+func (a *Adapter) observe(seconds float64) {
+	if a.meanSeconds == 0 {
+		a.meanSeconds = seconds
+	} else if seconds > 0 {
+		a.meanSeconds += stepWeight * (seconds - a.meanSeconds)
+	}
+}
+
+// stepWeight is the weight of a new step in the moving average, as in 'pinn simulate'.
+const stepWeight = 1.0 / 16
+
+// decoding has sums of the decodes that a batch begins with: how many they are, their progress, and
+// as much of it as lies within the window.
 type decoding struct {
 	count         int
 	context, near int64
 }
 
-// sumDecodes adds the decodes up that a batch begins with, for a model without a window. It calls
-// nothing, so that sums stay in registers, and takes four requests at a time, as others below.
+// sumDecodes sums the decodes that a batch begins with for a model without a window. It calls nothing,
+// so that sums stay in registers, and takes four requests at a time, like those below.
 func sumDecodes(batch []*sim.Request) decoding {
 	count, context := 0, int64(0)
 	for ; count < len(batch)-3; count += 4 {
@@ -148,7 +139,7 @@ func sumDecodes(batch []*sim.Request) decoding {
 	return decoding{count, context, -int64(count)}
 }
 
-// sumWindowed does so for a model with one.
+// sumWindowed sums them for a model with a window.
 func sumWindowed(batch []*sim.Request, reach int64) decoding {
 	count, context, near := 0, int64(0), int64(0)
 	for ; count < len(batch)-3; count += 4 {
@@ -167,7 +158,7 @@ func sumWindowed(batch []*sim.Request, reach int64) decoding {
 	return decoding{count, context, near}
 }
 
-// nearOf is the lesser; the compiler makes more of max.
+// nearOf returns the lesser number, in fewer instructions than the built-in min.
 func nearOf(progress, reach int64) int64 {
 	if progress > reach {
 		return reach
@@ -175,41 +166,45 @@ func nearOf(progress, reach int64) int64 {
 	return progress
 }
 
-// decodes tells whether a request has its prompt behind it.
+// decodes tells whether a request's prompt is processed.
 func decodes(r *sim.Request) bool { return r.ProgressIndex >= int64(len(r.InputTokens)) }
 
-// addPrefill counts a chunk of a prompt. BLIS sets ProgressIndex only after the first; before it, what
-// is not to be computed of a prompt is what its cache holds, if these are whole blocks and the step's
-// last request was not cut off where its tokens were spent.
+// addPrefill counts a chunk of a prompt. BLIS sets ProgressIndex only after the first chunk. Before
+// it, the part of the prompt that is not computed lies in the cache if it has whole blocks, unless the
+// request is the step's last and was cut because the step's tokens were spent.
 func (a *Adapter) addPrefill(sums *pinn.Sums, r *sim.Request, isLast bool) {
 	cached, chunk := r.ProgressIndex, int64(r.NumNewTokens)
-	if rest := int64(len(r.InputTokens)) - chunk; cached == 0 && rest > 0 && rest%a.blockSize == 0 &&
-		!(isLast && sums.PrefillTokens+chunk+sums.DecodeRequests == a.tokensPerStep) {
+	if rest := int64(len(r.InputTokens)) - chunk; cached == 0 && rest > 0 && rest%a.options.BlockSize == 0 &&
+		!(isLast && sums.PrefillTokens+chunk+sums.DecodeRequests == a.options.TokensPerStep) {
 		cached = rest
 	}
 	sums.AddPrefill(cached, chunk)
 }
 
-// QueueingTime is all that happens to a request before its first token beside BLIS's own queue and
-// steps. vLLM plans a batch while the one before runs, so that a newcomer to a busy engine waits for
-// one step more than in BLIS.
+// QueueingTime returns the time of all that happens to a request before its first token beside BLIS's
+// own queue and steps. vLLM plans a batch while the one before runs, so that a newcomer to a busy
+// engine waits for one step more than in BLIS.
 //
 // Here the adapter sees every prompt and whether any begins like another: only then are steps
 // searched for keys that decodes share.
 func (a *Adapter) QueueingTime(req *sim.Request) int64 {
 	if a.model.Row().PrefixCaching {
-		a.prompts.arrive(req, a.blockSize)
+		a.prompts.arrive(req, a.options.BlockSize)
 	}
-	a.inFlight++
-	return a.model.FirstTokenDelay(float64(len(req.InputTokens)), a.inFlight > 1)
+	alpha := &a.model.Row().Alpha
+	seconds := alpha.QueueingSeconds(int64(len(req.InputTokens))) + alpha.SchedulingSeconds()
+	if a.inFlight++; a.inFlight > 1 {
+		seconds += a.meanSeconds
+	}
+	return pinn.Microseconds(seconds)
 }
 
-// OutputTokenProcessingTime is 0: BLIS would add it to every gap between tokens, but the API server
-// works on a token while the engine makes the next one.
+// OutputTokenProcessingTime returns 0: BLIS would add it to every gap between tokens, but the API
+// server works on a token while the engine makes the next one.
 func (a *Adapter) OutputTokenProcessingTime() int64 { return 0 }
 
-// PostDecodeFixedOverhead is the time once at completion, which is when BLIS asks for it.
+// PostDecodeFixedOverhead returns the time at a request's completion, which is when BLIS asks for it.
 func (a *Adapter) PostDecodeFixedOverhead() int64 {
 	a.inFlight = max(a.inFlight-1, 0)
-	return a.model.PostDecodeFixedOverhead()
+	return pinn.Microseconds(a.model.Row().Alpha.Completion)
 }

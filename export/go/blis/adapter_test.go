@@ -11,25 +11,39 @@ import (
 
 var _ sim.LatencyModel = (*Adapter)(nil)
 
-// adapted is New of a model that BLIS can run.
-func adapted(t testing.TB, model *pinn.Model, options ...Option) *Adapter {
+// adapted is New of a model that BLIS can run, with one Options or none.
+func adapted(t testing.TB, model *pinn.Model, options ...Options) *Adapter {
 	t.Helper()
-	found, err := New(model, options...)
+	found, err := New(model, append(options, Options{})[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	return found
 }
 
-func goldenModel(t testing.TB, model string) *pinn.Model {
+// tablePath is a table of 'make goldens': three models, and one that speculates.
+const tablePath = "testdata/table.json"
+
+func goldenModel(t testing.TB, name string) *pinn.Model {
 	t.Helper()
-	found, err := pinn.LoadModel("../pinn/testdata/table.json", map[string]string{
-		"model": model, "gpu": "H100", "tensor_parallel_size": "2",
-	})
+	return modelOf(t, pinn.Key{Model: name, GPU: "H100", TensorParallelSize: 2})
+}
+
+func modelOf(t testing.TB, key pinn.Key) *pinn.Model {
+	t.Helper()
+	table, err := pinn.LoadTable(tablePath)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return found
+	row, err := table.Find(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model, err := pinn.NewModel(row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return model
 }
 
 func dense(t testing.TB) *pinn.Model { return goldenModel(t, "codellama/CodeLlama-34b-hf") }
@@ -47,9 +61,9 @@ func TestStepTimesAreTheModels(t *testing.T) {
 		long = append(long, request(600+90*i, 1, 500))
 	}
 	for _, batch := range [][]*sim.Request{mixed, long[:3], long[:4], long, append(long, mixed...)} {
-		own := []*pinn.Request{}
+		own := []pinn.Request{}
 		for _, r := range batch {
-			own = append(own, &pinn.Request{
+			own = append(own, pinn.Request{
 				ProgressIndex: r.ProgressIndex, NumNewTokens: int64(r.NumNewTokens),
 				InputLen: int64(len(r.InputTokens)),
 			})
@@ -69,7 +83,7 @@ func TestStepTimesAreTheModels(t *testing.T) {
 // BLIS leaves ProgressIndex at 0 before a request's first step, whatever its cache holds.
 func TestCachedPrefixesAreCounted(t *testing.T) {
 	const prompt, question = 30000, 30000 - 16*1800
-	step := func(r *sim.Request, options ...Option) int64 {
+	step := func(r *sim.Request, options ...Options) int64 {
 		return adapted(t, dense(t), options...).StepTime([]*sim.Request{r})
 	}
 	cached := step(request(16*1800, question, prompt))
@@ -81,7 +95,7 @@ func TestCachedPrefixesAreCounted(t *testing.T) {
 		t.Errorf("reading 28,800 cached keys takes no time: %d us against %d us", cached, alone)
 	}
 	// A step whose tokens are spent has cut the prompt; so has one of another size than whole blocks.
-	cut := step(request(0, question, prompt), TokensPerStep(question))
+	cut := step(request(0, question, prompt), Options{TokensPerStep: question})
 	if odd := step(request(0, question+1, prompt)); cut != alone || odd > alone+100 {
 		t.Errorf("cut prompts: %d and %d us, alone %d us", cut, odd, alone)
 	}
@@ -90,7 +104,9 @@ func TestCachedPrefixesAreCounted(t *testing.T) {
 func TestSharedKeysAreReadOnce(t *testing.T) {
 	batch := []*sim.Request{request(9000, 1, 8000), request(9000, 1, 8000)}
 	all := adapted(t, dense(t)).StepTime(batch)
-	shared := adapted(t, dense(t), SharedKeys(func(b []*sim.Request) int64 { return int64(len(b)-1) * 8000 }))
+	shared := adapted(t, dense(t), Options{
+		SharedKeys: func(b []*sim.Request) int64 { return int64(len(b)-1) * 8000 },
+	})
 	once := adapted(t, dense(t)).StepTime([]*sim.Request{request(9000, 1, 8000), request(1000, 1, 500)})
 	if got := shared.StepTime(batch); got != once || got >= all {
 		t.Errorf("%d us, want %d us, and less than %d us", got, once, all)
@@ -110,7 +126,7 @@ func TestSharedPromptsAreReadOnce(t *testing.T) {
 			return adapter
 		}
 		counted := func(keys int64) *Adapter {
-			return adapted(t, model, SharedKeys(func([]*sim.Request) int64 { return keys }))
+			return adapted(t, model, Options{SharedKeys: func([]*sim.Request) int64 { return keys }})
 		}
 		batch := make([]*sim.Request, 64)
 		for i := range batch { // to both sides of a window of 1,024
@@ -176,7 +192,7 @@ func TestPromptsUnlikeEachOtherAreNotFollowed(t *testing.T) {
 		adapter.QueueingTime(r)
 	}
 	alone := adapter.StepTime(batch)
-	if adapter.prompts.alike || adapter.prompts.decodes != nil {
+	if adapter.prompts.alike || len(adapter.prompts.decodes) > 0 {
 		t.Error("steps are searched though no prompt begins like another")
 	}
 	adapter.QueueingTime(batch[5])
@@ -209,7 +225,9 @@ func TestQueueingTimeHoldsWhatIsMissingBeforeTheFirstToken(t *testing.T) {
 	adapter := adapted(t, model)
 	newcomer := request(0, 0, 500)
 	idle := adapter.QueueingTime(newcomer)
-	if want := model.FirstTokenDelay(500, false); idle != want || idle < 1 {
+	alpha := model.Row().Alpha
+	want := pinn.Microseconds(alpha.QueueingSeconds(500) + alpha.SchedulingSeconds())
+	if idle != want || idle < 1 {
 		t.Errorf("before the first step: %d us, want %d us", idle, want)
 	}
 	batch := []*sim.Request{request(700, 1, 500)}
@@ -225,48 +243,17 @@ func TestQueueingTimeHoldsWhatIsMissingBeforeTheFirstToken(t *testing.T) {
 	if got := adapter.OutputTokenProcessingTime(); got != 0 {
 		t.Errorf("the server's work on a token is in every gap: %d us", got)
 	}
-	if got, want := adapter.PostDecodeFixedOverhead(), model.PostDecodeFixedOverhead(); got != want {
+	if got, want := adapter.PostDecodeFixedOverhead(), pinn.Microseconds(alpha.Completion); got != want {
 		t.Errorf("completion: %d us, model %d us", got, want)
 	}
 }
 
 // A request has one token of each step in BLIS.
 func TestSpeculationIsRefused(t *testing.T) {
-	table, err := pinn.LoadTable("../pinn/testdata/speculating.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	model, err := pinn.NewModel(&table.Rows[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := New(model); err == nil || !strings.Contains(err.Error(), "BLIS decodes one token") {
+	model := modelOf(t, pinn.Key{Model: "DeepSeek-V3", GPU: "H200", TensorParallelSize: 8})
+	_, err := New(model, Options{})
+	if err == nil || !strings.Contains(err.Error(), "BLIS decodes one token") {
 		t.Errorf("it is not refused with the reason: %v", err)
-	}
-}
-
-// A simulation of one model does not take another's table.
-func TestATableIsOfWhatIsServed(t *testing.T) {
-	const table = "../pinn/testdata/table.json"
-	if _, err := Load(table, "Llama-3.1-8B", "H100", 2); err != nil {
-		t.Fatal(err)
-	}
-	for _, asked := range []struct {
-		table, model, gpu string
-		gpus              int
-		want              string
-	}{
-		{table, "", "H100", 2, "model is empty"},
-		{table, "Llama-3.1-8B", "", 2, "gpu is empty"},
-		{table, "Llama-3.1-8B", "H900", 2, `no row has gpu "H900"`},
-		{table, "x", "H100", 2, `no row has model "x"`},
-		{table, "Llama-3.1-8B", "H100", 3, `no row has tensor_parallel_size "3"`},
-		{"x.json", "Llama-3.1-8B", "H100", 2, "no such file"},
-	} {
-		_, err := Load(asked.table, asked.model, asked.gpu, asked.gpus)
-		if err == nil || !strings.Contains(err.Error(), asked.want) {
-			t.Errorf("expected %q, got %v", asked.want, err)
-		}
 	}
 }
 

@@ -1,7 +1,7 @@
 package blis
 
-// ages tell how far decodes have come without reading each in every step: each makes one token in it.
-// A decode's progress is what it was born with and the clock.
+// ages sums the progress of decodes without reading each in every step: each makes one token in a
+// step, so that its progress is what it was born with plus the clock.
 type ages struct {
 	window   int64 // 0 for none
 	clock    int64 // steps so far
@@ -12,7 +12,7 @@ type ages struct {
 	reaching []int64 // how many of them reach it in a step, by that modulo the window
 }
 
-// add a decode, or take one out.
+// add adds a decode with sign 1, and takes one out with sign -1.
 func (a *ages) add(born, sign int64) {
 	a.count += sign
 	a.born += sign * born
@@ -26,6 +26,7 @@ func (a *ages) add(born, sign int64) {
 	}
 }
 
+// tick counts a step.
 func (a *ages) tick() {
 	a.clock++
 	if a.near == 0 {
@@ -37,15 +38,16 @@ func (a *ages) tick() {
 	*now = 0
 }
 
+// clear takes all decodes out.
 func (a *ages) clear() {
 	clear(a.reaching)
 	*a = ages{window: a.window, clock: a.clock, reaching: a.reaching}
 }
 
-// context is their progress added up.
+// context returns the sum of their progress.
 func (a *ages) context() int64 { return a.born + a.count*a.clock }
 
-// within is what of each is within reach.
+// within returns the sum of as much of each progress as lies within the window.
 func (a *ages) within() int64 {
 	return a.nearBorn + a.near*a.clock + (a.count-a.near)*(a.window-1)
 }

@@ -10,8 +10,7 @@ import (
 // engine, from each of which a few decodes leave and to which a few come: what that costs does not
 // grow with the length of prompts, which are read when they arrive.
 type prompts struct {
-	alike bool                    // whether two that arrived begin with the same block
-	first map[uint64]*sim.Request // who came with a block first; not kept once two are alike
+	alike bool // whether two that arrived begin with the same block; else no batch is followed
 
 	nodes   map[uint64]*node // of what prompts have in common, by the key of its first block
 	known   map[*sim.Request]*reader
@@ -20,6 +19,12 @@ type prompts struct {
 	ages    ages           // of them
 	gone    []*reader      // those that left since the last arrival
 	shared  int64          // blocks of readers beside each first one
+}
+
+func newPrompts(window int64) prompts {
+	return prompts{
+		nodes: map[uint64]*node{}, known: map[*sim.Request]*reader{}, ages: ages{window: window},
+	}
 }
 
 // node is a run of blocks that the same prompts have; its parent is what they have before it.
@@ -38,45 +43,26 @@ type reader struct {
 	born    int64 // its progress when the clock was at 0
 }
 
-// arrive notes a request's first block, and its whole prompt once two were alike in that. Prompts
-// that differ in the first block have none in common.
+// arrive reads a request's prompt.
 func (p *prompts) arrive(r *sim.Request, blockSize int64) {
 	for _, left := range p.gone {
 		p.forget(left)
 	}
 	p.gone = p.gone[:0]
-	if p.alike {
-		p.know(r, blockSize)
-		return
-	}
-	if int64(len(r.InputTokens)) < blockSize {
-		return
-	}
-	if p.first == nil {
-		p.first = map[uint64]*sim.Request{}
-	}
-	key := blockKeys(r.InputTokens[:blockSize], blockSize)[0]
-	if p.first[key] == nil {
-		p.first[key] = r
-		return
-	}
-	p.alike = true
-	p.nodes, p.known = map[uint64]*node{}, map[*sim.Request]*reader{}
-	for _, each := range p.first {
-		p.know(each, blockSize)
-	}
-	p.first = nil
 	p.know(r, blockSize)
 }
 
-// know puts a prompt among the runs of blocks, of which it may cut one in two.
+// know returns the reader of a request. It puts the prompt of a new one among the runs of blocks, of
+// which it may cut one in two.
 func (p *prompts) know(r *sim.Request, blockSize int64) *reader {
 	if found := p.known[r]; found != nil {
+		p.alike = p.alike || found.leaf != nil
 		return found
 	}
 	var last *node
 	for keys := blockKeys(r.InputTokens, blockSize); len(keys) > 0; {
 		next := p.nodes[keys[0]]
+		p.alike = p.alike || next != nil
 		if next == nil {
 			next = &node{parent: last, keys: keys}
 			p.nodes[keys[0]] = next
@@ -116,8 +102,8 @@ func (p *prompts) forget(left *reader) {
 	}
 }
 
-// sumKnown is [sumDecodes] of the decodes that a rest of a batch begins with, as far as they are those of
-// the last step from one on: they decode on, since who is evicted misses a step.
+// sumKnown sums the decodes that the rest of a batch begins with, as far as they are those of the last
+// step from one on: they still decode, since an evicted request misses a step.
 func (p *prompts) sumKnown(batch []*sim.Request, at int) decoding {
 	last := p.decodes[at:]
 	batch = batch[:min(len(batch), len(last))]
@@ -136,8 +122,7 @@ func (p *prompts) sumKnown(batch []*sim.Request, at int) decoding {
 	return decoding{count, context, -int64(count)}
 }
 
-// follow takes the first of the rest of a batch as its next decode, where so many are those of the
-// last step.
+// follow adds the first request of the rest of a batch behind the at decodes that it had so far.
 func (p *prompts) follow(rest []*sim.Request, at int, blockSize int64) {
 	r := rest[0]
 	if at < len(p.decodes) && p.decodes[at] == r {
@@ -171,15 +156,15 @@ func (p *prompts) follow(rest []*sim.Request, at int, blockSize int64) {
 	p.decodes, p.readers = slices.Insert(p.decodes, at, r), slices.Insert(p.readers, at, found)
 }
 
-// begin tells whether a step begins, or the last one is asked about again.
+// begin begins a step, unless the last one is asked about again.
 func (p *prompts) begin() {
 	if len(p.decodes) > 0 && p.decodes[0].ProgressIndex != p.readers[0].born+p.ages.clock {
 		p.ages.tick()
 	}
 }
 
-// end takes the decodes of the last step from one on as left, and adds up what of the others' progress,
-// of which the sum is known, is within the window's reach.
+// end drops the decodes of the last step from one on. It returns how much of the others' progress, of
+// which the sum is known, lies within the window.
 func (p *prompts) end(at int, context int64) int64 {
 	for i := at; i < len(p.readers); i++ {
 		p.leave(p.readers[i])
@@ -210,7 +195,7 @@ func (p *prompts) leave(left *reader) {
 	}
 }
 
-// blockKeys are those of every whole block of a prompt: a hash of all tokens up to its end (FNV-1a).
+// blockKeys returns the keys of a prompt's whole blocks: hashes of all tokens up to their ends (FNV-1a).
 func blockKeys(tokens []sim.TokenID, blockSize int64) []uint64 {
 	keys := make([]uint64, 0, int64(len(tokens))/blockSize)
 	key := uint64(14695981039346656037)

@@ -21,11 +21,7 @@ import (
 	ort "github.com/yalue/onnxruntime_go"
 )
 
-type inputs struct {
-	Descriptors []float64 `json:"descriptors"`
-	Rates       []float64 `json:"rates"`
-	Features    []float64 `json:"features"`
-}
+type inputs struct{ Descriptors, Rates, Features []float64 }
 
 func main() {
 	library := flag.String("library", "libonnxruntime.so", "shared library of onnxruntime")

@@ -1,18 +1,21 @@
 package pinn
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // sink keeps the compiler from leaving a benchmark's work out.
 var sink int64
 
 // benchBatch is a mixed step of 128 requests: 126 decodes beside two prefill chunks.
-func benchBatch() []*Request {
-	batch := make([]*Request, 128)
+func benchBatch() []Request {
+	batch := make([]Request, 128)
 	for i := range batch {
-		batch[i] = &Request{ProgressIndex: 500 + int64(i), NumNewTokens: 1, InputLen: 400}
+		batch[i] = Request{ProgressIndex: 500 + int64(i), NumNewTokens: 1, InputLen: 400}
 	}
-	batch[7] = &Request{ProgressIndex: 512, NumNewTokens: 256, InputLen: 1024}
-	batch[90] = &Request{ProgressIndex: 0, NumNewTokens: 512, InputLen: 512}
+	batch[7] = Request{ProgressIndex: 512, NumNewTokens: 256, InputLen: 1024}
+	batch[90] = Request{ProgressIndex: 0, NumNewTokens: 512, InputLen: 512}
 	return batch
 }
 
@@ -24,9 +27,7 @@ func BenchmarkStepTime128(b *testing.B) {
 		{"window", "google/gemma-3-12b-it"},
 	} {
 		b.Run(kind.name, func(b *testing.B) {
-			row, err := table.Find(map[string]string{
-				"model": kind.model, "gpu": "H100-SXM", "tensor_parallel_size": "2",
-			})
+			row, err := table.Find(Key{Model: kind.model, GPU: "H100", TensorParallelSize: 2})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -40,15 +41,19 @@ func BenchmarkStepTime128(b *testing.B) {
 	}
 }
 
-func BenchmarkNetworkRow(b *testing.B) {
-	specs, network := goldenSpecs(b), goldenNetwork(b)
-	deployment, err := specs.Deploy("Qwen/Qwen3-30B-A3B", "H100-SXM", Serving{TensorParallelSize: 2})
+// BenchmarkStepSeconds times steps whose requests are summed up already: few tokens and many.
+func BenchmarkStepSeconds(b *testing.B) {
+	row, err := goldenTable(b).Find(Key{Model: "Qwen/Qwen3-30B-A3B", GPU: "H100", TensorParallelSize: 2})
 	if err != nil {
 		b.Fatal(err)
 	}
-	for range b.N {
-		if _, err := network.Row(deployment); err != nil {
-			b.Fatal(err)
-		}
+	model := goldenModel(b, row)
+	for _, prompt := range []int64{512, 5000, 50000} {
+		b.Run(fmt.Sprint(prompt), func(b *testing.B) {
+			sums := sumsOf(model, append(benchBatch(), Request{0, prompt, prompt}))
+			for range b.N {
+				sink += int64(model.StepSeconds(sums))
+			}
+		})
 	}
 }

@@ -2,98 +2,113 @@ package pinn
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // Drafts are what speculative decoding adds to a row: every decode comes with drafted tokens, which
-// a step verifies.
+// the step verifies.
 type Drafts struct {
-	Tokens   int64 // drafted of each request
-	Passes   int64 // of the draft in a step; 0 where nothing runs on the GPU
-	Branches int64 // of a request in each pass but the first
-	Costs    Costs // of a pass of the draft, as if it were the model
+	Tokens   int64 // drafted per request
+	Passes   int64 // of the draft model per step; 0 where nothing drafts on the GPU
+	Branches int64 // per request in each pass but the first
+	Costs    Costs // of a pass of the draft model
 
-	// Acceptance is by position the chance that a drafted token is accepted given that those before
-	// it were.
+	// Acceptance has by position the probability that a drafted token is accepted, given that those
+	// before it were.
 	Acceptance []float64
 }
 
-// TokensPerStep are those that a request gets of a step in the mean.
+// mostDrafted is the largest number of drafted tokens, passes or branches.
+const mostDrafted = 64
+
+// draftCounts are the columns of the whole numbers of Drafts.
+var draftCounts = [...]string{"draft.tokens", "draft.passes", "draft.branches"}
+
+// TokensPerStep returns the mean number of tokens that a request gets of a step.
 func (d *Drafts) TokensPerStep() float64 {
-	total, chance := 1.0, 1.0
+	total, probability := 1.0, 1.0
 	for _, rate := range d.Acceptance {
-		chance *= rate
-		total += chance
+		probability *= rate
+		total += probability
 	}
 	return total
 }
 
-// readRates of acceptance with commas between them.
-func readRates(name, text string) (rates []float64, err error) {
-	for _, word := range strings.Split(text, ",") {
-		if word = strings.TrimSpace(word); word == "" {
-			continue
-		}
-		rate, err := strconv.ParseFloat(word, 64)
-		if err != nil || !(rate >= 0 && rate <= 1) {
-			return nil, fmt.Errorf("%s must be rates from 0 to 1 with commas between them, got %q", name, text)
-		}
-		rates = append(rates, rate)
+// counts are the whole numbers of d, in the order of draftCounts.
+func (d *Drafts) counts() [3]*int64 { return [3]*int64{&d.Tokens, &d.Passes, &d.Branches} }
+
+// readDrafts sets Drafts from Config and the costs that were read, or to nil where a row has none.
+func (r *Row) readDrafts() (err error) {
+	if r.Config[draftCounts[0]] == "" {
+		r.Drafts = nil
+		return nil
 	}
-	return rates, nil
+	for i, count := range r.Drafts.counts() {
+		if *count, err = r.whole(draftCounts[i]); err != nil {
+			return err
+		}
+	}
+	for _, word := range strings.Split(r.Config["draft_acceptance"], ",") {
+		rate, err := strconv.ParseFloat(strings.TrimSpace(word), 64)
+		if err != nil {
+			return refused("draft_acceptance", "rates with commas between them", word)
+		}
+		r.Drafts.Acceptance = append(r.Drafts.Acceptance, rate)
+	}
+	return nil
 }
 
-func (d *Drafts) check(where string) error {
-	if d.Tokens < 1 || d.Tokens > mostDrafted || d.Passes < 0 || d.Passes > mostDrafted ||
-		d.Branches < 1 || d.Branches > mostDrafted {
-		return fmt.Errorf("%s: drafted tokens and branches must be 1 to %d and passes 0 to %d, got "+
-			"%d, %d and %d", where, mostDrafted, mostDrafted, d.Tokens, d.Branches, d.Passes)
-	}
-	if len(d.Acceptance) == 0 || int64(len(d.Acceptance)) > d.Tokens {
-		return fmt.Errorf("%s: %d drafted tokens have %d rates of acceptance", where, d.Tokens,
-			len(d.Acceptance))
-	}
-	for _, rate := range d.Acceptance {
-		if !(rate >= 0 && rate <= 1) {
-			return fmt.Errorf("%s: a rate of acceptance must be 0 to 1, got %v", where, rate)
+// check returns an error that names what cannot be; costs are checked with the row's.
+func (d *Drafts) check() error {
+	for i, count := range d.counts() {
+		least := []int64{1, 0, 1}[i]
+		if *count < least || *count > mostDrafted {
+			return refused(draftCounts[i], fmt.Sprintf("%d to %d", least, mostDrafted), *count)
 		}
+	}
+	if int64(len(d.Acceptance)) > d.Tokens || len(d.Acceptance) == 0 ||
+		!(slices.Min(d.Acceptance) >= 0 && slices.Max(d.Acceptance) <= 1) {
+		return refused("draft_acceptance", fmt.Sprintf("1 to %d rates from 0 to 1", d.Tokens), d.Acceptance)
 	}
 	if d.Passes > 0 && d.Costs.Layers == 0 {
-		return fmt.Errorf("%s: %d passes of a draft without draft_cost.layers", where, d.Passes)
+		return refused("draft_cost.layers", "positive where draft.passes is", 0)
 	}
-	return d.Costs.check(where, draftCost)
+	return nil
 }
 
-// drafting times the passes of a step that drafts and verifies, as Python's
-// pinn.surrogate.deployment_features: one of the model, a first of the draft over the same tokens, and
-// further ones.
-type drafting struct {
-	tokens, branches int64
+// stepTimer times steps. With speculative decoding a step has a pass of the model, a first one of the
+// draft over the same tokens, and further ones; without it, one pass.
+type stepTimer struct {
+	tokens, branches int64 // of Drafts; 0 without speculative decoding
 	passes           [3]*pass
 	times            [3]float64
-	step, request    float64 // once a step, however many passes it has
+	step, request    float64 // beta of what a step has once, however many passes
 }
 
-func newDrafting(row *Row) *drafting {
-	d, betas := row.Drafts, [numStepFeatures]float64(row.Beta)
-	betas[fStep], betas[fRequest] = 0, 0
-	rows := float64(d.Tokens + 1)
-	made := &drafting{
+func newStepTimer(row *Row, beta StepValues, kept int) *stepTimer {
+	d := row.Drafts
+	if d == nil {
+		return &stepTimer{passes: [3]*pass{newPass(row.Costs, beta, kept)}}
+	}
+	t := &stepTimer{
 		tokens: d.Tokens, branches: d.Branches, times: [3]float64{1},
-		step: row.Beta[fStep], request: row.Beta[fRequest],
+		step: beta.Step, request: beta.Request,
 	}
-	made.passes[0] = newPass(row.Costs.withQueries(rows, rows), &betas)
+	rows := float64(d.Tokens + 1)
+	beta.Step, beta.Request = 0, 0
+	t.passes[0] = newPass(row.Costs.withQueries(rows, rows), beta, kept)
 	if d.Passes > 0 {
-		made.passes[1] = newPass(d.Costs.withQueries(rows, 1), &betas)
-		made.passes[2] = newPass(d.Costs.withQueries(1, float64(d.Branches)), &betas)
-		made.times[1], made.times[2] = 1, float64(d.Passes-1)
+		t.passes[1] = newPass(d.Costs.withQueries(rows, 1), beta, kept)
+		t.passes[2] = newPass(d.Costs.withQueries(1, float64(d.Branches)), beta, kept)
+		t.times[1], t.times[2] = 1, float64(d.Passes-1)
 	}
-	return made
+	return t
 }
 
-// withQueries are costs where a key meets so many queries of a request and a graph's request has
-// such rows.
+// withQueries returns the costs where a decode's key meets several queries of its request, and a
+// graph's request has several rows.
 func (c Costs) withQueries(queries, rows float64) Costs {
 	c.DecodePair *= queries
 	c.WindowedDecodePair *= queries
@@ -101,60 +116,43 @@ func (c Costs) withQueries(queries, rows float64) Costs {
 	return c
 }
 
-// seconds of a step whose decodes count once each, however many tokens they verify.
-func (d *drafting) seconds(s *Sums) float64 {
+// seconds returns the time of a step whose decodes count once each, however many tokens they verify.
+func (t *stepTimer) seconds(s *Sums) float64 {
+	if t.tokens == 0 {
+		return t.passes[0].seconds(s)
+	}
 	requests := s.PrefillRequests + s.DecodeRequests
 	if requests == 0 {
 		return 0
 	}
-	total, sums := d.step+d.request*float64(requests), d.sums(s)
-	for i, times := range d.times {
+	total, sums := t.step+t.request*float64(requests), t.sums(s)
+	for i, times := range t.times {
 		if times > 0 {
-			total += times * d.passes[i].seconds(&sums[i])
+			total += times * t.passes[i].seconds(&sums[i])
 		}
 	}
 	return total
 }
 
-// features likewise: the sum of all passes'.
-func (d *drafting) features(s *Sums, f *[numStepFeatures]float64) {
-	sums := d.sums(s)
-	for i, times := range d.times {
-		if times > 0 {
-			var one [numStepFeatures]float64
-			stepValues(&d.passes[i].costs, &sums[i], &one)
-			for j, value := range one {
-				f[j] += times * value
-			}
-		}
-	}
-	var once [numStepFeatures]float64
-	stepValues(&d.passes[0].costs, s, &once)
-	f[fStep], f[fRequest] = once[fStep], once[fRequest]
-}
-
-// sums of what goes through each pass.
-func (d *drafting) sums(s *Sums) [3]Sums {
+// sums returns the sums of each pass.
+func (t *stepTimer) sums(s *Sums) [3]Sums {
 	all := *s
 	if all.window == 0 { // a draft may have a window where the model has none
 		all.WindowedDecodeContext = all.DecodeContext
 		all.WindowedPrefillCached = all.PrefillCached
 		all.WindowedPrefillPairs = all.PrefillPairs
 	}
-	added := all.DecodeRequests * d.tokens
-	verified := all
-	verified.DecodeRequests += added
-	verified.DecodeContext += added
-	verified.WindowedDecodeContext += added
-	first := all
-	first.PrefillTokens += added
-	first.DecodeContext += added
-	first.WindowedDecodeContext += added
-	known := all.DecodeContext + all.PrefillCached + all.PrefillTokens
-	near := all.WindowedDecodeContext + all.WindowedPrefillCached + all.PrefillTokens
-	return [3]Sums{verified, first, {
-		DecodeRequests:        d.branches * (all.PrefillRequests + all.DecodeRequests),
-		DecodeContext:         d.branches * known,
-		WindowedDecodeContext: d.branches * near,
-	}}
+	further := Sums{
+		DecodeRequests: t.branches * (all.PrefillRequests + all.DecodeRequests),
+		DecodeContext:  t.branches * (all.DecodeContext + all.PrefillCached + all.PrefillTokens),
+		WindowedDecodeContext: t.branches *
+			(all.WindowedDecodeContext + all.WindowedPrefillCached + all.PrefillTokens),
+	}
+	drafted := all.DecodeRequests * t.tokens
+	all.DecodeContext += drafted
+	all.WindowedDecodeContext += drafted
+	verified, first := all, all
+	verified.DecodeRequests += drafted
+	first.PrefillTokens += drafted
+	return [3]Sums{verified, first, further}
 }

@@ -8,32 +8,25 @@ import (
 	"testing"
 )
 
-// zeroRow is a configuration whose every coefficient and cost is 0.
-func zeroRow() *Row {
-	return &Row{
-		Beta: make([]float64, numStepFeatures), Alpha: make([]float64, len(requestFeatures)),
-	}
-}
-
-func randomBatch(rng *rand.Rand) []*Request {
+func randomBatch(rng *rand.Rand) []Request {
 	numbers := []int64{-1, 0, 1, 15, 16, 700, 4096, 1 << 20, 1 << 40, math.MaxInt64, math.MinInt64}
 	pick := func() int64 { return numbers[rng.Intn(len(numbers))] }
-	batch := make([]*Request, rng.Intn(6))
+	batch := make([]Request, rng.Intn(6))
 	for i := range batch {
-		batch[i] = &Request{pick(), pick(), pick()}
+		batch[i] = Request{pick(), pick(), pick()}
 	}
 	return batch
 }
 
 func TestStepTimeIsAtLeastOneForEveryInput(t *testing.T) {
-	rows := []*Row{zeroRow()}
+	rows := []*Row{&Row{}}
 	table := goldenTable(t)
 	for i := range table.Rows {
 		rows = append(rows, &table.Rows[i])
 	}
-	huge := zeroRow()
-	for i := range huge.Beta {
-		huge.Beta[i] = math.MaxFloat64
+	huge := &Row{}
+	for _, beta := range numbers(&huge.Beta) {
+		*beta = math.MaxFloat64
 	}
 	huge.Costs = table.Rows[0].Costs
 	rng := rand.New(rand.NewSource(1))
@@ -55,11 +48,11 @@ func TestMoreWorkNeverTakesLess(t *testing.T) {
 	table, rng := goldenTable(t), rand.New(rand.NewSource(2))
 	for i := range table.Rows {
 		model := goldenModel(t, &table.Rows[i])
-		batch := []*Request{}
+		batch := []Request{}
 		last := model.StepTime(batch)
 		for range 30 {
 			prompt := 1 + rng.Int63n(4000)
-			batch = append(batch, &Request{rng.Int63n(2 * prompt), 1 + rng.Int63n(100), prompt})
+			batch = append(batch, Request{rng.Int63n(2 * prompt), 1 + rng.Int63n(100), prompt})
 			next := model.StepTime(batch)
 			if next < last {
 				t.Fatalf("row %d: %d us with one request more, %d before", i, next, last)
@@ -72,29 +65,13 @@ func TestMoreWorkNeverTakesLess(t *testing.T) {
 func TestChunksOfAPromptAddUpToTheSamePairs(t *testing.T) {
 	for _, window := range []int64{0, 1, 7, 100, 5000} {
 		whole, parts := Sums{window: window}, Sums{window: window}
-		whole.Add(0, 1000, 1000)
+		whole.Add(Request{0, 1000, 1000})
 		for _, chunk := range [][2]int64{{0, 16}, {16, 500}, {516, 484}} {
-			parts.Add(chunk[0], chunk[1], 1000)
+			parts.Add(Request{chunk[0], chunk[1], 1000})
 		}
 		if whole.PrefillPairs != parts.PrefillPairs ||
 			whole.WindowedPrefillPairs != parts.WindowedPrefillPairs {
 			t.Errorf("window %d: %+v, in chunks %+v", window, whole, parts)
-		}
-	}
-}
-
-func TestBatchAndSingleRequestsSumAlike(t *testing.T) {
-	rng := rand.New(rand.NewSource(3))
-	for range 500 {
-		window := []int64{0, 1, 512}[rng.Intn(3)]
-		together, single := Sums{window: window}, Sums{window: window}
-		batch := make([]*Request, rng.Intn(40))
-		for i := range batch {
-			batch[i] = &Request{rng.Int63n(3000) - 5, rng.Int63n(300) - 2, rng.Int63n(3000) - 5}
-			single.Add(batch[i].ProgressIndex, batch[i].NumNewTokens, batch[i].InputLen)
-		}
-		if together.AddAll(batch); together != single {
-			t.Fatalf("%+v, one by one %+v", together, single)
 		}
 	}
 }
@@ -112,13 +89,13 @@ func TestStepTimeAllocatesNothing(t *testing.T) {
 func TestModelsRefuseWhatIsNoLatency(t *testing.T) {
 	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1e-9} {
 		for name, change := range map[string]func(*Row){
-			"beta.layer":                func(r *Row) { r.Beta[fLayer] = bad },
-			"alpha.output_token":        func(r *Row) { r.Alpha[4] = bad },
+			"beta.layer":                func(r *Row) { r.Beta.Layer = bad },
+			"alpha.output_token":        func(r *Row) { r.Alpha.OutputToken = bad },
 			"cost.kv_read_s":            func(r *Row) { r.Costs.KVRead = bad },
 			"cost.offload_s":            func(r *Row) { r.Costs.Offload = bad },
 			"cost.windowed_decode_pair": func(r *Row) { r.Costs.WindowedDecodePair = bad },
 		} {
-			row := zeroRow()
+			row := &Row{}
 			change(row)
 			if _, err := NewModel(row); err == nil || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s = %v: %v", name, bad, err)
@@ -127,20 +104,40 @@ func TestModelsRefuseWhatIsNoLatency(t *testing.T) {
 	}
 }
 
-func TestCloneForgetsTheRun(t *testing.T) {
+// A model does not change: the same batch takes the same time whatever was asked before.
+func TestStepTimesDependOnTheBatchAlone(t *testing.T) {
 	model := goldenModel(t, &goldenTable(t).Rows[0])
-	fresh := model.QueueingTime(&Request{InputLen: 100})
-	for range 100 {
-		model.StepTime([]*Request{{5000, 1, 10}})
+	want := model.StepTime(benchBatch())
+	done := make(chan int64)
+	for i := range 4 {
+		go func() {
+			for j := range int64(50) {
+				model.StepTime([]Request{{5000 * j, 1, int64(i)}})
+			}
+			done <- model.StepTime(benchBatch())
+		}()
 	}
-	if model.StepAverage() == 0 || model.Clone().StepAverage() != 0 {
-		t.Error("the average is not that of the model's own steps")
+	for range 4 {
+		if got := <-done; got != want {
+			t.Errorf("%d us, at first %d us", got, want)
+		}
 	}
-	if later := model.QueueingTime(&Request{InputLen: 100}); later < fresh {
-		t.Errorf("%d us under load, %d before", later, fresh)
-	}
-	if again := model.Clone().QueueingTime(&Request{InputLen: 100}); again != fresh {
-		t.Errorf("%d us from a clone, %d at first", again, fresh)
+}
+
+// Of keys that decodes share no more is taken out than they have in common and the cache holds.
+func TestSharedKeysAreTakenOutAsFarAsTheCacheReaches(t *testing.T) {
+	row := goldenTable(t).Rows[0]
+	for _, c := range []struct{ cache, keys, want float64 }{
+		{1e9, 0, 0}, {1e9, 500, 500}, {1e9, 1e9, 1998}, {0, 500, 0}, {150, 1000, 150},
+	} {
+		row.GPUCacheTokens = c.cache
+		model := goldenModel(t, &row)
+		sums := sumsOf(model, []Request{{999, 1, 10}, {999, 1, 10}})
+		model.Reread(sums, int64(c.keys))
+		want := min(c.want, math.Floor(model.readShare*2000))
+		if got := float64(2000 - sums.DecodeContext); got != want {
+			t.Errorf("cache %v, %v keys: %v taken out, want %v", c.cache, c.keys, got, want)
+		}
 	}
 }
 
@@ -149,7 +146,7 @@ func TestMicrosecondsAreRoundedHalfToEvenAndStayInRange(t *testing.T) {
 	want := []int64{0, 2, 2, 4, math.MaxInt64, math.MaxInt64, 0, 0}
 	var got []int64
 	for _, s := range seconds {
-		got = append(got, microseconds(s))
+		got = append(got, Microseconds(s))
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%v, expected %v", got, want)

@@ -1,87 +1,68 @@
 package pinn
 
-import "fmt"
+import (
+	"maps"
+	"math"
+)
 
-// stepTimeWeight is the weight of a new step in the moving average, as in Python's simulator.
-const stepTimeWeight = 1.0 / 16
-
-// Model is a latency model of one configuration, for one simulated engine.
-//
-// All times are microseconds. Its coefficients never change, but it remembers a moving average of the
-// step times of the run that it serves, which request coefficients refer to. So each engine of a
-// simulation needs its own, see [Model.Clone], and one is not safe for concurrent use.
+// Model is the latency model of a configuration. It does not change once made, so that several
+// simulated engines and goroutines may share one.
 type Model struct {
-	row    *Row
-	pass   *pass
-	drafts *drafting // nil for steps of one pass
-	window int64
-
-	reading float64 // share of decode attention's reading that is beyond its arithmetic
-
-	stepSeconds float64
+	row       *Row
+	step      *stepTimer
+	readShare float64 // share of decode attention's reading that is beyond its arithmetic
 }
 
-// NewModel makes a latency model of a configuration.
+// NewModel makes the latency model of a row, which must not be changed afterwards.
 //
-// It fails where a coefficient or cost is negative, infinite or NaN, naming it.
+// It fails where a coefficient or a cost is negative, infinite or NaN, with its name.
 func NewModel(row *Row) (*Model, error) {
-	if len(row.Beta) != numStepFeatures || len(row.Alpha) != len(requestFeatures) {
-		return nil, fmt.Errorf("a row needs %d beta and %d alpha, got %d and %d",
-			numStepFeatures, len(requestFeatures), len(row.Beta), len(row.Alpha))
-	}
-	if err := row.check("row"); err != nil {
+	if err := row.check(); err != nil {
 		return nil, err
 	}
-	pass := newPass(row.Costs, (*[numStepFeatures]float64)(row.Beta))
 	c := &row.Costs
 	arithmetic := (c.DecodePair + c.WindowedDecodePair) / (c.KVRead + c.WindowedKVRead)
-	m := &Model{row: row, pass: pass, window: row.WindowTokens, reading: max(1-arithmetic, 0)}
-	if row.Drafts != nil {
-		m.drafts = newDrafting(row)
-	}
-	return m, nil
+	return &Model{row, newStepTimer(row, row.Beta, keptTokens), max(1-arithmetic, 0)}, nil
 }
 
-// Clone returns a model of the same configuration with nothing remembered.
-func (m *Model) Clone() *Model {
-	fresh := *m
-	fresh.stepSeconds = 0
-	return &fresh
-}
-
-// Row returns what the model was made from; it must not be changed.
+// Row returns the row that the model was made of; it must not be changed.
 func (m *Model) Row() *Row { return m.row }
 
-// StepTime is the busy-loop time of the step of a batch, at least 1. It allocates nothing.
+// StepTime returns the time of a batch's step in microseconds, at least 1. It allocates nothing.
 //
-// Where the row speculates, every decode comes with all its drafts: NumNewTokens is not asked for,
-// and the request gets [Drafts.TokensPerStep] tokens in the mean.
-func (m *Model) StepTime(batch []*Request) int64 {
-	sums := Sums{window: m.window}
-	sums.AddAll(batch)
-	return m.StepTimeOf(&sums)
-}
-
-// NewSums returns the sums of an empty batch of this model, for callers whose requests are of
-// another type: add each, then ask [Model.StepTimeOf].
-func (m *Model) NewSums() Sums { return Sums{window: m.window} }
-
-// StepTimeOf is [Model.StepTime] of a batch that is already summed up.
-func (m *Model) StepTimeOf(sums *Sums) int64 {
-	s := m.StepSeconds(sums)
-	if sums.PrefillTokens+sums.DecodeRequests > 0 {
-		if m.stepSeconds == 0 {
-			m.stepSeconds = s
-		}
-		m.stepSeconds += stepTimeWeight * (s - m.stepSeconds)
+// Where the row speculates, every decode comes with all its drafts whatever its NumNewTokens, and
+// gets [Drafts.TokensPerStep] tokens in the mean.
+func (m *Model) StepTime(batch []Request) int64 {
+	sums := m.NewSums()
+	for _, r := range batch {
+		sums.Add(r)
 	}
-	return max(microseconds(s), 1)
+	return max(Microseconds(m.StepSeconds(&sums)), 1)
 }
 
-// Share takes out of a batch's sums what its decodes find in the GPU's cache, of so many keys that
-// they have in common with others. Attention goes through a layer head by head, so what one head
-// reads of all requests has to fit; and reading never gets shorter than arithmetic.
-func (m *Model) Share(sums *Sums, keys int64) {
+// NewSums returns the sums of an empty batch, for callers whose requests are of another type.
+func (m *Model) NewSums() Sums { return Sums{window: m.row.WindowTokens} }
+
+// StepSeconds returns the time of the step of a batch with these sums, 0 for an empty one.
+func (m *Model) StepSeconds(sums *Sums) float64 { return m.step.seconds(sums) }
+
+// Features returns the features of a batch: seconds at datasheet rates where the unit of the
+// coefficient is 1, else counts. Each is the time of a step whose beta is 1 for it and else 0.
+func (m *Model) Features(sums *Sums) (features StepValues) {
+	var beta StepValues
+	places := maps.Collect(numbers(&features))
+	for column, one := range numbers(&beta) {
+		*one = 1
+		*places[column] = newStepTimer(m.row, beta, 0).seconds(sums)
+		*one = 0
+	}
+	return features
+}
+
+// Reread takes out of a batch's sums what its decodes find in the GPU's cache of so many keys that
+// they share with others. Attention works head by head, so what one head reads of all requests has
+// to fit; and reading never gets shorter than arithmetic.
+func (m *Model) Reread(sums *Sums, keys int64) {
 	if sums.DecodeRequests < 2 || keys <= 0 {
 		return
 	}
@@ -90,72 +71,18 @@ func (m *Model) Share(sums *Sums, keys int64) {
 	if read := context - found; read > m.row.GPUCacheTokens {
 		found *= m.row.GPUCacheTokens / read
 	}
-	sums.Reread(int64(smaller(found, m.reading*context)))
+	sums.Reread(int64(smaller(found, m.readShare*context)))
 }
 
-// StepSeconds is the step time before rounding; it leaves the moving average alone.
-func (m *Model) StepSeconds(sums *Sums) float64 {
-	if m.drafts != nil {
-		return m.drafts.seconds(sums)
+// Microseconds returns seconds as whole microseconds, rounded half to even; 0 for NaN and negative
+// numbers, and the largest int64 for what is beyond it.
+func Microseconds(seconds float64) int64 {
+	us := math.RoundToEven(seconds * 1e6)
+	switch {
+	case us >= math.MaxInt64:
+		return math.MaxInt64
+	case us > 0:
+		return int64(us)
 	}
-	return m.pass.seconds(sums)
-}
-
-// Features are those of a batch, in the order of [StepFeatures]: seconds at datasheet rates where
-// the unit of the coefficient is "1", else counts.
-func (m *Model) Features(sums *Sums) []float64 {
-	var f [numStepFeatures]float64
-	if m.drafts != nil {
-		m.drafts.features(sums, &f)
-	} else {
-		stepValues(&m.pass.costs, sums, &f)
-	}
-	return f[:]
-}
-
-// Phase is the time of one phase of a request of so many prompt tokens, such as [ArrivalToQueue].
-func (m *Model) Phase(phase string, promptTokens float64) int64 {
-	return microseconds(m.row.phaseSeconds(phase, promptTokens))
-}
-
-// StepAverage is the moving average of the step times so far in seconds, 0 before the first step.
-func (m *Model) StepAverage() float64 { return m.stepSeconds }
-
-// QueueingTime is the time from a request's arrival to the engine's input queue. The wait in that
-// queue is not in it: a simulator has that from its own queue.
-func (m *Model) QueueingTime(req *Request) int64 {
-	return m.Phase(ArrivalToQueue, float64(max(req.InputLen, 0)))
-}
-
-// FirstTokenDelay is all that comes before a request's first token beside its waiting and its
-// steps, for a simulator that asks for nothing else and plans no batch ahead: the phases from
-// arrival to first token and, if others are being served, one mean step, which vLLM's asynchronous
-// scheduling costs a newcomer.
-func (m *Model) FirstTokenDelay(promptTokens float64, besideOthers bool) int64 {
-	seconds := m.row.phaseSeconds(ArrivalToQueue, promptTokens) + m.schedulingSeconds(promptTokens)
-	return microseconds(m.stepSeconds*truth(besideOthers) + seconds)
-}
-
-// OutputTokenProcessingTime is what the API server works on each token that it streams. It hides
-// behind the steps while the server keeps up.
-func (m *Model) OutputTokenProcessingTime() int64 { return m.Phase(OutputToken, 0) }
-
-// PostDecodeFixedOverhead is the time once at completion.
-func (m *Model) PostDecodeFixedOverhead() int64 { return m.Phase(Completion, 0) }
-
-// SchedulingTime is the time once per request between queue and first token, beyond its waiting and
-// its steps.
-func (m *Model) SchedulingTime(promptTokens float64) int64 {
-	return microseconds(m.schedulingSeconds(promptTokens))
-}
-
-func (m *Model) schedulingSeconds(promptTokens float64) float64 {
-	return m.row.phaseSeconds(QueueToSchedule, promptTokens) +
-		m.row.phaseSeconds(ScheduleToFirstToken, promptTokens)
-}
-
-// PreemptionTime is the time per preemption, beside the recomputation, which is in the steps that
-// do it.
-func (m *Model) PreemptionTime(promptTokens float64) int64 {
-	return m.Phase(Preemption, promptTokens)
+	return 0
 }

@@ -1,78 +1,57 @@
 package pinn
 
 import (
-	"math"
 	"strings"
 	"testing"
 )
 
 func TestModelsAndGPUsGoByEveryName(t *testing.T) {
-	table, specs, network := goldenTable(t), goldenSpecs(t), goldenNetwork(t)
+	table := goldenTable(t)
 	for _, name := range []string{
 		"meta-llama/Meta-Llama-3.1-8B", "Llama-3.1-8B", "meta-llama/llama-3.1-8b",
 	} {
 		for _, gpu := range []string{"H100-SXM", "H100", "h100_sxm"} {
-			want := map[string]string{"model": name, "gpu": gpu, "tensor_parallel_size": "2"}
-			row, err := table.Find(want)
+			row, err := table.Find(Key{Model: name, GPU: gpu, TensorParallelSize: 2})
 			if err != nil {
 				t.Fatal(err)
 			}
-			deployment, err := specs.Deploy(name, gpu, Serving{TensorParallelSize: 2})
-			if err != nil {
-				t.Fatal(err)
-			}
-			own, err := network.Row(deployment)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i, beta := range row.Beta {
-				if math.Abs(own.Beta[i]-beta) > 1e-9*beta {
-					t.Errorf("%s: %s is %v, in the table %v", name, stepFeatures[i].Name, own.Beta[i], beta)
-				}
+			if row.Config["model"] != "meta-llama/Meta-Llama-3.1-8B" || row.Config["gpu"] != "H100-SXM" {
+				t.Errorf("%s on %s: %s on %s", name, gpu, row.Config["model"], row.Config["gpu"])
 			}
 		}
 	}
 }
 
-// A chat model has the shapes of its base and samples otherwise.
-func TestAnAliasSamplesInItsOwnWay(t *testing.T) {
-	specs := goldenSpecs(t)
-	base, err := specs.Model("Llama-3.1-8B")
-	if err != nil {
-		t.Fatal(err)
-	}
-	specs.Models[0].Aliases = map[string]Sampling{"some/Chat": {TopP: 0.5, RepetitionPenalty: 1}}
-	chat, err := specs.Model("chat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if chat.Sampling.TopP != 0.5 || chat.Name != specs.Models[0].Name || base.Sampling.TopP == 0.5 {
-		t.Errorf("%+v", chat.Sampling)
-	}
-}
-
-func TestUnknownNamesAreToldTheNearest(t *testing.T) {
-	table, specs := goldenTable(t), goldenSpecs(t)
-	_, gpuInTable := table.Find(map[string]string{"gpu": "H900"})
-	_, gpuInSpecs := specs.Deploy("Llama-3.1-8B", "H900", Serving{})
-	_, model := specs.Deploy("Qwen3-30B", "H100", Serving{})
-	for want, err := range map[string]error{
-		"have H100-SXM": gpuInTable, "H100-SXM, ": gpuInSpecs, "among Qwen/Qwen3-30B-A3B": model,
+func TestFieldsOfAKeyNarrowTheRows(t *testing.T) {
+	table, model := goldenTable(t), "Qwen/Qwen3-30B-A3B"
+	for want, key := range map[string]Key{
+		"rows fit, which differ in data_par": {Model: model, GPU: "H200", TensorParallelSize: 4},
+		`no row has engine "sglang"`:         {Model: model, GPU: "H200", TensorParallelSize: 4, Engine: "sglang"},
+		`precision "int4", they have fp8`:    {Model: model, GPU: "L40S", TensorParallelSize: 4, Precision: "int4"},
+		`pipeline_parallel_size "4"`:         {Model: model, GPU: "L40S", TensorParallelSize: 4, PipelineParallelSize: 4},
+		`kv_cache_dtype "fp8"`:               {Model: model, GPU: "H100", TensorParallelSize: 4, KVCacheDtype: "fp8"},
 	} {
-		if err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 300 {
-			t.Errorf("expected %q in few words, got %v", want, err)
+		if _, err := table.Find(key); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: expected %q, got %v", key, want, err)
 		}
+	}
+	row, err := table.Find(Key{Model: model, GPU: "H200", TensorParallelSize: 4, DataParallelSize: 4})
+	if err != nil || row.Config["data_parallel_size"] != "4" {
+		t.Errorf("%v", err)
 	}
 }
 
 func TestWhatNoRowHasIsRefusedByItsName(t *testing.T) {
-	for want, asked := range map[string]map[string]string{
-		`no "tensor_parallel": they have tensor_parallel_size`: {"tensor_parallel": "2"},
-		"gpu is empty: the rows have":                          {"gpu": "", "tensor_parallel_size": "2"},
-		"name values that exactly one has":                     {"gpu": "H100"},
+	for want, key := range map[string]Key{
+		"Key has no model": {GPU: "H100", TensorParallelSize: 2},
+		"Key has no gpu":   {Model: "Llama-3.1-8B", TensorParallelSize: 2},
+		"no tensor_parallel_size: set it, the rows have 1": {Model: "Llama-3.1-8B", GPU: "H100"},
+		`no row has gpu "H900", they have H100`:            {Model: "Llama-3.1-8B", GPU: "H900", TensorParallelSize: 2},
+		`no row has model "x"`:                             {Model: "x", GPU: "H100", TensorParallelSize: 2},
 	} {
-		if _, err := goldenTable(t).Find(asked); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("expected %q, got %v", want, err)
+		_, err := goldenTable(t).Find(key)
+		if err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 300 {
+			t.Errorf("expected %q in few words, got %v", want, err)
 		}
 	}
 }

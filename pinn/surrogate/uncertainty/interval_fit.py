@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -210,7 +209,7 @@ def calibrate(
     errors: pd.DataFrame,
     coefficient_changes: pd.DataFrame,
     checkpoint: Path,
-    sources: Sequence[Mapping[str, Any]],
+    sources: Sequence[Mapping[str, object]],
 ) -> StatedIntervals:
     """Calibrate on everything that was left out, and judge it by nested calibrations.
 

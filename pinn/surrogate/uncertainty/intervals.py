@@ -74,8 +74,8 @@ class StatedIntervals:
     kinds: Sequence[KindErrors]
     errors: Mapping[str, Sequence[float]]
     belongs: Mapping[str, str] = field(default_factory=dict)
-    sources: Sequence[Mapping[str, Any]] = ()
-    coverage: Sequence[Mapping[Hashable, Any]] = ()
+    sources: Sequence[Mapping[str, object]] = ()
+    coverage: Sequence[Mapping[Hashable, object]] = ()
     level: float = LEVEL
 
     def half_width(self, metric: str, gpu_known: bool) -> float:

@@ -198,8 +198,7 @@ def test_the_command_line_reads_traces(tmp_path: Path) -> None:
          "--gpu", "H100", "--max-num-batched-tokens", "2048"],
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "REFUSED as a target of beta" in result.output
-    assert "median single cycle by decodes" in result.output
+    assert "REFUSED" in result.output
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["deployment"]["serving"]["max_num_batched_tokens"] == 2048
     manifest["deployment"]["cluster"] = "a"

@@ -83,11 +83,11 @@ def test_a_folder_goes_on_after_an_interruption_and_mends(tmp_path):
     (made / "part-0").unlink()
     remembered_folder(folder, 3, root=tmp_path)
     assert calls == [0, 1, 2, 0]
-    (made / "recipe.json").write_text("{")
+    (made / "made.json").write_text("{")
     remembered_folder(folder, 3, root=tmp_path)
     assert len(calls) == 4
     assert sorted(path.name for path in made.iterdir()) == [
-        "part-0", "part-1", "part-2", "recipe.json",
+        "made.json", "part-0", "part-1", "part-2",
     ]  # fmt: skip
 
 

@@ -1,0 +1,231 @@
+"""The text of a calibration: one screen, or all of it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.calibration import benchmarks, calibrate, calibrated, fit, posterior
+from pinn.calibration.fit import AnyCalibration
+from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, say
+from pinn.surrogate.feature_entry import StepFeature
+from pinn.surrogate.request_features import REQUEST_FEATURES, RequestFeature
+from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.units import MICROSECOND, MILLISECOND
+
+#: Rows of a screen, of each of its tables; --details has all.
+_ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
+
+
+def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bool = False) -> None:
+    """Print what was fitted, and whether it is better than before.
+
+    Args:
+        fitted: To traces, steps or benchmarks; where steps came first, to those before.
+        notes: What was left out, assumed or does not match.
+        appended: Whether it went on from an earlier calibration.
+        details: All of it, in place of one screen.
+    """
+    shown = list(notes) if details else [_one_line(note) for note in notes[:_NOTES]]
+    for note in shown:
+        say(note)
+    if len(notes) > len(shown):
+        say(f"... and {len(notes) - len(shown)} more notes")
+    for found in [fitted.found] if fitted.first is None else [fitted.first.found, fitted.found]:
+        say(_heading(found))
+        if details or found is fitted.found:
+            _print_tables(found, appended, details)
+        if not found.verdicts:
+            say(f"WARNING: nothing was left out to judge by: {_few(found)}")
+            continue
+        page().print(_judged(found.verdicts, details))
+        if not details and len(found.verdicts) > _VERDICTS:
+            say(f"... and {len(found.verdicts) - _VERDICTS} more")
+    if not details:
+        say("More: --details (every figure, quantity and note).")
+
+
+def _one_line(text: str) -> str:
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 4]} ..."
+
+
+def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
+    known = [quantity for quantity in found.quantities if quantity.is_determined]
+    if details:
+        every = _quantities(found.quantities, appended, "all, +- standard errors")
+        tables = [*_detail_tables(found), every]
+        if isinstance(found, calibrated.Calibration) and not found.alpha.taught.any():
+            say("no journeys of whole requests: alpha stays as it was")
+    else:
+        best = sorted(known, key=lambda q: q.after_error / abs(q.after))[:_QUANTITIES]
+        shown = [quantity for quantity in known if quantity in best]
+        tables = [_error_table(found, details), _quantities(shown, appended, "determined best")]
+    for table in tables:
+        page(WIDEST if details else WIDTH).print(table)
+        if details:
+            print()
+    unknown = len(found.quantities) - len(known)
+    if unknown:
+        say(f"not determined to within a tenth: {unknown} of {len(found.quantities)} quantities")
+
+
+def _heading(found: AnyCalibration) -> str:
+    deployment, facts = found.deployment, found.facts
+    what = f"{deployment.model.title} on {deployment.gpu.name}"
+    if isinstance(found, calibrated.Calibration):
+        names = ", ".join(Path(source["path"]).name for source in facts["sources"])
+        return (
+            f"{what}, {names}: fitted to {facts['used']} intervals ({facts['kind']}) that scatter "
+            f"by {100 * facts['noise']:.1f} %"
+        )
+    if isinstance(found, calibrated.StepCalibration):
+        return (
+            f"{what}: fitted to {facts['used']} batches of {found.steps.report.accepted} steps; "
+            f"{100 * facts['noise']:.1f} % is not explained"
+        )
+    return f"{what}: fitted to {len(found.errors)} figures of {len(facts['sources'])} runs"
+
+
+def _detail_tables(found: AnyCalibration) -> list[Grid]:
+    if isinstance(found, calibrated.StepCalibration):
+        return [_steps(found)]
+    if isinstance(found, benchmarks.BenchmarkCalibration):
+        return [_figures(found.errors)]
+    beta = _offsets("beta", STEP_FEATURES, found.prior.beta, found.beta.beta)
+    tables = [_error_table(found, details=True), beta]
+    if found.alpha.taught.any():
+        tables += [
+            _offsets("alpha", REQUEST_FEATURES, found.alpha.prior.alpha, found.posterior.alpha),
+            _requests(found.alpha.errors),
+        ]
+    if found.alpha.worse:
+        tables.append(_judged(found.alpha.worse, True, "phases whose alphas stay as they were"))
+    return tables
+
+
+# On one screen: errors before and after, and what is known now.
+
+
+def _error_table(found: AnyCalibration, details: bool) -> Grid:
+    """Median (and largest) absolute errors of what was measured, a row for each kind of it."""
+    table = Grid.of("error, %: median (largest)", "n", "before", "after")
+    if isinstance(found, calibrated.Calibration):
+        figures = ("median", "mean", "bias") if details else ("median",)
+        table = Grid.of(f"error of step times, %: {' / '.join(figures)}", "n", "before", "after")
+        shown = found.errors if details else found.errors[found.errors["part"] == calibrate.TEST]
+        for (part, kind), rows in shown.groupby(["part", "kind"], sort=False):
+            if rows["n"].iloc[0]:
+                cells = (100 * rows[list(figures)]).map("{:.2f}".format).agg(" / ".join, axis=1)
+                table.add(f"{part}, {kind}", str(rows["n"].iloc[0]), *cells)
+    elif isinstance(found, calibrated.StepCalibration):
+        errors = (predicted / found.steps.seconds - 1 for predicted in found.predictions())
+        table.add("median steps", str(len(found.steps)), *map(_typical, errors))
+    else:
+        for figure, rows in list(found.errors.groupby("figure", sort=False))[:_ERRORS]:
+            errors = (rows[each] / rows["measured"] - 1 for each in ("before", "after"))
+            table.add(str(figure), str(len(rows)), *map(_typical, errors))
+    return table
+
+
+def _typical(errors: np.ndarray | pd.Series) -> str:
+    size = 100 * np.abs(np.asarray(errors))
+    return f"{np.median(size):.1f} ({size.max():.1f})"
+
+
+def _judged(
+    verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "on what was left out"
+) -> Grid:
+    """Errors, or how many times as probable all of it is; what is worse first."""
+    more = ["difference +-"] * details
+    table = Grid.of(heading, "n", "before", "after", *more, Column("", True))
+    worse_first = sorted(verdicts, key=lambda each: not each.is_worse)
+    for verdict in worse_first if details else worse_first[:_VERDICTS]:
+        figures = verdict.figures if details else verdict.figures[:2]
+        table.add(verdict.where, str(verdict.count), *figures, verdict.word)
+    return table
+
+
+# In full.
+
+
+def _offsets(
+    part: str,
+    registry: Mapping[str, StepFeature | RequestFeature],
+    base: np.ndarray,
+    total: np.ndarray,
+) -> Grid:
+    headings = ("name", "before", "offset", "calibrated", "unit")
+    table = Grid.of(*headings, caption=f"{part}: what changed")
+    for feature, before, after in zip(registry.values(), base, total, strict=True):
+        if before != after:
+            seconds = feature.unit.split("/")[0] == "s"
+            scale = MICROSECOND if seconds else 1.0
+            unit = f"u{feature.unit}" if seconds else "x"
+            cells = (before, after - before, after)
+            table.add(feature.name, *(f"{v / scale:.3f}" for v in cells), unit)
+    return table
+
+
+def _requests(errors: pd.DataFrame) -> Grid:
+    methods = list(dict.fromkeys(errors["method"])) if len(errors) else []
+    caption = "requests of the last 20 %: median absolute error (ms)"
+    table = Grid.of("phase", "n", "measured", *methods, caption=caption)
+    for phase, rows in errors.groupby("phase", sort=False) if len(errors) else ():
+        figures = rows.set_index("method")["error_s"]
+        table.add(
+            str(phase),
+            str(rows["n"].iloc[0]),
+            f"{1e3 * rows['median_s'].iloc[0]:.3f}",
+            *(f"{1e3 * figures[m]:.3f}" for m in methods),
+        )
+    return table
+
+
+def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, heading: str) -> Grid:
+    """What the measurements say of each, with its standard error; drift where it goes on."""
+    unknown = not all(q.is_determined for q in quantities)
+    more = [*[""] * unknown, *["drift in errors"] * appended]
+    table = Grid.of(Column(heading, True), "before", "after", "unit", *more)
+    for q in quantities:
+        scale, unit = (1.0, "x") if q.unit == "x" else (MICROSECOND, f"u{q.unit}")
+        cells = (
+            f"{value / scale:.4g} +- {error / scale:.2g}"
+            for value, error in ((q.before, q.before_error), (q.after, q.after_error))
+        )
+        known = ["" if q.is_determined else "not determined"] * unknown
+        table.add(q.name, *cells, unit, *known, *[f"{q.drift:+.1f}"] * appended)
+    return table
+
+
+def _figures(errors: pd.DataFrame) -> Grid:
+    headings = ("run", "figure", "measured", "before", "after")
+    table = Grid.of(*headings, caption="figures (ms, or per second)")
+    for row in errors.to_dict("records"):
+        scale = 1.0 if row["figure"].endswith("_per_s") else MILLISECOND
+        cells = (f"{row[each] / scale:.4g}" for each in ("measured", "before", "after"))
+        table.add(Path(row["run"]).name, row["figure"], *cells)
+    return table
+
+
+def _steps(found: calibrated.StepCalibration) -> Grid:
+    headings = ("batch", "measured", "+-", "before", "after")
+    table, steps = Grid.of(*headings, caption="median steps (ms)"), found.steps
+    rows = zip(steps.names, steps.seconds, steps.error, *found.predictions(), strict=True)
+    for name, measured, error, *predicted in rows:
+        cells = (f"{value / MILLISECOND:.4g}" for value in predicted)
+        table.add(name, f"{measured / MILLISECOND:.4g}", f"{100 * error:.1f} %", *cells)
+    return table
+
+
+def _few(found: AnyCalibration) -> str:
+    """What is too few to leave any out."""
+    if isinstance(found, calibrated.StepCalibration):
+        return (
+            f"{len(found.steps)} batches are too few to tell whether others are predicted better; "
+            "measure longer"
+        )
+    return (
+        "after a single load or stretch of time nobody knows whether others are predicted better; "
+        "measure a second load"
+    )

@@ -1,0 +1,168 @@
+"""From a row of measurements to its deployment and its load."""
+
+import re
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pandas as pd
+
+from pinn.engines.deployment import Deployment
+from pinn.measurements.benchmarks.inferencex import LENGTH_RANGE
+from pinn.measurements.deployments.launch_facts import SERVING_FLAGS, UNKNOWN
+from pinn.simulator.workloads.workload import Workload, closed_loop
+from pinn.specs.catalog import load_model
+from pinn.specs.flags import FlagValue, given_flags, specified
+from pinn.specs.gpu import load_gpu
+from pinn.specs.model import GREEDY
+from pinn.specs.model_variants import with_precision
+from pinn.specs.serving import SGLANG, VLLM, ServingSpec
+
+# From a row of observations or serving runs to the deployment that was measured.
+
+Row = Mapping[Hashable, Any] | pd.Series
+#: Names and values, as a cache holds them.
+Flags = tuple[tuple[str, FlagValue], ...]
+
+#: Builds that are no release, such as gpt-oss-dev, get the defaults of the table's own release.
+RELEASE = re.compile(r"\d+\.\d+")
+
+
+def observed_deployment(row: Row) -> Deployment:
+    """The deployment of a row of ``observations.read_observations``.
+
+    Every flag is the row's; an empty one was not passed and is the default of the row's release.
+    The benchmark asks for temperature 0 (as vLLM's own did when it was made of that). Equal rows
+    share one object.
+
+    Raises:
+        PinnError: If the model, the GPU, the precision or a flag is unknown, or they do not fit
+            together.
+    """
+    passed = tuple((name, str(row[name])) for name in SERVING_FLAGS if row.get(name, "") != "")
+    version = str(row["engine_version"])
+    flags = _layout(row) | {"engine_version": version if RELEASE.match(version) else ""}
+    names = str(row["model"]), str(row["gpu"]), str(row["precision"])
+    return _observed(*names, tuple(flags.items()), passed)
+
+
+def _layout(row: Row) -> dict[str, FlagValue]:
+    """The engine of a row and how it spreads the model over GPUs, in its own words."""
+    engine, is_expert_parallel = str(row["engine"]), bool(row["enable_expert_parallel"])
+    tp, dp = int(row["tensor_parallel_size"]), int(row["data_parallel_size"])
+    if engine == VLLM:
+        layout = {"tensor_parallel_size": tp, "data_parallel_size": dp}
+        return {"engine": engine, **layout, "enable_expert_parallel": is_expert_parallel}
+    return {
+        "engine": engine,
+        "tensor_parallel_size": tp * dp,
+        "data_parallel_size": dp if engine == SGLANG else 1,
+        "enable_dp_attention": dp > 1,
+        "ep_size": tp * dp if is_expert_parallel else 1,
+    }
+
+
+def observed_deployments(rows: pd.DataFrame) -> dict[str, Deployment]:
+    """Deployments of observations by row id."""
+    return {str(row["row_id"]): observed_deployment(row) for _, row in rows.iterrows()}
+
+
+def run_deployment(row: Row) -> Deployment:
+    """The deployment of a row of :func:`pinn.measurements.runs.serving_runs.read_serving_runs`.
+
+    The number formats are those of the model's config. The load generator asks for no sampling
+    settings, so the model's own hold. Equal rows share one object.
+
+    Raises:
+        PinnError: If the model or the GPU is unknown, or they do not fit together.
+    """
+    sizes = ("tensor_parallel_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len")
+    flags: dict[str, FlagValue] = {name: int(row[name]) for name in sizes if not pd.isna(row[name])}
+    flags["engine_version"] = str(row["engine_version"])
+    names = str(row["config"]), str(row["model"]), str(row["gpu"])
+    return _run(*names, tuple(flags.items()))
+
+
+@cache
+def _observed(model: str, gpu: str, precision: str, flags: Flags, passed: Flags) -> Deployment:
+    ran = with_precision(load_model(model), precision), load_gpu(gpu)
+    given = given_flags(ServingSpec, dict(passed), f"a row of {model} on {gpu}")
+    flags_given = {"override_generation_config": GREEDY, **dict(flags), **given}
+    return Deployment(*ran, specified(ServingSpec, flags_given))
+
+
+@cache
+def _run(config: str, name: str, gpu: str, flags: Flags) -> Deployment:
+    model = load_model(config, published_as=name)
+    return Deployment(model, load_gpu(gpu), specified(ServingSpec, dict(flags)))
+
+
+# The load behind a row of measured deployments: the closed loop that its benchmark ran.
+#
+# Clients keep the stated number of requests in flight, all of them sent at once in the
+# beginning. Warm-up requests that a benchmark sends before have ended by then and leave nothing
+# behind but, with a prefix cache, one prompt, so they are left out.
+
+#: Share of memory of SGLang and TensorRT-LLM where nobody knows it.
+_ROOMY_SHARE = 0.97
+
+
+@dataclass(frozen=True)
+class MeasuredDeployment:
+    """One row of observations as something that can be simulated.
+
+    Attributes:
+        row_id: Its name.
+        deployment: What ran, without the flags of ``LOAD_FLAGS``: rows that differ only in load
+            share it.
+        served: What ran.
+        workload: What its clients sent.
+        tpot_s: Measured mean time per output token after the first.
+        ttft_s: Measured mean time to first token.
+    """
+
+    row_id: str
+    deployment: Deployment
+    served: Deployment
+    workload: Workload
+    tpot_s: float
+    ttft_s: float
+
+    @property
+    def concurrency(self) -> int:
+        """Requests in flight."""
+        return self.workload.concurrency or 0
+
+
+def measured_deployments(observations: pd.DataFrame) -> list[MeasuredDeployment]:
+    """Every row of observations, in their order.
+
+    Args:
+        observations: As ``observations.read_observations`` gives them.
+    """
+    return [measured_deployment(row) for _, row in observations.iterrows()]
+
+
+def measured_deployment(row: Row) -> MeasuredDeployment:
+    """One row of observations."""
+    served = observed_deployment(row)
+    if row["facts"] == UNKNOWN:
+        served = replace(served, serving=_roomy(served.serving, row))
+    shared = replace(served.serving, max_num_seqs=None, max_model_len=None)
+    name, clients = str(row["row_id"]), int(row["concurrency"])
+    lengths = int(row["prompt_tokens"]), int(row["output_tokens"])
+    prompts = int(row["prompts_per_client"]) * clients
+    load = closed_loop(clients, prompts, *lengths, length_range=LENGTH_RANGE, name=name)
+    times_s = float(row["tpot_s"]), float(row["ttft_s"])
+    return MeasuredDeployment(name, replace(served, serving=shared), served, load, *times_s)
+
+
+def _roomy(serving: ServingSpec, row: Row) -> ServingSpec:
+    """Flags nobody knows, with room for what the clients sent: such rows did not wait for memory.
+
+    Rows whose requests waited are refused, so any length and share will do that hold the others.
+    """
+    longest = int(row["prompt_tokens"]) + int(row["output_tokens"])
+    share = serving.gpu_memory_utilization if serving.engine == VLLM else _ROOMY_SHARE
+    return replace(serving, max_model_len=longest, gpu_memory_utilization=share)

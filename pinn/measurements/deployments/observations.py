@@ -1,0 +1,217 @@
+"""Canonical observations: one deployment under one load, with its measured latencies.
+
+A table is a Parquet file with a JSON manifest of the same name beside it, which says where the
+rows come from and holds the digest that reading checks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pinn.common.documents import read_json
+from pinn.common.files import ReadReport, file_sha256, replace_atomically, write_json_file
+from pinn.errors import PinnError
+from pinn.measurements.deployments.launch_facts import SERVING_FLAGS
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import ServingSpec
+
+_FLAGS = {flag.name: flag for flag in flags_of(ServingSpec)}
+
+#: Column -> its kind, which is ``text``, ``flag``, ``count`` (a whole number of at least 1),
+#: ``from zero`` (one of at least 0), ``seconds`` (positive) or ``passed`` (a flag of
+#: ``ServingSpec`` as text, empty where it was not passed).
+COLUMNS = {
+    "row_id": "text",  # unique name of the row in its source
+    "model": "text",  # name in the model catalogue
+    "gpu": "text",  # GPU system, such as h100_sxm
+    "precision": "text",  # quantization scheme of the weights
+    "tensor_parallel_size": "count",  # GPUs that share each layer
+    "data_parallel_size": "count",  # replicas of the attention
+    "enable_expert_parallel": "flag",  # whole experts on each GPU instead of slices
+    # As they were passed; empty for the release's default.
+    **dict.fromkeys(SERVING_FLAGS, "passed"),
+    "async_scheduling": "text",  # whether it was passed; empty for the default
+    "stream_interval": "text",  # tokens that are sent at once; empty for one
+    "fuse_attn_quant": "text",  # whether attention quantizes its output: as passed
+    "piecewise_tokens": "text",  # largest step in a piecewise graph: as passed
+    "environment": "text",  # variables that can change kernels
+    "drafts": "text",  # what speculates and how many tokens; empty for nothing
+    "prompts_per_client": "count",  # requests of the benchmark per unit of concurrency
+    "warmups_per_client": "from zero",  # the same before it, all of one prompt
+    "concurrency": "count",  # requests kept in flight by the closed loop
+    "prompt_tokens": "count",  # nominal prompt length
+    "output_tokens": "count",  # nominal output length
+    "ttft_s": "seconds",  # mean time to first token, initial burst included
+    "tpot_s": "seconds",  # mean time per output token after the first
+    "engine": "text",  # serving engine: vllm, sglang or trtllm
+    "engine_version": "text",  # its release, as its image names it, or 'unknown'
+    "image": "text",  # container that ran; empty where nobody knows
+    "script": "text",  # launch script and commit that tell the flags; may be empty
+    "facts": "text",  # how sure the flags are: known, likely, ambiguous or unknown
+    "date": "text",  # day of the measurement, ISO 8601; empty where not recorded
+    "series": "text",  # equal for rows that differ only in concurrency and build
+}
+_DTYPES: Mapping[str, Any] = {
+    "text": "str", "passed": "str", "flag": "bool", "count": "int64", "from zero": "int64",
+    "seconds": "float64",
+}  # fmt: skip
+#: What numbers have to be, by kind.
+_WANTED = {
+    "count": "a whole number of at least 1",
+    "from zero": "a whole number of at least 0",
+    "seconds": "above 0 s",
+}
+SCHEMA = "closed-loop observations 6"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Where a table comes from.
+
+    Attributes:
+        table_sha256: Digest of the Parquet file.
+        rows: Rows in it.
+        report: What the reader read, accepted and refused; holds the digest of the source file,
+            the package's version and the filters with their counts.
+        schema: Name and version of the column list.
+    """
+
+    table_sha256: str
+    rows: int
+    report: ReadReport
+    schema: str = SCHEMA
+
+    def to_json(self) -> dict[str, object]:
+        """The manifest as JSON-ready values."""
+        return asdict(self) | {"report": self.report.to_json()}
+
+
+def validate(rows: pd.DataFrame, what: str = "the observations") -> pd.DataFrame:
+    """Check a table against :data:`COLUMNS`.
+
+    Args:
+        rows: The table; further columns are dropped.
+        what: How an error names the table.
+
+    Returns:
+        The columns of the schema in its order, each with its dtype.
+
+    Raises:
+        PinnError: If the table is empty, lacks a column, holds a value that its column forbids,
+            or names a row twice.
+    """
+    missing = [name for name in COLUMNS if name not in rows.columns]
+    if missing:
+        raise PinnError(
+            f"{what} lack the column(s) {', '.join(missing)}: write them anew with this version"
+        )
+    if rows.empty:
+        raise PinnError(f"{what} are empty: check the reader's report for what was refused")
+    rows = rows[list(COLUMNS)].reset_index(drop=True)
+    for name, kind in COLUMNS.items():
+        rows[name] = _checked(rows[name], kind, f"{what}: {name}")
+    twice = rows.loc[rows["row_id"].duplicated(), "row_id"]
+    if not twice.empty:
+        raise PinnError(f"{what} name {len(twice)} row(s) twice, first {twice.iloc[0]!r}")
+    return rows
+
+
+def write_observations(rows: pd.DataFrame, path: Path, report: ReadReport) -> Manifest:
+    """Write a table and its manifest; a crash leaves the files that were there before.
+
+    Args:
+        rows: Rows as :func:`validate` accepts them.
+        path: The Parquet file to write; the manifest goes to ``manifest_path(path)``.
+        report: What the reader did; its accepted rows must be these.
+
+    Raises:
+        PinnError: If the rows are invalid or are not those that the report counts.
+    """
+    rows = validate(rows)
+    if report.accepted != len(rows):
+        raise PinnError(
+            f"{path}: the read report accepts {report.accepted} rows, the table has {len(rows)}"
+        )
+    replace_atomically(path, lambda target: rows.to_parquet(target, index=False))
+    manifest = Manifest(table_sha256=file_sha256(path), rows=len(rows), report=report)
+    write_json_file(manifest_path(path), manifest)
+    return manifest
+
+
+def read_observations(path: Path) -> pd.DataFrame:
+    """Read a table that :func:`write_observations` wrote.
+
+    Raises:
+        PinnError: If the table or its manifest is missing, was changed or cut off since, or does
+            not follow the schema.
+    """
+    manifest = read_manifest(path)
+    if not path.is_file():
+        raise PinnError(f"no observations at {path}: write them first")
+    digest = file_sha256(path)
+    if digest != manifest.table_sha256:
+        raise PinnError(
+            f"{path} is not the table that its manifest describes (sha256 {digest[:12]}..., "
+            f"expected {manifest.table_sha256[:12]}...): it was changed or cut off; write it anew"
+        )
+    try:
+        rows = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise PinnError(f"{path} is not a readable Parquet file: {error}") from error
+    if len(rows) != manifest.rows:
+        raise PinnError(f"{path} has {len(rows)} rows, its manifest says {manifest.rows}")
+    return validate(rows, str(path))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read the manifest that belongs to a table.
+
+    Raises:
+        PinnError: If it is missing, is not JSON, or describes another schema.
+    """
+    manifest = manifest_path(path)
+    if not manifest.is_file():
+        raise PinnError(f"no manifest {manifest} beside {path.name}: write the observations anew")
+    try:
+        values = read_json(manifest)
+        report = ReadReport.from_json(values.pop("report"))
+        read = Manifest(report=report, **values)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise PinnError(f"{manifest} is not a manifest of observations: {error}") from error
+    if read.schema != SCHEMA:
+        raise PinnError(f"{manifest} describes {read.schema!r}, this version reads {SCHEMA!r}")
+    return read
+
+
+def manifest_path(path: Path) -> Path:
+    """``observations.parquet`` -> ``observations.manifest.json``."""
+    return path.with_suffix(".manifest.json")
+
+
+def _checked(values: pd.Series, kind: str, what: str) -> pd.Series:
+    """The values with their column's dtype, or an error that names the first bad one."""
+    if values.isna().any():
+        raise PinnError(f"{what} is missing in {int(values.isna().sum())} row(s)")
+    if kind in _WANTED:
+        numbers = pd.to_numeric(values, errors="coerce")
+        least = numbers >= 0 if kind == "from zero" else numbers > 0
+        bad = ~(np.isfinite(numbers) & least)
+        if kind != "seconds":
+            bad |= numbers != np.floor(numbers)
+        if bad.any():
+            raise PinnError(
+                f"{what} must be {_WANTED[kind]}, got {values[bad].iloc[0]} "
+                f"({int(bad.sum())} row(s) like it)"
+            )
+        values = numbers
+    elif kind == "passed":
+        flag = _FLAGS[str(values.name)]
+        for text in set(values) - {""}:
+            flag.check(flag.read(text, what))
+    elif kind == "flag" and not values.isin([True, False]).all():
+        raise PinnError(f"{what} must be true or false, got {values.iloc[0]!r}")
+    return values.astype(_DTYPES[kind])

@@ -1,0 +1,250 @@
+"""Serving runs as deployments with loads, also from reports of load stages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from pinn.common.documents import read_json
+from pinn.common.files import ReadReport
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.measurements.deployments import measured as deployments
+from pinn.measurements.runs import serving_runs
+from pinn.simulator.metric_features import WHOLE_RUN
+from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.load import load_workload
+from pinn.simulator.workloads.workload import PromptGroups, Workload, shared_prefix
+from pinn.simulator.workloads.yaml_spec import check, read_inference_perf, read_mapping
+from pinn.specs.catalog import load_model
+from pinn.specs.flags import given_flags
+from pinn.specs.gpu import load_gpu
+from pinn.specs.serving import ServingSpec
+
+# Measured serving runs: what ran, what was sent and what its clients saw.
+
+#: Figure -> where a stage's report of inference-perf has it: (latency, statistic).
+_PLACES = {
+    f"{name}_{statistic}_s": (latency, statistic)
+    for name, latency in (("e2e", "request_latency"), ("ttft", "time_to_first_token"))
+    for statistic in ("mean", "p90", "p99")
+}
+#: What clients report of a stage, in seconds. ITL is (E2E - TTFT) / (output tokens - 1).
+FIGURES = (*_PLACES, "itl_mean_s")
+
+#: Tokenizers make 2 to 5 % more tokens of a text than it was cut to, as the prompt lengths of load
+#: generators' reports show beside what was asked for; where in between is not known.
+PROMPT_RANGE = (1.02, 1.05)
+
+#: The load generator's pause between stages (inference-perf, ``load.interval``: 1 by default).
+STAGE_GAP_S = 1.0
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A serving run.
+
+    Attributes:
+        name: Name in its source.
+        deployment: What ran.
+        load_name: Name of its load.
+        rates_per_s: Mean rate of each stage.
+        workload: What clients sent.
+        measured: Stage (``0``, ``1``, ... and ``all``) -> figure -> seconds; names of ``FIGURES``,
+            those that the source has.
+        failed_share: Stage -> share of requests that failed; 0 where the source tells nothing.
+    """
+
+    name: str
+    deployment: Deployment
+    load_name: str
+    rates_per_s: tuple[float, ...]
+    workload: Workload
+    measured: Mapping[str, Mapping[str, float]]
+    failed_share: Mapping[str, float]
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The load stages that were measured, in order."""
+        return tuple(sorted(stage for stage in self.measured if stage != WHOLE_RUN))
+
+
+def read_measured_runs(
+    path: Path, model_configs: Path | None = None, seed: int = 0
+) -> tuple[tuple[MeasuredRun, ...], ReadReport]:
+    """Read a CSV of serving runs, see ``pinn.measurements.runs.serving_runs``.
+
+    Its column ``workload`` names built-in loads, or workload files from the CSV's folder on.
+
+    Args:
+        path: The file, or a folder that holds just one CSV.
+        model_configs: Folder of ``<model>/config.json`` for models that the catalogue lacks.
+        seed: Of the arrival times and prompt lengths.
+
+    Raises:
+        PinnError: If the file cannot be used.
+    """
+    file = csv_of(path)
+    workloads = serving_runs.find_workloads(serving_runs.workload_names(file), file.parent)
+    rows, report = serving_runs.read_serving_runs(file, model_configs, workloads)
+    runs = [
+        _run(name, of_run, workloads[str(of_run["workload"].iloc[0])], seed)
+        for name, of_run in rows.groupby("run", sort=True)
+    ]
+    return tuple(runs), report
+
+
+def csv_of(path: Path) -> Path:
+    """The file itself, or the only CSV of a folder.
+
+    Raises:
+        PinnError: If the folder holds none or several.
+    """
+    if not path.is_dir():
+        return path
+    found = sorted(path.glob("*.csv"))
+    if len(found) != 1:
+        raise PinnError(f"{path} holds {len(found)} CSV files: name the one of the serving runs")
+    return found[0]
+
+
+def _run(name: object, rows: pd.DataFrame, load: serving_runs.Workload, seed: int) -> MeasuredRun:
+    first = rows.iloc[0]
+    rates_per_s = [stage.rate_per_s for stage in load.stages]
+    for row in rows[rows["stage"] != WHOLE_RUN].to_dict("records"):
+        rates_per_s[int(row["stage"])] = float(row["rate_per_s"])
+    measured = {
+        str(row["stage"]): {figure: float(row[figure]) for figure in FIGURES}
+        for row in rows.to_dict("records")
+    }
+    return MeasuredRun(
+        str(name),
+        deployments.run_deployment(first),
+        load.name,
+        tuple(rates_per_s),
+        load_workload(load.file, seed) if load.file is not None else sent_workload(load, seed),
+        measured,
+        dict.fromkeys(measured, 0.0),
+    )
+
+
+def sent_workload(load: serving_runs.Workload, seed: int = 0) -> Workload:
+    """What the load generator sends: stages of exponential gaps over a hundred repeating prompts.
+
+    A stage opens when every request of the one before has ended.
+    """
+    shared, own = load.shared_prefix_tokens, load.prompt_tokens - load.shared_prefix_tokens
+    prompts = PromptGroups(load.groups, load.prompts_per_group, shared, own, PROMPT_RANGE)
+    stages = [Stage(stage.rate_per_s, stage.duration_s) for stage in load.stages]
+    return shared_prefix(
+        stages, prompts, load.output_tokens, stage_gap_s=STAGE_GAP_S, seed=seed, name=load.name
+    )
+
+
+# Runs as inference-perf leaves them: a folder with its config and one report per load stage.
+#
+# ``exp-config.yaml`` (model, tensor_parallelism, max_num_batched_tokens, max_num_seqs,
+# max_model_len, and any other flag of vLLM by its name) says what served it; the GPU stands
+# nowhere and has to be given.
+
+_SERVER, _CONFIG = Path("exp-config.yaml"), Path("results") / "config.yaml"
+_REMEDY = "give the folder that inference-perf wrote"
+
+
+class _Server(BaseModel):
+    model_config = ConfigDict(protected_namespaces=())
+
+    model: str
+    tensor_parallelism: int = Field(ge=1)
+    max_model_len: int = Field(ge=1)
+    max_num_batched_tokens: int = Field(ge=1)
+    max_num_seqs: int = Field(ge=1)
+
+
+class _Outcome(BaseModel):
+    count: int = Field(ge=0)
+    latency: dict[str, dict[str, float] | None] = Field(default_factory=dict)
+
+
+class _Stage(BaseModel):
+    successes: _Outcome
+    failures: _Outcome
+
+
+def is_load_report(path: Path) -> bool:
+    """Whether a folder is one that inference-perf wrote."""
+    return (path / _SERVER).is_file() and (path / _CONFIG).is_file()
+
+
+def read_load_report(
+    path: Path, gpu: str, model_configs: Path | None = None, seed: int = 0
+) -> MeasuredRun:
+    """Read one run.
+
+    The generator counts output tokens by tokenizing the text again and finds fewer than were
+    generated, so ITL is taken from E2E, TTFT and the requested number of tokens. A server's file
+    without ``engine_version`` is taken for one of ``ASSUMED_RELEASE``.
+
+    Args:
+        path: The run's folder.
+        gpu: Name or datasheet of the GPU that it ran on.
+        model_configs: Folder of ``<model>/config.json`` for models that the catalogue lacks.
+        seed: Of the arrival times and prompt lengths.
+
+    Raises:
+        PinnError: If a file is missing or cannot be used.
+    """
+    if not is_load_report(path):
+        raise PinnError(f"{path} lacks {_SERVER} or {_CONFIG}: {_REMEDY}")
+    named = read_mapping(path / _SERVER)
+    server = check(_Server, named, path / _SERVER, _REMEDY)
+    flags = given_flags(ServingSpec, named, str(path / _SERVER))
+    sent = read_mapping(path / _CONFIG)
+    workload = read_inference_perf(sent, path / _CONFIG, seed, PROMPT_RANGE)
+    stages = sent["load"]["stages"]
+    reports = {str(i): _stage(path, i) for i in range(len(stages))}
+    if len(reports) == 1:
+        reports[WHOLE_RUN] = reports["0"]
+    output = int(workload.output_tokens[0])
+    flags.setdefault("tensor_parallel_size", server.tensor_parallelism)
+    flags.setdefault("engine_version", serving_runs.ASSUMED_RELEASE)
+    config = serving_runs.model_config(server.model, model_configs)
+    model = load_model(config, published_as=server.model)
+    deployment = Deployment(model, load_gpu(gpu), ServingSpec(**flags), force=True)  # it ran
+    return MeasuredRun(
+        path.name,
+        deployment,
+        path.name,
+        tuple(float(stage["rate"]) for stage in stages),
+        workload,
+        {name: _figures(report, output) for name, report in reports.items()},
+        {name: _failed_share(report) for name, report in reports.items()},
+    )
+
+
+def _stage(path: Path, index: int) -> _Stage:
+    place = path / "results" / f"stage_{index}_lifecycle_metrics.json"
+    try:
+        values = read_json(place)
+    except PinnError as error:
+        raise PinnError(f"{error}; {_REMEDY}") from error
+    return check(_Stage, values, place, _REMEDY)
+
+
+def _figures(report: _Stage, output_tokens: int) -> dict[str, float]:
+    figures = {}
+    for name, (latency, statistic) in _PLACES.items():
+        found = report.successes.latency.get(latency)
+        if found and statistic in found:
+            figures[name] = found[statistic]
+    if {"e2e_mean_s", "ttft_mean_s"} <= figures.keys() and output_tokens > 1:
+        gap = figures["e2e_mean_s"] - figures["ttft_mean_s"]
+        figures["itl_mean_s"] = gap / (output_tokens - 1)
+    return figures
+
+
+def _failed_share(report: _Stage) -> float:
+    total = report.successes.count + report.failures.count
+    return report.failures.count / total if total else 0.0

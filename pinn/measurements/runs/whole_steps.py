@@ -1,0 +1,210 @@
+"""Reads measured whole engine steps: what each held, and how long it took.
+
+A table has one row per iteration of an engine on one data-parallel rank, as vLLM 0.20's forward
+pass metrics write them, and beside it ``runs.csv`` with the flags of each run. Equal steps are
+taken together: what is learned from and judged by is the median of each kind.
+
+Left out, each with a count: iterations without work; cold ones, beyond ``COLD`` times the median of
+their kind; and those that a log credits to the step before or after (faster than the floor), with
+their neighbours.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from pinn.common.files import ReadReport, file_sha256
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.physics.batch_sums import UniformBatches
+from pinn.physics.costs import step_costs
+from pinn.physics.step_values import experts_hit, floor_seconds
+from pinn.specs.catalog import load_model
+from pinn.specs.gpu import load_gpu
+from pinn.specs.serving import ServingSpec
+from pinn.units import MILLISECOND
+
+RUNS_FILE = "runs.csv"
+#: A step this many times as long as the median of its kind is a cold one.
+COLD = 3.0
+#: A run of whose steps with prompts more than this share is faster than memory allows credits steps
+#: to one another: all its steps with prompts go.
+MISCOUNTED_SHARE = 0.05
+#: Share of the reading of experts beyond the first that surely takes as long as it says.
+SURELY_READ = 0.5
+#: Contexts and prompts that differ by less than this share are of one kind.
+ALIKE = 0.125
+#: Models under another name of the same shapes. Qwen3.6-35B-A3B has the layers of Qwen3.5's.
+SAME_SHAPES = {"Qwen/Qwen3.6-35B-A3B": "Qwen/Qwen3.5-35B-A3B"}
+
+#: Runs whose logs are miscounted throughout: of this one, 4 decodes take 28.8 ms and 6 take 12.7.
+ALL_MISCOUNTED = ("fpm_upfront_dsv4_flash_moe_full_once_20260613_211059/tp1_ep1_past4096",)
+
+_BATCH = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",
+          "prefill_cached")  # fmt: skip
+_COLUMNS = (
+    "run", "model", "tp", "dp", "ep_on", "kv_dtype", "counter_id", "dp_rank", "sum_prefill_tokens",
+    "num_prefill_requests", "sum_prefill_kv_tokens", "num_decode_requests", "sum_decode_kv_tokens",
+    "latency_ms",
+)  # fmt: skip
+_RUN_COLUMNS = (
+    "run", "vllm", "max_num_seqs", "enable_prefix_caching", "block_size", "fuse_allreduce_rms",
+    "cudagraph_mode",
+)  # fmt: skip
+
+Row = Mapping[Hashable, Any] | pd.Series
+
+
+@dataclass(frozen=True)
+class MeasuredSteps:
+    """Kinds of steps of one deployment.
+
+    Attributes:
+        run: Where they were measured.
+        deployment: What ran.
+        batches: What a step of each kind held: equal decodes beside equal chunks.
+        seconds: Median time of each kind.
+        count: Steps behind each median.
+    """
+
+    run: str
+    deployment: Deployment
+    batches: UniformBatches
+    seconds: Float[np.ndarray, " kinds"]
+    count: Int[np.ndarray, " kinds"]
+
+
+def read_whole_steps(
+    path: Path, gpu: str, graph_tokens: int | None = None
+) -> tuple[list[MeasuredSteps], ReadReport]:
+    """Read a table of whole steps.
+
+    Args:
+        path: CSV, packed or not, with ``runs.csv`` beside it.
+        gpu: What they ran on, which the table does not say.
+        graph_tokens: Largest step in a CUDA graph, where the runs' flags do not say it.
+
+    Raises:
+        PinnError: If a file is missing or lacks a column, or no step is usable.
+    """
+    table = _read(path, _COLUMNS)
+    runs = _read(path.with_name(RUNS_FILE), _RUN_COLUMNS).set_index("run")
+    steps, refused = [], dict.fromkeys(("model is not read", "no work", "cold", "miscounted"), 0)
+    for name, rows in table.groupby("run", sort=True):
+        deployment = _deployment(rows.iloc[0], runs, gpu, graph_tokens)
+        if deployment is None:
+            refused["model is not read"] += len(rows)
+            continue
+        kept = _with_work(rows)
+        refused["no work"] += len(rows) - len(kept)
+        kind = _kinds(kept)
+        cold = kept["seconds"] > COLD * kept.groupby(kind)["seconds"].transform("median")
+        refused["cold"] += int(cold.sum())
+        kept, kind = kept[~cold], kind[~cold]
+        credited = _credited(kept, deployment) | (name in ALL_MISCOUNTED)
+        refused["miscounted"] += int(credited.sum())
+        if not credited.all():
+            steps.append(_medians(str(name), kept[~credited], kind[~credited], deployment))
+    accepted = sum(int(one.count.sum()) for one in steps)
+    if not accepted:
+        raise PinnError(f"{path}: none of {len(table)} steps is usable: {refused}")
+    return steps, ReadReport(path.name, "", file_sha256(path), len(table), accepted, refused)
+
+
+def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    if not path.is_file():
+        raise PinnError(f"no whole steps at {path}: give the path of the table, runs.csv beside it")
+    try:
+        table = pd.read_csv(path)  # packed ones, too
+    except (ValueError, OSError, EOFError) as error:
+        raise PinnError(f"{path} is no CSV table ({error}): give a table of whole steps") from error
+    missing = [name for name in columns if name not in table]
+    if missing:
+        raise PinnError(f"{path} lacks the column(s) {', '.join(missing)}")
+    return table
+
+
+def _deployment(
+    row: Row, runs: pd.DataFrame, gpu: str, graph_tokens: int | None
+) -> Deployment | None:
+    """What a run served; None where its model's layers are not read."""
+    name = str(row["model"])
+    if str(row["run"]) not in runs.index:
+        raise PinnError(f"{RUNS_FILE} has no line for the run {row['run']}: add its flags")
+    flags = runs.loc[str(row["run"])].to_dict()
+    serving = ServingSpec(
+        engine_version=str(flags["vllm"]),
+        tensor_parallel_size=int(row["tp"]),
+        data_parallel_size=int(row["dp"]),
+        enable_expert_parallel=bool(row["ep_on"]),
+        kv_cache_dtype=str(row["kv_dtype"]),
+        max_num_seqs=int(flags["max_num_seqs"]),
+        enable_prefix_caching=bool(flags["enable_prefix_caching"]),
+        fuse_all_reduce=bool(flags["fuse_allreduce_rms"]),
+        max_cudagraph_capture_size=graph_tokens,
+    )
+    try:
+        return Deployment(load_model(SAME_SHAPES.get(name, name)), load_gpu(gpu), serving)
+    except PinnError:
+        return None
+
+
+def _with_work(rows: pd.DataFrame) -> pd.DataFrame:
+    """Steps in order, batches of equal requests, times in seconds; those without work are gone."""
+    rows = rows.sort_values(["dp_rank", "counter_id"], kind="stable")
+    decodes, chunks = rows["num_decode_requests"], rows["num_prefill_requests"]
+    found = pd.DataFrame(
+        {
+            "rank": rows["dp_rank"],
+            "decode_requests": decodes.astype(float),
+            "decode_context": rows["sum_decode_kv_tokens"] / decodes.clip(lower=1),
+            "prefill_requests": chunks.astype(float),
+            "prefill_tokens": rows["sum_prefill_tokens"] / chunks.clip(lower=1),
+            "prefill_cached": rows["sum_prefill_kv_tokens"] / chunks.clip(lower=1),
+            "seconds": rows["latency_ms"] * MILLISECOND,
+        }
+    ).reset_index(drop=True)
+    return found[(decodes + chunks).to_numpy() > 0]
+
+
+def _kinds(steps: pd.DataFrame) -> pd.Series:
+    """A number for each kind of step: equal requests, lengths within ``ALIKE``."""
+    lengths = steps[["decode_context", "prefill_tokens", "prefill_cached"]]
+    keys = steps[["decode_requests", "prefill_requests"]].join(
+        np.floor(np.log1p(lengths) / np.log1p(ALIKE))
+    )
+    return keys.groupby(list(keys.columns), sort=False).ngroup()
+
+
+def _credited(steps: pd.DataFrame, deployment: Deployment) -> Bool[np.ndarray, " steps"]:
+    """Steps that cannot be as fast as the log says, and their neighbours, one of which has it.
+
+    None is faster than the floor and half of reading the experts that its tokens hit.
+    """
+    sums, costs = _batches(steps).sums(deployment.model.window_tokens), step_costs([deployment])
+    least_s = floor_seconds(costs, sums) + SURELY_READ * experts_hit(costs, sums)
+    fast = steps["seconds"].to_numpy() < least_s
+    prompts = steps["prefill_requests"].to_numpy() > 0
+    near = fast.copy()
+    near[1:] |= fast[:-1]
+    near[:-1] |= fast[1:]
+    return near | (prompts & (fast[prompts].mean() > MISCOUNTED_SHARE if prompts.any() else False))
+
+
+def _medians(
+    run: str, steps: pd.DataFrame, kind: pd.Series, deployment: Deployment
+) -> MeasuredSteps:
+    """One entry for each kind."""
+    groups = steps.groupby(kind)
+    batches, seconds = _batches(groups[list(_BATCH)].mean()), groups["seconds"].median().to_numpy()
+    count = groups.size().to_numpy()
+    return MeasuredSteps(run, deployment, batches, seconds, count)
+
+
+def _batches(steps: pd.DataFrame) -> UniformBatches:
+    return UniformBatches(*(steps[name].to_numpy() for name in _BATCH))
