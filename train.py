@@ -5,29 +5,48 @@ a checkpoint and a results folder. The last line of output is one JSON document.
 """
 
 import json
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_method
 from omegaconf import DictConfig
 
 from pinn.common.progress import shown
 from pinn.common.workers import stopping_at_once
 from pinn.errors import PinnError
+from pinn.evaluation.config import one_line_errors, register, typed
+
+
+@contextmanager
+def exiting_in_one_line() -> Iterator[None]:
+    """End the process with status 1 and one line of what is wrong with the input."""
+    try:
+        with one_line_errors():
+            yield
+    except PinnError as error:
+        sys.exit(f"error: {' '.join(str(error).split())}")
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
-def main(config: DictConfig) -> None:
+@exiting_in_one_line()
+def main(composed: DictConfig) -> None:
     """Run the experiment that the configuration describes."""
+    composed.output_dir = os.path.relpath(HydraConfig.get().runtime.output_dir)
+    config = typed(composed)
+    config.check()
     with (
         stopping_at_once("what is finished is kept, and the same command goes on"),
         shown("train", sys.stderr),
     ):
-        try:
-            print(json.dumps(get_method(config.entry)(config)))
-        except PinnError as error:
-            sys.exit(f"error: {error}")
+        print(json.dumps(get_method(config.entry)(config)))
 
 
 if __name__ == "__main__":
-    main()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raised to here, not printed by Hydra
+    register()
+    with exiting_in_one_line():
+        main()

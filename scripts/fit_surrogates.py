@@ -16,7 +16,7 @@ import typer
 from pinn.kernels.exclusion import Exclusion
 from pinn.measurements.deployments.measured import observed_deployments
 from pinn.training.data.silicon import read_silicon
-from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
+from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 
 
 def exclusions() -> list[Exclusion]:
@@ -29,7 +29,7 @@ def exclusions() -> list[Exclusion]:
 def main(out: Path = Path("checkpoints/kernels"), cache: str = "cache") -> None:
     """Fit, and copy what was fitted; fits are kept by digest in the cache."""
     torch.set_num_threads(1)
-    settings = KernelSettings(released=None, cache=cache, gpus=())
+    settings = KernelSettings(released=None, cache=cache)
     for exclusion in exclusions():
         folder = out / exclusion.slug()
         shutil.rmtree(folder, ignore_errors=True)

@@ -22,28 +22,24 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 import typer
-from hydra import compose, initialize_config_dir
-from hydra.utils import instantiate
 
 from pinn.errors import PinnError
-from pinn.evaluation import methods, panel, panel_rows, serving_runs
+from pinn.evaluation import panel, panel_rows, serving_runs
+from pinn.evaluation.config import compose_config, typed
+from pinn.evaluation.measured import read_measured
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.measurements.runs.whole_steps import MeasuredSteps
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.model import ModelSpec
-from pinn.training.kernel_learner import (
-    fitted_surrogates,
-    fold_of,
-    learn_from_runs,
-    without_model,
-)
+from pinn.training.folds import fold_of, without_model
+from pinn.training.kernel_data import fitted_surrogates
+from pinn.training.kernel_learner import learn_from_runs
 from pinn.training.run_scalars import RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows, simulate_rows
 from pinn.training.teacher import Teacher
 
-CONF = Path(__file__).parents[1] / "conf"
 #: Columns of what is printed.
 SHOWN = ["group", "configurations", "rows", "tpot", "ttft", "score"]
 
@@ -70,16 +66,15 @@ def main(
     first: str, overrides: Annotated[list[str] | None, typer.Argument()] = None, second: str = ""
 ) -> None:
     """Print every second model's score, and that of all, under settings as train.py takes them."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("train", overrides=overrides or [])
-    measured = methods.read_measured(config)
+    config = typed(compose_config(overrides or []))
+    measured = read_measured(config)
     path = os.environ.get("PINN_WHOLE_STEPS")
     steps = panel_rows.read_panel_steps(Path(path)) if path else []
     judges = Judges(measured.rows, measured.runs, steps)
     left_out = _named(measured.rows, first)
     tables = []
-    kernels = fitted_surrogates(methods.kernel_settings(config), Exclusion(models=(left_out,)))
-    for model, found in inner_folds(kernels, instantiate(config.run_fit), judges, left_out, second):
+    kernels = fitted_surrogates(config.kernels.settings, Exclusion(models=(left_out,)))
+    for model, found in inner_folds(kernels, config.run_fit, judges, left_out, second):
         print(f"{model.name}: {len(found)} figures", flush=True)
         tables.append(found)
     rows = pd.concat(tables, ignore_index=True).assign(half=np.nan)

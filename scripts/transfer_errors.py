@@ -29,7 +29,7 @@ from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.featurizer import featurize
-from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
+from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 from pinn.training.synthetic import TAUGHT_RELEASE, catalog_models, started, synthetic_deployments
 from pinn.training.teacher import features_of_batches, projected_parts, saved_scalars
 
@@ -55,7 +55,7 @@ def errors(
     """Median, mean and 90 % quantile in percent, one row per comparison."""
     checkpoint = load_checkpoint(checkpoint_path)
     scalars = saved_scalars(checkpoint.metadata["scalars"])
-    settings = KernelSettings(released=str(released), cache="cache", gpus=())
+    settings = KernelSettings(released=str(released), cache="cache")
     kernels = fitted_surrogates(settings, Exclusion())
     batches = [sample_batches(SEED + i) for i in range(len(deployments))]
     features = features_of_batches(deployments, batches)

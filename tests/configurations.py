@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from pinn.evaluation.config import ExperimentConfig, compose_config, typed
 
 CONF = Path(__file__).parents[1] / "conf"
 
 
-def configure(*overrides: str) -> DictConfig:
+def configure(*overrides: str) -> ExperimentConfig:
     """The configuration with overrides."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("train", overrides=list(overrides))
+    return typed(compose_config(overrides))

@@ -8,7 +8,7 @@ import typer
 from pinn.cli.evaluate_measured import coefficients, decisions, panel, speculation
 from pinn.cli.options import Checkpoint, JsonPath, asked, output
 from pinn.cli.outputs import records, write_csv, write_json
-from pinn.common.files import cache_folder, conf_file, find_checkpoint, json_text
+from pinn.common.files import cache_folder, find_checkpoint, json_text
 from pinn.common.progress import doing
 from pinn.common.workers import stopping_at_once
 from pinn.errors import PinnError
@@ -42,23 +42,23 @@ def evaluate(
     """
     if context.invoked_subcommand is not None:
         return
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
     from hydra.utils import get_method
     from omegaconf import OmegaConf
 
-    conf = conf_file("train.yaml").parent
+    from pinn.evaluation.config import compose_config, typed
+
     # A look writes nothing where it is taken.
     place = [f"output_dir='{cache_folder() / 'evaluate'}'"] if fast else []
     given = ["+experiment=suite", f"fast={str(fast).lower()}", *place, *(overrides or [])]
     try:
-        with initialize_config_dir(str(conf), version_base="1.3"):
-            config = compose("train", overrides=given)
-    except HydraException as error:
-        raise PinnError(f"--set: {' '.join(str(error).split())}") from error
+        composed = compose_config(given)
+        config = typed(composed)
+        config.check()
+    except PinnError as error:
+        raise PinnError(f"--set: {error}") from error
     kept = Path(config.output_dir) / ".hydra" / "config.yaml"
     kept.parent.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(config, kept)
+    OmegaConf.save(composed, kept)
     with stopping_at_once("finished fits are kept, and the same command goes on"):
         summary = get_method(config.entry)(config)
     if not fast:

@@ -18,7 +18,6 @@ from pinn.evaluation.methods import Method
 from pinn.evaluation.metrics import with_e2e
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.measurements.deployments.observations import read_observations
 from pinn.surrogate.uncertainty.held_out import (
     DESCRIPTION,
     Step,
@@ -210,15 +209,18 @@ COLUMNS = (
 
 
 def held_out_errors(
-    folder: Path, surrogates: Callable[[Exclusion], KernelSurrogates]
+    folder: Path,
+    observations: pd.DataFrame,
+    surrogates: Callable[[Exclusion], KernelSurrogates],
 ) -> pd.DataFrame:
     """Errors and descriptions of every left-out row of an experiment.
 
     Rows are described by the kernels that their prediction was allowed to know.
 
     Args:
-        folder: Of a leave-one-out experiment: ``predictions.csv`` (or ``.parquet``) and
-            ``observations``. Descriptions are remembered in it.
+        folder: Of a leave-one-out experiment: ``predictions.csv`` (or ``.parquet``).
+            Descriptions are remembered in it.
+        observations: What was measured.
         surrogates: Gives the kernel surrogates of an exclusion.
 
     Returns:
@@ -227,7 +229,6 @@ def held_out_errors(
     Raises:
         PinnError: If the folder holds no predictions of the network that kernels taught.
     """
-    observations = read_observations(folder / "observations" / "silicon.parquet")
     return described_errors(_read_predictions(folder), observations, surrogates, folder)
 
 

@@ -6,28 +6,49 @@ is printed of the folds is what to expect of the checkpoint on models and GPUs t
 """
 
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from hydra.utils import instantiate
-from omegaconf import DictConfig
 
 from pinn.common.tables import write_frame
 from pinn.evaluation import crossvalidation, folds, methods, metrics, serving_runs
+from pinn.evaluation.config import ExperimentConfig
+from pinn.evaluation.measured import (
+    Measured,
+    code_sha256,
+    make_repeatable,
+    mark,
+    read_measured,
+    recipe_sha256,
+)
 from pinn.evaluation.tables import print_results, print_scores, print_summary
 from pinn.kernels.exclusion import Exclusion
 from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
 from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibration
-from pinn.training.data.splits import named_splits
-from pinn.training.kernel_learner import Fold, learn_all, learn_fold
+from pinn.training.data.splits import Split
+from pinn.training.folds import Fold, learn_all, learn_fold
 
 
-def run_experiment(config: DictConfig) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Tested:
+    """Held-out errors.
+
+    Attributes:
+        results: Of all splits.
+        scores: Of held-out serving runs.
+    """
+
+    results: pd.DataFrame = field(default_factory=pd.DataFrame)
+    scores: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
+def run_experiment(config: ExperimentConfig) -> dict[str, object]:
     """Run one experiment.
 
     Args:
@@ -39,23 +60,25 @@ def run_experiment(config: DictConfig) -> dict[str, Any]:
     Raises:
         PinnError: If data or configuration cannot be used.
     """
-    methods.make_repeatable(config)
+    make_repeatable(config)
     folder = Path(config.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    measured = methods.read_measured(config)
-    summary: dict[str, Any] = {"experiment": config.experiment_name, "folder": str(folder)}
+    measured = read_measured(config)
+    splits = folds.experiment_splits(config, measured)
+    summary: dict[str, object] = {"experiment": config.experiment_name, "folder": str(folder)}
     summary["serving_runs"] = len(measured.runs)
-    results, scores = pd.DataFrame(), pd.DataFrame()
-    if config.evaluation.splits:
-        results, scores = _evaluate(config, measured, folder)
+    tested = Tested()
+    if splits:
+        tested = _test(config, measured, splits)
+        results = tested.results
         shown = results[(results.held_out == "all") & (results.method == "network")]
         summary["errors"] = shown.drop(columns=["held_out"]).to_dict("records")
     if config.final_fit:
-        path = _fit_all(config, measured, results, scores, folder)
+        path = _fit_all(config, measured, tested)
         summary["checkpoint"] = str(path)
-        if config.evaluation.splits and config.kernels.enabled:
+        if splits and config.kernels.enabled and config.evaluation.held_out is None:
             # Intervals from everything that the folds left out, their networks beside them.
-            networks = folds.fold_networks(config, measured, folder)
+            networks = folds.fold_networks(config, measured, splits)
             folds.keep_networks(networks, folder)
             found = folds.calibrate_folds(config, measured, networks, path)
             write_calibration(found, calibration_path(path))
@@ -64,34 +87,24 @@ def run_experiment(config: DictConfig) -> dict[str, Any]:
     return summary
 
 
-def _evaluate(
-    config: DictConfig, measured: methods.Measured, folder: Path
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Score every method on every split; tables go to disk first and are printed from there.
-
-    Returns:
-        Errors of all splits, and the scores of left-out serving runs.
-    """
-    splits = named_splits(config.evaluation.splits, measured.observations, folder / "splits")
+def _test(
+    config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]]
+) -> Tested:
+    """Score every method on every split; tables go to disk first and are printed from there."""
+    folder, workers = Path(config.output_dir), config.workers.workers()
     scores = pd.DataFrame()
-    workers = instantiate(config.workers)
     compared = [methods.roofline(), *methods.without_kernels(config)]
     if config.kernels.enabled:
-        fits = methods.kernel_fits(config, measured.runs, folder)
-        runs_out = serving_runs.run_folds(measured.rows, measured.runs)
-        learn_all(
-            fits.learner,
-            [*folds.split_folds(splits, measured), *(fold for fold, _ in runs_out)],
-            fits.root,
-            workers,
-        )
+        fits = methods.kernel_fits(config, measured.runs)
+        runs_out = folds.experiment_run_folds(config, measured)
+        of_splits = folds.split_folds(splits, measured)
+        learn_all(fits.learner, [*of_splits, *(f for f, _ in runs_out)], fits.root, workers)
         compared += methods.kernel_methods(fits)
         if runs_out:
             scores = serving_runs.score_left_out(fits.learner, runs_out, fits.root)
     compared += methods.peers()
-    mark = methods.mark(config, measured)
     predictions = crossvalidation.cross_validate(
-        measured.rows, splits, compared, folder, mark, workers
+        measured.rows, splits, compared, folder, mark(config, measured), workers
     )
     write_frame(predictions, folder / "predictions.csv")
     groups = metrics.group_masks(config.evaluation.groups, measured.rows, predictions)
@@ -102,45 +115,29 @@ def _evaluate(
     write_frame(pd.concat(tables, ignore_index=True), folder / "results.csv")
     results = pd.read_csv(folder / "results.csv")
     print_results(results)
-    return results, scores
+    return Tested(results, scores)
 
 
-def _fit_all(
-    config: DictConfig,
-    measured: methods.Measured,
-    results: pd.DataFrame,
-    scores: pd.DataFrame,
-    folder: Path,
-) -> Path:
+def _fit_all(config: ExperimentConfig, measured: Measured, tested: Tested) -> Path:
     """Fit on everything and save the checkpoint with the held-out results beside it."""
-    kernels: dict[str, Any] = {}
-    scalars: dict[str, Any] = {}
+    folder, scores = Path(config.output_dir), tested.scores
+    of_kernels: dict[str, object] = {"kernels": {}, "scalars": {}}
     if config.kernels.enabled:
-        fits = methods.kernel_fits(config, measured.runs, folder)
+        fits = methods.kernel_fits(config, measured.runs)
         whole = Fold(measured.rows, measured.runs, Exclusion())
         learned = learn_fold(fits.learner, whole, fits.root)
         network, surrogates = learned.network, learned.teacher.kernels
-        kernels = {"digest": surrogates.digest(), **surrogates.metadata}
-        scalars = learned.fit.to_json()
+        of_kernels["kernels"] = {"digest": surrogates.digest(), **surrogates.metadata}
+        of_kernels["scalars"] = learned.fit.to_json()
         if measured.runs:
             trained_on = serving_runs.score_learned(learned, measured.runs)
             scores = pd.concat([scores, trained_on], ignore_index=True)
     else:
         network = methods.serving_learner(config).learn(measured.rows, folder / "logs" / "all")
     if len(scores):
-        write_frame(scores, folder / "serving_runs.csv", float_format="%.6g")
-        table = pd.read_csv(folder / "serving_runs.csv", dtype={"stage": str})
-        print_scores(table)
-        for method, part in table.groupby("method", sort=False):
-            print_summary(
-                serving_runs.summarize_runs(part),
-                {str(method): serving_runs.ranking_inversions(part)},
-            )
-    metadata = _metadata(config, measured, network) | {
-        "kernels": kernels,
-        "scalars": scalars,
-        "held_out_results": results.to_dict("records"),
-    }
+        _print_scores(scores, folder / "serving_runs.csv")
+    results = {"held_out_results": tested.results.to_dict("records")}
+    metadata = _metadata(config, measured, network) | of_kernels | results
     runs = (run.deployment for run in measured.runs)
     deployments = tuple(dict.fromkeys([*measured.rows.deployments, *runs]))
     names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)
@@ -150,10 +147,20 @@ def _fit_all(
     return path
 
 
+def _print_scores(scores: pd.DataFrame, path: Path) -> None:
+    """Write the scores of serving runs, and print them from there."""
+    write_frame(scores, path, float_format="%.6g")
+    table = pd.read_csv(path, dtype={"stage": str})
+    print_scores(table)
+    for method, part in table.groupby("method", sort=False):
+        inversions = {str(method): serving_runs.ranking_inversions(part)}
+        print_summary(serving_runs.summarize_runs(part), inversions)
+
+
 def _metadata(
-    config: DictConfig, measured: methods.Measured, network: CoefficientNetwork
-) -> dict[str, Any]:
-    sources = [measured.manifest.to_json()]
+    config: ExperimentConfig, measured: Measured, network: CoefficientNetwork
+) -> dict[str, object]:
+    sources: list[dict[str, object]] = [measured.manifest.to_json()]
     if measured.report is not None:
         of_runs = {"schema": "serving runs", "table_sha256": measured.report.sha256}
         sources.append(of_runs | {"report": measured.report.to_json()})
@@ -161,9 +168,9 @@ def _metadata(
         "experiment": config.experiment_name,
         "command": "python train.py " + " ".join(sys.argv[1:]),
         "date": datetime.now(UTC).date().isoformat(),
-        "recipe_sha256": methods.recipe_sha256(config),
+        "recipe_sha256": recipe_sha256(config),
         "data_sha256": measured.data_sha256,
-        "code_sha256": methods.code_sha256(),
+        "code_sha256": code_sha256(),
         "parameters": network.parameter_count,
         "sources": sources,
     }

@@ -7,27 +7,31 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from omegaconf import DictConfig
 
 from pinn.common import files, tables
 from pinn.errors import PinnError
+from pinn.evaluation.config import ExperimentConfig
 from pinn.evaluation.crossvalidation import held_out_errors, held_out_kernels, mean_steps, parts_of
-from pinn.evaluation.methods import Measured, kernel_fits, kernel_settings
+from pinn.evaluation.measured import Measured
+from pinn.evaluation.methods import kernel_fits
 from pinn.evaluation.metrics import CHECKPOINT_COLUMN
 from pinn.evaluation.serving_runs import LEFT_OUT, RUNS_LEFT_OUT, network_latencies, run_folds
+from pinn.kernels.exclusion import is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Figures, Job, gains
+from pinn.specs.gpu import load_gpu
 from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
 from pinn.surrogate.uncertainty import interval_fit
 from pinn.surrogate.uncertainty.coefficient_changes import FoldNetwork, coefficient_changes
 from pinn.surrogate.uncertainty.held_out import described_steps, shape_of
 from pinn.surrogate.uncertainty.intervals import StatedIntervals
 from pinn.training.data.splits import Split, named_splits
-from pinn.training.kernel_learner import Fold, fitted_surrogates, fold_of, learn_fold
+from pinn.training.folds import Fold, fold_of, learn_fold
+from pinn.training.kernel_data import fitted_surrogates
 from pinn.training.serving_rows import ServingRows
 
 # Keeping a trained checkpoint and what belongs to it where every command looks for them.
@@ -85,10 +89,59 @@ def split_folds(splits: Mapping[str, list[Split]], measured: Measured) -> list[F
     return list(found.values())
 
 
-def fold_networks(config: DictConfig, measured: Measured, folder: Path) -> list[FoldNetwork]:
+def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str, list[Split]]:
+    """Return the splits of an experiment by kind, recorded in its folder.
+
+    Raises:
+        PinnError: If a kind, or the one model or GPU to hold out, is unknown.
+    """
+    folder, rows = Path(config.output_dir) / "splits", measured.observations
+    wanted = config.evaluation.held_out
+    if wanted is None:
+        return named_splits(config.evaluation.splits, rows, folder)
+    kinds, name = _kinds_of(wanted, rows)
+    splits = named_splits(kinds, rows, folder)
+    return {kind: [s for s in splits[kind] if s.held_out == (name,)] for kind in kinds}
+
+
+def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
+    """Kinds of split that hold out one model or GPU, and its name in the rows."""
+    models, gpus = (sorted(rows[column].unique()) for column in ("model", "gpu"))
+    for name in models:
+        if _is_named(name, wanted):
+            return [KEPT], name
+    for name in gpus:
+        if wanted in (name, load_gpu(name).name):
+            return ["leave-one-gpu-out", "leave-one-gpu-and-its-kernels-out"], name
+    known = ", ".join([*models, *gpus])
+    raise PinnError(f"evaluation.held_out={wanted}: no such model or GPU, known are {known}")
+
+
+def _is_named(model: str, wanted: str) -> bool:
+    return wanted in (model, model.split("/")[-1])
+
+
+def experiment_run_folds(
+    config: ExperimentConfig, measured: Measured
+) -> list[tuple[Fold, list[MeasuredRun]]]:
+    """Return the folds of serving runs; where one model is held out alone, its fold only."""
+    found = run_folds(measured.rows, measured.runs)
+    wanted = config.evaluation.held_out
+    if wanted is None:
+        return found
+    alone = [d.model for d in measured.rows.deployments if _is_named(d.model.name, wanted)]
+    return [
+        (fold, test)
+        for fold, test in found
+        if any(is_near_copy(m, model) for m in fold.exclude.models for model in alone)
+    ]
+
+
+def fold_networks(
+    config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]]
+) -> list[FoldNetwork]:
     """The network of every fold, written below the experiment's folder."""
-    fits = kernel_fits(config, measured.runs, folder)
-    splits = named_splits(config.evaluation.splits, measured.observations, folder / "splits")
+    fits, folder = kernel_fits(config, measured.runs), Path(config.output_dir)
     found = []
     for number, (kind, fold, test) in enumerate(_folds(splits, measured)):
         network = learn_fold(fits.learner, fold, fits.root).network
@@ -275,7 +328,10 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
 
 
 def calibrate_folds(
-    config: DictConfig, measured: Measured, networks: Sequence[FoldNetwork], checkpoint: Path
+    config: ExperimentConfig,
+    measured: Measured,
+    networks: Sequence[FoldNetwork],
+    checkpoint: Path,
 ) -> StatedIntervals:
     """Calibrate a checkpoint on what the folds of its own experiment left out.
 
@@ -289,14 +345,15 @@ def calibrate_folds(
         PinnError: If the experiment is not finished.
     """
     folder = checkpoint.parent
-    errors = held_out_errors(folder, partial(fitted_surrogates, kernel_settings(config)))
+    surrogates = partial(fitted_surrogates, config.kernels.settings)
+    errors = held_out_errors(folder, measured.observations, surrogates)
     source = {
         "experiment": folder.name,
         "splits": sorted(errors["split"].unique().tolist()),
         "rows": len(errors),
         "predictions_sha256": files.file_sha256(folder / "predictions.csv"),
     }
-    fits = kernel_fits(config, measured.runs, folder)
+    fits = kernel_fits(config, measured.runs)
     of_runs = []
     for fold, test in run_folds(measured.rows, measured.runs):
         learned = learn_fold(fits.learner, fold, fits.root)

@@ -1,31 +1,22 @@
-"""Methods that are scored, and those that a configuration makes."""
+"""Methods that predict TPOT and TTFT of deployments that they have not seen."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import lightning
 import numpy as np
 import pandas as pd
-import torch
-from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
 
-from pinn.common.code import code_digest
-from pinn.common.files import ReadReport, sorted_json
-from pinn.common.progress import note
+from pinn.evaluation.config import ExperimentConfig
 from pinn.kernels.exclusion import Exclusion
-from pinn.measurements.deployments.observations import Manifest, read_manifest, read_observations
-from pinn.measurements.runs.measured_runs import MeasuredRun, read_measured_runs
+from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.training.data.released import PEERS, released_predictions
-from pinn.training.kernel_learner import KernelLearner, KernelSettings, Learned, fold_of, learn_fold
-from pinn.training.learner import ServingLearner, predict
-from pinn.training.serving_rows import ServingRows, SimulatedRows, serving_rows, simulate_rows
-
-# Methods that predict TPOT and TTFT of deployments they have not seen.
+from pinn.training.folds import fold_of, learn_fold
+from pinn.training.kernel_learner import KernelLearner, Learned
+from pinn.training.serving_fit import ServingLearner, predict
+from pinn.training.serving_rows import ServingRows, SimulatedRows, simulate_rows
+from pinn.training.trainer import make_trainer
 
 #: TPOT and TTFT in seconds of every row; NaN where the method cannot predict one.
 Prediction = SimulatedRows | tuple[np.ndarray, np.ndarray]
@@ -74,7 +65,7 @@ def _learn_network(
     return partial(predict, network)
 
 
-def without_kernels(config: DictConfig) -> list[Method]:
+def without_kernels(config: ExperimentConfig) -> list[Method]:
     """What learns from measured deployments alone, as the configuration says."""
     alone = serving_learner(config)
     network = replace(alone.network, corrected=False)
@@ -147,107 +138,21 @@ def _look_up(table: pd.DataFrame, *_: object) -> Predictor:
     return found
 
 
-# What a configuration stands for: measured data, and the recipe that learns from them.
-
-#: Parts of the configuration that decide what is learned.
-LEARNED_FROM = ("network", "kernels", "fit", "run_fit", "seed")
-
 #: Where folds are remembered, below the output folder.
 FOLDS = "folds"
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Everything that was measured, and where it comes from.
-
-    Attributes:
-        observations: Measured deployments as a table.
-        rows: The same, ready to learn from.
-        runs: Serving runs; none where none are given.
-        manifest: Of the deployments.
-        report: Of the runs.
-    """
-
-    observations: pd.DataFrame
-    rows: ServingRows
-    runs: tuple[MeasuredRun, ...]
-    manifest: Manifest
-    report: ReadReport | None
-
-    @property
-    def data_sha256(self) -> str:
-        """Of all data."""
-        of_runs = None if self.report is None else self.report.sha256
-        return json_sha256(self.manifest.table_sha256, of_runs)
-
-
-def read_measured(config: DictConfig) -> Measured:
-    """Measured deployments, and serving runs where the configuration names them."""
-    instantiate(config.data)
-    manifest = read_manifest(Path(config.data.target))
-    observations = read_observations(Path(config.data.target))
-    note(manifest.report.table())
-    runs: tuple[MeasuredRun, ...] = ()
-    report = None
-    if config.runs.path:
-        configs = config.runs.model_configs
-        runs, report = read_measured_runs(
-            Path(config.runs.path), Path(configs) if configs else None
-        )
-    else:
-        note(
-            "no serving runs: learning from kernels and measured deployments alone (runs.path=FILE "
-            "or PINN_SERVING_RUNS names them)"
-        )
-    return Measured(observations, serving_rows(observations), runs, manifest, report)
-
-
-def recipe_sha256(config: DictConfig) -> str:
-    """Digest of the settings that decide what is learned."""
-    settings: Any = OmegaConf.to_container(config, resolve=True)
-    return json_sha256({part: settings[part] for part in LEARNED_FROM})
-
-
-def json_sha256(*parts: Any) -> str:
-    """SHA-256 of JSON-ready values."""
-    return hashlib.sha256(sorted_json(parts).encode()).hexdigest()
-
-
-def code_sha256() -> str:
-    """SHA-256 of the code that learns and predicts."""
-    return code_digest("pinn.training.kernel_learner", "pinn.training.learner")
-
-
-def mark(config: DictConfig, measured: Measured) -> str:
-    """Digest of all that decides a prediction: settings, data and code."""
-    return json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
-
-
-def serving_learner(config: DictConfig) -> ServingLearner:
+def serving_learner(config: ExperimentConfig) -> ServingLearner:
     """Learns from measured deployments alone, as the configuration says."""
-    network, fit, trainer = map(instantiate, (config.network, config.fit, config.trainer))
-    return ServingLearner(network, fit, trainer, config.seed)
+    trainer = partial(make_trainer, config.trainer)
+    return ServingLearner(config.network, config.fit, trainer, config.seed)
 
 
-def make_repeatable(config: DictConfig) -> None:
-    """Seed everything; the same configuration then gives the same bits."""
-    lightning.seed_everything(config.seed, verbose=False)
-    torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(config.threads)
-
-
-def kernel_settings(config: DictConfig) -> KernelSettings:
-    """Where kernels come from; Hydra makes a list of the GPUs, which no cache takes as a key."""
-    values: Any = OmegaConf.to_container(config.kernels.settings, resolve=True)
-    del values["_target_"]
-    return KernelSettings(**values | {"gpus": tuple(values["gpus"])})
-
-
-def kernel_fits(config: DictConfig, runs: tuple[MeasuredRun, ...], folder: Path) -> KernelFits:
+def kernel_fits(config: ExperimentConfig, runs: tuple[MeasuredRun, ...]) -> KernelFits:
     """Trainings of the recipe; experiments share those that they have in common."""
-    root = Path(config.folds) if config.folds else folder / FOLDS
-    parts = (config.network, config.kernels.distillation, config.run_fit, config.trainer)
-    network, teaching, run_fit, trainer = map(instantiate, parts)
-    kernels = kernel_settings(config)
-    learner = KernelLearner(kernels, network, teaching, run_fit, trainer, config.seed)
+    kernels, trainer = config.kernels, partial(make_trainer, config.trainer)
+    learner = KernelLearner(
+        kernels.settings, config.network, kernels.distillation, config.run_fit, trainer, config.seed
+    )
+    root = Path(config.folds) if config.folds else Path(config.output_dir) / FOLDS
     return KernelFits(learner, runs, root)

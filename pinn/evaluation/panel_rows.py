@@ -9,7 +9,7 @@ from jaxtyping import Float
 from pinn.common.files import file_sha256
 from pinn.errors import PinnError
 from pinn.evaluation.engines import networks, score_engines
-from pinn.evaluation.methods import json_sha256
+from pinn.evaluation.measured import json_sha256
 from pinn.evaluation.metrics import CHECKPOINT_COLUMN
 from pinn.evaluation.serving_runs import OVERLOADED, network_latencies, score_runs
 from pinn.measurements.runs.measured_runs import read_measured_runs

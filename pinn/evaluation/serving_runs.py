@@ -23,8 +23,9 @@ from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration
-from pinn.training import kernel_learner, run_scalars
-from pinn.training.kernel_learner import Fold, KernelLearner, Learned
+from pinn.training.folds import Fold, fold_of, learn_fold, without_model
+from pinn.training.kernel_learner import KernelLearner, Learned, run_parts
+from pinn.training.run_scalars import run_latencies
 from pinn.training.serving_rows import ServingRows
 
 
@@ -202,9 +203,7 @@ def run_folds(
     """What each left-out model leaves to learn from, and the runs that it is tested on."""
     found = []
     for model in left_out_models(rows, runs):
-        fold = kernel_learner.fold_of(
-            kernel_learner.without_model(rows, model), runs, Exclusion(models=(model,))
-        )
+        fold = fold_of(without_model(rows, model), runs, Exclusion(models=(model,)))
         test = [run for run in runs if is_near_copy(run.deployment.model, model)]
         found.append((fold, test))
     return found
@@ -219,8 +218,7 @@ def score_left_out(
         As ``pinn.evaluation.serving_runs.score_runs``; methods end in ``LEFT_OUT``.
     """
     tables = [
-        score_learned(kernel_learner.learn_fold(learner, fold, root), test, LEFT_OUT)
-        for fold, test in folds
+        score_learned(learn_fold(learner, fold, root), test, LEFT_OUT) for fold, test in folds
     ]
     return pd.concat(tables, ignore_index=True)
 
@@ -228,9 +226,7 @@ def score_left_out(
 def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
     """Score runs with the network and the teacher of one training."""
     latencies = {
-        TEACHER: run_scalars.run_latencies(
-            learned.fit, runs, kernel_learner.run_parts(learned.teacher.kernels, runs)
-        ),
+        TEACHER: run_latencies(learned.fit, runs, run_parts(learned.teacher.kernels, runs)),
         NETWORK: network_latencies(learned.network, runs),
     }
     scores = [score_runs(runs, each, name + suffix) for name, each in latencies.items()]

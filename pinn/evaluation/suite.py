@@ -1,13 +1,9 @@
 """The evaluation suite: every split, method and metric, in one table on disk."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-from hydra.utils import instantiate
-from omegaconf import DictConfig
 
 from pinn.common.files import find_checkpoint, replace_atomically, write_json_file
 from pinn.common.progress import doing, note
@@ -16,17 +12,18 @@ from pinn.common.tables import write_frame
 from pinn.errors import PinnError
 from pinn.evaluation import crossvalidation, formulas, methods, metrics, tables
 from pinn.evaluation.blis import blis
+from pinn.evaluation.config import ExperimentConfig
 from pinn.evaluation.decisions import decide, decision_table
-from pinn.evaluation.folds import shipped_predictions, shipped_runs
+from pinn.evaluation.folds import experiment_splits, shipped_predictions, shipped_runs
+from pinn.evaluation.measured import Measured, make_repeatable, mark, read_measured
 from pinn.evaluation.ranking import rank
 from pinn.evaluation.regressions import tuned_regressions
 from pinn.evaluation.report.write import write_report
-from pinn.measurements.deployments.observations import read_observations
 from pinn.surrogate.uncertainty.interval_fit import calibration_curve
 from pinn.surrogate.uncertainty.intervals import calibration_path, read_calibration
 from pinn.training.data.released import PEERS
-from pinn.training.data.splits import deployment_keys, named_splits
-from pinn.training.kernel_learner import fitted_surrogates
+from pinn.training.data.splits import deployment_keys
+from pinn.training.kernel_data import fitted_surrogates
 
 #: What every table rests on.
 EVIDENCE = "4 measured deployment models and 6 serving-run models"
@@ -35,7 +32,7 @@ EVIDENCE = "4 measured deployment models and 6 serving-run models"
 NOT_FOR_UNSEEN = ("blackbox, per configuration", *PEERS)
 
 
-def run_suite(config: DictConfig) -> dict[str, Any]:
+def run_suite(config: ExperimentConfig) -> dict[str, object]:
     """Run the suite.
 
     Args:
@@ -48,19 +45,18 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     Raises:
         PinnError: If data or configuration cannot be used.
     """
-    methods.make_repeatable(config)
+    make_repeatable(config)
     doing("reading measurements and kernels")
     folder = Path(config.output_dir)
-    measured = methods.read_measured(config)
+    measured = read_measured(config)
     observations, rows = measured.observations, measured.rows
-    mark = methods.mark(config, measured)
-    splits = named_splits(config.evaluation.splits, observations, folder / "splits")
+    splits, fingerprint = experiment_splits(config, measured), mark(config, measured)
     published = [methods.roofline(), blis(observations), *methods.peers()]
-    wanted = crossvalidation.cells(splits, published, folder, mark)
-    slow = crossvalidation.cells(splits, _learned(config, measured), folder, mark)
+    wanted = crossvalidation.cells(splits, published, folder, fingerprint)
+    slow = crossvalidation.cells(splits, _learned(config, measured), folder, fingerprint)
     crossvalidation.adopt(wanted + slow, [Path(other) for other in config.cells_from])
     to_make = wanted if config.fast else wanted + slow
-    crossvalidation.compute(rows, crossvalidation.missing(to_make), instantiate(config.workers))
+    crossvalidation.compute(rows, crossvalidation.missing(to_make), config.workers.workers())
     predictions = crossvalidation.read_cells(
         [cell for cell in wanted + slow if cell.path.is_file()]
     )
@@ -82,11 +78,11 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     if left := crossvalidation.missing(slow):
         fits = len({cell.logs for cell in left})
         skipped["fits"] = f"{fits} are not made yet: pinn evaluate without --fast makes them"
-    summary = _tables(folder, predictions, config.evaluation.groups, rows, groups)
-    return _finish(config, folder, summary, skipped)
+    summary = _tables(config, predictions, measured, groups)
+    return _finish(config, measured, summary, skipped)
 
 
-def _learned(config: DictConfig, measured: methods.Measured) -> list[methods.Method]:
+def _learned(config: ExperimentConfig, measured: Measured) -> list[methods.Method]:
     """Methods that are fitted, cheap ones first."""
     found: list[methods.Method] = [
         *formulas.fitted_formulas(measured.observations),
@@ -94,9 +90,7 @@ def _learned(config: DictConfig, measured: methods.Measured) -> list[methods.Met
         *methods.without_kernels(config),
     ]
     if config.kernels.enabled:
-        found += methods.kernel_methods(
-            methods.kernel_fits(config, measured.runs, Path(config.output_dir))
-        )
+        found += methods.kernel_methods(methods.kernel_fits(config, measured.runs))
     return found
 
 
@@ -109,17 +103,14 @@ def _groups(observations: pd.DataFrame, runs: pd.DataFrame | None) -> pd.Series:
 
 
 def _tables(
-    folder: Path,
-    predictions: pd.DataFrame,
-    group_names: Sequence[str],
-    rows: Any,
-    groups: pd.Series,
-) -> dict[str, Any]:
+    config: ExperimentConfig, predictions: pd.DataFrame, measured: Measured, groups: pd.Series
+) -> dict[str, object]:
     """Tables to disk first; what is printed and drawn is read from them."""
+    folder = Path(config.output_dir)
     predictions = predictions.drop(columns=["group"], errors="ignore")
     path = folder / "predictions.parquet"
     replace_atomically(path, partial(predictions.to_parquet, index=False))
-    masks = metrics.group_masks(group_names, rows, predictions)
+    masks = metrics.group_masks(config.evaluation.groups, measured.rows, predictions)
     write_frame(
         metrics.with_correlation(metrics.summarize(predictions, masks), predictions),
         folder / "results.csv",
@@ -127,8 +118,8 @@ def _tables(
     results = pd.read_csv(folder / "results.csv")
     ranking = rank(predictions, groups, metrics.METRICS, NOT_FOR_UNSEEN)
     write_frame(ranking, folder / "ranking.csv")
-    observations = read_observations(folder / "observations" / "silicon.parquet")
-    write_frame(decision_table(decide(predictions, observations)), folder / "decisions.csv")
+    decisions = decide(predictions, measured.observations)
+    write_frame(decision_table(decisions), folder / "decisions.csv")
     tables.print_overview(results, ranking)
     return {
         "folder": str(folder),
@@ -140,15 +131,22 @@ def _tables(
 
 
 def _finish(
-    config: DictConfig, folder: Path, summary: dict[str, Any], skipped: dict[str, str]
-) -> dict[str, Any]:
+    config: ExperimentConfig,
+    measured: Measured,
+    summary: dict[str, object],
+    skipped: dict[str, str],
+) -> dict[str, object]:
     """Intervals, and the page of everything."""
+    folder = Path(config.output_dir)
     for name in ("coverage", "stated"):
         (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier run
     try:
         if not config.kernels.enabled:
             raise PinnError("intervals rest on kernels: run with kernels=on")
-        (_stated if config.fast else _intervals)(config, folder)
+        if config.fast:
+            _stated(config, folder)
+        else:
+            _intervals(config, measured, folder)
     except PinnError as error:
         skipped["intervals"] = str(error)
     if config.fast and "intervals" not in skipped:
@@ -167,16 +165,17 @@ def _finish(
     return summary
 
 
-def _intervals(config: DictConfig, folder: Path) -> None:
+def _intervals(config: ExperimentConfig, measured: Measured, folder: Path) -> None:
     """Coverage of intervals that never saw what they are judged on, and decisions by them."""
     predictions = pd.read_parquet(folder / "predictions.parquet")
-    observations = read_observations(folder / "observations" / "silicon.parquet")
-    surrogates = partial(fitted_surrogates, methods.kernel_settings(config))
-    errors = crossvalidation.described_errors(predictions, observations, surrogates, folder)
+    surrogates = partial(fitted_surrogates, config.kernels.settings)
+    errors = crossvalidation.described_errors(
+        predictions, measured.observations, surrogates, folder
+    )
     write_frame(calibration_curve(errors), folder / "coverage.csv")
 
 
-def _stated(config: DictConfig, folder: Path) -> None:
+def _stated(config: ExperimentConfig, folder: Path) -> None:
     """What the intervals of the checkpoint cover, whose predictions are shown."""
     checkpoint = find_checkpoint(config.report.checkpoint)
     if calibration_path(checkpoint).is_file():

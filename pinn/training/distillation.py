@@ -1,22 +1,19 @@
-"""Teaching the network from composed steps: step times, not coefficients, have to agree."""
+"""Distillation of composed steps into the network: step times have to agree, not coefficients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
 
 import lightning
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
 
-from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.loss import log_huber
 from pinn.surrogate.network import CoefficientNetwork
-from pinn.training.composed import ComposedSteps
-from pinn.training.teacher import FEATURE_GROUPS, Scalars, features_of_batches, group_seconds
+from pinn.training.distillation_data import DistillationRows
+from pinn.training.teacher import FEATURE_GROUPS
 
 
 @dataclass(frozen=True)
@@ -38,72 +35,27 @@ class DistillationSettings:
     parts_weight: float = 1.0
 
 
-class DistillationRows(NamedTuple):
-    """Steps of ``m`` deployments, ``n`` each, as the network learns them (float32).
-
-    Attributes:
-        free: Descriptors.
-        rates: Log datasheet rates.
-        features: Step features.
-        seconds: Composed times of each of ``PART_GROUPS``; their sum is the step's.
-    """
-
-    free: Float[Tensor, "m descriptors"]
-    rates: Float[Tensor, "m rates"]
-    features: Float[Tensor, "m n features"]
-    seconds: Float[Tensor, "m n groups"]
-
-    def take(self, index: Int[Tensor, " index"] | slice) -> DistillationRows:
-        """The deployments at ``index``."""
-        return DistillationRows(*(each[index] for each in self))
-
-
-def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRows:
-    """Features and times of composed steps, overheads included."""
-    free, rates = featurize(steps.deployments)
-    features = features_of_batches(steps.deployments, steps.batches)
-    seconds = group_seconds(scalars, steps.parts, features)
-    taught = (torch.tensor(each, dtype=torch.float32) for each in (features, seconds))
-    return DistillationRows(torch.tensor(free), torch.tensor(rates), *taught)
-
-
-class _Shuffled(IterableDataset):
-    """Minibatches in an order that depends on the seed and the epoch alone.
-
-    The epoch follows from the optimizer's steps: after a resume Lightning fetches the first
-    minibatch before any hook of the epoch runs and before ``current_epoch`` is right.
-    """
-
-    def __init__(
-        self, rows: DistillationRows, batch: int, seed: int, steps_done: Callable[[], int]
-    ) -> None:
-        self.rows, self.batch, self.seed, self.steps_done = rows, batch, seed, steps_done
-
-    def __iter__(self) -> Iterator[DistillationRows]:
-        deployments = len(self.rows.free)
-        epoch = self.steps_done() // -(-deployments // self.batch)
-        generator = torch.Generator().manual_seed(self.seed * 100_003 + epoch)
-        order = torch.randperm(deployments, generator=generator)
-        for index in order.split(self.batch):
-            yield self.rows.take(index)
-
-
-def distillation_loader(
-    rows: DistillationRows, settings: DistillationSettings, seed: int, steps_done: Callable[[], int]
-) -> DataLoader:
-    """Minibatches of deployments; ``steps_done`` counts the optimizer's steps so far."""
-    return DataLoader(_Shuffled(rows, settings.batch, seed, steps_done), batch_size=None)
-
-
 class Distillation(lightning.LightningModule):
-    """Fits the network to composed steps."""
+    """The network, fitted to composed steps.
+
+    Step features -> network -> beta; beta x feature summed over a step -> seconds. The loss is the
+    Huber loss of the log ratio to composed seconds, of whole steps and of their parts.
+    """
 
     groups: Float[Tensor, "features groups"]
 
     def __init__(
         self, network: CoefficientNetwork, settings: DistillationSettings, deployments: int
     ) -> None:
+        """Make everything but alpha learn.
+
+        Args:
+            network: Trained in place.
+            settings: Loss and optimizer, kept in ``hparams`` and in every saved state.
+            deployments: Number of deployments to train on, which sets the length of the schedule.
+        """
         super().__init__()
+        self.save_hyperparameters({**asdict(settings), "network": asdict(network.settings)})
         self.network, self.settings = network, settings
         self.steps = settings.epochs * -(-deployments // settings.batch)
         self.register_buffer("groups", torch.tensor(FEATURE_GROUPS, dtype=torch.float32), False)
@@ -113,8 +65,7 @@ class Distillation(lightning.LightningModule):
 
     def training_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
         """Huber loss of the log step times, and of steps of which one group alone is predicted."""
-        beta, _ = self.network(batch.free, batch.rates)
-        predicted = torch.einsum("mnf,mf,fg->mng", batch.features, beta.float(), self.groups)
+        predicted = self._group_seconds(batch)
         whole = batch.seconds.sum(-1, keepdim=True)
         in_place = predicted + (whole - batch.seconds).clamp(min=0)
         loss = self._error(predicted.sum(-1, keepdim=True), whole)
@@ -122,13 +73,25 @@ class Distillation(lightning.LightningModule):
         self.log("loss", loss, prog_bar=True, batch_size=len(batch.free))
         return loss
 
+    def validation_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
+        """Median absolute percentage error of held-out steps."""
+        predicted, composed = (s.sum(-1) for s in (self._group_seconds(batch), batch.seconds))
+        median = 100 * (predicted / composed - 1).abs().median()
+        self.log("val_median_ape_percent", median, prog_bar=True, batch_size=len(batch.free))
+        return median
+
+    def _group_seconds(self, batch: DistillationRows) -> Float[Tensor, "m n groups"]:
+        """Predicted seconds of each of ``PART_GROUPS``."""
+        beta, _ = self.network(batch.free, batch.rates)
+        return torch.einsum("mnf,mf,fg->mng", batch.features, beta.float(), self.groups)
+
     def _error(
         self, predicted: Float[Tensor, "m n k"], seconds: Float[Tensor, "m n 1"]
     ) -> Float[Tensor, ""]:
         measured, delta = seconds.expand_as(predicted), self.settings.delta
         return log_huber(predicted, measured, torch.ones(()), delta) / seconds.numel()
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam on everything that makes betas, in one cycle."""
         learned = [p for p in self.network.parameters() if p.requires_grad]
         optimizer = torch.optim.Adam(learned, lr=self.settings.learning_rate)

@@ -26,8 +26,8 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training import teacher
-from pinn.training.learner import LEAST_STEPS_SHARE
 from pinn.training.run_rows import RunRows, run_rows
+from pinn.training.serving_fit import LEAST_STEPS_SHARE, is_least_ttft
 from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
 
 _OVERHEAD_COLUMNS = [list(STEP_FEATURES).index(name) for name in teacher.OVERHEADS]
@@ -75,7 +75,7 @@ class RunFitSettings:
         workers: Simulations at a time.
     """
 
-    rounds: int = 6
+    rounds: int = 5
     tolerance: float = 0.005
     noise: float = 0.03
     outlier: float = 0.1
@@ -234,8 +234,7 @@ class _Figures:
             error = np.log(simulated / self.measured_s)
             return error + share.sum(axis=1) + self.offset_s / simulated, share
         steps, beside = seconds[:, :_SHARED].sum(axis=1), seconds[:, _SHARED:].sum(axis=1)
-        # A first token takes some of its steps' time at least.
-        is_least = beside + self.offset_s < (LEAST_STEPS_SHARE - 1) * steps
+        is_least = is_least_ttft(steps, beside + self.offset_s)
         seconds[is_least] *= np.where(np.arange(_DIRECT) < _SHARED, LEAST_STEPS_SHARE, 0.0)
         total = seconds.sum(axis=1) + np.where(is_least, 0.0, self.offset_s)
         return np.log(total / self.measured_s), seconds / total[:, None]

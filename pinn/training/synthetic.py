@@ -12,22 +12,10 @@ from pinn.errors import PinnError
 from pinn.physics.layer_work import dense_matmuls, expert_weights
 from pinn.specs.catalog import list_models, load_model
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.model import (
-    GREEDY,
-    AttentionSpec,
-    DenseFfnSpec,
-    LatentAttentionSpec,
-    LayerGroup,
-    ModelSpec,
-    MoeFfnSpec,
-    Sampling,
-    WeightPrecisions,
-)
+from pinn.specs.model import GREEDY, ModelSpec
 from pinn.specs.model_variants import with_precision
-from pinn.specs.precision import precision
 from pinn.specs.serving import ServingSpec
-
-# Synthetic deployments: models that could exist, on GPUs that do and cards like them, split anyhow.
+from pinn.training.synthetic_models import synthetic_model
 
 #: Share of the GPU memory that weights may fill. An assumption: vLLM uses 0.9 and keeps keys there.
 WEIGHTS_SHARE = 0.85
@@ -40,38 +28,6 @@ REAL_CARDS = 3
 #: The release of vLLM whose defaults composed steps have: no all-reduce is fused with a norm, as in
 #: the tables that they are composed of.
 TAUGHT_RELEASE = "0.15.1"
-
-#: Number formats of (attention, dense FFN and shared experts, routed experts), with the share of
-#: synthetic models that have them; the mixtures are those of published checkpoints, the shares, as
-#: all chances of this file, assumptions.
-FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
-    (0.20, ("bf16", "bf16", "bf16")),
-    (0.10, ("fp8", "fp8", "fp8")),
-    (0.10, ("fp8_static", "fp8_static", "fp8_static")),
-    (0.14, ("fp8_block", "fp8_block", "fp8_block")),
-    (0.06, ("bf16", "fp8", "fp8")),
-    (0.10, ("nvfp4", "nvfp4", "nvfp4")),
-    (0.08, ("bf16", "bf16", "nvfp4")),
-    (0.03, ("bf16", "nvfp4", "nvfp4")),
-    (0.06, ("bf16", "bf16", "mxfp4")),
-    (0.07, ("bf16", "bf16", "mxfp4_mxfp8")),
-    (0.03, ("int4_wo", "int4_wo", "int4_wo")),
-    (0.03, ("bf16", "bf16", "int4_wo")),
-)
-
-
-#: How requests sample, equally often: as benchmarks do, as vLLM by itself, and as models ask for.
-SAMPLINGS: tuple[Sampling, ...] = (
-    Sampling(temperature=0),
-    Sampling(),
-    Sampling(top_k=40),
-    Sampling(top_p=0.9),
-    Sampling(top_k=20, top_p=0.8, repetition_penalty=1.05),
-)
-
-#: Widths beside the hidden size, least and most: of a dense FFN, and of all experts that a token
-#: is routed to. Published models of the catalogue have 2.3 to 8 and 1.6 to 7.
-DENSE_WIDTHS, ACTIVE_WIDTHS = (2, 8), (1, 8)
 
 
 def synthetic_deployments(
@@ -97,7 +53,7 @@ def synthetic_deployments(
     gpus = [*gpus] * REAL_CARDS + [_like(draw, gpu) for gpu in gpus]
     found: list[Deployment] = []
     while len(found) < count:
-        model = _model(draw, f"synthetic-{seed}-{len(found)}")
+        model = synthetic_model(draw, f"synthetic-{seed}-{len(found)}")
         placed = _place(draw, model, gpus) if allowed(model) else None
         if placed is not None:
             found += by_all_kernels(placed)
@@ -189,102 +145,6 @@ def _weight_bytes(model: ModelSpec, tensor: int, expert_tensor: int, expert_para
         total += experts * each * model.precisions.experts.bytes_per_weight
     return total
 
-
-def _model(draw: np.random.Generator, name: str) -> ModelSpec:
-    hidden = _multiple(draw, 1024, 16384, 256)
-    layers = int(np.clip(round(2.9 * hidden**0.33 * np.exp(draw.normal(0, 0.35))), 8, 128))
-    attention = _attention(draw, hidden)
-    ffns = _ffns(draw, hidden, layers)
-    index = draw.choice(len(FORMATS), p=np.array([p for p, _ in FORMATS]))
-    attention_format, dense_format, expert_format = (precision(f) for f in FORMATS[index][1])
-    if expert_format.name == "fp8_block":
-        ffns = [(count, _in_blocks(ffn)) for count, ffn in ffns]
-    return ModelSpec(
-        name=name,
-        model_type="synthetic",
-        hidden_size=hidden,
-        vocab_size=_multiple(draw, 32_000, 262_144, 64),
-        layer_groups=tuple(_groups(draw, attention, ffns)),
-        precisions=WeightPrecisions(
-            attention_format, dense_format, expert_format, dense_format, precision("bf16")
-        ),
-        max_position=131_072,
-        sampling=SAMPLINGS[int(draw.integers(len(SAMPLINGS)))],
-    )
-
-
-def _attention(draw: np.random.Generator, hidden: int) -> AttentionSpec | LatentAttentionSpec:
-    if draw.random() < 0.15:
-        heads = int(draw.choice([16, 32, 64, 96, 128]))
-        query_rank = None if draw.random() < 0.2 else int(draw.choice([768, 1024, 1536, 2048]))
-        return LatentAttentionSpec(heads, query_rank, 512, 128, 64, 128)
-    head_dim = int(draw.choice([64, 96, 128, 128, 128, 128, 192, 256]))
-    most = hidden * float(np.exp(draw.normal(0.25, 0.4))) / head_dim
-    heads = int(2 ** np.clip(np.round(np.log2(most)), 3, 7))
-    if draw.random() < 0.4:
-        heads = int(max(heads * draw.choice([0.75, 1.25, 1.5, 0.625]), 4) // 4 * 4)
-    kv_choices = [k for k in (1, 2, 4, 8, 8, 8, 8, 16, heads) if k <= heads and heads % k == 0]
-    full_width_norm = draw.random() < 0.08
-    return AttentionSpec(heads, int(draw.choice(kv_choices)), head_dim, None, full_width_norm)
-
-
-def _ffns(
-    draw: np.random.Generator, hidden: int, layers: int
-) -> list[tuple[int, DenseFfnSpec | MoeFfnSpec]]:
-    """(layers, feed-forward part): dense, experts, or some dense layers before the experts."""
-    gated = draw.random() < 0.95
-    dense = DenseFfnSpec(
-        _multiple(draw, DENSE_WIDTHS[0] * hidden, DENSE_WIDTHS[1] * hidden, 256), gated
-    )
-    if draw.random() < 0.45:
-        return [(layers, dense)]
-    experts = int(draw.choice([8, 16, 32, 64, 96, 128, 128, 160, 256, 256, 384, 512]))
-    top_k = int(draw.choice([k for k in (1, 2, 4, 6, 8, 8, 10) if k <= experts // 4]))
-    least, most = (side * hidden / top_k for side in ACTIVE_WIDTHS)
-    width = _multiple(draw, max(least, 256), max(most, 512), 64)
-    shared = int(width * draw.choice([1, 1, 2])) if draw.random() < 0.4 else 0
-    moe = MoeFfnSpec(experts, top_k, width, shared, gated)
-    first = int(draw.choice([1, 1, 2, 3])) if draw.random() < 0.3 else 0
-    if draw.random() < 0.1:
-        first = layers // 2
-    return [(first, dense), (layers - first, moe)] if first else [(layers, moe)]
-
-
-def _in_blocks(ffn: DenseFfnSpec | MoeFfnSpec) -> DenseFfnSpec | MoeFfnSpec:
-    """The layer with widths that eight GPUs, of experts two, cut between blocks of 128 scales."""
-    if isinstance(ffn, DenseFfnSpec):
-        return replace(ffn, width=-(-ffn.width // 1024) * 1024)
-    shared = -(-ffn.shared_width // 1024) * 1024
-    return replace(ffn, width=-(-ffn.width // 256) * 256, shared_width=shared)
-
-
-def _groups(
-    draw: np.random.Generator,
-    attention: AttentionSpec | LatentAttentionSpec,
-    ffns: list[tuple[int, DenseFfnSpec | MoeFfnSpec]],
-) -> Iterator[LayerGroup]:
-    """Layers by shape; one model in five has windows in some or all of its layers."""
-    if isinstance(attention, LatentAttentionSpec) or draw.random() > 0.2:
-        yield from (LayerGroup(count, attention, ffn) for count, ffn in ffns)
-        return
-    window = int(draw.choice([128, 512, 1024, 4096, 8192]))
-    narrow = replace(attention, window_tokens=window)
-    share = draw.choice([0.5, 0.5, 0.75, 0.833, 1.0])
-    for count, ffn in ffns:
-        windowed = round(count * share)
-        if windowed:
-            yield LayerGroup(windowed, narrow, ffn)
-        if count > windowed:
-            yield LayerGroup(count - windowed, attention, ffn)
-
-
-def _multiple(draw: np.random.Generator, low: float, high: float, unit: int) -> int:
-    """Log-uniform between two sizes, rounded to a multiple of a unit."""
-    value = np.exp(draw.uniform(np.log(low), np.log(high)))
-    return max(round(value / unit), 1) * unit
-
-
-# Deployments of the models in the catalogue, on the GPUs whose kernels were measured.
 
 _SCHEMES = ("native", "fp8", "nvfp4", "int4", "mxfp4_mxfp8")
 

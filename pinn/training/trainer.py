@@ -1,82 +1,114 @@
-"""The Lightning trainer every fit uses."""
+"""The Lightning trainer of every fit."""
 
 import logging
+import multiprocessing
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import lightning
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
-from pinn.common.progress import doing
+from pinn.errors import PinnError
 
-#: The state that an interrupted fit goes on from.
-LAST = "last.ckpt"
+#: Name of the state, without its suffix, that an interrupted fit resumes from.
+_LAST = "last"
 
 
-class KeepLast(lightning.Callback):
-    """Saves the whole state after every epoch; the file is always that of a finished epoch.
+@dataclass(frozen=True)
+class TrainerSettings:
+    """One CPU process with a progress bar; fields are arguments of ``lightning.Trainer``.
 
-    Lightning's own ``ModelCheckpoint`` without a top-k saves only when the fit ends.
+    Attributes:
+        accelerator: Kind of device, such as ``cpu`` or ``gpu``.
+        devices: Number of devices.
+        strategy: Such as ``ddp`` on several devices.
+        progress: Whether to show a progress bar on stderr.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    accelerator: str = "cpu"
+    devices: int | str = 1
+    strategy: str = "auto"
+    progress: bool = True
 
-    def on_train_epoch_end(self, trainer: lightning.Trainer, _module: object) -> None:
-        """Write beside the old state, then take its place."""
-        partial = self.path.with_suffix(".partial")
-        trainer.save_checkpoint(partial)
-        if trainer.is_global_zero:
-            partial.replace(self.path)
+    def check(self) -> None:
+        """Refuse devices that this machine does not have.
+
+        Raises:
+            PinnError: With Lightning's reason.
+        """
+        _silence_lightning()
+        try:
+            lightning.Trainer(
+                accelerator=self.accelerator,
+                devices=self.devices,
+                strategy=self.strategy,
+                logger=False,
+                enable_checkpointing=False,
+            )
+        except (MisconfigurationException, ValueError, ImportError, RuntimeError) as error:
+            given = f"trainer.accelerator={self.accelerator} devices={self.devices}"
+            reason = str(error).partition("\n")[0].rstrip(".")
+            remedy = "use trainer.accelerator=cpu trainer.devices=1 trainer.strategy=auto"
+            raise PinnError(f"{given} strategy={self.strategy}: {reason}: {remedy}") from error
 
 
-class TellEpoch(lightning.Callback):
-    """Says which epoch is being learned: lines of a log, no bar."""
-
-    def on_train_epoch_start(self, trainer: lightning.Trainer, _module: object) -> None:
-        """Tell it."""
-        doing(f"learning, epoch {trainer.current_epoch + 1:,} of {trainer.max_epochs:,}")
+#: Makes the trainer of a fit, given ``max_epochs`` and ``folder``.
+TrainerFactory = Callable[..., lightning.Trainer]
 
 
-def make_trainer(
-    *,
-    max_epochs: int,
-    folder: Path,
-    accelerator: str = "cpu",
-    devices: int | str = 1,
-    strategy: str = "auto",
-    progress: bool = True,
-) -> lightning.Trainer:
-    """A deterministic trainer that logs to CSV and TensorBoard and keeps its last state.
+def make_trainer(settings: TrainerSettings, *, max_epochs: int, folder: Path) -> lightning.Trainer:
+    """Make a deterministic trainer that logs to CSV and TensorBoard and saves every epoch's state.
 
     Args:
-        max_epochs: When to stop.
-        folder: Of logs and of ``last.ckpt``, from which an interrupted fit goes on.
-        accelerator: Lightning's name of the device kind.
-        devices: How many of them.
-        strategy: Lightning's strategy, such as ``ddp`` on several devices.
-        progress: Whether to tell the epoch to whoever asks how far the work is.
+        settings: Devices, and whether to show a progress bar. Worker processes show none.
+        max_epochs: Number of epochs.
+        folder: Folder of logs and of the state to resume from (:func:`last_state`).
     """
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    # One full batch per step: there is nothing for loader processes to do.
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    warnings.filterwarnings("ignore", message=".*IterableDataset.*__len__.*")
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-    # A fit that goes on writes into the folder that it wrote into before.
-    warnings.filterwarnings("ignore", message=".*Experiment logs directory.*")
+    _silence_lightning()
+    shown = settings.progress and multiprocessing.parent_process() is None
+    callbacks: list[lightning.Callback] = [
+        ModelCheckpoint(
+            folder, filename=_LAST, enable_version_counter=False, save_on_train_epoch_end=True
+        )
+    ]
+    if shown:
+        callbacks.append(RichProgressBar(console_kwargs={"stderr": True}))
     return lightning.Trainer(
         max_epochs=max_epochs,
-        accelerator=accelerator,
-        devices=devices,
-        strategy=strategy,
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        strategy=settings.strategy,
         deterministic=True,
         logger=[
             CSVLogger(folder, name="", version="csv"),
             TensorBoardLogger(folder, name="", version="tensorboard"),
         ],
-        callbacks=[KeepLast(folder / LAST), *([TellEpoch()] if progress else [])],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
+        callbacks=callbacks,
+        enable_progress_bar=shown,
         enable_model_summary=False,
+        num_sanity_val_steps=0,
         log_every_n_steps=50,
     )
+
+
+def last_state(folder: Path) -> Path | None:
+    """Return the state in a trainer's folder to resume from; None before the first epoch's end."""
+    path = folder / f"{_LAST}{ModelCheckpoint.FILE_EXTENSION}"
+    return path if path.is_file() else None
+
+
+def _silence_lightning() -> None:
+    """Leave out Lightning's hints on what every fit here does on purpose."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    for hint in (
+        "does not have many workers",  # a batch is a slice of tensors in memory
+        "IterableDataset.*__len__",
+        "LeafSpec",
+        "Experiment logs directory",  # a resumed fit logs into its own folder
+        "Checkpoint directory",
+    ):
+        warnings.filterwarnings("ignore", message=f".*{hint}.*")

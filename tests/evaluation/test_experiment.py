@@ -8,15 +8,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from configurations import configure
-from omegaconf import OmegaConf
 from pages import command_on
 from typer.testing import CliRunner
 
 from pinn.cli.main import app
 from pinn.common.files import file_sha256
 from pinn.evaluation.experiment import run_experiment
-from pinn.evaluation.folds import CHECKPOINT_COLUMN
-from pinn.evaluation.methods import recipe_sha256
+from pinn.evaluation.folds import CHECKPOINT_COLUMN, experiment_splits
+from pinn.evaluation.measured import read_measured, recipe_sha256
 from pinn.surrogate.checkpoint import load_checkpoint
 
 
@@ -117,6 +116,25 @@ def test_a_second_experiment_finds_what_the_first_one_predicted(source, done, mo
     assert (folder / "predictions.csv").read_bytes() == before
 
 
+def test_one_model_is_held_out_alone(source, tmp_path):
+    run_experiment(small(source, tmp_path, "evaluation.held_out=gpt-oss-120b", "final_fit=false"))
+    predictions = pd.read_csv(tmp_path / "predictions.csv")
+    assert set(predictions["held_out"]) == {"openai/gpt-oss-120b"}
+    assert set(predictions["row_id"]) == {"openai/gpt-oss-120b 2", "openai/gpt-oss-120b 4"}
+
+
+@pytest.mark.parametrize("name", ["b200_sxm", "B200-SXM"])
+def test_one_gpu_is_held_out_alone(name, source, tmp_path):
+    rows = pd.read_csv(source)
+    rows = pd.concat([rows, rows.assign(system="b200_sxm", id=rows["id"] + " B200")])
+    rows.to_csv(tmp_path / "two_gpus.csv", index=False)
+    config = small(tmp_path / "two_gpus.csv", tmp_path, f"evaluation.held_out={name}")
+    splits = experiment_splits(config, read_measured(config))
+    assert set(splits) == {"leave-one-gpu-out", "leave-one-gpu-and-its-kernels-out"}
+    assert {split.held_out for of_kind in splits.values() for split in of_kind} == {("b200_sxm",)}
+    assert all(i.endswith("B200") for (split, *_) in splits.values() for i in split.test_ids)
+
+
 def test_without_serving_runs_it_says_what_is_missing(source, tmp_path, capsys):
     run_experiment(small(source, tmp_path, "evaluation=none", "final_fit=false"))
     assert "PINN_SERVING_RUNS" in capsys.readouterr().err
@@ -133,5 +151,5 @@ def test_the_shipped_recipe_is_that_of_every_experiment():
     }  # fmt: skip
     assert len(recipes) == 1
     release = configure("+experiment=release")
-    assert OmegaConf.select(release, "publish") == "checkpoints"
+    assert release.publish == "checkpoints"
     assert "leave-one-model-out" in release.evaluation.splits

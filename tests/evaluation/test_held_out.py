@@ -28,7 +28,7 @@ def test_errors_are_log_ratios_beside_all_that_was_known_of_the_row(folder, h100
         asked.append([model.name for model in exclude.models])
         return h100_kernels
 
-    errors = held_out_errors(folder, surrogates)
+    errors = held_out_errors(folder, observations(), surrogates)
     assert asked == [[name] for name in dict.fromkeys(errors["model"])]
     assert tuple(errors.columns) == COLUMNS
     # Predicted TPOT is 10 % too long, TTFT half of what was measured.
@@ -48,7 +48,7 @@ def test_errors_are_log_ratios_beside_all_that_was_known_of_the_row(folder, h100
 
 
 def test_models_of_equal_shape_share_it_whatever_their_names(folder, h100_kernels):
-    errors = held_out_errors(folder, lambda _: h100_kernels)
+    errors = held_out_errors(folder, observations(), lambda _: h100_kernels)
     assert errors.groupby("model")["shape"].nunique().eq(1).all()
     assert errors["shape"].nunique() == 3
 
@@ -57,14 +57,14 @@ def test_a_left_out_gpu_is_one_without_serving_data(folder, h100_kernels):
     kind = "leave-one-gpu-out"
     path = folder / "predictions.csv"
     pd.read_csv(path).assign(split=kind, held_out="h100_sxm").to_csv(path, index=False)
-    errors = held_out_errors(folder, lambda _: h100_kernels)
+    errors = held_out_errors(folder, observations(), lambda _: h100_kernels)
     assert set(errors["place"]) == {"a GPU without serving data"}
 
 
 def test_descriptions_are_worked_out_once(folder, h100_kernels, monkeypatch):
-    first = held_out_errors(folder, lambda _: h100_kernels)
+    first = held_out_errors(folder, observations(), lambda _: h100_kernels)
     monkeypatch.setattr("pinn.surrogate.uncertainty.kernel_distance.kernel_distance", None)
-    again = held_out_errors(folder, lambda _: h100_kernels)
+    again = held_out_errors(folder, observations(), lambda _: h100_kernels)
     pd.testing.assert_frame_equal(again, first)
 
 
@@ -73,10 +73,10 @@ def test_experiments_without_what_is_needed_are_refused(folder, h100_kernels):
     predictions = pd.read_csv(path)
     predictions[predictions["method"] != "network"].to_csv(path, index=False)
     with pytest.raises(PinnError, match="no predictions of the method 'network'"):
-        held_out_errors(folder, lambda _: h100_kernels)
+        held_out_errors(folder, observations(), lambda _: h100_kernels)
     path.unlink()
     with pytest.raises(PinnError, match=r"no predictions in .*: run the experiment"):
-        held_out_errors(folder, lambda _: h100_kernels)
+        held_out_errors(folder, observations(), lambda _: h100_kernels)
 
 
 def test_coefficient_changes_are_those_between_fold_and_whole(tmp_path, checkpoint_path):

@@ -8,7 +8,7 @@ from serving_cases import observations
 
 from pinn.common.store import call_key
 from pinn.evaluation.folds import split_folds
-from pinn.evaluation.methods import Measured
+from pinn.evaluation.measured import Measured
 from pinn.evaluation.serving_runs import (
     LEFT_OUT,
     NETWORK,
@@ -21,7 +21,7 @@ from pinn.evaluation.serving_runs import (
 )
 from pinn.kernels.exclusion import is_near_copy
 from pinn.specs.catalog import load_model
-from pinn.training import kernel_learner as folds_module
+from pinn.training import folds as folds_module
 from pinn.training.data.splits import leave_one_out, named_splits
 from pinn.training.serving_rows import serving_rows
 
@@ -130,7 +130,7 @@ def test_scores_are_those_of_each_fold_and_say_so(monkeypatch, rows, runs):
     def scored(_, test, suffix):
         return pd.DataFrame({"run": [run.name for run in test], "method": NETWORK + suffix})
 
-    monkeypatch.setattr("pinn.evaluation.serving_runs.kernel_learner.learn_fold", learned)
+    monkeypatch.setattr("pinn.evaluation.serving_runs.learn_fold", learned)
     monkeypatch.setattr("pinn.evaluation.serving_runs.score_learned", scored)
     table = score_left_out("a learner", folds, "a folder")
     assert sorted(table["run"]) == sorted(RAN)

@@ -6,7 +6,7 @@ import pytest
 
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.errors import PinnError
-from pinn.evaluation.methods import json_sha256
+from pinn.evaluation.measured import json_sha256
 from pinn.evaluation.panel import (
     BETTER,
     NOISE_FILE,

@@ -18,9 +18,9 @@ from pinn.evaluation.crossvalidation import cells, compute, read_cells
 from pinn.evaluation.methods import learned_network, roofline
 from pinn.surrogate.architecture import NetworkSettings
 from pinn.training.data.splits import leave_one_out
-from pinn.training.learner import STEPS_PER_EPOCH, ServingFitSettings, ServingLearner
+from pinn.training.serving_fit import STEPS_PER_EPOCH, ServingFitSettings, ServingLearner
 from pinn.training.serving_rows import serving_rows
-from pinn.training.trainer import make_trainer
+from pinn.training.trainer import TrainerSettings, make_trainer
 
 NUMBERS = range(4)
 SQUARES = {i: i**2 for i in NUMBERS}
@@ -100,7 +100,7 @@ def made_cells(workers, folder):
     learner = ServingLearner(
         NetworkSettings(hidden=8, depth=1),
         ServingFitSettings(steps=STEPS_PER_EPOCH),
-        partial(make_trainer, progress=False),
+        partial(make_trainer, TrainerSettings(progress=False)),
     )
     methods = [roofline(), learned_network("network", learner)]
     wanted = cells(splits, methods, folder, "mark")

@@ -37,6 +37,17 @@ def test_only_a_features_own_rate_may_raise_its_coefficient():
     assert all(STEP_FEATURES[name].resource == own[rate] for name, rate in raised)
 
 
+def test_no_coefficient_falls_faster_than_the_square_root_of_a_rate():
+    lower, _ = elasticity_bounds()
+    assert lower.min().item() == -0.5
+    network = steepest(-50.0)
+    free = torch.zeros(2, len(DESCRIPTORS), dtype=torch.float64)
+    rates = torch.tensor([[0.0] * len(RATES), [np.log(4.0)] + [0.0] * (len(RATES) - 1)])
+    beta, _ = network(free, rates.double())
+    above = beta - network.beta_floor
+    np.testing.assert_allclose(above[1] / above[0], 0.5, rtol=1e-6)
+
+
 @pytest.mark.parametrize("bias", [-50.0, 50.0])
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 @pytest.mark.parametrize("rate", ["memory", "link", "bf16", "fp8"])

@@ -8,11 +8,12 @@ from serving_cases import observations, with_times
 from pinn.surrogate.architecture import NetworkSettings
 from pinn.training import composed
 from pinn.training.distillation import DistillationSettings
-from pinn.training.kernel_learner import KernelLearner, KernelSettings
-from pinn.training.learner import ServingFitSettings, ServingLearner
+from pinn.training.kernel_data import KernelSettings
+from pinn.training.kernel_learner import KernelLearner
 from pinn.training.run_scalars import RunFitSettings
+from pinn.training.serving_fit import ServingFitSettings, ServingLearner
 from pinn.training.serving_rows import ServingRows, serving_rows
-from pinn.training.trainer import make_trainer
+from pinn.training.trainer import TrainerSettings, make_trainer
 
 #: Measured time / floor of each of the five.
 _ABOVE = np.array([1.4, 1.6, 2.6, 2.9, 3.3])
@@ -32,7 +33,7 @@ def learner() -> ServingLearner:
     return ServingLearner(
         NetworkSettings(hidden=16, depth=1),
         ServingFitSettings(steps=300, learning_rate=0.02),
-        partial(make_trainer, progress=False),
+        partial(make_trainer, TrainerSettings(progress=False)),
         seed=3,
     )
 
@@ -50,11 +51,11 @@ def kernel_learner(released, tmp_path, monkeypatch) -> KernelLearner:
     """The recipe with seven composed deployments and a small network."""
     monkeypatch.setattr(composed, "SHARD_DEPLOYMENTS", 3)
     return KernelLearner(
-        KernelSettings(str(released), str(tmp_path / "cache"), ("H100-SXM",), 7, 0),
+        KernelSettings(str(released), str(tmp_path / "cache"), ["H100-SXM"], 7, 0, validation=2),
         NetworkSettings(hidden=16, depth=1),
         DistillationSettings(epochs=5, batch=2),
         RunFitSettings(rounds=2),
-        partial(make_trainer, progress=False),
+        partial(make_trainer, TrainerSettings(progress=False)),
         seed=3,
     )
 

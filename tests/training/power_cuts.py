@@ -3,7 +3,7 @@
 import lightning
 import numpy as np
 
-from pinn.training.trainer import make_trainer
+from pinn.training.trainer import TrainerSettings, make_trainer
 
 
 class Interrupt(lightning.Callback):
@@ -19,7 +19,7 @@ class Interrupt(lightning.Callback):
 
 def interrupted_trainer(step, **settings):
     """Raises when the optimizer has made so many steps."""
-    trainer = make_trainer(progress=False, **settings)
+    trainer = make_trainer(TrainerSettings(progress=False), **settings)
     trainer.callbacks.append(Interrupt(step))
     return trainer
 

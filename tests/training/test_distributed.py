@@ -5,14 +5,14 @@ from functools import partial
 
 import numpy as np
 
-from pinn.training.learner import STEPS_PER_EPOCH, predict
-from pinn.training.trainer import make_trainer
+from pinn.training.serving_fit import STEPS_PER_EPOCH, predict
+from pinn.training.trainer import TrainerSettings, make_trainer
 
 
 def test_two_processes_fit_what_one_fits(rows, learner, tmp_path):
     """Each has all rows, so the mean of their gradients is the gradient of one."""
     brief = replace(learner, fit=replace(learner.fit, steps=STEPS_PER_EPOCH))
-    two = partial(make_trainer, progress=False, devices=2, strategy="ddp_spawn")
+    two = partial(make_trainer, TrainerSettings(devices=2, strategy="ddp_spawn", progress=False))
     alone, together = (
         predict(of.learn(rows, tmp_path / name), rows)
         for name, of in (("one", brief), ("two", replace(brief, trainer=two)))

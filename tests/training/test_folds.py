@@ -13,7 +13,8 @@ from pinn.common.store import call_key
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.specs.catalog import load_model
 from pinn.surrogate.architecture import NetworkSettings
-from pinn.training.kernel_learner import Fold, KernelLearner, fold_of, learn_fold, without_model
+from pinn.training.folds import Fold, fold_of, learn_fold, without_model
+from pinn.training.kernel_learner import KernelLearner
 from pinn.training.serving_rows import serving_rows
 
 LLAMA_3_3, LLAMA_3_1 = "meta-llama/Llama-3.3-70B-Instruct", "meta-llama/Llama-3.1-70B"
@@ -154,7 +155,7 @@ def test_other_rows_runs_or_measurements_are_another_fold(counting, rows, tmp_pa
         asked.append(call_key(function, arguments).digest)
         raise LookupError
 
-    monkeypatch.setattr("pinn.training.kernel_learner.remembered_folder", remember)
+    monkeypatch.setattr("pinn.training.folds.remembered_folder", remember)
     for fold in folds * 2:
         with pytest.raises(LookupError):
             learn_fold(counting, fold, tmp_path)

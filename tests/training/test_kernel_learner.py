@@ -11,11 +11,10 @@ from power_cuts import assert_same_bits, interrupted_trainer
 from run_cases import measured, on_h100, operator_betas
 
 from pinn.errors import PinnError
-from pinn.evaluation.methods import kernel_settings
 from pinn.kernels.exclusion import Exclusion
 from pinn.surrogate.surrogate import predict_coefficients
-from pinn.training.distillation import distillation_rows
-from pinn.training.kernel_learner import composed_steps, fitted_surrogates
+from pinn.training.distillation_data import distillation_rows
+from pinn.training.kernel_data import composed_steps, fitted_surrogates
 from pinn.training.run_scalars import RunFit, run_latencies
 
 #: Of the distillation: 5 epochs of 7 deployments, 2 at a time.
@@ -110,7 +109,7 @@ def test_newer_tables_are_asked_for_by_config_and_refused_where_there_are_none(
     tmp_path, monkeypatch
 ):
     monkeypatch.setenv("PINN_KERNEL_TABLES", str(tmp_path))
-    settings = kernel_settings(configure("kernels=newer"))
+    settings = configure("kernels=newer").kernels.settings
     assert (settings.released, settings.tables) == (None, str(tmp_path))
     with pytest.raises(PinnError, match=r"no kernel tables in .*: run 'make kernel-tables', or"):
         fitted_surrogates(settings, Exclusion())

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import nnls
 
 from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import COMPOSED_PARTS
@@ -61,6 +62,28 @@ def test_every_step_counts_by_its_relative_error(features):
     explained = features @ project(features, parts).T
     step = parts.sum(-1, keepdims=True)
     np.testing.assert_allclose(features @ found.T / step, explained / step, atol=1e-9)
+
+
+def test_parts_make_up_for_each_other_in_the_whole_step(features):
+    """The whole step's error is smaller than that of parts that are explained one by one."""
+    draw = np.random.default_rng(0)
+    parts = features.sum(-1, keepdims=True) * draw.uniform(
+        0.5, 2, (len(features), len(COMPOSED_PARTS))
+    )
+    whole = parts.sum(-1)
+    together = project(features, parts)
+    alone = np.zeros_like(together)
+    for row, operator in enumerate(COMPOSED_PARTS):
+        mine = [NAMES.index(name) for name in EXPLAINED_BY[operator]]
+        mine = [column for column in mine if features[:, column].any()]
+        least = np.array([STEP_FEATURES[NAMES[column]].lower_bound for column in mine])
+        basis = features[:, mine] / whole[:, None]
+        above, _ = nnls(basis / basis.max(0), parts[:, row] / whole - basis @ least)
+        alone[row, mine] = least + above / basis.max(0)
+    errors = [
+        np.sqrt(np.mean((features @ betas.sum(0) / whole - 1) ** 2)) for betas in (together, alone)
+    ]
+    assert errors[0] < 0.95 * errors[1]
 
 
 def test_a_deployment_s_betas_are_its_parts_times_multipliers_plus_overheads(features):

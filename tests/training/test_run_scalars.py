@@ -194,3 +194,21 @@ def test_scalars_of_another_version_are_refused():
     values = RunFit().to_json()
     with pytest.raises(PinnError, match="train it anew"):
         run_fit_from_json(values | {"multipliers": {"gemm": 1.0}})
+
+
+def test_a_ttft_whose_steps_hide_all_work_still_tells_of_the_steps(rows):
+    """A first token takes half of its steps' time at least, so the fit has something to go by."""
+    parts = np.stack([operator_betas()] * len(rows.deployments))
+    truth = replace(
+        RunFit(), scalars=replace(prior_scalars(), multipliers=np.full(len(COMPOSED_PARTS), 1.1))
+    )
+    steps_s = rows.ttft_features @ truth.scalars.betas(operator_betas())
+    hidden = replace(rows, ttft_offset_s=np.full(len(rows), -10.0))
+    tpot_s = 1.1 * rows.tpot_features @ beta
+    fits = [
+        alternate([], parts[:0], with_times(hidden, tpot_s, share * steps_s), parts, SETTINGS)
+        for share in (0.5, 0.7)
+    ]
+    exact, slower = (fit.scalars.multipliers for fit in fits)
+    assert np.isfinite(exact).all()
+    assert slower.sum() > exact.sum()

@@ -11,7 +11,7 @@ from power_cuts import assert_same_bits, interrupted_trainer
 from pinn.evaluation.metrics import error_summary
 from pinn.surrogate.architecture import NetworkSettings
 from pinn.surrogate.featurizer import featurize
-from pinn.training.learner import STEPS_PER_EPOCH, predict, predict_rows, serving_batch
+from pinn.training.serving_fit import STEPS_PER_EPOCH, predict, predict_rows, serving_batch
 
 
 def test_a_network_can_overfit_a_few_rows(rows, learner, folder):
@@ -71,3 +71,18 @@ def test_a_fit_logs_its_loss_and_shows_nothing(rows, learner, folder, capsys):
     assert (folder / "csv" / "metrics.csv").read_text().count("\n") > 2
     assert list((folder / "tensorboard").glob("events*"))
     assert capsys.readouterr().out == ""
+
+
+def test_work_beside_the_steps_hides_half_of_them_at_most(rows, learner, folder):
+    """TTFT is the steps and what is waited for beside them, and never less than half the steps."""
+    network = learner.learn(rows, folder)
+    batch = serving_batch(rows)
+    beta, _ = network(batch["free"], batch["rates"])
+    steps = (beta[batch["deployment"]] * batch["ttft_features"]).sum(-1)
+    hidden = batch | {
+        "ttft_offset": -steps,
+        "request_features": torch.zeros_like(batch["request_features"]),
+    }
+    np.testing.assert_allclose(predict_rows(network, hidden)[1], 0.5 * steps, rtol=1e-12)
+    longer = hidden | {"ttft_offset": steps}
+    np.testing.assert_allclose(predict_rows(network, longer)[1], 2 * steps, rtol=1e-12)

@@ -8,10 +8,8 @@ from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import MoeFfnSpec, mixer_names
 from pinn.specs.serving import ServingSpec
-from pinn.training.kernel_learner import KernelSettings, training_deployments
+from pinn.training.kernel_data import KernelSettings, training_deployments
 from pinn.training.synthetic import (
-    ACTIVE_WIDTHS,
-    DENSE_WIDTHS,
     OTHER_RATES,
     by_all_kernels,
     catalog_deployments,
@@ -19,6 +17,7 @@ from pinn.training.synthetic import (
     synthetic_deployments,
     weight_bytes,
 )
+from pinn.training.synthetic_models import ACTIVE_WIDTHS, DENSE_WIDTHS
 
 GPUS = [load_gpu("H100"), load_gpu("B200")]
 
@@ -137,7 +136,7 @@ def test_near_copies_are_told_by_shapes_not_names():
 
 def test_nothing_like_a_held_out_model_or_gpu_is_learned_from():
     held_out = load_model("MiniMaxAI/MiniMax-M2.5")
-    settings = KernelSettings(None, "unused", ("H100-SXM", "B200-SXM"), synthetic=300, catalog=300)
+    settings = KernelSettings(None, "unused", ["H100-SXM", "B200-SXM"], synthetic=300, catalog=300)
     exclude = Exclusion(models=(held_out,), gpus=("B200-SXM",))
     everything = training_deployments(settings, Exclusion())
     allowed = training_deployments(settings, exclude)

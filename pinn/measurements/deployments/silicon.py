@@ -268,7 +268,8 @@ def read_csv(path: Path) -> pd.DataFrame:
     raw = read_frame(path, f"give the file of {PACKAGE} 0.12.0", dtype=texts)
     missing = [name for name in ("mode", *_RAW_NAMES) if name not in raw.columns]
     if missing:
-        raise PinnError(f"{path} lacks the columns {', '.join(missing)}: expected {PACKAGE} 0.12.0")
+        remedy = f"give that of {PACKAGE} 0.12.0; for rows of your own: data=own, docs/training.md"
+        raise PinnError(f"{path} lacks the columns {', '.join(missing)}: {remedy}")
     return raw
 
 

@@ -1,12 +1,15 @@
-"""The fit of the network to measured deployments, as an experiment calls it."""
+"""The network fitted to measured deployments alone."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import lightning
+import numpy as np
 import torch
 from jaxtyping import Float, Shaped
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -15,9 +18,12 @@ from pinn.surrogate.featurizer import featurize, fit_scale
 from pinn.surrogate.loss import log_huber
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.surrogate import predict_coefficients
-from pinn.training.serving_rows import ServingRows, SimulatedRows, simulate_rows
-
-# Learning from measured deployments: the shared base, alpha and, if asked, the correction.
+from pinn.training.serving_rows import (
+    ServingRows,
+    SimulatedRows,
+    simulate_rows,
+)
+from pinn.training.trainer import TrainerFactory, last_state
 
 
 @dataclass(frozen=True)
@@ -30,17 +36,15 @@ class ServingFitSettings:
         base_spread: Standard deviation of the shared base's Gaussian prior, in log units.
         correction_spread: The same for the configuration corrections; small, because a handful
             of models cannot identify them.
-        learn_beta: Whether betas learn here; off where kernels taught them.
         ttft_weight: Weight of the TTFT loss beside that of TPOT.
         tpot_delta: Log error beyond which the TPOT loss grows linearly.
         ttft_delta: The same for TTFT.
     """
 
-    steps: int = 1500
-    learning_rate: float = 0.02
+    steps: int = 600
+    learning_rate: float = 0.03
     base_spread: float = 0.7
     correction_spread: float = 0.05
-    learn_beta: bool = True
     ttft_weight: float = 0.3
     tpot_delta: float = 0.1
     ttft_delta: float = 0.2
@@ -49,12 +53,26 @@ class ServingFitSettings:
 #: A TTFT is at least this share of its steps, however much of the API server's work they hide.
 LEAST_STEPS_SHARE = 0.5
 
+Seconds = TypeVar("Seconds", Tensor, np.ndarray)
+
+
+def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
+    """Return where TTFT is ``LEAST_STEPS_SHARE`` x steps, not steps + beside.
+
+    What the API server does while the engine works is no more than the steps' own time.
+
+    Args:
+        steps: Seconds of the steps from hand-over to first token.
+        beside: Seconds of work beside them; negative where steps hide work.
+    """
+    return steps + beside < LEAST_STEPS_SHARE * steps
+
 
 #: Name -> values; the first axis counts rows, runs or deployments.
 TensorBatch = dict[str, Shaped[Tensor, "..."]]
 
 
-class Repeat(IterableDataset):
+class Repeat(IterableDataset[TensorBatch]):
     """The full batch, over and over: 825 rows fit one step."""
 
     def __init__(self, batch: TensorBatch, times: int) -> None:
@@ -92,8 +110,8 @@ def predict_rows(
     tpot = (beta * batch["tpot_features"]).sum(-1)
     steps = (beta * batch["ttft_features"]).sum(-1)
     beside = (alpha * batch["request_features"]).sum(-1) + batch["ttft_offset"]
-    # What the API server does while the engine works is no more than the steps' own time.
-    return tpot, torch.maximum(steps + beside, LEAST_STEPS_SHARE * steps)
+    is_least = is_least_ttft(steps, beside)
+    return tpot, torch.where(is_least, LEAST_STEPS_SHARE * steps, steps + beside)
 
 
 class ServingFit(lightning.LightningModule):
@@ -101,18 +119,17 @@ class ServingFit(lightning.LightningModule):
 
     def __init__(self, network: CoefficientNetwork, settings: ServingFitSettings) -> None:
         super().__init__()
+        self.save_hyperparameters({**asdict(settings), "network": asdict(network.settings)})
         self.network, self.settings = network, settings
         # Before a strategy wraps the module: DDP waits for the gradient of all that learns.
-        network.requires_grad_(settings.learn_beta)
-        network.alpha_base.requires_grad_(True)
+        network.requires_grad_(True)
 
     def training_step(self, batch: TensorBatch) -> Float[Tensor, ""]:
         """Loss of all rows plus the negative log priors."""
-        s, network = self.settings, self.network
-        tpot, ttft = predict_rows(network, batch)
+        s = self.settings
+        tpot, ttft = predict_rows(self.network, batch)
         loss = s.ttft_weight * log_huber(ttft, batch["ttft"], batch["weight"], s.ttft_delta)
-        if s.learn_beta:
-            loss = loss + log_huber(tpot, batch["tpot"], batch["weight"], s.tpot_delta)
+        loss = loss + log_huber(tpot, batch["tpot"], batch["weight"], s.tpot_delta)
         rows = len(batch["tpot"])
         loss = loss + self._penalty(batch) / rows
         self.log("loss", loss, prog_bar=True, batch_size=rows)
@@ -123,17 +140,16 @@ class ServingFit(lightning.LightningModule):
         s, network = self.settings, self.network
         bases = (network.beta_base**2).sum() + (network.alpha_base**2).sum()
         penalty = bases / s.base_spread**2 / 2
-        if network.settings.corrected and s.learn_beta:
+        if network.settings.corrected:
             corrections = network.corrections(batch["free"], batch["rates"])
             size = (corrections**2).mean(0).sum()
             penalty = penalty + size / s.correction_spread**2 / 2
         return penalty
 
-    def configure_optimizers(self):
-        """Adam on what learns here, annealed along a cosine."""
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """Adam on every parameter, annealed along a cosine."""
         s = self.settings
-        learned = [p for p in self.network.parameters() if p.requires_grad]
-        optimizer = torch.optim.Adam(learned, lr=s.learning_rate)
+        optimizer = torch.optim.Adam(self.network.parameters(), lr=s.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, s.steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -142,15 +158,9 @@ class ServingFit(lightning.LightningModule):
 STEPS_PER_EPOCH = 100
 
 
-def serving_loader(rows: ServingRows) -> DataLoader:
+def serving_loader(rows: ServingRows) -> DataLoader[TensorBatch]:
     """One epoch of full-batch steps."""
     return DataLoader(Repeat(serving_batch(rows), STEPS_PER_EPOCH), batch_size=None)
-
-
-# Learners: what turns training rows into something that predicts rows.
-
-#: Makes a Lightning trainer for (epochs, folder of its logs).
-TrainerFactory = Callable[..., lightning.Trainer]
 
 
 @dataclass(frozen=True)
@@ -175,10 +185,8 @@ class ServingLearner:
         network = CoefficientNetwork(self.network, fit_scale(*featurize(rows.deployments))).double()
         epochs = -(-self.fit.steps // STEPS_PER_EPOCH)
         trainer = self.trainer(max_epochs=epochs, folder=folder)
-        last = folder / "last.ckpt"
         module, loader = ServingFit(network, self.fit), serving_loader(rows)
-        resumed = str(last) if last.is_file() else None
-        trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
+        trainer.fit(module, loader, ckpt_path=last_state(folder), weights_only=True)
         return network.requires_grad_(False).eval()
 
 

@@ -1,0 +1,95 @@
+"""The data and the recipe of an experiment, and their digests."""
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import lightning
+import pandas as pd
+import torch
+from hydra.utils import get_method
+
+from pinn.common.code import code_digest
+from pinn.common.files import ReadReport, sorted_json
+from pinn.common.progress import note
+from pinn.evaluation.config import ExperimentConfig
+from pinn.measurements.deployments.observations import Manifest, read_manifest, read_observations
+from pinn.measurements.runs.measured_runs import MeasuredRun, read_measured_runs
+from pinn.training.serving_rows import ServingRows, serving_rows
+
+#: Parts of the configuration that decide what is learned.
+LEARNED_FROM = ("network", "kernels", "fit", "run_fit", "seed")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Everything that was measured, and where it comes from.
+
+    Attributes:
+        observations: Measured deployments as a table.
+        rows: The same, ready to learn from.
+        runs: Serving runs; none where none are given.
+        manifest: Of the deployments.
+        report: Of the runs.
+    """
+
+    observations: pd.DataFrame
+    rows: ServingRows
+    runs: tuple[MeasuredRun, ...]
+    manifest: Manifest
+    report: ReadReport | None
+
+    @property
+    def data_sha256(self) -> str:
+        """Of all data."""
+        of_runs = None if self.report is None else self.report.sha256
+        return json_sha256(self.manifest.table_sha256, of_runs)
+
+
+def read_measured(config: ExperimentConfig) -> Measured:
+    """Measured deployments, and serving runs where the configuration names them."""
+    target = Path(config.data.target)
+    get_method(config.data._target_)(target=target, source=config.data.source)
+    manifest, observations = read_manifest(target), read_observations(target)
+    note(manifest.report.table())
+    runs: tuple[MeasuredRun, ...] = ()
+    report = None
+    if config.runs.path:
+        configs = config.runs.model_configs
+        runs, report = read_measured_runs(
+            Path(config.runs.path), Path(configs) if configs else None
+        )
+    else:
+        note(
+            "no serving runs: learning from kernels and measured deployments alone (runs.path=FILE "
+            "or PINN_SERVING_RUNS names them)"
+        )
+    return Measured(observations, serving_rows(observations), runs, manifest, report)
+
+
+def recipe_sha256(config: ExperimentConfig) -> str:
+    """Digest of the settings that decide what is learned."""
+    settings = asdict(config)
+    return json_sha256({part: settings[part] for part in LEARNED_FROM})
+
+
+def json_sha256(*parts: object) -> str:
+    """SHA-256 of JSON-ready values."""
+    return hashlib.sha256(sorted_json(parts).encode()).hexdigest()
+
+
+def code_sha256() -> str:
+    """SHA-256 of the code that learns and predicts."""
+    return code_digest("pinn.training.folds", "pinn.training.serving_fit")
+
+
+def mark(config: ExperimentConfig, measured: Measured) -> str:
+    """Digest of all that decides a prediction: settings, data and code."""
+    return json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
+
+
+def make_repeatable(config: ExperimentConfig) -> None:
+    """Seed everything; the same configuration then gives the same bits."""
+    lightning.seed_everything(config.seed, verbose=False)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(config.threads)

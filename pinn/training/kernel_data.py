@@ -1,0 +1,122 @@
+"""Kernel surrogates and the composed steps that a network is trained on."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pinn.common.progress import doing
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.kernels.exclusion import Exclusion, is_near_copy
+from pinn.kernels.heldout import surrogates_without
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.specs.gpu import GpuSpec, load_gpu
+from pinn.specs.model import ModelSpec
+from pinn.training.composed import ComposedSteps, remembered_steps
+from pinn.training.synthetic import catalog_deployments, synthetic_deployments
+
+
+@dataclass(frozen=True)
+class KernelSettings:
+    """Where kernels come from and how many deployments are composed of them.
+
+    Attributes:
+        released: Folder of fitted surrogates that come with the project, one sub-folder per
+            exclusion; None fits them anew.
+        cache: Folder in which surrogates and composed steps are remembered.
+        gpus: On which they run; those whose kernels were measured.
+        synthetic: Synthetic deployments.
+        catalog: Draws of deployments of known models.
+        validation: Further synthetic deployments, never trained on, for the validation error.
+        seed: Of surrogates, deployments and batches.
+        tables: Folder of newer kernel tables (``make kernel-tables``), which surrogates are fitted
+            to; empty for those of the installed package.
+    """
+
+    released: str | None = "checkpoints/kernels"
+    cache: str = "cache"
+    gpus: list[str] = field(default_factory=list)
+    synthetic: int = 24000
+    catalog: int = 6000
+    validation: int = 500
+    seed: int = 0
+    tables: str = ""
+
+
+def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSurrogates:
+    """Surrogates without the excluded kernels: released, remembered or fitted now.
+
+    Released ones tell in their metadata which code fitted them; no other code makes them invalid.
+    """
+    if settings.released is not None:
+        folder = Path(settings.released) / exclude.slug()
+        if (folder / "kernels.json").is_file():
+            surrogates = KernelSurrogates.load(folder)
+            found = surrogates.metadata.get("excluded")
+            if found != exclude.describe():
+                raise PinnError(
+                    f"{folder} holds surrogates fitted without {found}, wanted without "
+                    f"{exclude.describe()}: delete the folder or name another one"
+                )
+            return surrogates
+    systems = Path(settings.tables) if settings.tables else None
+    if systems is not None and not (systems / "data").is_dir():
+        remedy = "run 'make kernel-tables', or name a systems folder in PINN_KERNEL_TABLES"
+        raise PinnError(f"no kernel tables in {systems}: {remedy}")
+    return surrogates_without(exclude, settings.seed, Path(settings.cache), systems)
+
+
+def composed_steps(
+    settings: KernelSettings, surrogates: KernelSurrogates, exclude: Exclusion
+) -> ComposedSteps:
+    """Compose the steps to train on; no deployment is of a near copy of a held-out model."""
+    deployments = training_deployments(settings, exclude)
+    return _composed(settings, surrogates, deployments, settings.seed)
+
+
+def validation_steps(
+    settings: KernelSettings, surrogates: KernelSurrogates, exclude: Exclusion
+) -> ComposedSteps | None:
+    """Compose the steps of further synthetic deployments; None where none are asked for.
+
+    They are drawn with seeds of their own: what is trained on does not depend on them.
+    """
+    if settings.validation == 0:
+        return None
+    gpus, seed = _gpus(settings, exclude), settings.seed + _VALIDATION_SEED
+    deployments = synthetic_deployments(settings.validation, gpus, seed, _allowed(exclude))
+    return _composed(settings, surrogates, deployments, seed)
+
+
+def training_deployments(settings: KernelSettings, exclude: Exclusion) -> list[Deployment]:
+    """Draw what steps are composed for: no near copy of a held-out model, no held-out GPU."""
+    gpus, allowed = _gpus(settings, exclude), _allowed(exclude)
+    synthetic = synthetic_deployments(settings.synthetic, gpus, settings.seed + 1, allowed)
+    return synthetic + catalog_deployments(settings.catalog, gpus, settings.seed + 2, allowed)
+
+
+#: Offset of the seed of validation deployments and of their batches: no training draws with it.
+_VALIDATION_SEED = 1_000_000
+
+
+def _composed(
+    settings: KernelSettings,
+    surrogates: KernelSurrogates,
+    deployments: Sequence[Deployment],
+    seed: int,
+) -> ComposedSteps:
+    return remembered_steps(
+        surrogates,
+        deployments,
+        seed,
+        Path(settings.cache),
+        progress=lambda done, total: doing(f"composing steps, shard {done} of {total}"),
+    )
+
+
+def _gpus(settings: KernelSettings, exclude: Exclusion) -> list[GpuSpec]:
+    return [gpu for gpu in map(load_gpu, settings.gpus) if gpu.name not in exclude.gpus]
+
+
+def _allowed(exclude: Exclusion) -> Callable[[ModelSpec], bool]:
+    return lambda model: not any(is_near_copy(model, held_out) for held_out in exclude.models)

@@ -1,0 +1,71 @@
+"""Rounds of simulating and fitting: when whole changes are taken, and when half of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from run_cases import operator_betas, three_runs
+
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.training import run_scalars
+from pinn.training.kernel_learner import alternate
+from pinn.training.run_rows import RunRows
+from pinn.training.run_scalars import RunFitSettings
+
+SETTINGS = RunFitSettings(rounds=5)
+
+
+def logs(fit):
+    """Logarithm that all multipliers have in common."""
+    (found,) = set(np.log(fit.scalars.multipliers).round(9))
+    return found
+
+
+@pytest.fixture
+def rounds(monkeypatch, rows):
+    """Run rounds whose fit always wants one more e-fold, given each round's error of figures."""
+
+    def run(errors):
+        starts, seconds = [], iter(errors)
+
+        def simulate(_runs, _latencies, _workers):
+            number = len(starts) + 1.0
+            measured, error = np.array([2.0**number]), next(seconds)
+            return RunRows(
+                run=np.zeros(1, dtype=np.int64),
+                step_features=np.zeros((1, len(STEP_FEATURES))),
+                request_features=np.zeros((1, len(REQUEST_FEATURES))),
+                simulated_s=measured * (1 + error),
+                measured_s=measured,
+                gain=np.ones(1),
+                weight=np.ones(1),
+            )
+
+        def fit(_evidence, current, _settings):
+            starts.append(logs(current))
+            scalars = current.scalars
+            return replace(
+                current, scalars=replace(scalars, multipliers=scalars.multipliers * np.e)
+            )
+
+        monkeypatch.setattr(run_scalars, "run_rows", simulate)
+        monkeypatch.setattr(run_scalars, "fit_to_runs", fit)
+        runs = three_runs()
+        parts = np.stack([operator_betas()] * len(runs))
+        serving = np.stack([operator_betas()] * len(rows.deployments))
+        return starts, alternate(runs, parts, rows, serving, SETTINGS)
+
+    return run
+
+
+def test_three_rounds_take_the_whole_change_and_later_ones_half(rounds):
+    starts, fit = rounds([0.1] * 5)
+    assert starts == [0.0, 1.0, 2.0, 3.0, 3.5]
+    assert logs(fit) == 4.0
+
+
+def test_a_change_that_makes_figures_much_worse_is_halved(rounds):
+    starts, fit = rounds([0.1, 0.5, 0.1, 0.1, 0.1])
+    assert starts[:2] == [0.0, 0.5]
+    assert logs(fit) < 4.0
