@@ -7,7 +7,7 @@ from itertools import chain, takewhile
 from pinn.engines import recipe
 from pinn.engines.recipe import Origin, RecipeFields, release, vllm_rules
 from pinn.errors import PinnError
-from pinn.specs.config_fields import LATENT_TYPES
+from pinn.specs.config_fields import is_type
 from pinn.specs.serving import DEEPEP, FULL_DECODE_ONLY, NO_GRAPHS, PIECEWISE, SGLANG, TRTLLM, VLLM
 from pinn.specs.speculation import NONE
 from pinn.units import MIB
@@ -341,7 +341,7 @@ def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int
             gpus=serving.tensor_parallel_size * serving.pipeline_parallel_size,
             replicas=found.values["data_parallel_size"] if serving.enable_dp_attention else 0,
             prompt_graph_tokens=prompt_graph_tokens,
-            latent=found.model_type in LATENT_TYPES | {"kimi_k25"},
+            latent=found.model_type == "kimi_k25" or is_type(found.model_type, "latent"),
             algorithm="" if algorithm == NONE else algorithm.upper(),
             deepep=serving.moe_a2a_backend == DEEPEP,
         )
