@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from pinn.engines import kernel_choice, recipe
 from pinn.engines.recipe import EffectiveRecipe, Origin, RecipeFields
-from pinn.engines.vllm_sglang_trtllm import SETTLERS, settle_prompt_wait
+from pinn.engines.vllm_sglang_trtllm import SETTLERS
 from pinn.errors import PinnError
 from pinn.specs import speculation
 from pinn.specs.gpu import GpuSpec
@@ -51,7 +51,7 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
         raise PinnError(f"speculative decoding is not modelled with pipeline stages: {remedy}")
     if serving.speculative_acceptance:
         return found, Origin(recipe.FLAG, "--speculative-config, --speculative-acceptance")
-    return found, Origin(recipe.ASSUMED, speculation.DEFAULT_ACCEPTANCE[found.method].text)
+    return found, Origin(recipe.ASSUMED, speculation.default_acceptance(found.method).text)
 
 
 def _release(serving: ServingSpec) -> tuple[int, ...]:
@@ -112,12 +112,11 @@ def _shared_recipe(
     Flags of other types are apart, since 1 and 1.0 are equal and a recipe shows them as given.
     """
     found = RecipeFields(serving, gpu, model_type)
+    found.put_design()
     _settle_parallelism(found)
     _settle_what_flags_say(found)
     _settle_all_reduce(found)
-    _settle_kernels(found)
     _settle_speculation(found)
-    settle_prompt_wait(found)
     found.put("scheduler", recipe.SchedulerRules(), "vLLM alone has rules that change")
     SETTLERS[serving.engine](found)
     return found.recipe()
@@ -135,7 +134,6 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
     found.take("fused_all_reduce", "fuse_all_reduce")
     found.take("moe_kernels", "moe_backend", kernel_choice.known_kernels)
     found.take("sampler", "sampling_backend")
-    found.put("foresees_ends", False, "SGLang alone, from 0.5.22 on")
 
 
 def _settle_parallelism(found: RecipeFields) -> None:
@@ -210,14 +208,6 @@ def _settle_all_reduce(found: RecipeFields) -> None:
     found.put("all_reduce_latency", latency, source, kind)
     quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
     found.put("fused_quantization", quantizes, kernel_choice.QUANTIZING_ALL_REDUCE, recipe.ASSUMED)
-
-
-def _settle_kernels(found: RecipeFields) -> None:
-    """Which kernels of its own an engine runs, and what it launches where no graph does."""
-    launches, source = kernel_choice.LATENT_LAUNCHES[found.serving.engine]
-    kind = recipe.DESIGN if found.serving.engine == VLLM else recipe.ASSUMED
-    found.put("latent_launches", launches, source, kind)
-    found.put("decode_kernels", *kernel_choice.DECODE_KERNELS[found.serving.engine])
 
 
 def _settle_speculation(found: RecipeFields) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from pinn.engines.recipe import release, served_release
+from pinn.engines.recipe import engine_rows, release, served_release
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, Mixer, ModelSpec
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
@@ -279,46 +280,29 @@ def groups(d: Deployment) -> Refusal | None:
     return None
 
 
-class Needed(NamedTuple):
-    """Compute capability that a format needs in releases of an engine."""
+@cache
+def _capabilities() -> list[dict[str, str]]:
+    """Return lines of ``data/engines/format_capabilities.csv``: the least capability of formats.
 
-    engine: str
-    formats: frozenset[str]
-    capability: float
-    since: str
-    below: str
-    source: str
-
-
-_FP8 = frozenset({"fp8", "fp8_static", "fp8_block"})
-#: Least of all kernels: below the tensor cores' own fp8 or fp4, Marlin expands the weights.
-CAPABILITIES = (
-    Needed(VLLM, _FP8, 8.0, "0", "0.14", "quantization/fp8.py: get_min_capability"),
-    Needed(VLLM, _FP8, 7.5, "0.14", "", "quantization/fp8.py: get_min_capability"),
-    Needed(VLLM, frozenset({"nvfp4"}), 8.0, "0", "0.14", "quantization/modelopt.py"),
-    Needed(VLLM, frozenset({"nvfp4"}), 7.5, "0.14", "", "quantization/modelopt.py"),
-    Needed(VLLM, frozenset({"mxfp4"}), 8.0, "0", "", "quantization/mxfp4.py: get_min_capability"),
-    Needed(SGLANG, _FP8, 8.0, "0", "", "quantization/fp8.py: get_min_capability"),
-    Needed(SGLANG, frozenset({"nvfp4"}), 10.0, "0", "0.5.13", "quantization/modelopt_quant.py"),
-    Needed(SGLANG, frozenset({"nvfp4"}), 8.0, "0.5.13", "", "quantization/modelopt_quant.py"),
-    Needed(SGLANG, frozenset({"mxfp4"}), 8.0, "0", "", "quantization/mxfp4.py"),
-)
+    It is the least of all kernels: below the tensor cores' own fp8 or fp4, Marlin expands the
+    weights.
+    """
+    return engine_rows("format_capabilities.csv")
 
 
 def capability(d: Deployment) -> Refusal | None:
     """Every format has kernels on the GPU."""
     have = d.gpu.compute_capability
     formats = {form.name for form in vars(d.model.precisions).values()}
-    for needed in CAPABILITIES:
-        missing = formats & needed.formats
-        lacks = missing and have < needed.capability
-        if lacks and runs(d, needed.engine, needed.since, needed.below):
-            version = f"{needed.engine} {version_of(d)}"
+    for row in _capabilities():
+        missing, least = formats & set(row["formats"].split()), float(row["capability"])
+        if missing and have < least and runs(d, row["engine"], row["since"], row["below"]):
+            version = f"{row['engine']} {version_of(d)}"
             return Refusal(
                 f"{d.gpu.name} has compute capability {have:g}, and {version} has "
-                f"{min(missing)} from {needed.capability:g}",
+                f"{min(missing)} from {least:g}",
                 "use another GPU or another format",
-                f"{version} layers/{needed.source}",
+                f"{version} layers/{row['source']}",
             )
     return None
 
