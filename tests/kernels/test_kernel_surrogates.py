@@ -22,8 +22,7 @@ from pinn.kernels.heldout import (
 )
 from pinn.kernels.latent import LatentCore, LatentPrefill
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.kernels.tables.attention import LATENT_DECODE_LAYOUT
-from pinn.kernels.tables.table import LATENT
+from pinn.kernels.tables.table import sources
 from pinn.specs.gpu import load_gpu
 
 H100 = load_gpu("H100")
@@ -155,7 +154,7 @@ def test_latent_attention_finds_the_start_and_the_rates_of_made_modules():
 def test_measured_latent_decodes_of_few_requests_are_reproduced():
     """What 4 to 32 requests with 1,024 to 8,192 tokens add, within 8 % of the module."""
     b200 = load_gpu("B200")
-    source = next(one for one in LATENT if one.system == "b200_sxm")
+    source = next(one for one in sources("latent_decode") if one.system == "b200_sxm")
     rows, _ = LATENT_DECODE_LAYOUT.read(b200, source)
     core = LatentCore.fit(rows, {b200.name: b200})
     few = rows.query(
