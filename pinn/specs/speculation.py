@@ -56,7 +56,9 @@ def default_acceptance(method: str) -> AssumedAcceptance:
     """Return the line of ``data/engines/acceptance.csv`` of one of ``METHODS``."""
     rows = {row["method"]: row for row in read_rows(data_folder("engines") / "acceptance.csv")}
     row = rows[method]
-    return AssumedAcceptance(*(float(row[name]) for name in ("rate", "low", "high")), row["source"])
+    return AssumedAcceptance(
+        float(row["rate"]), float(row["low"]), float(row["high"]), row["source"]
+    )
 
 
 @cache

@@ -22,6 +22,7 @@ from pinn.kernels.heldout import (
 )
 from pinn.kernels.latent import LatentCore, LatentPrefill
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.kernels.tables.attention import LATENT_DECODE_LAYOUT
 from pinn.kernels.tables.table import sources
 from pinn.specs.gpu import load_gpu
 
