@@ -36,15 +36,7 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
     elif serving.engine == TRTLLM:
         asked = speculation.asked_of_trtllm(config)
     else:
-        asked = speculation.asked_of_sglang(
-            config,
-            serving.speculative_num_steps,
-            serving.speculative_eagle_topk,
-            serving.speculative_num_draft_tokens,
-            serving.speculative_draft_model_path,
-            model_type,
-            _release(serving),
-        )
+        asked = speculation.asked_of_sglang(serving, model_type, _release(serving))
     found = speculation.with_acceptance(asked, serving.speculative_acceptance)
     if serving.pipeline_parallel_size > 1:
         remedy = "leave --pipeline-parallel-size or --speculative-config out"
@@ -124,16 +116,14 @@ def _shared_recipe(
 
 def _settle_what_flags_say(found: RecipeFields) -> None:
     """What one flag sets in every engine."""
-    found.take("token_budget", "max_num_batched_tokens")
-    found.take("max_requests", "max_num_seqs")
-    found.take("chunked_prefill", "enable_chunked_prefill")
-    found.take("overlap", "async_scheduling")
+    flags = {"token_budget": "max_num_batched_tokens", "max_requests": "max_num_seqs"}
+    flags |= {"chunked_prefill": "enable_chunked_prefill", "overlap": "async_scheduling"}
+    flags |= {"prefix_caching": "enable_prefix_caching", "block_tokens": "block_size"}
+    flags |= {"fused_all_reduce": "fuse_all_reduce", "sampler": "sampling_backend"}
+    for name, flag in flags.items():
+        found.take(name, flag)
     found.take("kv_cache_dtype", "kv_cache_dtype")
-    found.take("prefix_caching", "enable_prefix_caching")
-    found.take("block_tokens", "block_size")
-    found.take("fused_all_reduce", "fuse_all_reduce")
     found.take("moe_kernels", "moe_backend", kernel_choice.known_kernels)
-    found.take("sampler", "sampling_backend")
 
 
 def _settle_parallelism(found: RecipeFields) -> None:

@@ -3,16 +3,21 @@
 Each engine asks for it in its own words; what runs is the same few numbers.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import accumulate
 from operator import mul
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pinn.common.documents import is_finite, json_object, misfit
 from pinn.common.files import data_folder, read_rows
 from pinn.errors import PinnError
+
+if TYPE_CHECKING:
+    from pinn.specs.serving import ServingSpec
 
 METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = (
     "ngram", "draft_model", "eagle", "eagle3", "mtp"
@@ -210,20 +215,15 @@ def _sglang_sizes(method: str, model_type: str, release: tuple[int, ...]) -> tup
     return _SGLANG_CHAIN if model_type in chained else _SGLANG_TREE
 
 
-def asked_of_sglang(
-    algorithm: str,
-    steps: int | None,
-    branches: int | None,
-    draft_tokens: int | None,
-    draft: str,
-    model_type: str,
-    release: tuple[int, ...],
-) -> Speculation:
+def asked_of_sglang(serving: ServingSpec, model_type: str, release: tuple[int, ...]) -> Speculation:
     """SGLang's ``--speculative-*`` flags; its draft tokens count the token that is known already.
 
     Raises:
         PinnError: If the algorithm is not modelled or the sizes do not fit together.
     """
+    algorithm, draft = serving.speculative_config, serving.speculative_draft_model_path
+    steps, branches = serving.speculative_num_steps, serving.speculative_eagle_topk
+    draft_tokens = serving.speculative_num_draft_tokens
     methods = _words("sglang", "method")
     method = methods.get(algorithm.upper())
     if method is None:
