@@ -37,7 +37,8 @@ _START_SECONDS = 1e-6
 
 
 def _terms(gpu: GpuSpec, kv_bytes: Numbers, *sizes: Numbers) -> np.ndarray:
-    work = latent_decode_work(*sizes, kv_bytes)
+    sequences, context, heads, rank, rope = sizes
+    work = latent_decode_work(sequences, context, heads, rank, rope, kv_bytes)
     read = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     compute = work.flop / gpu.peak_flop_per_s["bf16"]
     start = _START_SECONDS * read / (read + _HALF_START_SECONDS)

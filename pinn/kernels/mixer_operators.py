@@ -336,16 +336,16 @@ def timed_operators() -> dict[str, MixerOperator]:
     found = {}
     for row in read_rows(data_folder("kernels") / "mixer_operators.csv"):
         constants = (text.split("=") for text in row["constants"].split())
-        lists = {name: tuple(row[name].split()) for name in ("columns", "group")}
-        found[row["name"]] = MixerOperator(
-            **{name: row[name] for name in ("name", "kind", "backend", "version")},
-            **{name: row[name] for name in ("file", "kernel")},
-            **lists,
-            where=tuple(row["where"].split("=")) if row["where"] else (),
-            terms=_function(row["terms"]),
-            constants={name: int(number) for name, number in constants},
-            included=_function(row["included"]) if row["included"] else None,
-        )
+        values: dict[str, Any] = {
+            **row,
+            "columns": tuple(row["columns"].split()),
+            "group": tuple(row["group"].split()),
+            "where": tuple(row["where"].split("=")) if row["where"] else (),
+            "terms": _function(row["terms"]),
+            "constants": {name: int(number) for name, number in constants},
+            "included": _function(row["included"]) if row["included"] else None,
+        }
+        found[row["name"]] = MixerOperator(**values)
     return found
 
 
