@@ -11,7 +11,7 @@ import hydra
 from hydra.utils import get_method
 from omegaconf import DictConfig
 
-from pinn.common.screen import shown
+from pinn.common.progress import shown
 from pinn.common.workers import stopping_at_once
 from pinn.errors import PinnError
 

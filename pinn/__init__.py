@@ -3,7 +3,7 @@
 Data flows one way through the sub-packages, and imports follow it:
 
     common <- specs <- engines <- physics <- kernels <- surrogate <- simulator <- measurements
-          <- training <- calibration <- planning <- export <- evaluation <- cli <- api
+          <- training <- calibration <- planning <- export <- evaluation <- api <- cli
 
 What the commands do, in Python (imported when it is first used):
 
@@ -13,22 +13,18 @@ What the commands do, in Python (imported when it is first used):
 True
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
     from pinn.api.calibration import CalibratedServer, calibrate
-    from pinn.api.exports import (
-        explore,
-        export_blis,
-        export_onnx,
-        export_table,
-        predict_many,
-    )
+    from pinn.api.explore import explore
+    from pinn.api.exports import export_blis, export_onnx, export_table
     from pinn.api.plans import PlannedFleet, plan
     from pinn.api.prediction import Prediction, predict
     from pinn.api.simulation import Simulation, simulate
+    from pinn.api.tables import predict_many
 
 __version__ = "0.2.0"
 
@@ -55,16 +51,18 @@ _PLACES = {
     **dict.fromkeys(("PlannedFleet", "plan"), "plans"),
     **dict.fromkeys(("Prediction", "predict"), "prediction"),
     **dict.fromkeys(("Simulation", "simulate"), "simulation"),
+    "explore": "explore",
+    "predict_many": "tables",
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'pinn' has no attribute {name!r}")
     from importlib import import_module
 
     module = import_module(f"pinn.api.{_PLACES.get(name, 'exports')}")
-    found = getattr(module, name)
+    found: object = getattr(module, name)
     globals()[name] = found
     return found
 

@@ -17,9 +17,9 @@ import pandas as pd
 import typer
 from timing import timed
 
-from pinn.cli.coefficient_table import coefficient_table, write_table
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import make_deployments, read_configurations
+from pinn.export.coefficient_table import coefficient_table, write_table
 from pinn.specs.gpu import list_gpus
 from pinn.surrogate.surrogate import Surrogate
 

@@ -20,10 +20,16 @@ from pinn.common.files import find_checkpoint
 from pinn.common.workers import Workers
 from pinn.engines.configurations import expand_grid
 from pinn.errors import PinnError
-from pinn.planning import make, sizing
-from pinn.planning.candidates import Brief, Candidate, Wanted, find_candidates
-from pinn.planning.plan import Ask, Choice, parse_limits
-from pinn.planning.sizing import Trials
+from pinn.planning import rate_search
+from pinn.planning.candidate import Candidate
+from pinn.planning.candidates import find_candidates
+from pinn.planning.estimates import guessed_rates_per_s
+from pinn.planning.plan import Choice
+from pinn.planning.planner import make_plan
+from pinn.planning.problem import PlanningProblem
+from pinn.planning.search_space import SearchSpace
+from pinn.planning.slo import parse_slo
+from pinn.planning.trials import Trials
 from pinn.simulator.engine_spec import ROUTINGS, EngineSpec
 from pinn.simulator.workloads.arrivals import Gaps, Stage
 from pinn.simulator.workloads.load import Load, LoadFlags
@@ -37,7 +43,7 @@ MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B")
 GPUS = ("H100", "H200", "L40S", "A100-SXM-80GB")
 
 
-def question(seed: int) -> tuple[Brief, list[Candidate]]:
+def question(seed: int) -> tuple[PlanningProblem, list[Candidate]]:
     """A random question with a handful of candidates."""
     rng = np.random.default_rng(seed)
     prompt, output = int(rng.choice([128, 512, 2048])), int(rng.choice([32, 128]))
@@ -56,30 +62,27 @@ def question(seed: int) -> tuple[Brief, list[Candidate]]:
         f"p95 itl<={40 * tight:.0f}ms",
     ]))  # fmt: skip
     gpus = list(rng.choice(GPUS, 2, replace=False))
-    wanted = Wanted({"model": str(rng.choice(MODELS))}, gpus, [None], EngineSpec(), None)
+    space = SearchSpace({"model": str(rng.choice(MODELS))}, gpus, [None], EngineSpec(), None)
     grid = {
         "tensor_parallel_size": [1, 2],
         "max_num_batched_tokens": [2048, 8192],
         "max_num_seqs": [int(rng.choice([16, 256]))],
     }
-    rows = [row | base for base in wanted.bases for row in expand_grid(grid)]
+    rows = [row | base for base in space.bases for row in expand_grid(grid)]
     checkpoint = find_checkpoint()
-    candidates, _ = find_candidates(rows, wanted, load, checkpoint)
+    candidates, _ = find_candidates(rows, space, load, checkpoint)
     prices = {c.deployment.gpu.name: float(rng.uniform(1, 4)) for c in candidates}
     rate = float(rng.choice([5.0, 20.0]))
-    return Brief(
-        [at_rate(load, rate)], rate, parse_limits(limits), checkpoint, prices, None,
+    return PlanningProblem(
+        [at_rate(load, rate)], rate, parse_slo(limits), checkpoint, prices, None,
         Load(Path("load"), LoadFlags()),
     ), candidates  # fmt: skip
 
 
-def choice(brief: Brief, candidates: list[Candidate]) -> Choice:
-    """What 'pinn plan' chooses; what was asked is for its record alone."""
-    ask = Ask("", "load", len(brief.workload), 0.0, 0.0, 0, brief.rate_per_s, "", (), (), None)
-    plan = make.make_plan(
-        ask, brief, candidates, [], top=4, each_alone=False, workers=Workers(torch=False),
-        progress=lambda _: None,
-    )  # fmt: skip
+def choice(problem: PlanningProblem, candidates: list[Candidate]) -> Choice:
+    """Return the choice of 'pinn plan'."""
+    workers = Workers(torch=False)
+    plan = make_plan(problem, candidates, top=4, each_alone=False, workers=workers)
     return plan.choices[0]
 
 
@@ -100,10 +103,10 @@ class Highest(NamedTuple):
     holds: float
 
 
-def highest(candidate: Candidate, brief: Brief) -> Highest | None:
+def highest(candidate: Candidate, problem: PlanningProblem) -> Highest | None:
     """The highest rates of a ladder; None where no rate holds."""
-    trials = Trials(candidate, brief.replica_load(), brief.limits)
-    most, _ = make.guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
+    trials = Trials(candidate, problem.replica_load(), problem.slo)
+    most, _ = guessed_rates_per_s(problem.workload, candidate.latency, candidate.engine, None)
     bottom, top = (math.floor(math.log(share * most) / math.log(RUNG)) for share in (0.05, 10))
     held: dict[int, bool] = {}
 
@@ -138,63 +141,65 @@ def highest(candidate: Candidate, brief: Brief) -> Highest | None:
     )
 
 
-def fleet(candidate: Candidate, brief: Brief, rate_per_s: float, least: float) -> int | None:
+def fleet(
+    candidate: Candidate, problem: PlanningProblem, rate_per_s: float, least: float
+) -> int | None:
     """The fewest replicas that hold the asked rate, tried one by one.
 
     Where the load is over before servers are full, no fewer than divide the rate. None where not
     as many hold as can be simulated together, or as cost less than the least.
     """
-    trials = Trials(candidate, brief.replica_load(), brief.limits)
-    divided = brief.rate_per_s / rate_per_s - 1e-9
+    trials = Trials(candidate, problem.replica_load(), problem.slo)
+    divided = problem.rate_per_s / rate_per_s - 1e-9
 
     def holds(replicas: int) -> bool:
         for routing in ROUTINGS:
-            run = trials.fleet(brief.workload, replicas, routing)
+            run = trials.fleet(problem.workload, replicas, routing)
             if run is None or trials.excess_of(run) > 1:
                 return False
-            if replicas < divided and trials.point(run, brief.rate_per_s, 1).is_burst:
+            if replicas < divided and trials.point(run, problem.rate_per_s, 1).is_burst:
                 return False
         return True
 
     with suppress(PinnError):
         for replicas in itertools.count(1):
-            if price(candidate, replicas, brief) > least:
+            if price(candidate, replicas, problem) > least:
                 break
             if holds(replicas):
                 return replicas
     return None
 
 
-def price(candidate: Candidate, replicas: int, brief: Brief) -> float:
-    return brief.price_per_hour(candidate.deployment.gpu.name, candidate.gpus * replicas)
+def price(candidate: Candidate, replicas: int, problem: PlanningProblem) -> float:
+    return problem.price_per_hour(candidate.deployment.gpu.name, candidate.gpus * replicas)
 
 
 def compared(seed: int) -> dict | None:
     """One case; None where no candidate or no fleet holds the limits."""
-    brief, candidates = question(seed)
+    problem, candidates = question(seed)
     found, costs = {}, {}
-    for candidate in sorted(candidates, key=lambda c: price(c, 1, brief)):
-        rates = highest(candidate, brief)
+    for candidate in sorted(candidates, key=lambda c: price(c, 1, problem)):
+        rates = highest(candidate, problem)
         if rates is None:
             continue
         found[candidate.label] = rates
         least, _ = min(costs.values(), default=(math.inf, 0.0))
-        replicas = fleet(candidate, brief, rates.per_s, least)
+        replicas = fleet(candidate, problem, rates.per_s, least)
         if replicas is not None:
-            used = brief.rate_per_s / (replicas * rates.per_s)
-            costs[candidate.label] = (price(candidate, replicas, brief), used)
+            used = problem.rate_per_s / (replicas * rates.per_s)
+            costs[candidate.label] = (price(candidate, replicas, problem), used)
     if not costs:
         return None
     winner, (expense, used) = min(costs.items(), key=lambda one: one[1])
-    first = choice(brief, candidates)
+    first = choice(problem, candidates)
     own_expense, own_used = costs.get(first.label, (math.inf, math.inf))
     rates, is_open = found[first.label], first.highest_rate.fails_per_s is None
     rate = math.inf if is_open else first.highest_rate.per_s
     return {
-        "seed": seed, "limits": brief.limits.text, "winner": winner, "plan": first.label,
+        "seed": seed, "limits": problem.slo.text, "winner": winner, "plan": first.label,
         "same_winner": winner == first.label,
         # Candidates within the width of the search of each other are a tie.
-        "tied": own_expense == expense and own_used <= used * (1 + sizing.WIDTH),
+        "tied": own_expense == expense and own_used <= used * (1 + rate_search.WIDTH),
         "replicas": first.replicas, "chance": first.chance,
         "expense_percent": 100 * (first.cost_per_hour / expense - 1),
         "rate": rate, **rates._asdict(),

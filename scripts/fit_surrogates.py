@@ -14,7 +14,7 @@ import torch
 import typer
 
 from pinn.kernels.exclusion import Exclusion
-from pinn.training.data.deployments import observed_deployments
+from pinn.measurements.deployments.measured import observed_deployments
 from pinn.training.data.silicon import read_silicon
 from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
 

@@ -5,7 +5,7 @@ python scripts/import_launch_facts.py SOURCE
 SOURCE is a CSV (also .csv.gz) with one line per configuration, point and interval of equal flags,
 made from the history of SemiAnalysisAI/InferenceX. Kept is what decides a step, the schedule or
 the client's load, and where it stands there; lines that are equal in it are one, with a list of
-points. ``pinn.training.data.launch_facts`` reads the result.
+points. ``pinn.measurements.deployments.launch_facts`` reads the result.
 """
 
 import re
@@ -18,7 +18,7 @@ import typer
 
 from pinn.common.files import data_folder
 from pinn.common.tables import write_frame
-from pinn.training.data.launch_facts import COLUMNS, FLAGS
+from pinn.measurements.deployments.launch_facts import COLUMNS, FLAGS
 
 _MODELS = {
     "Llama-3.3-70B": "meta-llama/Llama-3.3-70B-Instruct",

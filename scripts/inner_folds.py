@@ -29,10 +29,10 @@ from pinn.errors import PinnError
 from pinn.evaluation import methods, panel, panel_rows, serving_runs
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.measurements.runs.measured_runs import MeasuredRun
+from pinn.measurements.runs.whole_steps import MeasuredSteps
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.model import ModelSpec
-from pinn.training.data.measured_runs import MeasuredRun
-from pinn.training.data.whole_steps import MeasuredSteps
 from pinn.training.kernel_learner import (
     fitted_surrogates,
     fold_of,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from pinn.cli.explore import write_explore_page
 from pinn.cli.main import COMMANDS, app
+from pinn.planning.explore.page import ExploreRequest, explore_page
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 WIDTH = "96"
@@ -29,9 +29,10 @@ def _help(*words: str) -> str:
 
 
 def main() -> None:
-    flags = {"tensor_parallel_size": [1, 2, 4]}
     gpus = ["H100", "H200", "B200"]
-    write_explore_page(DOCS / "made/play.html", "Qwen/Qwen3-30B-A3B", gpus, None, flags)
+    explore_page(ExploreRequest("Qwen/Qwen3-30B-A3B", gpus, (1, 2, 4))).write(
+        DOCS / "made/play.html"
+    )
     (DOCS / "reference/commands.md").write_text(commands())
 
 

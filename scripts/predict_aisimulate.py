@@ -20,8 +20,8 @@ import typer
 from predict_aiconfigurator import COLUMNS, RECIPES, kind_of_failure, need_peer, request
 
 from pinn.common.tables import write_frame
+from pinn.measurements.deployments.measured import measured_deployment
 from pinn.simulator.workloads.workload import Workload
-from pinn.training.data.deployments import measured_deployment
 from pinn.training.data.released import PEERS
 from pinn.training.data.silicon import read_silicon
 from pinn.units import MILLISECOND

@@ -23,13 +23,15 @@ from pinn.engines.deployment import Deployment
 from pinn.evaluation.engines import networks
 from pinn.evaluation.metrics import error_summary
 from pinn.measurements.benchmarks.inferencex import LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
-from pinn.planning.make import step_seconds
+from pinn.measurements.deployments import measured as deployments
+from pinn.measurements.deployments import silicon as sample
+from pinn.planning.estimates import step_seconds
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.catalog import load_model
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM
 from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.surrogate import predict_coefficients
-from pinn.training.data import deployments, engine_deployments, silicon
+from pinn.training.data import engine_deployments, silicon
 
 # Reads the measured deployments of ``silicon_sample.csv`` with prefill and decode apart.
 #
@@ -109,14 +111,14 @@ def read_disaggregated() -> tuple[pd.DataFrame, ReadReport]:
     Raises:
         PinnError: As :func:`pinn.training.data.silicon.read_silicon`.
     """
-    path, version = silicon.sample_file(None)
-    raw = silicon.read_csv(path)
+    path, version = sample.sample_file(None)
+    raw = sample.read_csv(path)
     chosen = raw[raw["mode"] == "disagg"]
     columns = [f"{pool}_{name}" for pool in POOLS for name in _LAYOUT]
-    decoded = silicon.decode(chosen).join(chosen[columns])
+    decoded = sample.decode(chosen).join(chosen[columns])
     one_name = decoded["model"].replace("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1")
-    kept, dropped = silicon.apply_filters(decoded.assign(model=one_name), DISAGGREGATED_FILTERS)
-    named = silicon.named(kept.assign(tensor_parallel_size=kept["decode_tp_size"]))
+    kept, dropped = sample.apply_filters(decoded.assign(model=one_name), DISAGGREGATED_FILTERS)
+    named = sample.named(kept.assign(tensor_parallel_size=kept["decode_tp_size"]))
     rows = named.astype(dict.fromkeys(columns, "int64")).reset_index(drop=True)
     refused = {"not prefill and decode apart": len(raw) - len(chosen), **dropped}
     return rows, ReadReport(path.name, version, file_sha256(path), len(raw), len(rows), refused)

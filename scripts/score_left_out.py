@@ -12,7 +12,7 @@ from pinn.common.screen import Grid
 from pinn.common.tables import write_frame
 from pinn.evaluation.engines import networks, score_engines
 from pinn.evaluation.metrics import error_summary
-from pinn.training.data.deployments import measured_deployment
+from pinn.measurements.deployments.measured import measured_deployment
 from pinn.training.data.silicon import read_silicon
 
 if __name__ == "__main__":

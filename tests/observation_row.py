@@ -1,10 +1,10 @@
-"""A row of measured deployments, as ``pinn.training.data.table`` keeps it."""
+"""A row of measured deployments, as ``pinn.measurements.deployments.observations`` keeps it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pinn.training.data.launch_facts import OTHER_FLAGS, SERVING_FLAGS
+from pinn.measurements.deployments.launch_facts import OTHER_FLAGS, SERVING_FLAGS
 
 
 def observation_row(**changes: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pinn.export.blis_features import Timed
 from pinn.kernels.operator import KernelCorrection
 from pinn.measurements.traces.batches import knowledge_levels
 from pinn.physics.batch_sums import BatchSums
-from pinn.planning.plan import parse_limits
+from pinn.planning.slo import parse_slo
 from pinn.simulator.statistics import weighted_percentiles
 from pinn.surrogate.loss import log_huber
 from pinn.surrogate.uncertainty.quantiles import weighted_quantile
@@ -45,7 +45,7 @@ WRONG = {
     "training": lambda: Scalars(ROW, TWO),
     "evaluation.metrics": lambda: error_summary(TWO, THREE),
     "export": lambda: Timed(ROW, THREE),
-    "planning": lambda: parse_limits("p50 itl<=1s").excess({}, (TWO, np.ones(3, int))),
+    "planning": lambda: parse_slo("p50 itl<=1s").excess({}, (TWO, np.ones(3, int))),
     "evaluation": lambda: Bases({}, ROW, THREE),
 }
 

@@ -55,8 +55,9 @@ def _hints(fn: Any) -> dict[str, Any]:
 
 def _hint(hint: Any, names: dict[str, Any]) -> Any:
     holder = SimpleNamespace(__annotations__={"hint": hint})
+    known = names | {"Json": object}  # the parts of a JSON document: beartype cannot recurse
     try:
-        return get_type_hints(holder, names, include_extras=True)["hint"]
+        return get_type_hints(holder, known, include_extras=True)["hint"]
     except (NameError, TypeError):  # names or subscripts that type checkers alone know
         return Any
 

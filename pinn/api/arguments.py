@@ -4,22 +4,19 @@ import difflib
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pinn.api.launch_command import launched
-from pinn.api.requests import explained
+from pinn.api.requests import explained, parameters_of
 from pinn.errors import PinnError
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FORCE, Flag, flags_of
 from pinn.specs.serving import ServingSpec
 
-#: Value of a flag; None stands for the engine's default.
-FlagValue = int | float | str | bool | None
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., object])
+_Request = TypeVar("_Request")
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 #: Arguments beside the flags of the specifications.
 _QUANTIZATION = {
@@ -54,7 +51,7 @@ def with_arguments(
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         helps = {} if request is None else explained(request, "Attributes")[1]
-        asked = [] if request is None else _parameters(request)
+        asked = [] if request is None else parameters_of(request)
         asked = [p for p in asked if p.name not in signature.parameters]
         options = [_parameter(name, flag) for name, flag in declared.items()]
         parameters = [*own, *asked, *options]
@@ -68,28 +65,14 @@ def with_arguments(
     return decorate
 
 
-def _parameters(request: type) -> list[inspect.Parameter]:
-    """Return a keyword parameter for each field of a request."""
-    hints = get_type_hints(request)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(request)
-    ]
-
-
 def _in_python(help: str) -> str:
     """Return a help text whose options are called as in Python."""
     return _OPTION.sub(lambda found: found[1].replace("-", "_"), help)
 
 
 def read_request(
-    request: type, given: Mapping[str, Any], *specifications: type, **own: Any
-) -> tuple[Any, dict[str, Any]]:
+    request: type[_Request], given: Mapping[str, object], *specifications: type, **own: object
+) -> tuple[_Request, dict[str, Any]]:
     """The request of a command, and the flags beside it, from arguments.
 
     Args:
@@ -107,28 +90,30 @@ def read_request(
     values = {name: _typed(declared[name], value) for name, value in found.items()}
     flags = {name: value for name, value in given.items() if name not in names}
     gpu = values.get("gpu")
-    return request(**values), given_flags(flags, *specifications, gpu=gpu, beside=names)
+    gpus = None if gpu is None else str(gpu)
+    return request(**values), given_flags(flags, *specifications, gpu=gpus, beside=names)
 
 
-def _typed(annotation: Any, value: Any) -> Any:
+def _typed(annotation: object, value: object) -> object:
     """A path for text where a request has paths, and text for a path where it has text."""
     kinds = get_args(annotation) or (annotation,)
     if value is None:
         return None
     of_list = [get_args(each)[0] for each in kinds if get_origin(each) is list]
     if of_list:
-        return [of_list[0](e) for e in ([value] if isinstance(value, str | Path) else value)]
+        several = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+        return [of_list[0](each) for each in several]
     if Path in kinds:
-        return Path(value)
+        return Path(str(value))
     if float in kinds and isinstance(value, int):
         return float(value)
     return str(value) if isinstance(value, Path) else value
 
 
 def given_flags(
-    flags: Mapping[str, FlagValue],
+    flags: Mapping[str, object],
     *specifications: type,
-    gpu: str | Path | None = None,
+    gpu: str | None = None,
     beside: list[str] | None = None,
 ) -> dict[str, Any]:
     """The flags that are given, each in its type; ``quantization`` is called ``precision``.
@@ -160,9 +145,7 @@ def given_flags(
             found[spelled] = declared[name].read(value, name) if name in declared else value
     if not flags.get("serve"):
         return found
-    started, lines = launched(
-        str(flags["serve"]), [], found, None if gpu is None else str(gpu), declared
-    )
+    started, lines = launched(str(flags["serve"]), [], found, gpu, declared)
     for line in lines:
         if line.startswith("not modelled"):
             warnings.warn(line, stacklevel=4)

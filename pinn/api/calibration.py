@@ -1,57 +1,29 @@
 """Coefficients fitted to a server of one's own."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
-from pinn.calibration.fit import Fit
-from pinn.cli import calibration_report, outputs
+from pinn.api.requests import CalibrationRequest, named
+from pinn.calibration import fit as fitting
+from pinn.calibration.calibrate import BetaSettings
+from pinn.calibration.prior import Start
+from pinn.calibration.server import CalibratedServer
+from pinn.common.files import ReadReport
+from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
-from pinn.measurements.benchmarks.benchmark_run import GivenLoad
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, split_flags
+from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.traces.ingestion import benchmark_target
+from pinn.measurements.traces.measured_steps import MEASURED, ingested_steps, read_measured_steps
+from pinn.measurements.traces.trace_tables import read_trace_tables
 from pinn.simulator.engine_spec import EngineSpec
+from pinn.specs.flags import flags_apart
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.coefficient_set import write_coefficient_set
-
-
-@dataclass(frozen=True)
-class CalibratedServer:
-    """A calibration.
-
-    Attributes:
-        fit: What was found.
-        appended: Whether it went on from an earlier one.
-        notes: What was left out, assumed or does not match.
-    """
-
-    fit: Fit
-    appended: bool
-    notes: tuple[str, ...]
-
-    @property
-    def kept(self) -> bool:
-        """Whether it is better than before on what was left out."""
-        return self.fit.kept
-
-    def save(self, path: str | Path) -> None:
-        """Write the file that every ``coefficients=`` takes.
-
-        Raises:
-            PinnError: If the calibration is not better than what was before.
-        """
-        if not self.kept:
-            raise PinnError(
-                "the calibration is not better than what was before on what it has not seen: "
-                "measure more, or other loads"
-            )
-        write_coefficient_set(self.fit.coefficients, Path(path))
-
-    def __str__(self) -> str:
-        """What ``pinn calibrate`` prints."""
-        return outputs.printed(calibration_report.print_fit, self.fit, self.notes, self.appended)
-
+from pinn.surrogate.coefficient_set import NAMED, read_coefficient_set
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, GivenLoad)
 
@@ -76,5 +48,116 @@ def calibrate(
     """
     own = {"benchmarks": benchmarks, "model": model, "gpu": gpu}
     asked, flags = read_request(requests.CalibrationRequest, given, *_SPECIFICATIONS, **own)
-    fit, notes = calibration_report.fit_measurements(asked, flags)
-    return CalibratedServer(fit, asked.append is not None, tuple(notes))
+    return calibrated_server(asked, flags)
+
+
+def calibrated_server(asked: CalibrationRequest, flags: Mapping[str, Any]) -> CalibratedServer:
+    """Fit to a folder of observations, to files of benchmarks, or to measured steps.
+
+    Args:
+        asked: What was measured, and what the fit starts from.
+        flags: Flags of server, engine and load.
+
+    Raises:
+        PinnError: If files cannot be read, do not match the flags, or say too little.
+    """
+    folder, steps = asked.observations, asked.steps
+    if (folder is not None) + bool(asked.benchmarks) + (steps is not None) != 1:
+        raise PinnError(
+            "give --observations FOLDER of 'pinn ingest', --benchmarks FILES, or --steps FOLDER of "
+            "'pinn measure', whose folder 'serving' is taken along"
+        )
+    start = Start(asked.append, asked.base, asked.checkpoint, asked.force)
+    if folder is not None:
+        found = _fit_traces(folder, asked, start, flags)
+    elif steps is not None:
+        found = _fit_steps(steps, asked, start, flags)
+    else:
+        found = _fit_benchmarks(asked, start, flags)
+    return CalibratedServer(found, asked.append is not None, tuple(start.notes))
+
+
+def _fit_traces(
+    folder: Path, asked: CalibrationRequest, start: Start, flags: Mapping[str, Any]
+) -> fitting.Fit:
+    """The fit to whatever an ingested folder holds: traces, steps or benchmarks."""
+    engine, server = flags_apart(EngineSpec, flags)
+    if server or asked.model or asked.gpu:
+        raise PinnError("--observations names its server already: flags belong to 'pinn ingest'")
+    traces = read_trace_tables(folder)
+    deployment = traces.deployment()
+    _note_release(deployment, start.notes)
+    names = _named(traces.manifest.get("deployment") or {})
+    if traces.manifest["tables"].get("cycles", {}).get("rows"):
+        settings = BetaSettings(asked.intervals, asked.budget or None, asked.seed)
+        return fitting.fit_traces(traces, names, start, settings)
+    if MEASURED in traces.manifest["tables"]:
+        return fitting.fit_measured_steps(ingested_steps(traces), deployment, names, start)
+    runs = fitting.benchmark_runs(traces)
+    return fitting.fit_benchmarks(runs, deployment, names, start, EngineSpec(**engine))
+
+
+def _fit_benchmarks(
+    asked: CalibrationRequest, start: Start, flags: Mapping[str, Any]
+) -> fitting.Fit:
+    """The fit to files of benchmarks, of the server that ``--append`` knows or that is given."""
+    engine, flags = flags_apart(EngineSpec, flags)
+    given = _earlier(asked.append) | named(asked.model, asked.gpu) | flags
+    model, gpu = given.pop("model", None), given.pop("gpu", None)
+    server, load = split_flags(given)
+    runs = _read_runs(asked.benchmarks or [], load, start.notes)
+    target = benchmark_target(runs, model, gpu, server)
+    deployment, names = target.deployment(), _named(vars(target))
+    _note_release(deployment, start.notes)
+    return fitting.fit_benchmarks(runs, deployment, names, start, EngineSpec(**engine))
+
+
+def _fit_steps(
+    steps: Path, asked: CalibrationRequest, start: Start, flags: Mapping[str, Any]
+) -> fitting.Fit:
+    """The fit to measured steps, and to benchmarks that were made beside them."""
+    engine, flags = flags_apart(EngineSpec, flags)
+    measured = read_measured_steps(steps)
+    start.notes += _left_out(measured.report)
+    server, load = split_flags(flags)
+    target = measured.target(asked.model, asked.gpu, server)
+    deployment, names = target.deployment(), _named(vars(target))
+    _note_release(deployment, start.notes)
+    runs = _read_runs(measured.serving, load, start.notes) if measured.serving else []
+    engine_spec = measured.engine(engine)
+    return fitting.fit_measured_steps(measured, deployment, names, start, runs, engine_spec)
+
+
+def _earlier(file: Path | None) -> dict[str, Any]:
+    """Model, GPU and flags of an earlier calibration; nothing without one."""
+    if file is None:
+        return {}
+    found = read_coefficient_set(file).configuration()
+    defaults = vars(ServingSpec())
+    kept = {name: value for name, value in found.items() if value != defaults.get(name)}
+    return {name: kept[name] for name in ("model", "gpu", "precision", *defaults) if name in kept}
+
+
+def _note_release(deployment: Deployment, notes: list[str]) -> None:
+    """Say which release's defaults stand for one that no file and no flag names."""
+    serving = deployment.serving
+    if not serving.engine_version:
+        default = reference_version(serving.engine).value
+        notes.append(
+            f"release not stated: assumed {serving.engine} {default} (--engine-version names it)"
+        )
+
+
+def _read_runs(paths: list[Path], load: GivenLoad, notes: list[str]) -> list[BenchmarkRun]:
+    runs, report = read_benchmarks(paths, load)
+    assumed = dict.fromkeys(text for run in runs for text in run.assumed)
+    notes += [*_left_out(report), *(f"assumed: {text}" for text in assumed)]
+    return runs
+
+
+def _left_out(report: ReadReport) -> list[str]:
+    return [f"{count:8} left out: {reason}" for reason, count in report.refused.items()]
+
+
+def _named(entry: Mapping[str, Any]) -> dict[str, str]:
+    return {name: entry[name] for name in NAMED if entry.get(name)}

@@ -1,93 +1,46 @@
-"""Tables of predictions, and files for other programs."""
+"""Files for other programs: coefficient tables, ONNX graphs, folders for BLIS."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
-from pinn.api.requests import named
-from pinn.cli import export
-from pinn.cli.coefficient_table import many_table
-from pinn.cli.explore import write_explore_page
-from pinn.cli.outputs import printed
-from pinn.engines.configurations import canonical, expand_grid, typed_configurations
+from pinn.api.tables import configuration_rows
+from pinn.common.files import find_checkpoint
+from pinn.common.screen import printed
+from pinn.engines.configurations import Values, canonical, make_deployments, typed_configurations
 from pinn.errors import PinnError
-from pinn.planning.explore.page import SIZES
-from pinn.specs.serving import ServingSpec
-
-# Many configurations as one table.
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    #: A table, its rows, a grid (lists per key, or as typed), or a file of either.
-    AnyConfigurations = pd.DataFrame | Iterable[Mapping[str, Any]] | Mapping[str, Any] | str | Path
+    from pinn.api.tables import AnyConfigurations
+    from pinn.export.configured import Configured
 
 
-@with_arguments(ServingSpec, request=requests.ManyRequest, deploys=True)
-def predict_many(
-    configurations: AnyConfigurations, batches: str | Sequence[str] = (), **given: Any
-) -> pd.DataFrame:
-    """Coefficients of many configurations, a row each, as ``pinn coefficients --out`` writes them.
+@dataclass(frozen=True)
+class Written:
+    """Files that an export wrote.
 
-    >>> import pandas as pd
-    >>> wanted = pd.DataFrame({"gpu": ["H100", "H200"], "tensor_parallel_size": [1, 2]})
-    >>> found = predict_many(wanted, "32 decode @ 700", model="meta-llama/Llama-3.1-8B")
-    >>> found[["gpu", "tensor_parallel_size"]].values.tolist()
-    [['H100', 1], ['H200', 2]]
-    >>> bool(found["step_time_us: 32 decode @ 700"].is_monotonic_decreasing)
-    True
-
-    Args:
-        configurations: A DataFrame or an iterable of mappings with model, gpu and the engine's
-            flags as keys; a mapping of lists, whose every combination is meant; the same as text
-            (``"gpu=H100,H200 tensor_parallel_size=1,2"``); or a CSV, YAML or JSON file.
-        batches: To be timed, each in columns of its own, in microseconds.
-        **given: All else; model, GPU and the engine's flags are of the rows that have none.
-
-    Returns:
-        The keys that any row has, ``beta.NAME [unit]`` and ``alpha.NAME [unit]`` in SI units,
-        times and floors of the batches, and the nearest measured deployment;
-        ``attrs["left_out"]`` has a reason for each row that ``skip_invalid`` left out.
-
-    Raises:
-        PinnError: If a row names something unknown, or does not fit together.
+    Attributes:
+        path: The file or folder.
+        lines: What it holds, and what was left out, in words.
     """
-    asked, flags = read_request(requests.ManyRequest, given, ServingSpec)
-    shared = canonical(flags | named(asked.model, asked.gpu))
-    rows = [shared | row for row in configuration_rows(configurations)]
-    listed = [batches] if isinstance(batches, str) else list(batches)
-    table, reasons = many_table(rows, listed, asked.checkpoint, asked.skip_invalid)
-    found: pd.DataFrame = table.to_pandas()
-    found.attrs["left_out"] = reasons
-    return found
 
+    path: Path
+    lines: tuple[str, ...]
 
-def configuration_rows(configurations: AnyConfigurations) -> list[dict[str, Any]]:
-    """Configurations in any of the forms that :func:`predict_many` takes, one by one."""
-    import pandas as pd
-
-    if isinstance(configurations, str | Path):
-        return typed_configurations(configurations)
-    if isinstance(configurations, Mapping):
-        return expand_grid(configurations)
-    records: Any = configurations
-    if isinstance(configurations, pd.DataFrame):
-        blank = configurations.isna()
-        records = configurations.astype(object).mask(blank, None).to_dict("records")
-    return [canonical(row, f"row {number}: ") for number, row in enumerate(records, 1)]
-
-
-# Files that other programs read.
+    def __str__(self) -> str:
+        """Return what the command prints."""
+        return "\n".join(self.lines)
 
 
 @with_arguments(request=requests.TableRequest)
 def export_table(
-    out: str | Path, configurations: AnyConfigurations | None = None, **given: Any
-) -> None:
+    out: str | Path, configurations: AnyConfigurations | None = None, **given: object
+) -> Written:
     """Write the flat coefficient table that the Go package loads: ``pinn export table``.
 
     Args:
@@ -99,13 +52,28 @@ def export_table(
         PinnError: If something is unknown or does not fit together.
     """
     how, _ = read_request(requests.TableRequest, given)
-    printed(export.table_of, _rows(configurations, how.coefficients), Path(out), how)
+    return write_table(Path(out), rows_of(configurations, how.coefficients), how)
+
+
+def write_table(out: Path, rows: list[Values], how: requests.TableRequest) -> Written:
+    """Write the table of configurations."""
+    from pinn.export.configured import find_intervals
+    from pinn.export.table import export_table, write_table_file
+
+    (configured, lines), ends = _configured(rows, how), None
+    if how.intervals:
+        try:
+            ends = find_intervals(configured, find_checkpoint(how.checkpoint))
+        except PinnError as error:
+            lines.append(f"without intervals: {error}")
+    write_table_file(export_table(configured, ends), configured.provenance, out)
+    return Written(out, (*lines, f"{len(configured):8} configurations written to {out}"))
 
 
 @with_arguments(request=requests.BlisRequest)
 def export_blis(
-    out: str | Path, configurations: AnyConfigurations | None = None, **given: Any
-) -> None:
+    out: str | Path, configurations: AnyConfigurations | None = None, **given: object
+) -> Written:
     """Write a folder per configuration that an unmodified BLIS runs: ``pinn export blis``.
 
     Args:
@@ -117,63 +85,78 @@ def export_blis(
         PinnError: If something is unknown, does not fit together, or BLIS cannot express it.
     """
     how, _ = read_request(requests.BlisRequest, given)
-    printed(export.blis_of, _rows(configurations, how.coefficients), Path(out), how)
+    return write_blis(Path(out), rows_of(configurations, how.coefficients), how)
+
+
+def write_blis(out: Path, rows: list[Values], how: requests.BlisRequest) -> Written:
+    """Write the folders of configurations."""
+    from pinn.export.blis_files import write_folders
+
+    configured, lines = _configured(rows, how)
+    settings = (how.workloads or [], out, how.worst_error, how.skip_invalid)
+    said = printed(write_folders, configured, *settings)
+    return Written(out, (*lines, *said.splitlines()))
 
 
 @with_arguments(request=requests.OnnxRequest)
-def export_onnx(out: str | Path, **given: Any) -> None:
+def export_onnx(out: str | Path, **given: object) -> Written:
     """Write the network and the step time as ONNX graphs into a folder: ``pinn export onnx``.
 
     Args:
         out: Folder for the two graphs.
         **given: The keyword arguments below.
     """
-    how, _ = read_request(requests.OnnxRequest, given)
-    printed(export.onnx, out=Path(out), **vars(how))
+    return write_onnx(Path(out), read_request(requests.OnnxRequest, given)[0])
 
 
-@with_arguments(ServingSpec, request=requests.ExploreRequest, deploys=True)
-def explore(
-    out: str | Path,
-    model: str | Path | None = None,
-    gpus: Sequence[str | Path] = (),
-    *,
-    tensor_parallel_sizes: Sequence[int] = SIZES,
-    formats: Sequence[str] = (),
-    **given: Any,
-) -> int:
-    """Write a page with sliders of a few servers, which needs no other file: ``pinn explore``.
+def write_onnx(out: Path, how: requests.OnnxRequest) -> Written:
+    """Write the graphs and, where they are asked for, their inputs for one configuration."""
+    from pinn.export.configured import checkpoint_provenance
+    from pinn.export.onnx_graphs import export_onnx, write_inputs
+    from pinn.surrogate.checkpoint import load_checkpoint
 
-    Args:
-        out: Page to write.
-        model: Name, or path of a config.json or its folder.
-        gpus: Names, or paths of datasheets, to choose from.
-        tensor_parallel_sizes: To choose from; not with ``tensor_parallel_size``.
-        formats: Number formats to choose from. [default: the checkpoint's own and fp8]
-        **given: All else; the engine's flags are for all servers.
-
-    Returns:
-        How many servers the page has; those that do not start are named in it.
-
-    Raises:
-        PinnError: If something is unknown, no server starts, or the page cannot show one.
-    """
-    own = {"model": model, "gpus": None}
-    asked, flags = read_request(requests.ExploreRequest, given, ServingSpec, **own)
-    flags |= named(asked.model, None)
-    if "model" not in flags or not gpus:
-        raise PinnError("a page needs a model and gpus, such as 'Llama-3.1-8B', ['H100', 'H200']")
-    one = flags.get("tensor_parallel_size")
-    flags["tensor_parallel_size"] = list(tensor_parallel_sizes) if one is None else [one]
-    if formats:
-        flags["precision"] = ",".join(formats)
-    names = [str(gpu) for gpu in gpus]
-    return write_explore_page(Path(out), flags.pop("model"), names, asked.checkpoint, flags)
+    path = find_checkpoint(how.checkpoint)
+    loaded = load_checkpoint(path)
+    files = export_onnx(loaded, checkpoint_provenance(path, loaded.metadata), out)
+    lines = [f"{file.stat().st_size:10,} bytes  {file}" for file in files]
+    if how.inputs is not None:
+        rows = typed_configurations(how.configs)
+        if len(rows) != 1:
+            raise PinnError(f"--inputs is for one configuration, and --configs gives {len(rows)}")
+        configured, _ = _configured(rows, requests.TableRequest(checkpoint=path))
+        found = write_inputs(configured, how.batch, how.inputs)
+        name = f"{found['configuration']['model']} on {found['configuration']['gpu']}"
+        took = f"the graphs give {found['step_time_us']} us"
+        lines.append(f"inputs of {name}, {how.batch}: {how.inputs}; {took}")
+    return Written(out, tuple(lines))
 
 
-def _rows(
-    configurations: AnyConfigurations | None, files: list[Path] | None
-) -> list[dict[str, object]]:
-    if configurations is None:
-        return export.rows_of_files(files)
-    return configuration_rows(configurations)
+def _configured(
+    rows: list[Values], how: requests.TableRequest | requests.BlisRequest
+) -> tuple[Configured, list[str]]:
+    """Return configurations with coefficients, and a line for each reason to leave some out."""
+    from pinn.export.configured import from_checkpoint, with_coefficient_files
+
+    kept, deployments, reasons = make_deployments(rows, how.skip_invalid)
+    configured = from_checkpoint(find_checkpoint(how.checkpoint), kept, deployments)
+    configured = with_coefficient_files(configured, how.coefficients or [])
+    return configured, left_out_lines(reasons)
+
+
+def left_out_lines(reasons: Sequence[str]) -> list[str]:
+    """Return a line for each reason to leave configurations out, with how many they are."""
+    return [f"{reasons.count(reason):8} left out: {reason}" for reason in sorted(set(reasons))]
+
+
+def rows_of_files(paths: Sequence[Path] | None) -> list[Values]:
+    """Return the configurations that coefficient files belong to."""
+    from pinn.surrogate.coefficient_set import read_coefficient_set
+
+    if not paths:
+        raise PinnError("nothing to export: give --configs, or files with --coefficients")
+    return [canonical(read_coefficient_set(path).configuration(), f"{path}: ") for path in paths]
+
+
+def rows_of(configurations: AnyConfigurations | None, files: Sequence[Path] | None) -> list[Values]:
+    """Return configurations in any form; without them, those that coefficient files belong to."""
+    return rows_of_files(files) if configurations is None else configuration_rows(configurations)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
 from pinn.cli import outputs
-from pinn.cli.plan_report import choice_rows, planned, print_plan, write_files
 from pinn.common.workers import Workers
 from pinn.planning.plan import Plan
+from pinn.planning.plan_load import plan_load
+from pinn.planning.report import choice_rows, print_plan, write_files
+from pinn.planning.request import PlanRequest
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import LoadFlags
+from pinn.specs.flags import FlagValue
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
@@ -24,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedFleet:
-    """Choices for a load, best first.
+    """A plan with its table and files.
 
     Attributes:
-        plan: Everything that was found, as plan.json has it.
+        plan: Choices for a load, best first, and all else that plan.json has.
     """
 
     plan: Plan
@@ -50,7 +52,7 @@ class PlannedFleet:
 _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
 
 
-@with_arguments(*_SPECIFICATIONS, request=requests.PlanRequest, deploys=True)
+@with_arguments(*_SPECIFICATIONS, request=PlanRequest, deploys=True)
 def plan(
     workload: str | Path | None = None,
     slo: str = "",
@@ -59,7 +61,7 @@ def plan(
     *,
     prices: Mapping[str, float] | None = None,
     workers: int = 1,
-    **given: Any,
+    **given: FlagValue,
 ) -> PlannedFleet:
     """What to rent for a load, how to start it, and how sure that is, as ``pinn plan`` says.
 
@@ -79,6 +81,6 @@ def plan(
     """
     gpus = ",".join(map(str, [gpu] if isinstance(gpu, str | Path) else gpu)) or None
     own = {"workload": workload, "slo": slo, "model": model, "gpu": gpus}
-    asked, flags = read_request(requests.PlanRequest, given, *_SPECIFICATIONS, **own)
+    asked, flags = read_request(PlanRequest, given, *_SPECIFICATIONS, **own)
     by_name = {load_gpu(name).name: price for name, price in (prices or {}).items()}
-    return PlannedFleet(planned(asked, flags, by_name, Workers(count=workers, torch=False)))
+    return PlannedFleet(plan_load(asked, flags, by_name, Workers(count=workers, torch=False)))

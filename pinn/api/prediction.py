@@ -1,125 +1,42 @@
 """One configuration: its coefficients, step times and intervals."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, overload
 
-import numpy as np
-from jaxtyping import Float
-
-from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
-from pinn.cli import outputs
-from pinn.cli.coefficient_report import one_report, one_set, print_report
-from pinn.cli.coefficients import EXAMPLES
+from pinn.api.requests import PredictionRequest, named
+from pinn.common.files import find_checkpoint
+from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.deployment import Deployment
-from pinn.errors import PinnError
-from pinn.specs.batch import Batch, parse_batch
+from pinn.simulator.memory import memory_fit, smallest_tensor_parallel_size
+from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate import request_features as request
-from pinn.surrogate import step_features as step
-from pinn.surrogate.coefficient_set import CoefficientSet
-from pinn.surrogate.surrogate import batch_floor_seconds, batch_work, step_seconds
-from pinn.units import MICROSECOND
+from pinn.surrogate.coefficient_set import (
+    NAMED,
+    CoefficientSet,
+    deployment_facts,
+    read_coefficient_set,
+)
+from pinn.surrogate.evidence import FindEvidence, file_evidence
+from pinn.surrogate.prediction import Memory, Prediction
+from pinn.surrogate.surrogate import Surrogate
+from pinn.surrogate.uncertainty.network_evidence import network_evidence
 
-#: One batch, as text or as :class:`~pinn.specs.batch.Batch`.
-AnyBatch = str | Batch
-#: Several of them.
-Batches = list[str] | list[Batch]
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Coefficients of one configuration; times are in seconds.
-
-    Attributes:
-        configuration: Model, GPU and flags as they were given.
-        checkpoint: Trained network; None for the usual one.
-        coefficients: File of ``pinn calibrate`` in place of the network; None for none.
-        deployment: What the configuration means.
-    """
-
-    configuration: dict[str, Any]
-    checkpoint: Path | None
-    coefficients: Path | None
-    deployment: Deployment = field(init=False, repr=False, compare=False)
-    _set: CoefficientSet = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        found, deployment = one_set(self.configuration, self.checkpoint, self.coefficients)
-        object.__setattr__(self, "_set", found)
-        object.__setattr__(self, "deployment", deployment)
-
-    @property
-    def beta(self) -> dict[str, float]:
-        """Coefficients of a step by name: seconds, or multiples of datasheet time."""
-        return dict(zip(step.STEP_FEATURES, self._set.beta.tolist(), strict=True))
-
-    @property
-    def alpha(self) -> dict[str, float]:
-        """Coefficients of a request outside the steps by name, in seconds or step times."""
-        return dict(zip(request.REQUEST_FEATURES, self._set.alpha.tolist(), strict=True))
-
-    @property
-    def trust(self) -> str:
-        """What the intervals rest on, in words."""
-        return str(self.report()["distance"]["sentence"])
-
-    @overload
-    def step_time(self, batch: AnyBatch) -> float: ...
-    @overload
-    def step_time(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
-    def step_time(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
-        """Seconds that a step with this batch takes; an array of them for several batches.
-
-        Args:
-            batch: Such as ``"32 decode @ 700"`` (32 requests after 700 tokens each) or
-                ``"1 prefill 512 @ 0 + 16 decode @ 600"``.
-
-        Raises:
-            PinnError: If a text is not one of these forms.
-        """
-        seconds = step_seconds(self._set.beta, *batch_work(self.deployment, _batches(batch)))
-        return float(seconds[0]) if not isinstance(batch, list) else seconds
-
-    @overload
-    def floor(self, batch: AnyBatch) -> float: ...
-    @overload
-    def floor(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
-    def floor(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
-        """Seconds that the datasheet allows at the least, as :meth:`step_time`."""
-        seconds = batch_floor_seconds(self.deployment, _batches(batch))
-        return float(seconds[0]) if not isinstance(batch, list) else seconds
-
-    def interval(self, batch: str) -> tuple[float, float]:
-        """Both ends of the step time's 90 % interval, in seconds.
-
-        Raises:
-            PinnError: If the coefficients come without intervals.
-        """
-        report = self.report(batch)
-        (entry,) = report["batches"]
-        if "step_time_low_us" not in entry:
-            missing = report.get("intervals", {}).get("missing", "the file has no posterior")
-            raise PinnError(f"no intervals: {missing}")
-        return entry["step_time_low_us"] * MICROSECOND, entry["step_time_high_us"] * MICROSECOND
-
-    def report(self, *batches: str) -> dict[str, Any]:
-        """What ``pinn coefficients --json`` writes, with these batches timed."""
-        return one_report(self.configuration, batches, self.checkpoint, self.coefficients)
-
-    def save(self, path: str | Path, *batches: str) -> None:
-        """Write that as JSON, for every command's ``--coefficients``."""
-        outputs.write_json(self.report(*batches), Path(path))
-
-    def __str__(self) -> str:
-        """What ``pinn coefficients`` prints."""
-        return outputs.printed(print_report, self.report(*EXAMPLES))
+#: Batches that a prediction shows where no others are asked for.
+EXAMPLES = (
+    "1 decode @ 700",
+    "32 decode @ 700",
+    "256 decode @ 2000",
+    "1 prefill 2048 @ 0",
+    "1 prefill 512 @ 0 + 16 decode @ 600",
+)
 
 
-@with_arguments(ServingSpec, request=requests.PredictionRequest, deploys=True)
+@with_arguments(ServingSpec, request=PredictionRequest, deploys=True)
 def predict(
-    model: str | Path | None = None, gpu: str | Path | None = None, **given: Any
+    model: str | Path | None = None, gpu: str | Path | None = None, **given: object
 ) -> Prediction:
     """Coefficients and step times of a model on a GPU, as ``pinn coefficients`` gives them.
 
@@ -139,17 +56,59 @@ def predict(
     Raises:
         PinnError: If model, GPU or a flag is unknown, or they do not fit together.
     """
-    own = {"model": model, "gpu": gpu}
-    asked, flags = read_request(requests.PredictionRequest, given, ServingSpec, **own)
-    configuration = flags | requests.named(asked.model, asked.gpu)
-    return Prediction(configuration, asked.checkpoint, asked.coefficients)
+    return predicted(*read_request(PredictionRequest, given, ServingSpec, model=model, gpu=gpu))
 
 
-def _batches(batch: AnyBatch | Batches) -> list[Batch]:
-    listed = batch if isinstance(batch, list) else [batch]
-    for each in listed:
-        if not isinstance(each, str | Batch):
-            raise PinnError(
-                f"{each!r:.60} is no batch: give text such as '32 decode @ 700', or a Batch"
-            )
-    return [parse_batch(each) if isinstance(each, str) else each for each in listed]
+def predicted(asked: PredictionRequest, flags: dict[str, FlagValue]) -> Prediction:
+    """Return the prediction for a request and the engine's flags beside it."""
+    given = named(asked.model, asked.gpu) | flags
+    if asked.coefficients is not None:
+        found = read_coefficient_set(asked.coefficients)
+        configuration = canonical(found.configuration() | given)
+        deployment = make_deployment(configuration)
+        found.check_deployment(deployment, str(asked.coefficients))
+        return file_prediction(_with_names(found, configuration), deployment)
+    configuration = canonical(given)
+    deployment = make_deployment(configuration)
+    return network_prediction(find_checkpoint(asked.checkpoint), deployment, configuration)
+
+
+def network_prediction(
+    checkpoint: Path, deployment: Deployment, configuration: Mapping[str, object] | None = None
+) -> Prediction:
+    """Return the prediction of a network.
+
+    Args:
+        checkpoint: Trained network.
+        deployment: What it predicts.
+        configuration: The same as the user wrote it; its names stay in the JSON.
+    """
+    network = Surrogate.load(checkpoint)
+    found = CoefficientSet(
+        deployment_facts(deployment), network.coefficients([deployment]), network.taught_alphas()
+    )
+    found = _with_names(found, configuration or {})
+    return _prediction(found, deployment, partial(network_evidence, checkpoint, found, deployment))
+
+
+def file_prediction(found: CoefficientSet, deployment: Deployment) -> Prediction:
+    """Return the prediction of coefficients of a file, with its posterior's intervals if any."""
+    if found.covariance is None:
+        return _prediction(found, deployment, lambda _: file_evidence(found))
+    from pinn.calibration.posterior_evidence import posterior_evidence
+
+    return _prediction(found, deployment, partial(posterior_evidence, found, deployment))
+
+
+def _prediction(
+    found: CoefficientSet, deployment: Deployment, evidence: FindEvidence
+) -> Prediction:
+    fit = memory_fit(deployment)
+    memory = Memory(fit.kv_tokens, smallest_tensor_parallel_size(deployment), fit.reason)
+    return Prediction(deployment, found, memory, evidence, EXAMPLES)
+
+
+def _with_names(found: CoefficientSet, configuration: Mapping[str, object]) -> CoefficientSet:
+    """Return the set with what the user called model, GPU and format."""
+    names = {k: configuration[k] for k in NAMED if k in configuration}
+    return replace(found, deployment=found.deployment | {"named": names})

@@ -8,6 +8,9 @@ import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_type_hints
+
+from pinn.specs.flags import FlagValue
 
 #: Arguments that mean the same in every request, unless its docstring says otherwise.
 SHARED = {
@@ -26,9 +29,16 @@ def explained(what: object, section: str) -> tuple[str, dict[str, str]]:
     return text.rstrip(), SHARED | helps
 
 
-def named(model: str | None, gpu: str | None) -> dict[str, str]:
+def parameters_of(request: type) -> list[inspect.Parameter]:
+    """Return a keyword parameter for each field of a request."""
+    hints = get_type_hints(request, include_extras=True)
+    parameters = inspect.signature(request).parameters.values()
+    return [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
+
+
+def named(model: str | None, gpu: str | None) -> dict[str, FlagValue]:
     """Return model and GPU as keys of a configuration, where they are given."""
-    pairs = {"model": model, "gpu": gpu}
+    pairs: dict[str, FlagValue] = {"model": model, "gpu": gpu}
     return {name: value for name, value in pairs.items() if value is not None}
 
 
@@ -75,6 +85,24 @@ class ExploreRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BreakdownRequest:
+    """Steps of a configuration, and what they are broken down with.
+
+    Attributes:
+        batch: Step to break down, such as '64 decode @ 2000' (64 requests after 2000 tokens each)
+            or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
+        kernels: Folder of fitted kernel surrogates. [default: kernels/all beside the checkpoint,
+            else checkpoints/kernels/all]
+    """
+
+    model: str | None = None
+    gpu: str | None = None
+    batch: list[str] | None = None
+    checkpoint: Path | None = None
+    kernels: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimulationRequest:
     """A workload to serve, and what times its steps; the flags of server and load go beside it.
 
@@ -98,45 +126,6 @@ class SimulationRequest:
     sensitivity: str | None = None
     checkpoint: Path | None = None
     coefficients: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanRequest:
-    """A load to serve within limits, and what may be rented for it.
-
-    Attributes:
-        slo: Limits: 'ttft<=1s, tpot<=40ms for 95 %' asks that so many requests meet all of them;
-            'p99 ttft<=2s', 'mean e2e<=20s', 'p95 itl<=80ms' are on all requests. Separate the two
-            kinds with a semicolon.
-        workload: The load, as of 'pinn simulate'; no closed loop. Or give --input-len and the flags
-            beside it.
-        gpu: Names, or paths of datasheets, separated by commas.
-        rate: Mean requests per second to serve, for as long as the load lasts. Without it, how much
-            each candidate serves, by what a request per second takes.
-        max_gpus: GPUs to rent at most.
-        configs: Only these candidates: a file as of 'pinn coefficients --configs'.
-        candidates: Flags to combine. [default: conf/plan/candidates.yaml]
-        disaggregate: Also try prefill and decode on servers of their own: pairs of the pools that
-            the file of --candidates lists.
-        coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network
-            for the configuration that it belongs to. Repeatable.
-        top: Rows to examine in full.
-        seed: Of random draws. [default: the file's, else 0]
-    """
-
-    slo: str
-    workload: Path | None = None
-    model: str | None = None
-    gpu: str | None = None
-    rate: float | None = None
-    max_gpus: int | None = None
-    configs: Path | None = None
-    candidates: Path | None = None
-    disaggregate: bool = False
-    coefficients: list[Path] | None = None
-    checkpoint: Path | None = None
-    top: int = 5
-    seed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

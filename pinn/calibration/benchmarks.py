@@ -17,6 +17,7 @@ from pinn.calibration.posterior import TIME_NOISE, TTFT_NOISE, Posterior
 from pinn.calibration.prior import Prior
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
+from pinn.measurements import estimate
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
 from pinn.simulator.engine_spec import EngineSpec
@@ -178,8 +179,8 @@ def _behind(figure: str) -> str:
 
 # Coefficients fitted to benchmarks: their loads are simulated until batches and fit agree.
 
-#: Most rounds of simulating and fitting, and the relative change of figures at which they end.
-_ROUNDS, _TOLERANCE = 6, 0.005
+#: Most simulations of every load; figures that change by less end the rounds; never half a refit.
+_ROUNDS = estimate.Rounds(most=7, tolerance=0.005, whole=7, by_largest=True)
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,10 @@ def calibrate_to_benchmarks(
     before = served(runs, coefficients=prior.mean)
     drawn = noise_of_draws(runs, deployment, prior.mean, engine)
     before = replace(before, noise=np.hypot(before.noise, drawn))
-    fitted, after = _converged(partial(served, runs), prior, before)
+    model = _Simulation(partial(served, runs), prior, before.noise)
+    found = estimate.simulate_and_refit(model, prior.mean, before, _ROUNDS)
+    after = found.rows
+    fitted = replace(fit_rows(prior, after, found.accepted), mean=found.accepted)
     names, loads = zip(*((runs[i].name, runs[i].load.text) for i in before.run), strict=True)
     seconds = {"measured": before.measured, "before": before.simulated, "after": after.simulated}
     errors = pd.DataFrame({"run": names, "load": loads, "figure": before.names, **seconds})
@@ -227,36 +231,32 @@ def calibrate_to_benchmarks(
     return BenchmarkCalibration(deployment, prior, fitted, quantities, verdicts, facts, errors)
 
 
-def _converged(
-    served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
-) -> tuple[Posterior, FigureRows]:
-    """Fit and simulate in turn until the figures stay: Gauss-Newton with steps that are halved.
+@dataclass(frozen=True)
+class _Simulation:
+    """Benchmarks, simulated and fitted to in turn; an ``estimate.Simulation`` of coefficients.
 
-    Closed-loop clients with equal lengths synchronise; small timing changes break this, so the
-    objective is discontinuous. A step is taken only where the simulated figures make it more
-    probable, else half of it is tried.
+    Attributes:
+        served: Figures of the runs' simulations by ``coefficients``.
+        prior: Coefficients before.
+        noise: Relative standard deviation of each figure.
     """
-    at, share = prior.mean, 1.0
-    fitted, best = fit_rows(prior, rows, at), _improbability(prior, rows, at)
-    for _ in range(_ROUNDS):
-        tried = at + share * (fitted.mean - at)
-        found = replace(served(coefficients=tried), noise=rows.noise)
-        worth = _improbability(prior, found, tried)
-        if worth >= best:
-            share /= 2
-            continue
-        change = np.abs(found.simulated / rows.simulated - 1).max()
-        at, rows, best, share = tried, found, worth, 1.0
-        fitted = fit_rows(prior, rows, at)
-        if change < _TOLERANCE:
-            break
-    return replace(fitted, mean=at), rows
 
+    served: Callable[..., FigureRows]
+    prior: Prior
+    noise: Float[np.ndarray, " n"]
 
-def _improbability(prior: Prior, rows: FigureRows, at: np.ndarray) -> float:
-    """-2 log of the posterior's density by simulated figures, up to a constant."""
-    misfit = ((rows.simulated / rows.measured - 1) / rows.noise) ** 2
-    return float(misfit.sum()) + posterior.distance_squared(prior, at)
+    def simulate(self, coefficients: Vector) -> FigureRows:
+        """Return the figures of a simulation."""
+        return replace(self.served(coefficients=coefficients), noise=self.noise)
+
+    def refit(self, rows: FigureRows, at: Vector) -> Vector:
+        """Return the most probable coefficients."""
+        return fit_rows(self.prior, rows, at).mean
+
+    def misfit(self, rows: FigureRows, at: Vector) -> float:
+        """Return -2 log of the posterior's density by simulated figures, up to a constant."""
+        away = (rows.simulated / rows.measured - 1) / self.noise
+        return float(away @ away) + self.prior.distance_squared(at)
 
 
 def fit_rows(

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -290,7 +289,7 @@ class Verdict:
         return [f"{100 * share:.2f} %" for share in (self.before, self.after, self.standard_error)]
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """What a file says of it."""
         figures = ("gain",) if self.before is None else ("before", "after")
         known = {name: getattr(self, name) for name in ("where", "count", *figures)}

@@ -1,6 +1,6 @@
 """A calibrated server: from its traces, or from whole steps that were timed."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -151,7 +151,7 @@ def _judged(where: str, rows: Intervals, prior: Prior, fitted: Posterior) -> Ver
     return calibrate.judge(where, *errors)
 
 
-def _records(table: pd.DataFrame) -> list[dict[Any, Any]]:
+def _records(table: pd.DataFrame) -> list[dict[Hashable, object]]:
     return table.astype(object).where(table.notna(), None).to_dict("records")
 
 
@@ -280,16 +280,17 @@ def check_steps(
 ) -> list[str]:
     """What of a measurement does not match the flags."""
     found = []
-    limits, recipe = steps.facts.get("limits") or {}, deployment.recipe
+    limits, recipe = steps.facts.at("limits"), deployment.recipe
     seats = ("max_num_seqs", recipe.max_requests, "--max-num-seqs")
     budget = ("budget", recipe.token_budget, "--max-num-batched-tokens")
     for name, got, option in (seats, budget):
-        if limits.get(name) not in (None, got):
-            ran = f"{option} {limits[name]}"
+        if name in limits and limits.count(name) != got:
+            ran = f"{option} {limits.count(name)}"
             found.append(f"the engine ran with {ran}, not {got}: {ran}?")
-    asked = {str(word).partition("=")[0] for word in steps.facts.get("flags") or ()}
-    if steps.facts.get("kv_blocks") and not asked & _CACHE_SIZES:
-        found += check_kv_blocks(int(steps.facts["kv_blocks"]), deployment)
+    asked = {word.partition("=")[0] for word in steps.facts.texts("flags")}
+    blocks = steps.facts.count("kv_blocks")
+    if blocks and not asked & _CACHE_SIZES:
+        found += check_kv_blocks(blocks, deployment)
 
     def ratio(other: Deployment) -> float:
         features = measured_features(steps, other)[:, : len(STEP_FEATURES)]

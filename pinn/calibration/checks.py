@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from pinn.physics.costs import step_costs
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import kv_layout
 from pinn.specs.catalog import load_model
+from pinn.specs.flags import FlagValue, specified
 from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.specs.model_names import find_in_catalog
 from pinn.specs.model_variants import with_precision
@@ -97,12 +98,13 @@ def alternatives(
                     yield f"{option} {value}", changed
 
 
-def _changed(deployment: Deployment, name: str, value: Any) -> Deployment:
+def _changed(deployment: Deployment, name: str, value: FlagValue) -> Deployment:
     if name == "precision":
         return replace(deployment, model=with_precision(deployment.model, str(value)))
     if name == "gpu":
         return replace(deployment, gpu=load_gpu(str(value)))
-    return replace(deployment, serving=replace(deployment.serving, **dict[str, Any]({name: value})))
+    serving = specified(partial(replace, deployment.serving), {name: value})
+    return replace(deployment, serving=serving)
 
 
 def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:

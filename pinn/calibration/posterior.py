@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 
 from pinn.calibration.prior import SCALARS, Prior, all_features, prior_of_set
 from pinn.engines.deployment import Deployment
+from pinn.measurements import estimate
 from pinn.physics.batch_sums import sum_batches, uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.specs.batch import parse_batch
@@ -25,15 +26,8 @@ TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 
 # Coefficients after measurements: Laplace's approximation around the most probable ones.
 #
-# Every measurement is linear in the coefficients c, given its batches: x . c + offset seconds.
-# With relative residuals r = (x . c + offset) / seconds - 1, a Gaussian prior and noise of scale
-# s,
-#
-#     -log p(c) = (c - mean)' C^-1 (c - mean) / 2 + sum_i loss(r_i / s),      c >= lower
-#
-# is minimized by iterated non-negative least squares; its curvature there is the inverse of the
-# posterior's covariance (bounds left aside, so that intervals at a bound are wider than need
-# be).
+# Every measurement is linear in the coefficients c, given its batches: x . c + offset seconds, with
+# relative errors r = (x . c + offset) / seconds - 1. ``pinn.measurements.estimate`` minimizes.
 
 #: Degrees of freedom of Student's t for residuals whose scale is unknown: stalls and windows of
 #: which only the ends are known miss by factors. Chosen on the 20 % of the public run's time
@@ -43,8 +37,8 @@ _DEGREES = 1.0
 _NOISE, _NOISE_ROWS = 0.02, 5.0
 #: Up to how many times the median a row may say something of the coefficients and count in full.
 _USUAL = 1.5
-#: Rounds of weights and scale, and the least variance of a correlation matrix: numerical.
-_ROUNDS, _JITTER = 12, 1e-9
+#: Rounds of weights and scale: numerical.
+_ROUNDS = 12
 
 Vector = Float[np.ndarray, " coefficients"]
 Rows = Float[np.ndarray, " rows"]
@@ -80,48 +74,46 @@ def fit_posterior(
             Student's t from the residuals.
         offset: What each holds beside features x coefficients.
     """
-    from scipy.optimize import nnls  # slow to import
-
-    free, scale, precision = _precision(prior)
-    root = np.linalg.cholesky(precision).T
-    lower = prior.lower[free] / scale
-    fixed = features[:, ~free] @ prior.mean[~free] + offset
-    matrix = features[:, free] * scale / seconds[:, None]
-    target = (seconds - fixed) / seconds - matrix @ lower
-    centre = root @ (prior.mean[free] / scale - lower)
-    told = np.ones(len(seconds))
-    size = _NOISE * told if noise is None else noise
-    trust = _trust(matrix, root) if noise is None else told
-    weight = trust
-    for _ in range(_ROUNDS if noise is None else 1):
-        at = np.sqrt(weight) / size
-        rows, wanted = np.vstack([matrix * at[:, None], root]), np.append(target * at, centre)
-        excess, _ = nnls(rows, wanted, maxiter=100 * len(scale))
-        if noise is None:
-            residual = matrix @ excess - target
-            weight, size = _student(residual, size, trust)
-            told = trust * (_DEGREES + 1) / (_DEGREES + 3)
-    curvature = (matrix.T * (told / size**2)) @ matrix + precision
-    mean, covariance = prior.mean.copy(), np.zeros_like(prior.covariance)
-    mean[free] = np.maximum((lower + excess) * scale, prior.lower[free])
-    covariance[np.ix_(free, free)] = np.linalg.inv(curvature) * np.outer(scale, scale)
-    return Posterior(mean, covariance, size)
+    matrix = features / seconds[:, None]
+    target = (seconds - offset) / seconds
+    lower, upper = prior.lower, np.full(len(prior.mean), np.inf)
+    if noise is not None:
+        at_once = estimate.LinearRows(matrix, target, noise)
+        problem = estimate.Problem(prior, lower, upper, lambda _: at_once)
+        mean = estimate.most_probable(problem, prior.mean)
+        return Posterior(mean, estimate.laplace_covariance(prior, matrix, noise), noise)
+    free = prior.free
+    trust = _trust(matrix[:, free] * prior.scale, prior.root)
+    student = _Student(matrix, target, trust)
+    problem = estimate.Problem(prior, lower, upper, student.rows_at)
+    mean = estimate.most_probable(problem, prior.mean, _ROUNDS)
+    student.update(mean)
+    size = np.full(len(seconds), student.scale)
+    told = size / np.sqrt(trust * (_DEGREES + 1) / (_DEGREES + 3))
+    return Posterior(mean, estimate.laplace_covariance(prior, matrix, told), size)
 
 
-def distance_squared(prior: Prior, coefficients: Vector) -> float:
-    """(c - mean)' C^-1 (c - mean): how far coefficients lie from the prior, in its spreads."""
-    free, scale, precision = _precision(prior)
-    away = (coefficients - prior.mean)[free] / scale
-    return float(away @ precision @ away)
+class _Student:
+    """Student's t with a scale that the residuals tell: EM of Lange, Little and Taylor (1989)."""
 
+    def __init__(self, matrix: Design, target: Rows, trust: Rows) -> None:
+        self.matrix, self.target, self.trust = matrix, target, trust
+        self.scale, self.weight = _NOISE, trust
+        self._is_first = True
 
-def _precision(prior: Prior) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which coefficients may move, their spreads, and the inverse of their correlations."""
-    deviation = np.sqrt(np.diag(prior.covariance))
-    free = deviation > 0
-    scale = deviation[free]
-    correlation = prior.covariance[np.ix_(free, free)] / np.outer(scale, scale)
-    return free, scale, np.linalg.inv(correlation + _JITTER * np.eye(len(scale)))
+    def rows_at(self, coefficients: Vector) -> estimate.LinearRows:
+        """Return rows weighted by their residuals; in the first round by their leverage alone."""
+        if not self._is_first:
+            self.update(coefficients)
+        self._is_first = False
+        return estimate.LinearRows(self.matrix, self.target, self.scale / np.sqrt(self.weight))
+
+    def update(self, coefficients: Vector) -> None:
+        """Update weights and scale."""
+        residual = self.matrix @ coefficients - self.target
+        self.weight = self.trust * (_DEGREES + 1) / (_DEGREES + (residual / self.scale) ** 2)
+        known = self.weight @ residual**2 + _NOISE_ROWS * _NOISE**2
+        self.scale = float(np.sqrt(known / (self.trust.sum() + _NOISE_ROWS)))
 
 
 def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free free"]) -> Rows:
@@ -132,13 +124,6 @@ def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free
     """
     said = np.linalg.norm(np.linalg.solve(root.T, matrix.T), axis=0)
     return np.minimum(1.0, _USUAL * np.median(said) / np.maximum(said, np.finfo(float).tiny)) ** 2
-
-
-def _student(residual: Rows, size: Rows, trust: Rows) -> tuple[Rows, Rows]:
-    """Weights of Student's t and its scale: a round of Lange, Little and Taylor's EM (1989)."""
-    weight = trust * (_DEGREES + 1) / (_DEGREES + (residual / size) ** 2)
-    known = weight @ residual**2 + _NOISE_ROWS * _NOISE**2
-    return weight, np.full_like(size, np.sqrt(known / (trust.sum() + _NOISE_ROWS)))
 
 
 # Intervals of a calibrated server: its posterior, and what no coefficient explains.

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from pinn.common.files import find_checkpoint
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
+from pinn.measurements.estimate import Gaussian
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.specs.batch import parse_batch
@@ -96,20 +97,11 @@ SERVED_FACTOR, SERVED_SPREADS = 0.2, {"step constant": 1.0, "requests": 1.0}
 COEFFICIENT_SPREAD = 0.5
 
 Vector = Float[np.ndarray, " coefficients"]
-Matrix = Float[np.ndarray, "coefficients coefficients"]
 
 
 @dataclass(frozen=True)
-class Prior:
-    """Coefficients before a calibration.
-
-    Attributes:
-        mean: In the order of ``NAMES``; seconds or multipliers.
-        covariance: Of the coefficients; one without variance stays what it is.
-    """
-
-    mean: Vector
-    covariance: Matrix
+class Prior(Gaussian):
+    """Coefficients before a calibration, in the order of ``NAMES``; seconds or multipliers."""
 
     @property
     def beta(self) -> Float[np.ndarray, " step_features"]:

@@ -44,17 +44,16 @@ def calibrate(
     Options:
         out: Coefficient set to write, a JSON file.
     """
-    from pinn.cli.calibration_report import fit_measurements, print_fit
-    from pinn.surrogate.coefficient_set import write_coefficient_set
+    from pinn.api.calibration import calibrated_server
 
     asked = replace(asked, benchmarks=[*(asked.benchmarks or []), *(more or [])])
-    fit, notes = fit_measurements(asked, flags)
-    print_fit(fit, notes, asked.append is not None, details)
-    if not fit.kept:
+    found = calibrated_server(asked, flags)
+    found.print_report(details)
+    if not found.kept:
         say(
             "nothing written: the calibration is not better than what was before on "
             "what it has not seen; measure more, or other loads"
         )
         raise typer.Exit(1)  # a script that goes on would use a file that is not there
-    write_coefficient_set(fit.coefficients, out)
+    found.save(out)
     typer.echo(f"wrote {out}")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -10,15 +10,8 @@ from pinn.api.requests import PredictionRequest, named
 from pinn.cli.options import JsonPath, engine_flags, output
 from pinn.cli.outputs import TABLES, write_json
 from pinn.errors import PinnError
+from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
-
-EXAMPLES = (
-    "1 decode @ 700",
-    "32 decode @ 700",
-    "256 decode @ 2000",
-    "1 prefill 2048 @ 0",
-    "1 prefill 512 @ 0 + 16 decode @ 600",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +43,7 @@ def coefficients(
     *,
     many: ManyOptions,
     json_path: JsonPath = None,
-    flags: dict[str, Any],
+    flags: dict[str, FlagValue],
 ) -> None:
     """How long the steps of an engine take, and the coefficients that say so.
 
@@ -76,15 +69,16 @@ def coefficients(
         recipe: Print what the engine runs and what set it instead.
         betas: Print the coefficients with their units instead.
     """
-    given = named(asked.model, asked.gpu) | flags
     if many.configs is None and many.grid is None:
-        from pinn.cli.coefficient_report import one_report, print_report
+        from pinn.api.prediction import predicted
 
         if many.out is not None or many.skip_invalid:
             raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
-        report = one_report(given, batch or EXAMPLES, asked.checkpoint, asked.coefficients)
-        write_json(report, json_path)
-        print_report(report, recipe=recipe, betas=betas)
+        found = predicted(asked, flags)
+        found = found.at(*batch) if batch else found
+        if json_path is not None:
+            write_json(found.to_json(), json_path)
+        found.show(recipe=recipe, betas=betas)
     elif asked.coefficients is not None:
         raise PinnError("--coefficients belong to one configuration: leave --configs, --grid out")
     elif many.out is None:
@@ -92,9 +86,9 @@ def coefficients(
     elif json_path is not None:
         raise PinnError("--json is for one configuration: use --out with a name ending in .json")
     else:
-        from pinn.cli.coefficient_table import crossed, many_table, write_table
+        from pinn.export.coefficient_table import crossed, many_table, write_table
 
-        rows = crossed(many.configs, many.grid, given)
+        rows = crossed(many.configs, many.grid, named(asked.model, asked.gpu) | flags)
         table, reasons = many_table(rows, batch or [], asked.checkpoint, many.skip_invalid)
         write_table(table, many.out)
         for reason in sorted(set(reasons)):

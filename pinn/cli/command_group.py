@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pinn.cli import outputs
-from pinn.common.screen import shown
+from pinn.common.progress import shown
 from pinn.engines import launch_line, launch_values
 from pinn.errors import PinnError, printable
 from pinn.specs.serving import VLLM

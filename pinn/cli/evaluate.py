@@ -9,7 +9,7 @@ from pinn.cli.evaluate_measured import coefficients, decisions, panel, speculati
 from pinn.cli.options import Checkpoint, JsonPath, asked, output
 from pinn.cli.outputs import records, write_csv, write_json
 from pinn.common.files import cache_folder, conf_file, find_checkpoint, json_text
-from pinn.common.screen import doing
+from pinn.common.progress import doing
 from pinn.common.workers import stopping_at_once
 from pinn.errors import PinnError
 

@@ -1,20 +1,12 @@
 """``pinn export``: onnx, table and blis."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from pinn.api.requests import BlisRequest, OnnxRequest, TableRequest
 from pinn.cli.options import asked, output
-from pinn.common.files import find_checkpoint
-from pinn.engines.configurations import canonical, make_deployments, typed_configurations
-from pinn.errors import PinnError
-
-if TYPE_CHECKING:
-    from pinn.export.configured import Configured
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -52,24 +44,9 @@ def onnx(out: Path, how: OnnxRequest) -> None:
     Options:
         out: Folder for the two graphs.
     """
-    from pinn.export.configured import checkpoint_provenance
-    from pinn.export.onnx_graphs import export_onnx, write_inputs
-    from pinn.surrogate.checkpoint import load_checkpoint
+    from pinn.api import exports
 
-    path = find_checkpoint(how.checkpoint)
-    loaded = load_checkpoint(path)
-    for written in export_onnx(loaded, checkpoint_provenance(path, loaded.metadata), out):
-        typer.echo(f"{written.stat().st_size:10,} bytes  {written}")
-    if how.inputs is None:
-        return
-    rows = typed_configurations(how.configs)
-    if len(rows) != 1:
-        raise PinnError(f"--inputs is for one configuration, and --configs gives {len(rows)}")
-    found = write_inputs(_configured(rows, TableRequest(checkpoint=path)), how.batch, how.inputs)
-    name = f"{found['configuration']['model']} on {found['configuration']['gpu']}"
-    typer.echo(
-        f"inputs of {name}, {how.batch}: {how.inputs}; the graphs give {found['step_time_us']} us"
-    )
+    typer.echo(exports.write_onnx(out, how))
 
 
 @app.command()
@@ -90,22 +67,9 @@ def table(
     Options:
         out: File to write: .json, .csv or .parquet.
     """
-    table_of(_asked_rows(configs, how.coefficients), out, how)
+    from pinn.api import exports
 
-
-def table_of(rows: list[dict[str, Any]], out: Path, how: TableRequest) -> None:
-    """Write the table of configurations."""
-    from pinn.export.configured import find_intervals
-    from pinn.export.table import export_table, write_table_file
-
-    configured, ends = _configured(rows, how), None
-    if how.intervals:
-        try:
-            ends = find_intervals(configured, find_checkpoint(how.checkpoint))
-        except PinnError as error:
-            typer.echo(f"without intervals: {error}")
-    write_table_file(export_table(configured, ends), configured.provenance, out)
-    typer.echo(f"{len(configured):8} configurations written to {out}")
+    typer.echo(exports.write_table(out, exports.rows_of(configs, how.coefficients), how))
 
 
 @app.command()
@@ -124,36 +88,6 @@ def blis(out: Path, configs: Configs = None, *, how: BlisRequest) -> None:
     Options:
         out: Folder for the folders.
     """
-    blis_of(_asked_rows(configs, how.coefficients), out, how)
+    from pinn.api import exports
 
-
-def blis_of(rows: list[dict[str, Any]], out: Path, how: BlisRequest) -> None:
-    """Write the folders of configurations."""
-    from pinn.export.blis_files import write_folders
-
-    write_folders(
-        _configured(rows, how), how.workloads or [], out, how.worst_error, how.skip_invalid
-    )
-
-
-def _configured(rows: list[dict[str, Any]], how: TableRequest | BlisRequest) -> Configured:
-    from pinn.export.configured import from_checkpoint, with_coefficient_files
-
-    kept, deployments, reasons = make_deployments(rows, how.skip_invalid)
-    for reason in sorted(set(reasons)):
-        typer.echo(f"{reasons.count(reason):8} left out: {reason}")
-    configured = from_checkpoint(find_checkpoint(how.checkpoint), kept, deployments)
-    return with_coefficient_files(configured, how.coefficients or [])
-
-
-def _asked_rows(configs: str | None, coefficients: list[Path] | None) -> list[dict[str, Any]]:
-    return rows_of_files(coefficients) if configs is None else typed_configurations(configs)
-
-
-def rows_of_files(paths: list[Path] | None) -> list[dict[str, Any]]:
-    """The configurations that coefficient files belong to."""
-    from pinn.surrogate.coefficient_set import read_coefficient_set
-
-    if not paths:
-        raise PinnError("nothing to export: give --configs, or files with --coefficients")
-    return [canonical(read_coefficient_set(path).configuration(), f"{path}: ") for path in paths]
+    typer.echo(exports.write_blis(out, exports.rows_of(configs, how.coefficients), how))

@@ -31,6 +31,8 @@ def gpus(
         contains: Show only names with this text, in any case.
         sources: Say where the figures come from.
     """
+    from pinn.surrogate.uncertainty.distance import measured_gpus
+
     known = [load_gpu(name) for name in list_gpus() if contains.lower() in name.lower()]
     if not known:
         raise PinnError(f"no known name has {contains!r:.80} in it: 'pinn gpus' lists all")
@@ -38,22 +40,13 @@ def gpus(
         f"{'gpu':25}{'GiB':>5}{'TB/s':>6}{'bf16':>6}{'fp8':>6}{'fp4':>6}{'SMs':>5}"
         f"{'link GB/s':>11}{'PCIe GB/s':>11}  measured"
     )
-    measured = _measured()
+    measured = measured_gpus(files.find_checkpoint(None))
     rows = [asdict(gpu) | {"measured": measured.get(gpu.name, "-")} for gpu in known]
     outputs.write_json(rows, json_path)
     for gpu in known:
         typer.echo(f"{_line(gpu)}  {measured.get(gpu.name, '-')}")
         if sources:
             screen.say(f"  {gpu.source}")
-
-
-def _measured() -> dict[str, str]:
-    """What was measured on a GPU, by its name; none for one that nothing was measured on."""
-    from pinn.kernels.tables.table import SYSTEMS
-    from pinn.surrogate.uncertainty.distance import served_gpus
-
-    kernels = {load_gpu(system).name: "kernels" for system in SYSTEMS}
-    return kernels | dict.fromkeys(served_gpus(files.find_checkpoint(None)), "kernels, servers")
 
 
 def _line(gpu: GpuSpec) -> str:

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import pyarrow as pa
 import typer
 
 from pinn.cli.options import engine_flags
-from pinn.common.files import ReadReport
-from pinn.measurements.benchmarks import benchmark_run, read
-from pinn.measurements.traces import ingestion, measured_steps, trace_tables
-from pinn.measurements.traces.trace_tables import Target, atomic_folder, write_manifest, write_table
+from pinn.measurements.benchmarks import benchmark_run
+from pinn.measurements.traces import ingestion, trace_tables
+from pinn.measurements.traces.trace_tables import Target
 from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND
 
@@ -124,11 +122,8 @@ def steps(
         file: Step summaries as Parquet, or whole steps: a folder or a CSV file.
     """
     if file.is_dir() or file.suffix == ".csv":
-        found = measured_steps.read_measured_steps(file)
-        target = found.target(asked.model, asked.gpu, flags)
-        target.deployment()
-        table, facts = pa.Table.from_pandas(found.rows, preserve_index=False), dict(found.facts)
-        _write(asked.out, measured_steps.MEASURED, table, found.report, [file], target, facts=facts)
+        given = ingestion.GivenServer(asked.model, asked.gpu, flags)
+        found = ingestion.ingest_measured_steps(file, asked.out, given)
         _tell(asked.out, f"{found.report.table()}\n{len(found):8}  batches with a median")
         return
     named = _target(asked, flags)
@@ -153,31 +148,9 @@ def benchmarks(
         files: Files or folders; metrics pages in pairs, the earlier first.
     """
     server, given = benchmark_run.split_flags(flags)
-    runs, report = read.read_benchmarks(files, given)
-    target = ingestion.benchmark_target(runs, asked.model, asked.gpu, server)
-    target.deployment()
-    _write(asked.out, ingestion.BENCHMARKS, ingestion.benchmark_table(runs), report, files, target)
+    named = ingestion.GivenServer(asked.model, asked.gpu, server)
+    runs, report = ingestion.ingest_benchmarks(files, asked.out, named, given)
     _tell(asked.out, "\n".join([report.table(), "", *run_lines(runs)]))
-
-
-def _write(
-    out: Path,
-    name: str,
-    table: pa.Table,
-    report: ReadReport,
-    sources: list[Path],
-    target: Target,
-    **more: Any,
-) -> None:
-    with atomic_folder(out) as folder:
-        entry = write_table(folder, name, table.to_batches(), table.schema)
-        manifest = {
-            "sources": [{"path": source.name, "sha256": report.sha256} for source in sources],
-            "deployment": target,
-            "tables": {name: entry},
-            "reports": {name: report.to_json()},
-        }
-        write_manifest(folder, manifest | more)
 
 
 def _tell(folder: Path, text: str) -> None:

@@ -8,7 +8,8 @@ import typer
 from pinn.cli.options import asked, output
 from pinn.cli.outputs import write_csv
 from pinn.common.files import find_checkpoint
-from pinn.common.screen import Grid, note
+from pinn.common.progress import note
+from pinn.common.screen import Grid
 from pinn.errors import PinnError
 
 app = typer.Typer(

@@ -4,19 +4,19 @@ import inspect
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from typer.models import OptionInfo
 
 from pinn.api.launch_command import launched
-from pinn.api.requests import explained
+from pinn.api.requests import explained, parameters_of
 from pinn.cli.outputs import check_suffix
 from pinn.engines import launch_values
-from pinn.specs.flags import FORCE, Flag, flags_of
+from pinn.specs.flags import FORCE, Flag, FlagValue, flags_of
 from pinn.specs.serving import VLLM, ServingSpec
 
 
@@ -97,22 +97,17 @@ def asked(command: Callable[..., None]) -> Callable[..., None]:
 
 def _request_options(request: type) -> list[inspect.Parameter]:
     """Return an option for each field of a request."""
-    hints = get_type_hints(request, include_extras=True)
     _, helps = explained(request, "Attributes")
     panel = getattr(request, "PANEL", None)
     return [
-        _named(
-            field.name,
-            _described(field.name, hints[field.name], helps, request.__name__, panel),
-            inspect.Parameter.empty if field.default is MISSING else field.default,
-        )
-        for field in fields(request)
+        p.replace(annotation=_described(p.name, p.annotation, helps, request.__name__, panel))
+        for p in parameters_of(request)
     ]
 
 
-def _named(name: str, annotation: object, default: object = None) -> inspect.Parameter:
+def _named(name: str, annotation: object) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+    return inspect.Parameter(name, kind, default=None, annotation=annotation)
 
 
 def _described(
@@ -228,9 +223,9 @@ def _started(
     return {name: value for name, value in found.items() if name != "model"}
 
 
-def in_own_words(engine: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+def in_own_words(engine: str, flags: Mapping[str, object]) -> dict[str, object]:
     """Values of flags as typed, in an engine's spelling or here: ``bfloat16``, ``32k``, ``awq``."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in flags.items():
         if name == "precision" and isinstance(value, str):
             read = launch_values.quantization_format(value)
@@ -258,11 +253,11 @@ def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
         rich_help_panel=panel,
         show_default=False,
     )
-    kind: Any = bool if switch else str
-    return _named(flag.name, Annotated[kind | None, option])
+    kind = bool | None if switch else str | None
+    return _named(flag.name, Annotated[kind, option])
 
 
-def checked_flag(flag: Flag, text: Any) -> Any:
+def checked_flag(flag: Flag, text: object) -> FlagValue:
     """A value of the command line in the flag's type; a metrics page stands for its acceptance.
 
     Raises:
@@ -271,7 +266,7 @@ def checked_flag(flag: Flag, text: Any) -> Any:
     if flag.name == "speculative_acceptance" and Path(str(text)).is_file():
         from pinn.measurements.benchmarks.metrics_page import acceptance_text
 
-        text = acceptance_text(Path(text))
+        text = acceptance_text(Path(str(text)))
     value = flag.read(text)
     flag.check(value)
     return value

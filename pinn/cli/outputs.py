@@ -6,13 +6,15 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from pinn.common import Json
 from pinn.common.files import json_text, write_json_file
+from pinn.common.screen import printed as printed
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ _STANDARD = "-"
 _READ_IN_FOLDERS = ("config.json", "generation_config.json", "hf_quant_config.json")
 
 
-def check_outputs(given: list[tuple[str, Any]]) -> None:
+def check_outputs(given: Sequence[tuple[str, object]]) -> None:
     """Refuse outputs that have no folder or would replace an input, before anything runs.
 
     Args:
@@ -85,7 +87,7 @@ def check_suffix(path: Path, suffixes: Sequence[str], what: str = "") -> None:
         raise PinnError(f"{named}: cannot tell the format: name it {known}")
 
 
-def _paths(value: Any) -> Iterator[Path]:
+def _paths(value: object) -> Iterator[Path]:
     for each in value if isinstance(value, list | tuple) else (value,):
         if isinstance(each, str | Path) and "\0" not in str(each):
             yield Path(os.path.expanduser(str(each).partition("#")[0]))
@@ -107,14 +109,6 @@ def _is_same(output: Path, other: Path, is_output: bool) -> bool:
 _STANDARD_OUTPUT: ContextVar[TextIO | None] = ContextVar("standard output", default=None)
 
 
-def printed(function: Callable[..., None], *arguments: Any, **named: Any) -> str:
-    """What a function prints, as text."""
-    text = io.StringIO()
-    with redirect_stdout(text):
-        function(*arguments, **named)
-    return text.getvalue()
-
-
 @contextmanager
 def only_json() -> Iterator[None]:
     """Swallow what a command prints for people, so that JSON stands alone on standard output."""
@@ -134,12 +128,13 @@ def write_csv(table: pd.DataFrame, path: Path | None, **written: Any) -> None:
         write_frame(table, path, **written)
 
 
-def records(table: pd.DataFrame) -> Any:
+def records(table: pd.DataFrame) -> list[dict[str, Json]]:
     """The rows of a table for JSON: what is missing is null."""
-    return json.loads(table.to_json(orient="records"))
+    found: list[dict[str, Json]] = json.loads(table.to_json(orient="records"))
+    return found
 
 
-def write_json(document: Any, path: Path | None) -> None:
+def write_json(document: object, path: Path | None) -> None:
     """Write a document where ``--json`` says: a file that appears whole, standard output for ``-``.
 
     Args:

@@ -3,15 +3,15 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
-from pinn.api.requests import PlanRequest
 from pinn.cli.options import engine_flags, output
-from pinn.common.screen import note
 from pinn.common.workers import Workers, stopping_at_once
 from pinn.errors import PinnError
+from pinn.planning.request import PlanRequest
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import LoadFlags
+from pinn.specs.flags import FlagValue
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
@@ -40,7 +40,7 @@ def plan(
     price: str | None = None,
     out: Annotated[Path | None, output()] = None,
     *,
-    flags: dict[str, Any],
+    flags: dict[str, FlagValue],
 ) -> None:
     """What to rent, how to start it, and how sure that is: simulates a load on every candidate.
 
@@ -84,12 +84,13 @@ def plan(
         price: Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]
         out: Folder for plan.json, plan.csv, plan.html, PNGs.
     """
-    from pinn.cli.plan_report import planned, print_plan, write_files
+    from pinn.planning.plan_load import plan_load
+    from pinn.planning.report import print_plan, write_files
 
     count = where.workers or os.cpu_count() or 1
     with stopping_at_once("nothing is kept: a plan is written when it is done"):
         workers = Workers(where.backend, count, where.address, torch=False)
-        made = planned(asked, flags, _prices(price or ""), workers, note)
+        made = plan_load(asked, flags, _prices(price or ""), workers)
         if out is not None:
             write_files(made, out)
     print_plan(made, out)

@@ -9,13 +9,14 @@ from typing import Any
 import pinn
 from pinn.api.requests import SimulationRequest, named
 from pinn.calibration.posterior import posterior_step_half_widths
-from pinn.cli.report_parts import METRICS, notices
 from pinn.common.files import file_sha256, find_checkpoint
-from pinn.common.screen import Grid, doing, page, say
+from pinn.common.progress import doing
+from pinn.common.screen import Grid, page, say
 from pinn.engines import configurations
 from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
-from pinn.planning.candidates import hardware_label
+from pinn.planning.candidate import hardware_label
 from pinn.simulator import pools, simulate
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json
@@ -28,6 +29,7 @@ from pinn.specs.serving import VLLM
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, read_coefficient_set
 from pinn.surrogate.uncertainty import intervals
 from pinn.surrogate.uncertainty.distance import outside_inputs
+from pinn.surrogate.uncertainty.intervals import METRICS
 from pinn.surrogate.uncertainty.kinds import situation_of
 from pinn.surrogate.uncertainty.quantiles import LEVEL
 from pinn.surrogate.uncertainty.trust import describe_trust
@@ -70,10 +72,12 @@ def about(job: Job, load: Load, asked: SimulationRequest) -> dict[str, Any]:
     """What was simulated and with what, so that the figures can be had again."""
     facts = deployment_facts(job.deployment)
     facts["serving"] |= asdict(job.engine or EngineSpec())
+    serving = job.deployment.serving
+    notice = unread_notice(serving.engine, serving.engine_version)
     source = asked.coefficients or find_checkpoint(asked.checkpoint)
     return facts | {
         "recipe": job.deployment.recipe.described(),
-        **notices(job.deployment.serving),
+        **({"notices": [notice]} if notice else {}),
         "workload": load.document | {"rate_per_s": asked.rate, "seed": load.seed},
         "coefficients": {"path": str(source), "sha256": file_sha256(source)},
         "simulated_by": f"pinn {pinn.__version__}",

@@ -1,23 +1,18 @@
-"""What people read: tables, lines of 80 columns in a terminal, and how far long work is."""
+"""Output for people: tables, and lines of 80 columns in a terminal."""
 
 from __future__ import annotations
 
-import sys
+import html
+import io
 import textwrap
-import threading
-import time
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-
-# What people read in a terminal: lines of 80 columns, wherever they go.
 
 #: Columns of a page, and of tables of details that would be unreadable in so few.
 WIDTH, WIDEST = 80, 100
@@ -44,6 +39,14 @@ def say(text: str) -> None:
             line, WIDTH, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
         )
         print("\n".join(folded))
+
+
+def printed(function: Callable[..., None], *arguments: object, **named: object) -> str:
+    """Return what a function prints."""
+    text = io.StringIO()
+    with redirect_stdout(text):
+        function(*arguments, **named)
+    return text.getvalue()
 
 
 def as_typed(command: str) -> str:
@@ -73,17 +76,6 @@ def as_typed(command: str) -> str:
     return "\n".join([*lines, rest, *([f"    # {comment}"] if mark else [])])
 
 
-# A table: a console prints it as it is, a page's template goes through its rows.
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell: its text, and what it is sorted by where a page can be sorted."""
-
-    text: str
-    value: float | str = ""
-
-
 @dataclass(frozen=True)
 class Column:
     """A column.
@@ -91,7 +83,6 @@ class Column:
     Attributes:
         heading: Short.
         is_text: Whether it is aligned and sorted as text.
-        meaning: Unit and definition, for a page.
         least: Characters in a terminal, at the least.
         most: Characters in a terminal, beyond which a cell is folded.
         folds: Whether a terminal that is too narrow folds it.
@@ -99,7 +90,6 @@ class Column:
 
     heading: str
     is_text: bool = False
-    meaning: str = ""
     least: int | None = None
     most: int | None = None
     folds: bool = True
@@ -109,7 +99,7 @@ class Column:
 class Row:
     """A line of a table; ``strong`` ones stand out in a page."""
 
-    cells: Sequence[Cell]
+    cells: Sequence[str]
     strong: bool = False
 
 
@@ -143,18 +133,26 @@ class Grid:
         named = enumerate(headings)
         return cls([h if isinstance(h, Column) else Column(h, i < text) for i, h in named], caption)
 
-    def add(self, *cells: str | Cell, strong: bool = False) -> None:
+    def add(self, *cells: str, strong: bool = False) -> None:
         """Add a row."""
-        row = [cell if isinstance(cell, Cell) else Cell(cell) for cell in cells]
-        self.rows.append(Row(row, strong))
+        self.rows.append(Row(cells, strong))
 
     def markdown(self) -> str:
         """As lines of Markdown, without the caption."""
         marks = "|".join("---" if column.is_text else "---:" for column in self.columns)
         texts = [[column.heading for column in self.columns]]
-        texts += [[cell.text for cell in row.cells] for row in self.rows]
+        texts += [list(row.cells) for row in self.rows]
         heading, *lines = (f"| {' | '.join(line)} |" for line in texts)
         return "\n".join([heading, f"|{marks}|", *lines])
+
+    def html(self) -> str:
+        """Return an HTML table, as notebooks show it."""
+        lines = [[column.heading for column in self.columns]]
+        lines += [list(row.cells) for row in self.rows]
+        head, *body = ["".join(f"<td>{html.escape(text)}</td>" for text in line) for line in lines]
+        rows = "".join(f"<tr>{line}</tr>" for line in body)
+        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
     def __rich__(self) -> Table:
         """As a console prints it: no lines, numbers to the right."""
@@ -171,93 +169,5 @@ class Grid:
                 min_width=column.least, max_width=column.most, no_wrap=not column.folds,
             )  # fmt: skip
         for row in self.rows:
-            table.add_row(*(cell.text for cell in row.cells))
+            table.add_row(*row.cells)
         return table
-
-
-# What a long command is doing, for a line on standard error while it does it.
-
-Item = TypeVar("Item")
-
-
-def note(text: str) -> None:
-    """A line on standard error at once: how the work goes, where output may be data."""
-    print(text, file=sys.stderr, flush=True)
-
-
-#: Commands that take less say nothing.
-FIRST_S = 5.0
-#: Each further line comes when twice the time has passed, and at least once a minute.
-_LONGEST_S = 60.0
-
-
-_WORK = SimpleNamespace(text="", part="", is_shown=False)
-
-
-def doing(text: str) -> None:
-    """Say what is being done from now on; shown only if it takes long."""
-    _WORK.text = text
-
-
-def still(done: int, total: int, since_s: float) -> str:
-    """How long work in equal parts goes on, in words.
-
-    Args:
-        done: Parts that are done.
-        total: All of them.
-        since_s: Moment of ``time.monotonic`` at which the first one began.
-
-    >>> still(3, 3, time.monotonic())
-    'the last one'
-    """
-    if done >= total:
-        return "the last one"
-    left_s = (time.monotonic() - since_s) * (total - done) / max(done, 1)
-    return f"about {left_s / 60:.0f} min still" if left_s > 90 else f"about {left_s:.0f} s still"
-
-
-def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
-    """The items, with how many are done so far as what is being done."""
-    total = f" of {len(items):,}" if isinstance(items, Sized) else ""
-    for number, item in enumerate(items, 1):
-        doing(f"{what} {number:,}{total}")
-        yield item
-    doing("")
-
-
-@contextmanager
-def shown(command: str, stream: TextIO, first_s: float = FIRST_S) -> Iterator[None]:
-    """Write a line now and then while the body runs; inside another such body, as a part of it.
-
-    Args:
-        command: Named at the start of the line.
-        stream: Written to, terminal or not: whole lines, which a log keeps as they are.
-        first_s: When the first line comes, in seconds.
-    """
-    doing("")
-    if _WORK.is_shown:
-        before, _WORK.part = _WORK.part, f"{command}, "
-        try:
-            yield
-        finally:
-            _WORK.part = before
-        return
-    done, _WORK.is_shown = threading.Event(), True
-    thread = threading.Thread(target=_write, args=(command, stream, first_s, done), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-        _WORK.is_shown = False
-
-
-def _write(command: str, stream: TextIO, wait_s: float, done: threading.Event) -> None:
-    start = time.monotonic()
-    while not done.wait(wait_s):
-        passed_s = time.monotonic() - start
-        what = _WORK.part + (f"{_WORK.text}, " if _WORK.text else "")
-        stream.write(f"{command}: {what}{passed_s:.0f} s so far\n")
-        stream.flush()
-        wait_s = min(passed_s, _LONGEST_S)

@@ -12,7 +12,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FrameType
+from typing import TypeVar
 
 from pinn.errors import PinnError
 
@@ -126,14 +127,18 @@ class Workers:
             # Without "local", Ray would join one that already runs on this machine.
             ray.init("local", num_cpus=self.count, include_dashboard=False, log_to_driver=False)
         try:
-            remote: Any = ray.remote(num_cpus=1)(_in_folder)
+            start: Callable[..., object] = ray.remote(num_cpus=1)(_in_folder).remote
             here = Path.cwd()
-            index = {remote.remote(here, self.torch, work, task): i for i, task in enumerate(tasks)}
+            index = {start(here, self.torch, work, task): i for i, task in enumerate(tasks)}
             waiting = list(index)
             while waiting:
                 done, waiting = ray.wait(waiting)
                 for reference in done:
-                    yield index[reference], _result(ray, reference)
+                    try:
+                        result = ray.get(reference)
+                    except ray.exceptions.RayTaskError as error:
+                        raise error.cause from error  # the task's own, not Ray's account of it
+                    yield index[reference], result
         finally:
             if own:
                 ray.shutdown()
@@ -152,7 +157,7 @@ def stopping_at_once(kept: str) -> Iterator[None]:
         yield
         return
 
-    def stop(number: int, _frame: Any) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
         os.write(2, f"stopping: {kept}\n".encode())
         raise SystemExit(128 + number)
 
@@ -178,14 +183,6 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _result(ray: Any, reference: Any) -> Any:
-    """What a task gave, or its own error in place of Ray's account of it."""
-    try:
-        return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause from error
 
 
 def _in_folder(

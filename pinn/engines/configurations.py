@@ -15,7 +15,7 @@ from pinn.engines.recipe import unread_notice
 from pinn.engines.refused_formats import beyond_a_machine
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
-from pinn.specs.flags import FORCE, flags_of
+from pinn.specs.flags import FORCE, FlagValue, flags_of
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.specs.model_variants import with_precision
@@ -24,7 +24,9 @@ from pinn.specs.serving import ServingSpec
 # Configurations by name and flag, one or many, as deployments.
 
 #: A configuration as the user writes it: flag -> value, text or not.
-Configuration = Mapping[str, Any]
+Configuration = Mapping[str, object]
+#: A configuration as :func:`canonical` gives it.
+Values = dict[str, FlagValue]
 
 _SERVING = {flag.name: flag for flag in flags_of(ServingSpec)}
 _FLAGS = {**_SERVING, FORCE.name: FORCE}
@@ -42,7 +44,7 @@ _ALIASES = {"quantization": "precision", "-q": "precision", "q": "precision"}
 KEYS = ("model", "gpu", "precision", *_FLAGS)
 
 
-def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
+def canonical(configuration: Configuration, where: str = "") -> Values:
     """The given keys in their one spelling, each value in its type; blanks are left out.
 
     Args:
@@ -53,7 +55,7 @@ def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
     Raises:
         PinnError: If a key is unknown or a value is not of its flag's type.
     """
-    found: dict[str, Any] = {}
+    found: Values = {}
     for key, value in configuration.items():
         name = _key(str(key))
         if name not in KEYS:
@@ -68,13 +70,13 @@ def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
     return found
 
 
-def _read(name: str, value: Any, where: str) -> Any:
+def _read(name: str, value: object, where: str) -> FlagValue:
     flag = _FLAGS.get(name)
     return flag.read(value, where + name) if flag else _text(value, where + name)
 
 
 @lru_cache(maxsize=65536)
-def _cell(name: str, text: str) -> Any:
+def _cell(name: str, text: str) -> FlagValue:
     """A text in its type, which a column holds many times; None where it is not of that type."""
     try:
         return _read(name, text, "")
@@ -82,7 +84,7 @@ def _cell(name: str, text: str) -> Any:
         return None
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
         raise PinnError(f"{where} must be text, got {documents.written(value)}: put it in quotes")
     return value.strip()
@@ -117,8 +119,9 @@ def make_deployment(configuration: Configuration) -> Deployment:
     for name in ("model", "gpu"):
         if name not in configuration:
             raise PinnError(f"no {name} given: add --{name} or a column {name!r}")
-    model = _model(configuration["model"], configuration.get("precision"))
-    gpu = _gpu(configuration["gpu"])
+    precision = configuration.get("precision")
+    model = _model(str(configuration["model"]), None if precision is None else str(precision))
+    gpu = _gpu(str(configuration["gpu"]))
     flags = {name: value for name, value in configuration.items() if name in _SERVING}
     force = bool(configuration.get(FORCE.name))
     found = Deployment(model, gpu, _serving(tuple(flags.items())), force=force)
@@ -154,7 +157,7 @@ def _serving(flags: tuple[tuple[str, Any], ...]) -> ServingSpec:
     return ServingSpec(**dict(flags))
 
 
-def expand_grid(axes: Configuration, where: str = "") -> list[dict[str, Any]]:
+def expand_grid(axes: Configuration, where: str = "") -> list[Values]:
     """Every combination of the values listed under each key; a single value stands for a list.
 
     Raises:
@@ -185,7 +188,7 @@ def check_configurations(count: int, where: str = "") -> None:
     documents.check_size(count, documents.MOST_CONFIGURATIONS, f"{where}configurations", "split it")
 
 
-def parse_grid(text: str) -> list[dict[str, Any]]:
+def parse_grid(text: str) -> list[Values]:
     """Read a grid as written on the command line.
 
     Raises:
@@ -208,8 +211,8 @@ def parse_grid(text: str) -> list[dict[str, Any]]:
 
 
 def make_deployments(
-    configurations: Iterable[Configuration], skip_invalid: bool = False
-) -> tuple[list[dict[str, Any]], list[Deployment], list[str]]:
+    configurations: Iterable[Mapping[str, FlagValue]], skip_invalid: bool = False
+) -> tuple[list[Values], list[Deployment], list[str]]:
     """Deployments of many configurations.
 
     Args:
@@ -243,7 +246,7 @@ def make_deployments(
 SUFFIXES = (".csv", ".yaml", ".yml", ".json")
 
 
-def read_configurations(path: Path) -> list[dict[str, Any]]:
+def read_configurations(path: Path) -> list[Values]:
     """Read a file of configurations.
 
     A CSV file has one column per key and one row per configuration. A YAML or JSON file holds a
@@ -261,16 +264,16 @@ def read_configurations(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def typed_configurations(typed: str | Path) -> list[dict[str, Any]]:
+def typed_configurations(typed: str | Path) -> list[Values]:
     """Configurations of a file by its name, or of a grid as typed."""
     path = files.given_path(typed)
     grid = "=" in str(typed) and not path.is_file()
     return parse_grid(str(typed)) if grid else read_configurations(path)
 
 
-def _from_csv(path: Path) -> list[dict[str, Any]]:
+def _from_csv(path: Path) -> list[Values]:
     table = documents.CsvTable(path)
-    found: list[dict[str, Any]] = []
+    found: list[Values] = []
     for line, values in table.rows():
         check_configurations(len(found) + 1, f"{path}: ")
         where = f"{path}, line {line}: "
@@ -278,7 +281,7 @@ def _from_csv(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _from_tree(path: Path) -> list[dict[str, Any]]:
+def _from_tree(path: Path) -> list[Values]:
     where = f"{path}: "
     read = documents.read_json if path.suffix.lower() == ".json" else documents.read_yaml
     tree = read(path)
@@ -287,7 +290,7 @@ def _from_tree(path: Path) -> list[dict[str, Any]]:
     if tree is not None and not isinstance(tree, list):
         raise PinnError(f"{where}expected a list of configurations or a grid, got {tree!r:.60}")
     check_configurations(len(tree or ()), where)
-    found: list[dict[str, Any]] = []
+    found: list[Values] = []
     for number, entry in enumerate(tree or (), 1):
         if not isinstance(entry, dict):
             raise PinnError(f"{where}entry {number} must map keys to values, got {entry!r:.60}")
@@ -296,7 +299,7 @@ def _from_tree(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _named(tree: dict[Any, Any], where: str) -> dict[str, Any]:
+def _named(tree: Configuration, where: str) -> Configuration:
     """The mapping, if all its keys are text; YAML allows others."""
     other = [key for key in tree if not isinstance(key, str)]
     if other:
@@ -311,7 +314,7 @@ _SHORTS = {short.lstrip("-"): name for name, flag in _SERVING.items() for short 
 _LAYOUT = "write the number of servers and flags of each, such as '2x tp=4 ep'"
 
 
-def parse_pool(text: str, option: str) -> tuple[int, dict[str, Any]]:
+def parse_pool(text: str, option: str) -> tuple[int, Values]:
     """Read a pool.
 
     Args:
@@ -334,7 +337,7 @@ def parse_pool(text: str, option: str) -> tuple[int, dict[str, Any]]:
     workers = int(found[1]) if found else 1
     if not words or workers == 0:
         raise PinnError(f"{option} {text!r} has no servers: {_LAYOUT}")
-    flags: dict[str, Any] = {}
+    flags: Values = {}
     for word in words[1:] if found else words:
         name, equals, value = word.partition("=")
         name = _SHORTS.get(name, name)
@@ -350,7 +353,7 @@ def parse_pool(text: str, option: str) -> tuple[int, dict[str, Any]]:
     return workers, canonical(flags, f"{option}: ")
 
 
-def pool_text(workers: int, flags: dict[str, Any]) -> str:
+def pool_text(workers: int, flags: Mapping[str, FlagValue]) -> str:
     """The shortest text that :func:`parse_pool` reads so.
 
     >>> pool_text(2, {"tensor_parallel_size": 4, "enable_expert_parallel": True})

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypedDict
 
 from pinn.common.files import data_folder, read_rows
 from pinn.errors import PinnError
@@ -370,6 +370,14 @@ class Origin:
     text: str
 
 
+class RecipeEntry(TypedDict):
+    """One field of a resolved configuration: its value, what set it, and where that stands."""
+
+    value: Any
+    set_by: str
+    source: str
+
+
 @dataclass(frozen=True)
 class EffectiveRecipe:
     """How a deployment runs, whatever engine it is of.
@@ -471,9 +479,9 @@ class EffectiveRecipe:
         """Fields that nobody set or read in the engine's source."""
         return tuple(name for name, origin in self.origins.items() if origin.kind == ASSUMED)
 
-    def described(self) -> dict[str, dict[str, object]]:
+    def described(self) -> dict[str, RecipeEntry]:
         """Field to ``value``, ``set_by`` and ``source``, ready for JSON."""
-        found = {}
+        found: dict[str, RecipeEntry] = {}
         for name in _SETTLED:
             value, origin = getattr(self, name), self.origins[name]
             if isinstance(value, Speculation):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.common import files, screen, store
+from pinn.common import files, progress, store
 from pinn.common.workers import Workers
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -18,6 +18,7 @@ from pinn.evaluation.methods import Method
 from pinn.evaluation.metrics import with_e2e
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.measurements.deployments.observations import read_observations
 from pinn.surrogate.uncertainty.held_out import (
     DESCRIPTION,
     Step,
@@ -27,7 +28,6 @@ from pinn.surrogate.uncertainty.held_out import (
 )
 from pinn.surrogate.uncertainty.interval_fit import GAINS, METRICS, left_out_column
 from pinn.training.data.splits import Split
-from pinn.training.data.table import read_observations
 from pinn.training.serving_rows import ServingRows, serving_rows
 
 # Every method on every split, each cell kept on disk so that an interrupted run goes on.
@@ -141,8 +141,8 @@ def compute(rows: ServingRows, wanted: Sequence[Cell], workers: Workers) -> None
     for done, (i, tables) in enumerate(workers.run(partial(_compute, rows), fits), start=1):
         for cell, table in zip(fits[i], tables, strict=True):
             files.replace_atomically(cell.path, partial(table.to_parquet, index=False))
-        about = f"{_about(fits[i])}, {screen.still(done, len(fits), began_s)}"
-        screen.note(f"fold {done} of {len(fits)}: {about}")
+        about = f"{_about(fits[i])}, {progress.still(done, len(fits), began_s)}"
+        progress.note(f"fold {done} of {len(fits)}: {about}")
 
 
 def _about(of_fit: Sequence[Cell]) -> str:

@@ -16,13 +16,13 @@ from jaxtyping import Float
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import Grid
 from pinn.evaluation.metrics import error_summary
+from pinn.measurements.deployments.measured import MeasuredDeployment, measured_deployment
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import Job
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import engine_deployments, released
-from pinn.training.data.deployments import MeasuredDeployment, measured_deployment
 from pinn.training.serving_rows import mean_times
 
 #: What a line of the table is about.

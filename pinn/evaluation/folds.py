@@ -16,6 +16,7 @@ from pinn.evaluation.methods import Measured, kernel_fits, kernel_settings
 from pinn.evaluation.metrics import CHECKPOINT_COLUMN
 from pinn.evaluation.serving_runs import LEFT_OUT, RUNS_LEFT_OUT, network_latencies, run_folds
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
 from pinn.simulator.run import Run
@@ -25,7 +26,6 @@ from pinn.surrogate.uncertainty import interval_fit
 from pinn.surrogate.uncertainty.coefficient_changes import FoldNetwork, coefficient_changes
 from pinn.surrogate.uncertainty.held_out import described_steps, shape_of
 from pinn.surrogate.uncertainty.intervals import StatedIntervals
-from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.data.splits import Split, named_splits
 from pinn.training.kernel_learner import Fold, fitted_surrogates, fold_of, learn_fold
 from pinn.training.serving_rows import ServingRows

@@ -17,13 +17,13 @@ from scipy.optimize import nnls
 
 from pinn.engines.deployment import Deployment
 from pinn.evaluation.methods import Method, Prediction, Predictor
+from pinn.measurements.deployments.measured import measured_deployments
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
 from pinn.simulator.metric_features import MeanSteps, mean_steps
 from pinn.simulator.simulate import map_runs
 from pinn.surrogate.request_features import REQUEST_FEATURES
-from pinn.training.data.deployments import measured_deployments
 from pinn.training.serving_rows import ServingRows, prior_jobs
 
 #: Basis functions of a deployment's batches, ``[batches, functions]``, given the prompt length.

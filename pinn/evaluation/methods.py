@@ -16,11 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from pinn.common.code import code_digest
 from pinn.common.files import ReadReport, sorted_json
-from pinn.common.screen import note
+from pinn.common.progress import note
 from pinn.kernels.exclusion import Exclusion
-from pinn.training.data.measured_runs import MeasuredRun, read_measured_runs
+from pinn.measurements.deployments.observations import Manifest, read_manifest, read_observations
+from pinn.measurements.runs.measured_runs import MeasuredRun, read_measured_runs
 from pinn.training.data.released import PEERS, released_predictions
-from pinn.training.data.table import Manifest, read_manifest, read_observations
 from pinn.training.kernel_learner import KernelLearner, KernelSettings, Learned, fold_of, learn_fold
 from pinn.training.learner import ServingLearner, predict
 from pinn.training.serving_rows import ServingRows, SimulatedRows, serving_rows, simulate_rows

@@ -12,6 +12,8 @@ from pinn.evaluation.engines import networks, score_engines
 from pinn.evaluation.methods import json_sha256
 from pinn.evaluation.metrics import CHECKPOINT_COLUMN
 from pinn.evaluation.serving_runs import OVERLOADED, network_latencies, score_runs
+from pinn.measurements.runs.measured_runs import read_measured_runs
+from pinn.measurements.runs.whole_steps import MeasuredSteps, read_whole_steps
 from pinn.physics.costs import step_costs
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.specs.gpu import load_gpu
@@ -27,9 +29,7 @@ from pinn.training.data.engine_deployments import (
     read_engines,
     read_other_attention,
 )
-from pinn.training.data.measured_runs import read_measured_runs
 from pinn.training.data.silicon import read_silicon
-from pinn.training.data.whole_steps import MeasuredSteps, read_whole_steps
 
 #: Of a deployment's loads, in order, one of so many is simulated: the panel is to be quick.
 EVERY = 3

@@ -11,6 +11,8 @@ import pandas as pd
 from pinn.errors import PinnError
 from pinn.evaluation.metrics import RESULT_COLUMNS, error_summary, inversions
 from pinn.kernels.exclusion import Exclusion, is_near_copy
+from pinn.measurements.runs import measured_runs
+from pinn.measurements.runs.measured_runs import FIGURES, MeasuredRun
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, failed_share, figure_seconds
 from pinn.simulator.simulate import Job, figure_ends, scaled, simulate_many
@@ -21,9 +23,7 @@ from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration
-from pinn.training import kernel_learner
-from pinn.training.data import measured_runs
-from pinn.training.data.measured_runs import FIGURES, MeasuredRun
+from pinn.training import kernel_learner, run_scalars
 from pinn.training.kernel_learner import Fold, KernelLearner, Learned
 from pinn.training.serving_rows import ServingRows
 
@@ -228,7 +228,7 @@ def score_left_out(
 def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
     """Score runs with the network and the teacher of one training."""
     latencies = {
-        TEACHER: kernel_learner.run_latencies(
+        TEACHER: run_scalars.run_latencies(
             learned.fit, runs, kernel_learner.run_parts(learned.teacher.kernels, runs)
         ),
         NETWORK: network_latencies(learned.network, runs),

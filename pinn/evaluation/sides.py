@@ -13,6 +13,7 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.evaluation.comparison import Scores, compare_errors
 from pinn.evaluation.metrics import RESULT_COLUMNS, read_results
+from pinn.measurements.deployments.observations import read_observations
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.surrogate.coefficients import NAMES
@@ -20,7 +21,6 @@ from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import Surrogate, batch_seconds
 from pinn.training.data.splits import deployment_keys
-from pinn.training.data.table import read_observations
 
 #: Model and tensor-parallel size of well-known deployments -> their GPUs.
 SHOWN = {

@@ -17,11 +17,11 @@ from pinn.common.files import json_text
 from pinn.common.screen import Grid
 from pinn.engines.deployment import Deployment
 from pinn.evaluation.engines import part_grid, with_coefficients
+from pinn.measurements.deployments.measured import MeasuredDeployment
 from pinn.physics.batch_sums import uniform_sums
 from pinn.specs.serving import SGLANG
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.inference import NetworkWeights
-from pinn.training.data.deployments import MeasuredDeployment
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 

@@ -10,7 +10,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from pinn.common.files import find_checkpoint, replace_atomically, write_json_file
-from pinn.common.screen import doing, note, say
+from pinn.common.progress import doing, note
+from pinn.common.screen import say
 from pinn.common.tables import write_frame
 from pinn.errors import PinnError
 from pinn.evaluation import crossvalidation, formulas, methods, metrics, tables
@@ -20,11 +21,11 @@ from pinn.evaluation.folds import shipped_predictions, shipped_runs
 from pinn.evaluation.ranking import rank
 from pinn.evaluation.regressions import tuned_regressions
 from pinn.evaluation.report.write import write_report
+from pinn.measurements.deployments.observations import read_observations
 from pinn.surrogate.uncertainty.interval_fit import calibration_curve
 from pinn.surrogate.uncertainty.intervals import calibration_path, read_calibration
 from pinn.training.data.released import PEERS
 from pinn.training.data.splits import deployment_keys, named_splits
-from pinn.training.data.table import read_observations
 from pinn.training.kernel_learner import fitted_surrogates
 
 #: What every table rests on.

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pinn.common.screen import WIDEST, Column, Grid, page
 from pinn.evaluation.metrics import GROUPS
-from pinn.training.data.measured_runs import FIGURES
+from pinn.measurements.runs.measured_runs import FIGURES
 
 #: Unit of every error in the table.
 CAPTION = "absolute percentage error; bias is the median signed error; n rows"

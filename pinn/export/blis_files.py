@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pinn.common import screen, tables
+from pinn.common import progress, tables
 from pinn.common.files import json_text, write_whole
 from pinn.errors import PinnError
 from pinn.export import blis_model, blis_vectors
@@ -216,7 +216,7 @@ def write_folders(
         PinnError: If a load cannot be read or named, or a configuration not be exported.
     """
     loads, found = _named_loads(files), {}
-    for row in screen.counted(range(len(configured)), "configuration"):
+    for row in progress.counted(range(len(configured)), "configuration"):
         try:
             found[row] = _write_folder(configured, row, loads, out, worst_error)
         except PinnError as error:

@@ -1,15 +1,16 @@
 """What an exported file holds: configurations, coefficients, intervals, where they are from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 import pinn
+from pinn.common import JsonObject
 from pinn.common.files import file_sha256
+from pinn.engines.configurations import Values
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
@@ -23,7 +24,7 @@ from pinn.surrogate.uncertainty.training_space import Distances, training_space
 # Where exported numbers come from: what every exported file says of itself.
 
 
-def checkpoint_provenance(path: Path, metadata: dict[str, Any]) -> dict[str, Any]:
+def checkpoint_provenance(path: Path, metadata: Mapping[str, object]) -> JsonObject:
     """Facts of a checkpoint and of the program that exports from it.
 
     Args:
@@ -55,20 +56,20 @@ class Configured:
         provenance: Of the file to be written.
     """
 
-    configurations: list[dict[str, Any]]
+    configurations: Sequence[Values]
     deployments: list[Deployment]
     coefficients: Coefficients
     sources: list[str]
     distances: Distances
     nearest: list[str | None]
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: JsonObject = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.deployments)
 
 
 def from_checkpoint(
-    path: Path, configurations: Sequence[dict[str, Any]], deployments: Sequence[Deployment]
+    path: Path, configurations: Sequence[Values], deployments: Sequence[Deployment]
 ) -> Configured:
     """Coefficients that a checkpoint gives.
 

@@ -4,18 +4,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float
 
-from pinn.common import files, tables
+from pinn.common import JsonObject, files, tables
+from pinn.engines.configurations import Configuration
 from pinn.engines.deployment import Deployment
 from pinn.export.configured import Configured
 from pinn.physics.costs import COST_NAMES, model_costs
 from pinn.simulator.memory import gpu_cache_tokens
 from pinn.specs import catalog, gpu, model_names
+from pinn.specs.flags import FlagValue
 from pinn.specs.model import Sampling
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate import deployment_features as speculation
@@ -49,7 +50,7 @@ def coefficient_columns(found: Coefficients) -> dict[str, Float[np.ndarray, " ro
     return dict(zip(names, np.ascontiguousarray(values.T), strict=True))
 
 
-def configuration_columns(configured: Configured) -> dict[str, list[Any]]:
+def configuration_columns(configured: Configured) -> dict[str, list[object]]:
     """What the rows are: model, GPU, precision where given, and the engine's flags in full.
 
     ``max_model_len`` is always a number, the model's own where the flag is not set.
@@ -58,7 +59,7 @@ def configuration_columns(configured: Configured) -> dict[str, list[Any]]:
     ``model_aliases`` and ``gpu_aliases`` are other names of the same, with ``|`` between them.
     """
     rows = list(zip(configured.configurations, configured.deployments, strict=True))
-    found: dict[str, list[Any]] = {
+    found: dict[str, list[object]] = {
         "model": [d.model.name for d in configured.deployments],
         "gpu": [d.gpu.name for d in configured.deployments],
         "model_aliases": ["|".join(_model_aliases(c, d)) for c, d in rows],
@@ -72,7 +73,7 @@ def configuration_columns(configured: Configured) -> dict[str, list[Any]]:
     return found
 
 
-def _model_aliases(configuration: dict[str, Any], deployment: Deployment) -> list[str]:
+def _model_aliases(configuration: Configuration, deployment: Deployment) -> list[str]:
     """The name that the row was asked for by, and others that sample the same way."""
     model = deployment.model
     given = str(configuration.get("model", model.name))
@@ -88,7 +89,7 @@ def _sampling(name: str) -> Sampling:
     return catalog.load_model(name).sampling
 
 
-def serving_values(deployment: Deployment) -> dict[str, Any]:
+def serving_values(deployment: Deployment) -> dict[str, FlagValue]:
     """A deployment's flags, with what runs where limits of a step or of memory were not given."""
     recipe, serving = deployment.recipe, deployment.serving
     return asdict(serving) | {
@@ -120,7 +121,7 @@ def export_table(
     """
     n = len(configured)
     types = {"precision": pa.string(), "window_tokens": pa.int64()}
-    columns: dict[str, Any] = {"format": [FORMAT] * n, "version": [VERSION] * n}
+    columns: dict[str, object] = {"format": [FORMAT] * n, "version": [VERSION] * n}
     for name, values in configuration_columns(configured).items():
         columns[name] = pa.array(values, types.get(name))
     columns |= coefficient_columns(configured.coefficients)
@@ -177,7 +178,7 @@ def _interval_columns(intervals: Float[np.ndarray, "2 n coefficients"]) -> dict[
 _PROVENANCE = b"pinn.provenance"
 
 
-def write_table_file(table: pa.Table, provenance: dict[str, Any], path: Path) -> None:
+def write_table_file(table: pa.Table, provenance: JsonObject, path: Path) -> None:
     """Write a table of ``export_table`` in the format that the file's suffix names.
 
     JSON and Parquet keep the provenance whole; CSV has only the table's own columns.
@@ -189,7 +190,7 @@ def write_table_file(table: pa.Table, provenance: dict[str, Any], path: Path) ->
     tables.write_arrow(known, path, lambda found: table_json(found, provenance).encode())
 
 
-def table_json(table: pa.Table, provenance: dict[str, Any]) -> str:
+def table_json(table: pa.Table, provenance: JsonObject) -> str:
     """A table as a JSON document: format, version, provenance and flat rows, one a line."""
     head = {"format": FORMAT, "version": VERSION, "provenance": provenance}
     rows = table.drop_columns(["format", "version"]).to_pylist()

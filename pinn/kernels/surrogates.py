@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from pinn.common import files, screen
+from pinn.common import files, progress
 from pinn.common.code import code_digest
 from pinn.kernels import stored
 from pinn.kernels.all_reduce import AllReduce
@@ -110,7 +110,7 @@ class KernelSurrogates:
         measured: dict[str, MeasuredShapes] = {}
         counts: dict[str, int] = {}
         for operator in OPERATORS:
-            screen.doing(f"fitting kernel surrogates: {exclude.slug()}, {operator.name}")
+            progress.doing(f"fitting kernel surrogates: {exclude.slug()}, {operator.name}")
             rows = getattr(kept, operator.name)
             counts[operator.name] = len(rows)
             plan = (plans or {}).get(operator.name, operator.plan)
@@ -119,7 +119,7 @@ class KernelSurrogates:
             series = operator.axes[:1] if operator.name == "gemm" else operator.axes
             names = [c for c in (*operator.axes, *operator.shape) if c not in series]
             measured[operator.name] = MeasuredShapes.of(rows, names, series, operator.format_column)
-        screen.doing(f"fitting kernel surrogates: {exclude.slug()}, communication and mixers")
+        progress.doing(f"fitting kernel surrogates: {exclude.slug()}, communication and mixers")
 
         def projections(gpu: GpuSpec, *sizes: object) -> Seconds:
             return fitted["gemm"].seconds(gpu, "bf16", *sizes)

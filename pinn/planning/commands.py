@@ -1,21 +1,20 @@
-"""Command lines that start a choice, on any engine."""
+"""Command lines: those that start a choice on its engine, and the one that reproduces its metrics.
+
+Names of flags are those that the flags declare (``pinn.specs.serving``); what an engine's command
+cannot say stands in a comment behind it.
+"""
 
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from pinn.common.files import json_text
-from pinn.planning.candidates import NETWORK, Candidate
+from pinn.engines.configurations import Values
+from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.pools import PoolsCandidate
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.specs.flags import Flag, flags_of
+from pinn.specs.flags import Flag, FlagValue, flags_of
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
-
-# How SGLang and TensorRT-LLM are started with flags that were given.
-#
-# Names are those that the flags declare (``pinn.specs.serving``); what an engine's command
-# cannot say stands in a comment behind it.
 
 _FLAGS = (*flags_of(ServingSpec), *flags_of(EngineSpec))
 #: Fields that are no flag of either engine.
@@ -54,81 +53,6 @@ _TRTLLM_KEYS = {
     "async_scheduling": "disable_overlap_scheduler",
     "speculative_config": "speculative_config",
 }
-
-
-def sglang_command(given: Mapping[str, Any]) -> str:
-    """``python -m sglang.launch_server ...``."""
-    form = str(given.get("precision", ""))
-    words = ["python", "-m", "sglang.launch_server", "--model-path", str(given["model"])]
-    words += ON_THE_FLY.get(form, [])
-    unsaid = []
-    for flag, value in _set(given):
-        said = _sglang_words(flag, value)
-        words += said or []
-        unsaid += [] if said else [flag.option]
-    return shlex.join(words) + _note("" if form in ON_THE_FLY else form, unsaid)
-
-
-def _sglang_words(flag: Flag, value: Any) -> list[str] | None:
-    """None where SGLang cannot be told."""
-    if flag.name == "enable_chunked_prefill":
-        return None if value else ["--chunked-prefill-size", "-1"]
-    if flag.name in _NOT_SGLANGS:
-        return None
-    name = flag.spelled_for(SGLANG)
-    if flag.kind != "bool":
-        return [name, str(value)]
-    # Its switches have no opposite.
-    return [name] if value != _is_reverse(flag, SGLANG) else None
-
-
-def _is_reverse(flag: Flag, engine: str) -> bool:
-    return flag.spelled.get(engine, "").startswith("no_")
-
-
-def trtllm_command(given: Mapping[str, Any]) -> str:
-    """``trtllm-serve ...``; for bash, which hands it the file of options as a pipe."""
-    words = ["trtllm-serve", str(given["model"]), "--backend", "pytorch"]
-    extra: dict[str, Any] = {}
-    unsaid = []
-    for flag, value in _set(given):
-        if flag.name in _TRTLLM_OPTIONS:
-            words += [_TRTLLM_OPTIONS[flag.name], str(value)]
-        elif flag.name in _TRTLLM_KEYS:
-            section, _, key = _TRTLLM_KEYS[flag.name].rpartition(".")
-            place = extra.setdefault(section, {}) if section else extra
-            place[key] = value != _is_reverse(flag, TRTLLM) if flag.kind == "bool" else value
-            if flag.name == "speculative_config":
-                place[key] = json.loads(value)
-        elif flag.name == "enforce_eager":
-            extra["cuda_graph_config"] = None
-        elif flag.name != "data_parallel_size":  # all ranks, under enable_attention_dp
-            unsaid.append(flag.option)
-    line = shlex.join(words)
-    if extra:
-        line += f" --extra_llm_api_options <(echo {shlex.quote(json_text(extra))})"
-    return line + _note(str(given.get("precision", "")), unsaid)
-
-
-def _set(given: Mapping[str, Any]) -> list[tuple[Flag, Any]]:
-    """Flags that differ from their defaults."""
-    return [
-        (flag, given[flag.name])
-        for flag in _FLAGS
-        if flag.name not in _ABOUT
-        and given.get(flag.name) is not None
-        and given[flag.name] != flag.default
-    ]
-
-
-def _note(form: str, unsaid: list[str]) -> str:
-    notes = [f"with a checkpoint in {form}"] if form else []
-    notes += [f"it has no {', '.join(unsaid)}"] if unsaid else []
-    return f"  # {'; '.join(notes)}" if notes else ""
-
-
-# The command lines that start a choice and that reproduce its figures.
-
 #: Settings that vLLM has no flag for: what runs, what is known of it, or the simulator's.
 _NOT_VLLMS = frozenset(
     {
@@ -149,6 +73,80 @@ _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 _TRANSFER = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
 
 
+def sglang_command(given: Values) -> str:
+    """``python -m sglang.launch_server ...``."""
+    form = str(given.get("precision", ""))
+    words = ["python", "-m", "sglang.launch_server", "--model-path", str(given["model"])]
+    words += ON_THE_FLY.get(form, [])
+    unsaid = []
+    for flag, value in _set(given):
+        said = _sglang_words(flag, value)
+        words += said or []
+        unsaid += [] if said else [flag.option]
+    return shlex.join(words) + _note("" if form in ON_THE_FLY else form, unsaid)
+
+
+def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
+    """None where SGLang cannot be told."""
+    if flag.name == "enable_chunked_prefill":
+        return None if value else ["--chunked-prefill-size", "-1"]
+    if flag.name in _NOT_SGLANGS:
+        return None
+    name = flag.spelled_for(SGLANG)
+    if flag.kind != "bool":
+        return [name, str(value)]
+    # Its switches have no opposite.
+    return [name] if value != _is_reverse(flag, SGLANG) else None
+
+
+def _is_reverse(flag: Flag, engine: str) -> bool:
+    return flag.spelled.get(engine, "").startswith("no_")
+
+
+def trtllm_command(given: Values) -> str:
+    """``trtllm-serve ...``; for bash, which hands it the file of options as a pipe."""
+    words = ["trtllm-serve", str(given["model"]), "--backend", "pytorch"]
+    extra: dict[str, object] = {}
+    sections: dict[str, dict[str, object]] = {}
+    unsaid = []
+    for flag, value in _set(given):
+        if flag.name in _TRTLLM_OPTIONS:
+            words += [_TRTLLM_OPTIONS[flag.name], str(value)]
+        elif flag.name in _TRTLLM_KEYS:
+            section, _, key = _TRTLLM_KEYS[flag.name].rpartition(".")
+            place = extra
+            if section:
+                extra[section] = place = sections.setdefault(section, {})
+            place[key] = value != _is_reverse(flag, TRTLLM) if flag.kind == "bool" else value
+            if flag.name == "speculative_config":
+                place[key] = json.loads(str(value))
+        elif flag.name == "enforce_eager":
+            extra["cuda_graph_config"] = None
+        elif flag.name != "data_parallel_size":  # all ranks, under enable_attention_dp
+            unsaid.append(flag.option)
+    line = shlex.join(words)
+    if extra:
+        line += f" --extra_llm_api_options <(echo {shlex.quote(json_text(extra))})"
+    return line + _note(str(given.get("precision", "")), unsaid)
+
+
+def _set(given: Values) -> list[tuple[Flag, FlagValue]]:
+    """Flags that differ from their defaults."""
+    return [
+        (flag, given[flag.name])
+        for flag in _FLAGS
+        if flag.name not in _ABOUT
+        and given.get(flag.name) is not None
+        and given[flag.name] != flag.default
+    ]
+
+
+def _note(form: str, unsaid: list[str]) -> str:
+    notes = [f"with a checkpoint in {form}"] if form else []
+    notes += [f"it has no {', '.join(unsaid)}"] if unsaid else []
+    return f"  # {'; '.join(notes)}" if notes else ""
+
+
 def serve_command(candidate: Candidate) -> str:
     """The engine's own line for one replica; of two pools one for a server of each."""
     settings = _given(candidate.engine)
@@ -161,7 +159,7 @@ def serve_command(candidate: Candidate) -> str:
             f"{_vllm_command(dict(row) | settings, _TRANSFER)}  # {count} of them, {role}"
             for role, (count, row) in servers.items()
         )
-    commands: Mapping[str, Callable[[dict[str, Any]], str]] = {
+    commands: Mapping[str, Callable[[Values], str]] = {
         VLLM: _vllm_command,
         SGLANG: sglang_command,
         TRTLLM: trtllm_command,
@@ -169,14 +167,14 @@ def serve_command(candidate: Candidate) -> str:
     return commands[candidate.deployment.serving.engine](dict(candidate.configuration) | settings)
 
 
-def _vllm_command(row: dict[str, Any], more: Sequence[str] = ()) -> str:
+def _vllm_command(row: Values, more: Sequence[str] = ()) -> str:
     """``vllm serve ...``."""
     form = str(row.get("precision") or "")
     line = shlex.join(["vllm", "serve", str(row["model"]), *vllm_words(row), *more])
     return line + _note("" if form in ON_THE_FLY else form, [])
 
 
-def vllm_words(given: Mapping[str, Any]) -> list[str]:
+def vllm_words(given: Values) -> list[str]:
     """Flags as vLLM's parser takes them.
 
     Args:
@@ -184,8 +182,9 @@ def vllm_words(given: Mapping[str, Any]) -> list[str]:
             flag for, and a format that it makes of no checkpoint, are left out.
     """
     row = {name: value for name, value in given.items() if name not in _NOT_VLLMS}
-    if row.get("kv_cache_dtype") in _CACHE_DTYPES:
-        row["kv_cache_dtype"] = _CACHE_DTYPES[row["kv_cache_dtype"]]
+    dtype = str(row.get("kv_cache_dtype"))
+    if dtype in _CACHE_DTYPES:
+        row["kv_cache_dtype"] = _CACHE_DTYPES[dtype]
     compiled = {name: row.pop(name) for name in _COMPILATION if name in row}
     return [
         *ON_THE_FLY.get(str(given.get("precision")), []),
@@ -223,7 +222,7 @@ def simulate_command(
     return shlex.join([*words, *load, "--rate", repr(rate_per_s)])
 
 
-def _given(engine: EngineSpec) -> dict[str, Any]:
+def _given(engine: EngineSpec) -> dict[str, FlagValue]:
     """Engine settings that are not the default."""
     return {
         flag.name: value
@@ -232,7 +231,7 @@ def _given(engine: EngineSpec) -> dict[str, Any]:
     }
 
 
-def _written(specification: type, values: Mapping[str, Any]) -> list[str]:
+def _written(specification: type, values: Values) -> list[str]:
     words: list[str] = []
     for flag in flags_of(specification):
         if flag.name in values:
@@ -240,7 +239,7 @@ def _written(specification: type, values: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _word(flag: Flag, value: Any) -> list[str]:
+def _word(flag: Flag, value: FlagValue) -> list[str]:
     if value == flag.default and not flag.shown:
         return []
     if flag.kind != "bool":

@@ -1,18 +1,18 @@
 """Prefill and decode apart as a candidate: a replica is so many servers of either kind."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
 from pathlib import Path
-from typing import Any
 
-from pinn.common import documents, files
-from pinn.engines.configurations import parse_pool, pool_text
+from pinn.engines.configurations import Values, parse_pool, pool_text
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.planning import candidates
-from pinn.planning.plan import LeftOut
+from pinn.planning.candidate import Candidate, Rescale, format_label
+from pinn.planning.candidates import deployments_of, predicted
+from pinn.planning.plan import RejectedCandidate
+from pinn.planning.search_space import LAYOUT, SearchSpace, read_candidates_file
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import Link, Pool, default_link, halves, simulate_pools
@@ -20,8 +20,6 @@ from pinn.simulator.run import Run
 from pinn.simulator.simulate import Hopeless
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.serving import VLLM
-
-_LAYOUT = "expected 'pools:' with lists of servers under 'prefill' and 'decode', such as 2x tp=4"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +34,7 @@ class JoinedRun(Run):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolsCandidate(candidates.Candidate):
+class PoolsCandidate(Candidate):
     """A replica of which some servers compute prompts and others, the candidate's own, generate.
 
     Several replicas are two pools with so many times the servers, not several pairs of pools.
@@ -48,7 +46,7 @@ class PoolsCandidate(candidates.Candidate):
         own: Names of flags that each pool was given for itself.
     """
 
-    prefill: candidates.Candidate
+    prefill: Candidate
     prefill_servers: int
     decode_servers: int
     own: Sequence[str]
@@ -59,7 +57,7 @@ class PoolsCandidate(candidates.Candidate):
         return self.prefill_servers * self.prefill.gpus + self.decode_servers * super().gpus
 
     @property
-    def hardware(self) -> tuple[Any, ...]:
+    def hardware(self) -> tuple[str, str]:
         """Every pair of pools is looked at alone."""
         return (self.label, self.source)
 
@@ -67,7 +65,7 @@ class PoolsCandidate(candidates.Candidate):
     def label(self) -> str:
         """``H100-SXM 2x tp=2 prefill + 1x tp=4 decode bf16``."""
         prefill, decode = self.pool_texts(1)
-        gpu, form = self.deployment.gpu.name, candidates.format_label(self.deployment)
+        gpu, form = self.deployment.gpu.name, format_label(self.deployment)
         return f"{gpu} {prefill} prefill + {decode} decode {form}"
 
     @property
@@ -94,7 +92,7 @@ class PoolsCandidate(candidates.Candidate):
         )
 
     @property
-    def shared(self) -> dict[str, Any]:
+    def shared(self) -> Values:
         """The configuration of both pools, without what each was given for itself."""
         return {name: v for name, v in self.configuration.items() if name not in self.own}
 
@@ -102,14 +100,14 @@ class PoolsCandidate(candidates.Candidate):
         self,
         workload: Workload,
         engine: EngineSpec,
-        misjudge: candidates.Misjudge,
+        rescale: Rescale,
         hopeless: Hopeless | None,
     ) -> Run:
         """Simulate the pools of so many replicas."""
         del hopeless  # runs of two pools always come to their end
         prefill, decode = (
             Pool(
-                one.deployment, misjudge(one.latency), replace(engine, replicas=engine.replicas * n)
+                one.deployment, rescale(one.latency), replace(engine, replicas=engine.replicas * n)
             )
             for one, n in ((self.prefill, self.prefill_servers), (self, self.decode_servers))
         )
@@ -124,12 +122,12 @@ class PoolsCandidate(candidates.Candidate):
 
 
 def find_pools(
-    wanted: candidates.Wanted, workload: Workload, checkpoint: Path, path: Path | None = None
-) -> tuple[list[candidates.Candidate], list[LeftOut]]:
+    space: SearchSpace, workload: Workload, checkpoint: Path, path: Path | None = None
+) -> tuple[list[Candidate], list[RejectedCandidate]]:
     """Every pair of the listed pools that the engine would start and that no smaller one repeats.
 
     Args:
-        wanted: What the plan is for.
+        space: Engine, GPUs and flags that hold for all pairs.
         workload: Whose requests have to fit, one at a time.
         checkpoint: Whose network gives coefficients.
         path: A file like ``conf/plan/candidates.yaml``.
@@ -137,25 +135,27 @@ def find_pools(
     Raises:
         PinnError: If the file lists no pools, or the engine's are not modelled here.
     """
-    if tuple(wanted.engines) != (VLLM,):
+    if tuple(space.engines) != (VLLM,):
         raise PinnError(
-            f"--disaggregate plans pools of {VLLM}, got --engine {','.join(wanted.engines)}: leave "
+            f"--disaggregate plans pools of {VLLM}, got --engine {','.join(space.engines)}: leave "
             "one of them out; 'pinn simulate --prefill --decode' serves other engines' pools"
         )
-    if wanted.engine.kv_transfer_bytes_per_s != EngineSpec().kv_transfer_bytes_per_s:
+    if space.engine.kv_transfer_bytes_per_s != EngineSpec().kv_transfer_bytes_per_s:
         raise PinnError(
             "--kv-transfer-bytes-per-s with --disaggregate: pools are planned with the GPUs' own "
             "network ports: leave it out, or give 'pinn simulate' --kv-link-gb-per-s"
         )
     first, _ = halves(workload)
-    prefills, decodes = read_pools(path)
-    found: list[candidates.Candidate] = []
-    left_out: list[LeftOut] = []
-    for base in wanted.bases:
-        ahead, ill = _servers(prefills, base, first, workload, wanted, checkpoint)
-        left_out += [replace(each, label=f"{each.label} prefill") for each in ill]
-        behind, ill = _servers(decodes, base, workload, workload, wanted, checkpoint)
-        left_out += [replace(each, label=f"{each.label} decode") for each in ill]
+    listed = read_candidates_file(path).pools
+    if listed is None:
+        raise PinnError(f"{path}: --disaggregate needs pools to combine: {LAYOUT}")
+    found: list[Candidate] = []
+    rejected: list[RejectedCandidate] = []
+    for base in space.bases:
+        ahead, ill = _servers(listed.prefill, base, first, workload, space, checkpoint)
+        rejected += [replace(each, label=f"{each.label} prefill") for each in ill]
+        behind, ill = _servers(listed.decode, base, workload, workload, space, checkpoint)
+        rejected += [replace(each, label=f"{each.label} decode") for each in ill]
         for (prefills_n, own, prefill), (decodes_n, own_too, decode) in product(ahead, behind):
             pair = PoolsCandidate(
                 **vars(decode),
@@ -166,58 +166,39 @@ def find_pools(
             )
             # A multiple of a smaller pair is its replicas.
             is_new = gcd(prefills_n, decodes_n) == 1
-            if is_new and (wanted.most_gpus is None or pair.gpus <= wanted.most_gpus):
+            if is_new and (space.most_gpus is None or pair.gpus <= space.most_gpus):
                 found.append(pair)
-    return found, left_out
-
-
-def read_pools(path: Path | None) -> tuple[Sequence[str], Sequence[str]]:
-    """Pools to combine: prefill, and decode.
-
-    Raises:
-        PinnError: If the file has none, or another layout.
-    """
-    path = path or files.conf_file("plan/candidates.yaml")
-    tree = documents.read_yaml(path)
-    pools = tree.get("pools") if isinstance(tree, dict) else None
-    if not isinstance(pools, dict) or set(pools) != {"prefill", "decode"}:
-        raise PinnError(f"{path}: --disaggregate needs pools to combine: {_LAYOUT}")
-    for texts in pools.values():
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise PinnError(f"{path}: {_LAYOUT}, got {texts!r:.80}")
-    return pools["prefill"], pools["decode"]
+    return found, rejected
 
 
 def _servers(
     texts: Iterable[str],
-    shared: Mapping[str, Any],
+    shared: Values,
     served: Workload,
     workload: Workload,
-    wanted: candidates.Wanted,
+    space: SearchSpace,
     checkpoint: Path,
-) -> tuple[list[tuple[int, dict[str, Any], candidates.Candidate]], list[LeftOut]]:
+) -> tuple[list[tuple[int, Values, Candidate]], list[RejectedCandidate]]:
     """Pools whose servers start and hold what they serve: how many, their own flags, and each."""
-    fitting: dict[Deployment, dict[str, Any]] = {}
-    pools: list[tuple[int, dict[str, Any], Deployment]] = []
-    left_out = []
+    fitting: dict[Deployment, Values] = {}
+    pools: list[tuple[int, Values, Deployment]] = []
+    rejected = []
     for text in dict.fromkeys(texts):
         count, flags = _pool(text)
         row = {**shared, **flags}
-        for given, deployment, reason in candidates.deployments_of(
-            [row], wanted.engine, workload, served
-        ):
+        for given, deployment, reason in deployments_of([row], space.engine, workload, served):
             if reason is None:
                 fitting[deployment] = given
                 pools.append((count, flags, deployment))
             else:
                 gpu = deployment.gpu.name
-                left_out.append(LeftOut(f"{gpu} {text}", gpu, reason, False))
-    started = candidates.predicted(fitting, {}, checkpoint, wanted.engine)
+                rejected.append(RejectedCandidate(f"{gpu} {text}", gpu, reason, False))
+    started = predicted(fitting, {}, checkpoint, space.engine)
     known = {each.deployment: each for each in started}
-    return [(count, flags, known[d]) for count, flags, d in pools], left_out
+    return [(count, flags, known[d]) for count, flags, d in pools], rejected
 
 
-def _pool(text: str) -> tuple[int, dict[str, Any]]:
+def _pool(text: str) -> tuple[int, Values]:
     """Servers of a pool as it is listed, and their flags."""
     count, flags = parse_pool(text, "pools")
     for name in ("gpu", "engine"):

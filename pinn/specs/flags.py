@@ -4,14 +4,19 @@ The field's name is the key of lists, grids, JSON and tables. Its declaration gi
 every command with its help, the checks with their errors, and the field of the Go struct.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any
+from typing import Any, SupportsFloat, TypeVar
 
 from pinn.common.documents import MOST_FLAG, written
 from pinn.common.files import json_text
 from pinn.errors import PinnError
+
+#: Value of a flag; None stands for the engine's default.
+FlagValue = int | float | str | bool | None
+
+Made = TypeVar("Made")
 
 _KEY = "flag"
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
@@ -46,7 +51,7 @@ class Flag:
     """
 
     help: str
-    default: Any = None
+    default: FlagValue = None
     shown: str = ""
     unit: str = ""
     least: float | None = None
@@ -100,7 +105,7 @@ class Flag:
         facts = "; ".join(filter(None, (unit, default)))
         return f"{self.help} [{facts}]" if facts else self.help
 
-    def read(self, value: Any, name: str = "") -> Any:
+    def read(self, value: object, name: str = "") -> FlagValue:
         """A value of a list, a file or the command line in the flag's type.
 
         A fraction where a whole number is wanted stays one, for :meth:`check` to refuse.
@@ -117,12 +122,12 @@ class Flag:
         except (ValueError, TypeError, KeyError, OverflowError):
             raise self._refusal(f"be {_KINDS[self.kind]}", value, name) from None
 
-    def _typed(self, value: Any) -> Any:
+    def _typed(self, value: object) -> FlagValue:
         if self.kind == "bool":
             return TRUTH[str(value).strip().lower()]
         if self.kind == "str":
             return json_text(value) if isinstance(value, Mapping) else str(value).strip()
-        if isinstance(value, bool):
+        if isinstance(value, bool) or not isinstance(value, str | SupportsFloat):
             raise TypeError
         number = float(value)
         return int(number) if self.kind == "int" and number.is_integer() else number
@@ -164,7 +169,7 @@ class Flag:
             return "not be negative" if self.above is None else "be positive"
         return f"be {'at least' if self.above is None else 'above'} {low:g}"
 
-    def _refusal(self, rule: str, value: Any, name: str = "") -> PinnError:
+    def _refusal(self, rule: str, value: object, name: str = "") -> PinnError:
         remedy = self.remedy
         if not remedy and self.default_text:
             remedy = f"leave it out for the default, {self.default_text}"
@@ -177,7 +182,7 @@ class Flag:
 FORCE = Flag("Time it although its engine refuses it.", False, name="force", kind="bool")
 
 
-def flag(default: Any, help: str, **declaration: Any) -> Any:
+def flag(default: FlagValue, help: str, **declaration: Any) -> Any:
     """Declare a flag as a field of a dataclass; see :class:`Flag` for the keywords."""
     return field(default=default, metadata={_KEY: Flag(help, default, **declaration)})
 
@@ -203,7 +208,7 @@ def flags_apart(
     return own, {name: value for name, value in values.items() if name not in names}
 
 
-def given_flags(specification: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+def given_flags(specification: type, values: Mapping[str, object], where: str) -> dict[str, Any]:
     """The flags that a foreign file names, each in its type; its other keys are left alone.
 
     Raises:
@@ -214,6 +219,11 @@ def given_flags(specification: type, values: Mapping[str, Any], where: str) -> d
         for flag in flags_of(specification)
         if values.get(flag.name) is not None
     }
+
+
+def specified(make: Callable[..., Made], values: Mapping[str, object]) -> Made:
+    """Return what a specification's class makes of flags by name; it checks their values."""
+    return make(**values)
 
 
 def check_flags(specification: Any) -> None:

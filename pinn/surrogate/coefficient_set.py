@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -124,11 +126,21 @@ def deployment_facts(deployment: Deployment) -> dict[str, Any]:
     }
 
 
-def set_to_json(found: CoefficientSet) -> dict[str, object]:
-    """A coefficient set as JSON-ready values; seconds and multipliers, never microseconds."""
+def set_to_json(
+    found: CoefficientSet, ends: Mapping[str, tuple[float, float]] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return a coefficient set as JSON-ready values; seconds and multipliers, never microseconds.
+
+    Args:
+        found: The coefficients.
+        ends: ``beta.NAME`` and ``alpha.NAME`` -> both ends of its interval, where it is known.
+    """
     beta, alpha = _entries("beta", found), _entries("alpha", found)
     for entry, taught in zip(alpha.values(), found.taught, strict=True):
         entry["taught"] = bool(taught)
+    entries = dict(zip(NAMES, (*beta.values(), *alpha.values()), strict=True))
+    for name, (low, high) in ends.items():
+        entries[name] |= {"low": low, "high": high}
     tree = {"schema": SCHEMA, **found.deployment, "beta": beta, "alpha": alpha}
     if found.covariance is not None:
         tree["covariance"] = covariance_entry(found.covariance)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 
 from pinn.common.files import write_json_file
-from pinn.common.screen import doing, note, shown, still
+from pinn.common.progress import doing, note, shown, still
 from pinn.common.store import remembered_folder
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -22,7 +22,7 @@ from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.kernels.heldout import surrogates_without
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.simulator.linear_latency import LinearLatency
+from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.surrogate.architecture import NetworkSettings
@@ -30,25 +30,24 @@ from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoi
 from pinn.surrogate.featurizer import fit_scale
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.step_features import STEP_FEATURES
-from pinn.training import distillation, run_scalars
+from pinn.training import distillation
 from pinn.training.composed import ComposedSteps, remembered_steps
-from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.distillation import Distillation, DistillationRows, DistillationSettings
 from pinn.training.learner import TrainerFactory
-from pinn.training.run_scalars import Evidence, RunFit, RunFitSettings
+from pinn.training.run_rows import NO_RUNS
+from pinn.training.run_scalars import (
+    Evidence,
+    RunFit,
+    RunFitSettings,
+    RunSimulation,
+    run_fit_from_json,
+)
 from pinn.training.serving_rows import ServingRows
 from pinn.training.synthetic import catalog_deployments, synthetic_deployments
 from pinn.training.teacher import Teacher, projected_parts
 from pinn.training.trainer import LAST
 
 # Learning from measured servers: simulate, take the batches, fit, until nothing changes.
-
-#: After so many rounds only half of each change is taken: near saturation the batches answer so
-#: strongly that whole ones would swing around the solution.
-_WHOLE_ROUNDS = 3
-#: A change that leaves half of the figures wrong by more than this, and by more than before, is
-#: halved: they are no longer linear that far, and fitting on from there can end elsewhere.
-_TOO_FAR = 0.25
 
 
 def run_parts(
@@ -60,18 +59,6 @@ def run_parts(
         return np.zeros((0, len(COMPOSED_PARTS), len(STEP_FEATURES)))
     parts = projected_parts(kernels, deployments)
     return parts[[deployments.index(run.deployment) for run in runs]]
-
-
-def run_latencies(
-    fit: RunFit, runs: Sequence[MeasuredRun], parts: Float[np.ndarray, "runs operators features"]
-) -> list[LinearLatency]:
-    """The coefficients that a fit gives each run's deployment."""
-    return [
-        LinearLatency(
-            run.deployment, fit.of_model(run.deployment.model.name).betas(of_run), fit.alpha
-        )
-        for run, of_run in zip(runs, parts, strict=True)
-    ]
 
 
 def learn_from_runs(
@@ -105,32 +92,8 @@ def alternate(
 ) -> RunFit:
     """The rounds themselves, given the projected betas of every deployment's operators."""
     models = [run.deployment.model.name for run in runs]
-
-    def fitted(rows: run_scalars.RunRows, start: RunFit) -> RunFit:
-        evidence = Evidence(rows, models, parts, serving, serving_parts)
-        return run_scalars.fit_to_runs(evidence, start, settings)
-
-    fit, before = RunFit(), None
-    trusted, least = fit, np.inf
-    if not runs:
-        return fitted(run_scalars.NO_RUNS, fit)
-    for number in range(1, settings.rounds + 1):
-        rows = run_scalars.run_rows(runs, run_latencies(fit, runs, parts), settings.workers)
-        error = float(np.median(np.abs(rows.simulated_s / rows.measured_s - 1)))
-        note(f"round {number}: median error of a figure {100 * error:.2f} %")
-        if error > max(_TOO_FAR, least):
-            fit = run_scalars.between(trusted, fit)
-            continue
-        trusted, least = fit, error
-        # Root mean square of the figures' log changes.
-        if before is not None and (
-            np.sqrt(np.mean(np.log(rows.simulated_s / before) ** 2)) < settings.tolerance
-        ):
-            break
-        found = fitted(rows, fit)
-        fit = found if number <= _WHOLE_ROUNDS else run_scalars.between(fit, found)
-        before = rows.simulated_s
-    return fit
+    evidence = Evidence(NO_RUNS, models, parts, serving, serving_parts)
+    return RunSimulation(runs, evidence, settings).fit()
 
 
 # Learning from measured kernels: surrogates, composed steps, scalars, then the network.
@@ -338,7 +301,7 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
     plain = replace(learner.kernels, released=None, cache="", tables="")
     recipe, aside = replace(learner, kernels=plain), {"kernels": learner.kernels}
     place = remembered_folder(_learn, recipe, fold, surrogates.digest(), root=root, aside=aside)
-    fit = run_scalars.run_fit_from_json(json.loads((place / "fit.json").read_text()))
+    fit = run_fit_from_json(json.loads((place / "fit.json").read_text()))
     checkpoint = load_checkpoint(place / CHECKPOINT)
     network = CoefficientNetwork.from_weights(checkpoint.network)
     return Learned(Teacher(surrogates, fit.scalars), fit, network)

@@ -1,152 +1,60 @@
-"""Scalars and alpha fitted to serving runs and deployments."""
+"""Calibration factors and alpha, fitted to measured deployments and serving runs.
 
-import itertools
+The shared factors are those of ``pinn.training.teacher``, fitted to measured deployments and, where
+there are any, to serving runs at once; so is alpha, which means the same in both. A model that ran
+may differ from them by per-model effects: one factor for every operator, and one for all overheads
+together. So the peculiarity of one model (an engine path of its own) does not bend what all models
+share, and an unseen model gets the shared factors alone.
+
+All parameters are logarithms of factors on their priors, estimated by
+``pinn.measurements.estimate``.
+"""
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
-from scipy.optimize import Bounds, minimize
-from torch import Tensor
-from torch.nn.functional import huber_loss
+from scipy.special import huber
 
+from pinn.common.progress import note
 from pinn.kernels.composition import COMPOSED_PARTS
+from pinn.measurements import estimate
+from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.metric_features import figure_features, figure_seconds
-from pinn.simulator.run import Run
-from pinn.simulator.simulate import Job, simulate_many
-from pinn.surrogate.loss import log_huber
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training import teacher
-from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.learner import LEAST_STEPS_SHARE
+from pinn.training.run_rows import RunRows, run_rows
 from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
 
-# Measured serving runs as rows that are linear in the coefficients, given simulated batches.
-
-#: Figure -> its weight in the fit. Means weigh most; a TTFT's 99th percentile depends on the few
-#: cold prompts at the start of a run, which says little about anything else.
-FIGURE_WEIGHTS = {
-    "e2e_mean_s": 1.0, "e2e_p90_s": 0.3, "e2e_p99_s": 0.2, "ttft_mean_s": 1.0, "ttft_p90_s": 0.3,
-    "itl_mean_s": 0.5,
-}  # fmt: skip
-
-#: Half the relative change of beta by which a figure's gain is measured.
-_NUDGE = 0.01
-#: Near saturation a small change of the step time changes E2E many times as much.
-_GAINS = (0.3, 10.0)
-
-
-@dataclass(frozen=True)
-class RunRows:
-    """``n`` figures of measured runs.
-
-    Around the coefficients they were simulated with, log figure = log ``simulated_s`` +
-    (``gain`` x change of ``step_features . beta`` + change of ``request_features . alpha``) /
-    ``simulated_s``.
-
-    Attributes:
-        run: Index of each row's run.
-        step_features: Mean step features behind the figure.
-        request_features: Mean request features behind it.
-        simulated_s: The figure in simulation.
-        measured_s: As it was measured.
-        gain: How many times as much the figure changes as its batches' own time: slower steps
-            also make larger batches and longer queues.
-        weight: Of each row in the fit.
-    """
-
-    run: Int[np.ndarray, " n"]
-    step_features: Float[np.ndarray, "n step_features"]
-    request_features: Float[np.ndarray, "n request_features"]
-    simulated_s: Float[np.ndarray, " n"]
-    measured_s: Float[np.ndarray, " n"]
-    gain: Float[np.ndarray, " n"]
-    weight: Float[np.ndarray, " n"]
-
-
-#: The rows of no run.
-NO_RUNS = RunRows(
-    np.zeros(0, dtype=np.int64),
-    np.zeros((0, len(STEP_FEATURES))),
-    np.zeros((0, len(REQUEST_FEATURES))),
-    *(np.zeros(0) for _ in range(4)),
-)
-
-
-def run_rows(
-    runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], workers: int = 1
-) -> RunRows:
-    """Simulate measured runs and work out what each measured figure depends on.
-
-    A figure that reacts strongly counts less: its error is that of the step times, amplified. Runs
-    of one model share the weight of the square root of their stages.
-
-    Args:
-        runs: What was measured.
-        latencies: Coefficients of each.
-        workers: Threads.
-    """
-    jobs = [
-        Job(la.deployment, run.workload, replace(la, beta=la.beta * (1 + sign * _NUDGE)))
-        for run, la in zip(runs, latencies, strict=True)
-        for sign in (-1, 0, 1)
-    ]
-    simulated = simulate_many(jobs, workers)
-    parts = [
-        _columns(run, latency, simulated[3 * i : 3 * i + 3])
-        for i, (run, latency) in enumerate(zip(runs, latencies, strict=True))
-    ]
-    index = np.repeat(np.arange(len(runs)), [len(part[-1]) for part in parts])
-    step, request, seconds, measured, gain, weight = (
-        np.concatenate(column) for column in zip(*parts, strict=True)
-    )
-    weight = weight * _model_weights(runs)[index] / np.maximum(gain, 1.0)
-    return RunRows(index, step, request, seconds, measured, gain, weight)
-
-
-def _columns(
-    run: MeasuredRun, latency: LinearLatency, simulated: Sequence[Run]
-) -> tuple[np.ndarray, ...]:
-    """Columns of ``RunRows`` after the index; weights are those of the figures alone."""
-    less, base, more = simulated
-    places = itertools.product(run.stages, FIGURE_WEIGHTS)
-    figures = [(stage, figure) for stage, figure in places if figure in run.measured[stage]]
-    seconds, low, high = (
-        np.array([figure_seconds(r, *figure) for figure in figures]) for r in (base, less, more)
-    )
-    step, request = figure_features(latency.deployment, base, figures)
-    steps_s = step @ latency.beta
-    gain = (high - low) / (2 * _NUDGE * steps_s)
-    measured = np.array([run.measured[stage][figure] for stage, figure in figures])
-    weight = np.array([FIGURE_WEIGHTS[figure] for _, figure in figures])
-    return step, request, seconds, measured, np.clip(gain, *_GAINS), weight
-
-
-def _model_weights(runs: Sequence[MeasuredRun]) -> np.ndarray:
-    """1 / sqrt(stages of the same model) of each run."""
-    names = [run.deployment.model.name for run in runs]
-    stages = dict.fromkeys(names, 0)
-    for name, run in zip(names, runs, strict=True):
-        stages[name] += len(run.stages)
-    return np.array([1 / np.sqrt(stages[name]) for name in names])
-
-
-# Global scalars, each model's departure from them, and alpha: what measured servers may set.
-#
-# The scalars are those of ``pinn.training.teacher``, fitted to measured deployments and,
-# where there are any, to serving runs at once; so is alpha, which means the same in both. A
-# model that ran may depart from them: every operator, and all overheads together, by one factor.
-# So what is peculiar to one model (an engine path of its own) does not bend what all share, and
-# an unseen model gets the shared scalars alone.
-
 _OVERHEAD_COLUMNS = [list(STEP_FEATURES).index(name) for name in teacher.OVERHEADS]
+_OVERHEAD_PRIORS = teacher.prior_scalars().overheads[_OVERHEAD_COLUMNS]
+_OPERATORS, _SHARED = len(COMPOSED_PARTS), len(COMPOSED_PARTS) + len(_OVERHEAD_COLUMNS)
+#: Per-model effects: one for each operator, one for all overheads.
+_OWN = _OPERATORS + 1
+_DIRECT = _SHARED + len(PRIOR_ALPHA)
+
+#: 1 where a per-model effect scales the seconds of a factor; alphas have none.
+_EFFECTS = np.eye(_DIRECT, _OWN)
+_EFFECTS[_OPERATORS:_SHARED, -1] = 1.0
+_EFFECTS[_SHARED:] = 0.0
 
 #: No coefficient is looked for farther from its prior: an exponential there says nothing any more.
 FARTHEST_SPREADS = 6.0
+
+#: Most Gauss-Newton steps of a refit: numerical.
+_STEPS = 200
+#: After so many rounds only half of each change is taken: near saturation the batches answer so
+#: strongly that whole ones would swing around the solution.
+_WHOLE_ROUNDS = 3
+#: A change that leaves half of the figures wrong by more than this, and by more than before, is
+#: halved: they are no longer linear that far, and fitting on from there can end elsewhere.
+_TOO_FAR = 0.25
+
+Logs = Float[np.ndarray, " logs"]
 
 
 @dataclass(frozen=True)
@@ -217,7 +125,7 @@ class RunFit:
         }
 
 
-def run_fit_from_json(values: Mapping[str, Any]) -> RunFit:
+def run_fit_from_json(values: Mapping[str, Mapping[str, Any]]) -> RunFit:
     """Rebuild what ``RunFit.to_json`` wrote; an alpha that is not there keeps its prior.
 
     Raises:
@@ -235,7 +143,7 @@ def run_fit_from_json(values: Mapping[str, Any]) -> RunFit:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a fit looks at.
+    """Measurements of a fit.
 
     Attributes:
         rows: Figures of runs; none where there are no runs.
@@ -253,125 +161,203 @@ class Evidence:
 
 
 def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -> RunFit:
-    """Maximum a posteriori fit around the coefficients that the rows were simulated with."""
+    """Return the most probable factors and alpha, near those of the rows' simulation.
+
+    Args:
+        evidence: What was measured.
+        current: Factors and alpha that the rows were simulated with.
+        settings: Noise and spreads.
+    """
     names = sorted(set(evidence.models))
-    of_run = np.array([names.index(model) for model in evidence.models], dtype=np.int64)
-    place = of_run[evidence.rows.run]
-    shared = len(COMPOSED_PARTS) + len(teacher.OVERHEADS)
-    sizes = [shared, len(names) * (len(COMPOSED_PARTS) + 1), len(PRIOR_ALPHA)]
-    objective = _Objective(evidence, torch.tensor(place), len(names), sizes, settings)
     start = _pack(current, names)
-    base = objective.terms(torch.tensor(start))
+    spread = _spreads(len(names), settings)
+    prior = estimate.Gaussian(np.zeros(len(start)), np.diag(spread**2))
+    figures = _figures(evidence, start, settings)
 
-    def loss(logs: np.ndarray) -> tuple[float, np.ndarray]:
-        point = torch.tensor(logs, requires_grad=True)
-        value = objective.loss(point, base)
-        (slope,) = torch.autograd.grad(value, point)
-        return value.item(), slope.numpy()
+    def misfit(logs: Logs) -> float:
+        errors = ((each, each.errors(logs)[0]) for each in figures)
+        loss = sum(float(each.weight @ huber(each.delta, error)) for each, error in errors)
+        return loss + prior.distance_squared(logs) / 2
 
-    reach = FARTHEST_SPREADS * objective.spread.numpy()
-    bounds = Bounds(np.minimum(start, -reach), np.maximum(start, reach))
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
-    return _unpack(found.x, names)
+    def rows_at(logs: Logs) -> estimate.LinearRows:
+        rows = [each.rows_at(logs) for each in figures]
+        return estimate.LinearRows(*map(np.concatenate, zip(*rows, strict=True)))
 
-
-def between(one: RunFit, other: RunFit) -> RunFit:
-    """Halfway between two fits, in the logarithm of every coefficient."""
-    names = sorted(set(one.departures) | set(other.departures))
-    return _unpack((_pack(one, names) + _pack(other, names)) / 2, names)
+    reach = FARTHEST_SPREADS * spread
+    bounds = np.minimum(start, -reach), np.maximum(start, reach)
+    problem = estimate.Problem(prior, *bounds, rows_at, misfit)
+    return _unpack(estimate.most_probable(problem, start, _STEPS), names)
 
 
-class _Objective:
-    """Negative log posterior of the packed log coefficients."""
+def _spreads(models: int, settings: RunFitSettings) -> Logs:
+    """Return the prior standard deviation of every log factor."""
+    own = np.full(_OWN, settings.operator_spread)
+    own[[list(COMPOSED_PARTS).index("sampling"), -1]] = settings.overhead_spread
+    shared = [*teacher.MULTIPLIER_SPREADS, *(o.spread for o in teacher.OVERHEADS.values())]
+    alpha = np.full(len(PRIOR_ALPHA), settings.alpha_spread)
+    return np.concatenate([shared, alpha, np.tile(own, models)])
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """Measured figures as sums of seconds that each scale with a factor.
+
+    Attributes:
+        terms: Seconds of each factor and alpha at its prior.
+        model: Index of each row's model; -1 for the shared factors alone.
+        offset_s: Seconds beside them; for runs, the sum as simulated, subtracted.
+        measured_s: Measured figure.
+        weight: Weight of each row's loss.
+        delta: Log error beyond which the loss grows linearly.
+        simulated_s: Simulated figure, to which the change of the sum is added; None where the sum
+            is the figure.
+    """
+
+    terms: Float[np.ndarray, "n factors"]
+    model: Int[np.ndarray, " n"]
+    offset_s: Float[np.ndarray, " n"]
+    measured_s: Float[np.ndarray, " n"]
+    weight: Float[np.ndarray, " n"]
+    delta: float
+    simulated_s: Float[np.ndarray, " n"] | None = None
+
+    def seconds(self, logs: Logs) -> Float[np.ndarray, "n factors"]:
+        """Return the terms, scaled."""
+        own = np.vstack([logs[_DIRECT:].reshape(-1, _OWN), np.zeros(_OWN)])
+        return self.terms * np.exp(logs[:_DIRECT] + own[self.model] @ _EFFECTS.T)
+
+    def errors(self, logs: Logs) -> tuple[np.ndarray, Float[np.ndarray, "n factors"]]:
+        """Return log errors, and the change of each with each factor's logarithm."""
+        seconds = self.seconds(logs)
+        if (simulated := self.simulated_s) is not None:
+            share = seconds / simulated[:, None]
+            error = np.log(simulated / self.measured_s)
+            return error + share.sum(axis=1) + self.offset_s / simulated, share
+        steps, beside = seconds[:, :_SHARED].sum(axis=1), seconds[:, _SHARED:].sum(axis=1)
+        # A first token takes some of its steps' time at least.
+        is_least = beside + self.offset_s < (LEAST_STEPS_SHARE - 1) * steps
+        seconds[is_least] *= np.where(np.arange(_DIRECT) < _SHARED, LEAST_STEPS_SHARE, 0.0)
+        total = seconds.sum(axis=1) + np.where(is_least, 0.0, self.offset_s)
+        return np.log(total / self.measured_s), seconds / total[:, None]
+
+    def rows_at(self, logs: Logs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return matrix, target and deviation of linear rows around log factors."""
+        error, direct = self.errors(logs)
+        own = np.zeros((len(error), (len(logs) - _DIRECT) // _OWN, _OWN))  # by row, model, effect
+        of_model = self.model >= 0
+        own[of_model, self.model[of_model]] = (direct @ _EFFECTS)[of_model]
+        matrix = np.hstack([direct, own.reshape(len(error), len(logs) - _DIRECT)])
+        deviation = estimate.huber_deviation(error, self.weight**-0.5, self.delta)
+        return matrix, matrix @ logs - error, deviation
+
+
+def _figures(evidence: Evidence, start: Logs, settings: RunFitSettings) -> list[_Figures]:
+    """Return the figures of runs, then TPOT and TTFT of measured deployments."""
+    rows, serving = evidence.rows, evidence.serving
+    of_run = np.unique(np.array(evidence.models, dtype=str), return_inverse=True)[1]
+    terms = _terms(evidence.run_parts[rows.run], rows.step_features, rows.request_features)
+    terms[:, :_SHARED] *= rows.gain[:, None]
+    measured = rows.measured_s, rows.weight / settings.noise**2, settings.outlier
+    none = np.zeros(len(rows.run))
+    runs = _Figures(terms, of_run[rows.run], none, *measured, simulated_s=rows.simulated_s)
+    runs = replace(runs, offset_s=-runs.seconds(start).sum(axis=1))
+    parts = evidence.serving_parts[serving.deployment]
+    shared, nothing = np.full(len(serving), -1), np.zeros(len(serving))
+    weight = serving.weight * len(serving) / serving.weight.sum()
+    requests = serving.request_features
+    tpot = _terms(parts, serving.tpot_features, 0 * requests), shared, nothing, serving.tpot_s
+    ttft = _terms(parts, serving.ttft_features, requests), shared, serving.ttft_offset_s
+    s = settings
+    return [
+        runs,
+        _Figures(*tpot, weight / s.tpot_delta, s.tpot_delta),
+        _Figures(*ttft, serving.ttft_s, s.ttft_weight * weight / s.ttft_delta, s.ttft_delta),
+    ]
+
+
+def _terms(
+    parts: Float[np.ndarray, "n operators features"],
+    steps: Float[np.ndarray, "n step_features"],
+    requests: Float[np.ndarray, "n request_features"],
+) -> Float[np.ndarray, "n factors"]:
+    """Return seconds of operators, overheads and alphas at their priors."""
+    operators = np.einsum("nof,nf->no", parts, steps)
+    overheads = steps[:, _OVERHEAD_COLUMNS] * _OVERHEAD_PRIORS
+    return np.hstack([operators, overheads, requests * PRIOR_ALPHA])
+
+
+def _pack(fit: RunFit, models: Sequence[str]) -> Logs:
+    none = np.zeros(_OWN)
+    overheads = fit.scalars.overheads[_OVERHEAD_COLUMNS] / _OVERHEAD_PRIORS
+    factors = fit.scalars.multipliers, overheads, fit.alpha / PRIOR_ALPHA
+    return np.concatenate([*map(np.log, factors), *(fit.departures.get(m, none) for m in models)])
+
+
+def _unpack(logs: Logs, models: Sequence[str]) -> RunFit:
+    overheads = teacher.prior_scalars().overheads
+    overheads[_OVERHEAD_COLUMNS] *= np.exp(logs[_OPERATORS:_SHARED])
+    own = logs[_DIRECT:].reshape(len(models), _OWN)
+    scalars = teacher.Scalars(np.exp(logs[:_OPERATORS]), overheads)
+    alpha = PRIOR_ALPHA * np.exp(logs[_SHARED:_DIRECT])
+    return RunFit(scalars, dict(zip(models, own.copy(), strict=True)), alpha)
+
+
+# Rounds of simulating the runs and fitting to them.
+
+
+def run_latencies(
+    fit: RunFit, runs: Sequence[MeasuredRun], parts: Float[np.ndarray, "runs operators features"]
+) -> list[LinearLatency]:
+    """Return the coefficients that a fit gives each run's deployment."""
+    return [
+        LinearLatency(
+            run.deployment, fit.of_model(run.deployment.model.name).betas(of_run), fit.alpha
+        )
+        for run, of_run in zip(runs, parts, strict=True)
+    ]
+
+
+class RunSimulation:
+    """Measured runs, simulated and fitted to in turn; an ``estimate.Simulation`` of log factors."""
 
     def __init__(
-        self,
-        evidence: Evidence,
-        place: Tensor,
-        models: int,
-        sizes: Sequence[int],
-        settings: RunFitSettings,
+        self, runs: Sequence[MeasuredRun], evidence: Evidence, settings: RunFitSettings
     ) -> None:
-        rows, serving = evidence.rows, evidence.serving
-        self.place, self.models, self.sizes, self.settings = place, models, list(sizes), settings
-        self.run_terms = _terms(evidence.run_parts[rows.run], rows.step_features)
-        parts = evidence.serving_parts[serving.deployment]
-        self.tpot_terms = _terms(parts, serving.tpot_features)
-        self.ttft_terms = _terms(parts, serving.ttft_features)
-        self.ttft_request_terms = _request_terms(serving.request_features)
-        self.ttft_offset = torch.tensor(serving.ttft_offset_s)
-        self.request_terms = _request_terms(rows.request_features)
-        self.simulated, self.measured, self.gain, self.weight = (
-            torch.tensor(v) for v in (rows.simulated_s, rows.measured_s, rows.gain, rows.weight)
-        )
-        self.tpot, self.ttft, self.serving_weight = (
-            torch.tensor(v) for v in (serving.tpot_s, serving.ttft_s, serving.weight)
-        )
-        own = [settings.operator_spread] * len(COMPOSED_PARTS) + [settings.overhead_spread]
-        own[list(COMPOSED_PARTS).index("sampling")] = settings.overhead_spread
-        spreads = [*teacher.MULTIPLIER_SPREADS, *(o.spread for o in teacher.OVERHEADS.values())]
-        spreads += own * models + [settings.alpha_spread] * sizes[2]
-        self.spread = torch.tensor(spreads, dtype=torch.float64)
+        """Keep the measurements.
 
-    def terms(self, logs: Tensor) -> tuple[Tensor, Tensor]:
-        """Seconds of each figure in steps and beside them."""
-        shared, own, alpha = logs.split(self.sizes)
-        operators = len(COMPOSED_PARTS)
-        departures = own.reshape(self.models, operators + 1)[self.place]
-        multipliers = shared[:operators] + departures[:, :operators]
-        overheads = shared[operators:] + departures[:, operators:]
-        factors = torch.cat([multipliers, overheads], dim=1).exp()
-        return (self.run_terms * factors).sum(1), self.request_terms @ alpha.exp()
+        Args:
+            runs: Measured runs; may be none.
+            evidence: The same runs' models and parts, and measured deployments; without rows.
+            settings: Noise, spreads and rounds.
+        """
+        self.runs, self.evidence, self.settings = runs, evidence, settings
+        self.names = sorted(set(evidence.models))
 
-    def loss(self, logs: Tensor, base: tuple[Tensor, Tensor]) -> Tensor:
-        """Of runs, measured deployments and priors; ``base`` are the terms as simulated."""
-        steps, beside = self.terms(logs)
-        change = self.gain * (steps - base[0]) + beside - base[1]
-        error = torch.log(self.simulated / self.measured) + change / self.simulated
-        outlier = self.settings.outlier
-        each = huber_loss(error, torch.zeros_like(error), reduction="none", delta=outlier)
-        of_runs = (each * self.weight).sum() / self.settings.noise**2
-        return of_runs + self._of_serving(logs) + ((logs / self.spread) ** 2).sum() / 2
+    def simulate(self, logs: Logs) -> RunRows:
+        """Return the runs' figures with these log factors."""
+        latencies = run_latencies(_unpack(logs, self.names), self.runs, self.evidence.run_parts)
+        return run_rows(self.runs, latencies, self.settings.workers)
 
-    def _of_serving(self, logs: Tensor) -> Tensor:
-        """Negative log likelihood of the measured deployments: the shared scalars hold for them."""
-        shared, _, alpha = (part.exp() for part in logs.split(self.sizes))
-        s, weight = self.settings, self.serving_weight
-        steps = self.ttft_terms @ shared
-        beside = self.ttft_request_terms @ alpha + self.ttft_offset
-        ttft = torch.maximum(steps + beside, LEAST_STEPS_SHARE * steps)
-        loss = log_huber(self.tpot_terms @ shared, self.tpot, weight, s.tpot_delta)
-        loss = loss + s.ttft_weight * log_huber(ttft, self.ttft, weight, s.ttft_delta)
-        return loss * len(self.tpot)
+    def refit(self, rows: RunRows, logs: Logs) -> Logs:
+        """Return the most probable log factors by rows simulated with ``logs``."""
+        evidence = replace(self.evidence, rows=rows)
+        found = fit_to_runs(evidence, _unpack(logs, self.names), self.settings)
+        return _pack(found, self.names)
 
+    def misfit(self, rows: RunRows, logs: Logs) -> float:  # noqa: ARG002  the prior has no say
+        """Return the median relative error of a figure, but no less than ``_TOO_FAR``."""
+        error = float(np.median(np.abs(rows.simulated_s / rows.measured_s - 1)))
+        note(f"median error of a figure {100 * error:.2f} %")
+        return max(error, _TOO_FAR)
 
-def _terms(parts: np.ndarray, features: np.ndarray) -> Tensor:
-    """Seconds of operators and overheads at their priors, ``[n, operators + overheads]``."""
-    priors = teacher.prior_scalars().overheads[_OVERHEAD_COLUMNS]
-    operators = np.einsum("nof,nf->no", parts, features)
-    return torch.tensor(np.concatenate([operators, features[:, _OVERHEAD_COLUMNS] * priors], 1))
+    def fit(self) -> RunFit:
+        """Simulate and refit until the figures hardly change.
 
-
-def _request_terms(features: np.ndarray) -> Tensor:
-    """Seconds of each alpha at its prior, ``[n, alphas]``."""
-    return torch.tensor(features * PRIOR_ALPHA)
-
-
-def _pack(fit: RunFit, models: Sequence[str]) -> np.ndarray:
-    priors = teacher.prior_scalars().overheads[_OVERHEAD_COLUMNS]
-    none = np.zeros(len(COMPOSED_PARTS) + 1)
-    factors = fit.scalars.multipliers, fit.scalars.overheads[_OVERHEAD_COLUMNS] / priors
-    own = (fit.departures.get(model, none) for model in models)
-    alpha = fit.alpha / PRIOR_ALPHA
-    return np.concatenate([*map(np.log, factors), *own, np.log(alpha)])
-
-
-def _unpack(logs: np.ndarray, models: Sequence[str]) -> RunFit:
-    operators, width = len(COMPOSED_PARTS), len(COMPOSED_PARTS) + 1
-    shared = operators + len(teacher.OVERHEADS)
-    overheads = teacher.prior_scalars().overheads
-    overheads[_OVERHEAD_COLUMNS] *= np.exp(logs[operators:shared])
-    own = logs[shared : shared + len(models) * width].reshape(len(models), width)
-    alpha = PRIOR_ALPHA * np.exp(logs[shared + own.size :])
-    scalars = teacher.Scalars(np.exp(logs[:operators]), overheads)
-    return RunFit(scalars, dict(zip(models, own.copy(), strict=True)), alpha)
+        Without runs one fit is enough: batches of closed loops hardly depend on the coefficients.
+        """
+        if not self.runs:
+            return fit_to_runs(self.evidence, RunFit(), self.settings)
+        start = _pack(RunFit(), self.names)
+        rounds = estimate.Rounds(self.settings.rounds, self.settings.tolerance, _WHOLE_ROUNDS)
+        found = estimate.simulate_and_refit(self, start, self.simulate(start), rounds)
+        return _unpack(found.following, self.names)

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 
 from pinn.common.store import remembered_table
 from pinn.engines.deployment import Deployment
+from pinn.measurements.deployments.measured import MeasuredDeployment, measured_deployments
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
 from pinn.simulator.linear_latency import LinearLatency
@@ -21,7 +22,6 @@ from pinn.simulator.run import Run
 from pinn.simulator.simulate import Job, map_runs
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
-from pinn.training.data.deployments import MeasuredDeployment, measured_deployments
 
 # Measured deployments as rows that are linear in the coefficients.
 #
@@ -119,7 +119,7 @@ def serving_rows(observations: pd.DataFrame) -> ServingRows:
     """Simulate observations once; from then on their rows are read from disk.
 
     Args:
-        observations: Table as ``pinn.training.data.table.read_observations`` gives it.
+        observations: Table as ``observations.read_observations`` gives it.
     """
     measured = measured_deployments(observations)
     deployments = tuple(dict.fromkeys(m.deployment for m in measured))

@@ -7,7 +7,7 @@ from pathlib import Path
 import lightning
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
-from pinn.common.screen import doing
+from pinn.common.progress import doing
 
 #: The state that an interrupted fit goes on from.
 LAST = "last.ckpt"

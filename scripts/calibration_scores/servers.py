@@ -25,14 +25,14 @@ from pinn.common.files import find_checkpoint
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, SharedPrefix
+from pinn.measurements.runs.measured_runs import PROMPT_RANGE, MeasuredRun, read_measured_runs
+from pinn.measurements.runs.serving_runs import workload
 from pinn.measurements.traces import ingestion, trace_tables
 from pinn.specs.batch import parse_batch
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.step_features import step_features
 from pinn.surrogate.surrogate import Surrogate, batch_work
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
-from pinn.training.data.measured_runs import PROMPT_RANGE, MeasuredRun, read_measured_runs
-from pinn.training.data.serving_runs import workload
 
 
 def prior_of(deployment: Deployment, network: Path | None = None) -> Prior:

@@ -22,6 +22,8 @@ from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.evidence import Evidence
+from pinn.surrogate.prediction import Memory, Prediction
 
 MODEL, GPU = LLAMA = ("meta-llama/Llama-3.1-8B", "H100")
 NAMED = ("--model", MODEL, "--gpu", GPU)
@@ -63,6 +65,36 @@ def test_a_prediction_is_what_the_command_writes(tmp_path):
     assert np.array_equal(again.step_time(["8 decode @ 700"]), p.step_time(["8 decode @ 700"]))
     with pytest.raises(pinn.PinnError, match=r"no intervals: .*checkpoint"):
         p.interval("8 decode @ 700")
+
+
+def keys_of(tree):
+    """Keys of a JSON document; below names of flags, coefficients and inputs there are others."""
+    for key, value in tree.items():
+        yield key
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, dict) and key not in ("serving", "precisions", "sampling", "sizes"):
+                yield from keys_of(part)
+
+
+def test_every_key_of_the_json_is_documented():
+    tree = pinn.predict(*LLAMA, quantization="fp8").to_json()
+    shown = Prediction.to_json.__doc__ + Evidence.__doc__ + Memory.to_json.__doc__
+    tree |= {part: {"entry": tree[part]["gemm" if part == "beta" else "completion.constant"]}
+             for part in ("beta", "alpha")}  # fmt: skip
+    tree["recipe"] = {"entry": tree["recipe"]["token_budget"]}
+    tree["distance"] = dict.fromkeys(tree["distance"])
+    tree["named"] = None
+    assert {key for key in keys_of(tree) if f"``{key}``" not in shown} == {"entry"}
+
+
+def test_a_prediction_shows_itself(capsys):
+    found = pinn.predict(*LLAMA).at("8 decode @ 700")
+    found.show()
+    assert capsys.readouterr().out == str(found)
+    assert repr(found) == str(found).rstrip("\n")
+    (step,) = found.steps
+    assert f"<td>{step.batch}</td>" in found._repr_html_()
+    assert f"{step.tokens / step.seconds:,.0f}" in str(found)
 
 
 def test_a_table_is_what_the_command_writes(tmp_path):
@@ -158,14 +190,19 @@ def test_a_plan_is_what_the_command_writes(tmp_path):
 
 def test_a_page_is_what_the_command_writes(tmp_path):
     called, by_command = tmp_path / "called.html", tmp_path / "typed.html"
-    sizes = {"tensor_parallel_sizes": (1, 2), "max_num_seqs": 64}
-    assert pinn.explore(called, MODEL, ["H100", "H200"], **sizes) == 8
+    sizes = {"tensor_parallel_sizes": (1, 2), "max_num_seqs": 2}
+    assert pinn.explore(called, MODEL, ["H100"], **sizes) == 4
     typed(
-        "explore", "--model", MODEL, "--gpu", "H100,H200", "--tensor-parallel-size", "1,2",
-        "--max-num-seqs", 64, "--out", by_command
+        "explore", "--model", MODEL, "--gpu", "H100", "--tensor-parallel-size", "1,2",
+        "--max-num-seqs", 2, "--out", by_command
     )  # fmt: skip
     assert called.read_text() == by_command.read_text()
-    assert pinn.explore(called, MODEL, ["H100"], formats=["fp8"], tensor_parallel_size=2) == 1
+    assert (
+        pinn.explore(
+            called, MODEL, ["H100"], formats=["fp8"], tensor_parallel_size=2, max_num_seqs=1
+        )
+        == 1
+    )
     with pytest.raises(pinn.PinnError, match="needs a model and gpus"):
         pinn.explore(called, MODEL)
 

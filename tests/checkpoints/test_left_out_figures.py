@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from pinn.common.files import find_checkpoint
+from pinn.measurements.deployments.measured import measured_deployment, observed_deployment
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import Job, map_runs
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.surrogate import predict_coefficients
-from pinn.training.data.deployments import measured_deployment, observed_deployment
 from pinn.training.data.silicon import read_silicon
 
 #: Largest median absolute errors of all sampled rows, in percent; they were 1 point lower when

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from pinn.cli.breakdown_report import PART_LOOKS
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import batch_seconds
 from pinn.training.breakdown import PARTS
+from pinn.training.breakdown_picture import PART_LOOKS
 
 LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
 MIXED = "1 prefill 512 @ 0 + 16 decode @ 600"
@@ -19,7 +19,7 @@ MIXED = "1 prefill 512 @ 0 + 16 decode @ 600"
 @pytest.fixture
 def no_kernels(monkeypatch):
     """As where nobody fitted any."""
-    monkeypatch.setattr("pinn.cli.breakdown.find_kernels", lambda *_: None)
+    monkeypatch.setattr("pinn.api.breakdown.find_kernels", lambda *_: None)
 
 
 def test_the_spelling_of_the_last_release_still_works(run, kernels_folder):
@@ -100,7 +100,7 @@ def test_plots_are_pictures_with_and_without_kernels(run, tmp_path, monkeypatch,
     # Readable in black and white: many shades of grey are left, and hatches beside them.
     shades, pixels = np.unique(picture[..., :3].mean(-1).round(2), return_counts=True)
     assert (pixels > 1000).sum() > 5, shades
-    monkeypatch.setattr("pinn.cli.breakdown.find_kernels", lambda *_: None)
+    monkeypatch.setattr("pinn.api.breakdown.find_kernels", lambda *_: None)
     assert run("breakdown", *LLAMA, "--plot", alone).exit_code == 0
     assert "<svg" in alone.read_text()
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import deployments
 
-from pinn.cli.coefficient_table import coefficient_table
 from pinn.engines.configurations import canonical, make_deployment
+from pinn.export.coefficient_table import coefficient_table
 from pinn.specs.batch import parse_batch
 from pinn.specs.model import Sampling
 from pinn.surrogate.coefficient_set import read_coefficient_set

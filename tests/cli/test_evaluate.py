@@ -10,7 +10,7 @@ from pinn.common.files import ReadReport
 from pinn.evaluation import suite as suites
 from pinn.evaluation.formulas import fitted_formulas
 from pinn.evaluation.tables import print_overview
-from pinn.training.data.table import write_observations
+from pinn.measurements.deployments.observations import write_observations
 
 ROW = {
     "run": "run-1",

@@ -6,20 +6,20 @@ import pandas as pd
 import pytest
 from silicon_row import raw_row
 
-from pinn.training.data.deployments import observed_deployment
+from pinn.measurements.deployments.launch_facts import CONFIDENCES
+from pinn.measurements.deployments.measured import observed_deployment
+from pinn.measurements.deployments.observations import validate
+from pinn.measurements.deployments.silicon import decode_engines
 from pinn.training.data.engine_deployments import (
     APART,
     LINEAR,
     SPARSE,
-    decode_engines,
     read_engines,
     read_every_engine,
     read_other_attention,
     read_other_campaign,
 )
-from pinn.training.data.launch_facts import CONFIDENCES
 from pinn.training.data.splits import leave_one_out
-from pinn.training.data.table import validate
 
 DUMP, PLAIN = "db-dump/2026-04-27; silicon_concurrency=64", "2026-03-25.csv; silicon_concurrency=64"
 LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")

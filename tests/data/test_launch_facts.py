@@ -11,10 +11,16 @@ import pandas as pd
 import pytest
 
 from pinn.common.files import data_folder
+from pinn.measurements.deployments import silicon as sample
+from pinn.measurements.deployments.launch_facts import (
+    COLUMNS,
+    find,
+    launch_facts,
+    with_launch_facts,
+)
+from pinn.measurements.deployments.measured import observed_deployment
 from pinn.training.data import silicon
-from pinn.training.data.deployments import observed_deployment
-from pinn.training.data.engine_deployments import decode_engines, read_engines
-from pinn.training.data.launch_facts import COLUMNS, find, launch_facts, with_launch_facts
+from pinn.training.data.engine_deployments import read_engines
 
 SOURCE = os.environ.get("PINN_LAUNCH_FACTS", "")
 MINIMAX, KIMI = "MiniMaxAI/MiniMax-M2.5", "moonshotai/Kimi-K2.5"
@@ -48,11 +54,11 @@ def clean():
 @pytest.fixture(scope="module")
 def looked_up():
     """Every decoded row of the file with its facts, by id."""
-    raw = silicon.read_csv(silicon.systems_folder() / "silicon_sample.csv")
+    raw = sample.read_csv(sample.systems_folder() / "silicon_sample.csv")
     raw = raw[raw["mode"] == "agg"]
     vllm, others = raw[raw["backend"] == "vllm"], raw[raw["backend"].isin(["sglang", "trtllm"])]
-    rows = pd.concat([silicon.decode(vllm), decode_engines(others)])
-    return with_launch_facts(rows, silicon.MODELS).set_index("row_id")
+    rows = pd.concat([sample.decode(vllm), sample.decode_engines(others)])
+    return with_launch_facts(rows, sample.MODELS).set_index("row_id")
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from assumed_priors import prior_coefficients
 from observation_row import observation_row
 
 from pinn.measurements.benchmarks.inferencex import LENGTH_RANGE
+from pinn.measurements.deployments.measured import measured_deployments
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
-from pinn.training.data.deployments import measured_deployments
 
 ROW = observation_row(output_tokens=128, max_model_len="1352", max_num_seqs="8")
 

@@ -9,7 +9,7 @@ import pytest
 from serving_run_row import run_row
 
 from pinn.errors import PinnError
-from pinn.training.data.measured_runs import (
+from pinn.measurements.runs.measured_runs import (
     FIGURES,
     is_load_report,
     read_load_report,

@@ -3,14 +3,14 @@ from observation_row import observation_row
 
 from pinn.common.files import data_folder
 from pinn.errors import PinnError
-from pinn.specs.model import Sampling
-from pinn.training.data.deployments import (
+from pinn.measurements.deployments.launch_facts import LOAD_FLAGS, SERVING_FLAGS
+from pinn.measurements.deployments.measured import (
     measured_deployments,
     observed_deployment,
     observed_deployments,
     run_deployment,
 )
-from pinn.training.data.launch_facts import LOAD_FLAGS, SERVING_FLAGS
+from pinn.specs.model import Sampling
 from pinn.training.data.silicon import read_silicon
 
 ROW = observation_row(

@@ -6,7 +6,7 @@ from observation_row import observation_row
 
 from pinn.common.files import ReadReport
 from pinn.errors import PinnError
-from pinn.training.data import table
+from pinn.measurements.deployments import observations as table
 from pinn.training.data.engine_deployments import import_silicon
 
 ROW = observation_row(date="2026-01-01", series="s")

@@ -6,8 +6,13 @@ import pytest
 from serving_run_row import run_row
 
 from pinn.errors import PinnError
-from pinn.training.data.deployments import run_deployment
-from pinn.training.data.serving_runs import ASSUMED_RELEASE, WORKLOADS, read_serving_runs, workload
+from pinn.measurements.deployments.measured import run_deployment
+from pinn.measurements.runs.serving_runs import (
+    ASSUMED_RELEASE,
+    WORKLOADS,
+    read_serving_runs,
+    workload,
+)
 
 
 def read_rows(tmp_path, *changes, **options):

@@ -3,6 +3,7 @@ import pytest
 from silicon_row import raw_row
 
 from pinn.errors import PinnError
+from pinn.measurements.deployments import silicon as sample
 from pinn.training.data import silicon
 from pinn.training.data.silicon import SERIES
 
@@ -48,9 +49,9 @@ def test_what_is_left(clean):
 
 def test_tensor_parallel_twins_of_data_parallel_labels_agree():
     """What the reading of attention_dp_size > 1 as TP = EP = N rests on: the same measured TPOT."""
-    raw = silicon.read_csv(silicon.systems_folder() / "silicon_sample.csv")
+    raw = sample.read_csv(sample.systems_folder() / "silicon_sample.csv")
     raw = raw[(raw["backend"] == "vllm") & (raw["precision"] == "fp8")]
-    rows = silicon.decode(raw[raw["model_path"].str.contains("MiniMax")])
+    rows = sample.decode(raw[raw["model_path"].str.contains("MiniMax")])
     rows = rows[(rows["stored_moe_ep_size"] > 1) & (rows["date"] == "2026-04-03")]
     labelled = rows["stored_attention_dp_size"] > 1
     twins = rows[labelled].merge(rows[~labelled], on=[*SERIES, "concurrency"])
@@ -145,4 +146,4 @@ def test_a_missing_column_raises(tmp_path):
 def test_a_missing_package_names_the_remedy(monkeypatch):
     monkeypatch.setattr("pinn.kernels.tables.table.find_spec", lambda _: None)
     with pytest.raises(PinnError, match="pip install aiconfigurator-core"):
-        silicon.systems_folder()
+        sample.systems_folder()

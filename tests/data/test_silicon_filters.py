@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from pinn.measurements.deployments.silicon import apply_filters
 from pinn.training.data import silicon as filters
 
 BASE = {
@@ -119,7 +120,7 @@ def test_nightly_image():
 def test_filters_run_in_order_and_see_what_is_left():
     """A nightly re-run that is faster must drop the slower one first, then go itself."""
     nightly = {"source": "image=vllm/vllm-openai:nightly-5b", "row_id": "n"}
-    left, counts = filters.apply_filters(rows(nightly, {"tpot_s": 0.02}))
+    left, counts = apply_filters(rows(nightly, {"tpot_s": 0.02}), filters.FILTERS)
     assert left.empty
     assert [reason for reason, count in counts.items() if count] == [
         "slower of two re-runs that differ by more than 15 %",

@@ -19,7 +19,7 @@ from synthetic_engine import Arrival, EngineLimits, run_engine
 from trace_writer import WriterOptions, write_traces
 
 import pinn
-from pinn.planning.plan import write_plan
+from pinn.planning.report import write_plan
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.training.data.silicon import read_silicon
 

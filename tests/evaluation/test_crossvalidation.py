@@ -7,8 +7,8 @@ from left_out_experiment import write_experiment
 
 from pinn.evaluation.crossvalidation import cross_validate
 from pinn.evaluation.methods import Method, roofline
+from pinn.measurements.deployments.observations import read_observations
 from pinn.training.data.splits import Split
-from pinn.training.data.table import read_observations
 from pinn.training.serving_rows import serving_rows
 
 LEARNED = []

@@ -8,10 +8,10 @@ import pytest
 
 from pinn.common.files import find_checkpoint
 from pinn.evaluation.serving_runs import LEFT_OUT, NETWORK, ranking_inversions, score_runs
+from pinn.measurements.runs.measured_runs import read_load_report, read_measured_runs
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.surrogate.surrogate import Surrogate
-from pinn.training.data.measured_runs import read_load_report, read_measured_runs
 
 #: The only mixture of experts among the runs, and the only model that is more than 6 % off.
 SCOUT = "scout"

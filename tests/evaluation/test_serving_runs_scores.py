@@ -16,10 +16,9 @@ from pinn.evaluation.serving_runs import (
     with_intervals,
 )
 from pinn.evaluation.tables import print_scores, print_summary
+from pinn.measurements.runs.measured_runs import FIGURES
 from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibration
-from pinn.training.data.measured_runs import FIGURES
-from pinn.training.kernel_learner import run_latencies
-from pinn.training.run_scalars import RunFit
+from pinn.training.run_scalars import RunFit, run_latencies
 
 
 @pytest.fixture(scope="module")

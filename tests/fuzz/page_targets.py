@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from fuzz.target import Fuzzed
 from hypothesis import strategies as st
 
 from pinn.errors import PinnError
+from pinn.planning.explore.grid import Stops
+from pinn.planning.explore.page import ExplorePage, explore_page, explore_request
 
 
 def pages(_: Fuzzed) -> st.SearchStrategy[dict[str, Any]]:
@@ -36,16 +39,18 @@ def pages(_: Fuzzed) -> st.SearchStrategy[dict[str, Any]]:
 
 def check_page(shared: Fuzzed, asked: dict[str, Any]) -> None:
     """A page holds finite numbers of its servers, and no text that ends its scripts."""
-    from pinn.cli.explore import write_explore_page
-
-    path = shared.folder / "explore.html"
-    path.unlink(missing_ok=True)
     flags = {k: v for k, v in asked.items() if k not in ("model", "gpus")}
-    found = write_explore_page(path, asked["model"], asked["gpus"], shared.checkpoint, flags)
-    text = path.read_text(encoding="utf-8")
+    page = _explored(shared, asked["model"], asked["gpus"], flags)
+    text, found = page.render(), len(page.servers.found)
     assert text.count("</script>") == text.count("<script")
     (data,) = re.findall(r'type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)
     assert len(json.loads(data, parse_constant=_not_finite)["servers"]) == found > 0
+
+
+def _explored(shared: Fuzzed, model: str, gpus: list[str], flags: dict[str, Any]) -> ExplorePage:
+    """Simulate a page of few stops."""
+    asked = explore_request(model, gpus, flags, shared.checkpoint)
+    return explore_page(replace(asked, stops=Stops((512, 2048), (64,), (0, 4096), 16)))
 
 
 def _not_finite(name: str) -> float:
@@ -55,8 +60,8 @@ def _not_finite(name: str) -> float:
 _FIELDS = ("inFlight", "prompt", "output", "context")
 #: Puts values into controls as a hand does, and gives the page's complaints and all that it shows.
 _SET = """(values => {
-  Object.assign(load, DATA.load);
-  Object.keys(FIELDS).forEach((name) => complain(name, ""));
+  reset();
+  complain("");
   ["tp", "format"].forEach((id) => { byId(id).selectedIndex = 0; });
   for (const [id, value] of values) {
     const at = byId(id);
@@ -70,18 +75,16 @@ _SET = """(values => {
 
 def write_page(shared: Fuzzed) -> Path:
     """A page of two GPUs, sizes and formats."""
-    from pinn.cli.explore import write_explore_page
-
     path = shared.folder / "played.html"
     flags = {"tensor_parallel_size": [1, 2], "precision": ",fp8"}
-    write_explore_page(path, MODELS[0], GPUS[:2], shared.checkpoint, flags)
+    _explored(shared, MODELS[0], GPUS[:2], flags).write(path)
     return path
 
 
 def settings(_: Fuzzed) -> st.SearchStrategy[list[tuple[str, Any]]]:
     """Values of sliders, number fields and menus, one after the other."""
     usual = st.one_of(st.integers(1, 4096), st.integers(0, 200_000))
-    typed = st.tuples(st.sampled_from(_FIELDS), st.one_of(*[usual] * 9, VALUES.map(str)))
+    typed = st.tuples(st.just("inFlight"), st.one_of(*[usual] * 9, VALUES.map(str)))
     slid = st.tuples(st.sampled_from([f"{name}-slider" for name in _FIELDS]), st.integers(-1, 40))
     menus = st.tuples(st.sampled_from(["tp", "format"]), st.integers(0, 3))
     return st.lists(st.one_of(typed, slid, menus), min_size=1, max_size=3)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-from contextlib import redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -147,13 +145,11 @@ def _lists(_: Fuzzed) -> st.SearchStrategy[tuple[str, bytes]]:
 
 
 def _batch(shared: Fuzzed, text: str) -> None:
-    from pinn.cli.coefficient_report import network_set, report_of
+    from pinn.api.prediction import network_prediction
 
-    network = network_set(shared.surrogate, shared.deployment)
-    report = report_of(network, shared.deployment, [text], shared.checkpoint)
-    (found,) = report["batches"]
-    assert found["step_time_us"] >= found["floor_us"] * (1 - 1e-9)
-    assert np.isfinite(found["step_time_us"])
+    (found,) = network_prediction(shared.checkpoint, shared.deployment).at(text).steps
+    assert found.seconds >= found.floor * (1 - 1e-9)
+    assert np.isfinite(found.seconds)
 
 
 def _batches(_: Fuzzed) -> st.SearchStrategy[str]:
@@ -233,16 +229,15 @@ def _checkpoints(shared: Fuzzed) -> st.SearchStrategy[bytes]:
 
 
 def _coefficient_set(shared: Fuzzed, content: bytes) -> None:
-    from pinn.cli.coefficient_report import print_report, report_of
+    from pinn.api.prediction import file_prediction
     from pinn.engines.configurations import canonical, make_deployment
     from pinn.surrogate.coefficient_set import read_coefficient_set
 
     found = read_coefficient_set(shared.file("set.json", content))
     deployment = make_deployment(canonical(found.configuration()))
-    report = report_of(found, deployment, ["3 decode @ 9"], None)
-    with redirect_stdout(io.StringIO()) as shown:
-        print_report(report)
-    assert "\x1b" not in shown.getvalue()
+    prediction = file_prediction(found, deployment).at("3 decode @ 9")
+    assert prediction.to_json()["batches"]
+    assert "\x1b" not in str(prediction)
 
 
 def _coefficient_sets(shared: Fuzzed) -> st.SearchStrategy[bytes]:
@@ -278,7 +273,7 @@ def _traced(_: Fuzzed) -> st.SearchStrategy[list[bytes]]:
 
 
 def _runs(shared: Fuzzed, content: bytes) -> None:
-    from pinn.training.data.serving_runs import read_serving_runs
+    from pinn.measurements.runs.serving_runs import read_serving_runs
 
     rows, report = read_serving_runs(shared.file("runs.csv", content))
     assert len(rows) == report.accepted

@@ -9,7 +9,6 @@ from fuzz.targets import RUNS
 
 from pinn.cli.outputs import check_outputs
 from pinn.cli.plan import _prices
-from pinn.cli.report_parts import batch_marks
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import (
     canonical,
@@ -19,14 +18,15 @@ from pinn.engines.configurations import (
 )
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.runs.serving_runs import read_serving_runs
 from pinn.physics.batch_sums import sum_batches
-from pinn.planning.candidates import read_grid
-from pinn.planning.plan import parse_limits
+from pinn.planning.search_space import read_candidates_file
+from pinn.planning.slo import parse_slo
 from pinn.simulator.workloads.load import load_workload
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
-from pinn.training.data.serving_runs import read_serving_runs
+from pinn.surrogate.batch_marks import batch_marks
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "vocab_size": 32000,
@@ -231,7 +231,7 @@ def test_traces(file, columns, row, words):
 @pytest.mark.parametrize("text", ["ttft<=1.2.3s for 95 %", "ttft<=.s for 95 %", "ttft<=1s for . %"])
 def test_limits_with_numbers_that_are_none(text):
     with pytest.raises(PinnError, match="--slo"):
-        parse_limits(text)
+        parse_slo(text)
 
 
 def test_a_gpu_with_two_prices():
@@ -293,4 +293,4 @@ def test_a_whole_number_beyond_all_floats_is_no_number_of_a_run(file):
 
 def test_a_grid_of_candidates_that_nests(file):
     with pytest.raises(PinnError, match="nested deeper than 100 levels"):
-        read_grid(file("candidates.yaml", "grid: " + "[" * 50_000))
+        read_candidates_file(file("candidates.yaml", "grid: " + "[" * 50_000))

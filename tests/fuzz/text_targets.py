@@ -75,9 +75,9 @@ def limits_and_prices(_: Fuzzed) -> st.SearchStrategy[tuple[str, str]]:
 def check_limits_and_prices(_: Fuzzed, given: tuple[str, str]) -> None:
     """Limits allow some time; prices are positive."""
     from pinn.cli.plan import _prices
-    from pinn.planning.plan import parse_limits
+    from pinn.planning.slo import parse_slo
 
-    found = parse_limits(given[0])
+    found = parse_slo(given[0])
     assert all(0 < price < float("inf") for price in _prices(given[1]).values())
     assert found.statistics or found.goodput is not None
     assert all(0 < limit.seconds < float("inf") for limit in found.statistics)

@@ -14,10 +14,10 @@ from served_load import served
 from typer.testing import CliRunner
 
 from pinn.api.calibration import calibrate
+from pinn.api.measuring import engine_arguments
 from pinn.calibration.measuring import AskedLoad, deployment_limits, design, load_features
 from pinn.calibration.prior import Start, assumed_prior
 from pinn.cli.main import app
-from pinn.cli.measure import engine_arguments
 from pinn.errors import PinnError
 from pinn.measurements.program import session, table
 from pinn.measurements.program.batches import short_list

@@ -8,14 +8,14 @@ import msgspec
 
 from pinn.planning.plan import (
     STATISTICS,
-    Ask,
     Choice,
     Fleet,
     FrontierPoint,
     HighestRate,
-    LeftOut,
     Plan,
+    PlanSummary,
     Point,
+    RejectedCandidate,
 )
 
 _FACTORS = dict(zip(STATISTICS, (1.0, 0.95, 1.5, 1.8, 2.5), strict=True))
@@ -100,10 +100,13 @@ def plan(
         for c in choices
         for p in c.ladder
     ]  # fmt: skip
-    ask = Ask("an-organisation/a-model", "load.yaml", 10_000, 922.0, 230.0, 1280, rate_per_s,
+    ask = PlanSummary("an-organisation/a-model", "load.yaml", 10_000, 922.0, 230.0, 1280,
+              rate_per_s,
               "ttft<=1s, tpot<=40ms for 95 %; p99 e2e<=30s", ["95 % of the requests: ..."],
               list(prices), 32, prices if has_prices else {})  # fmt: skip
-    left_out = [LeftOut("L40S TP 4", "L40S", "its weights take 32.9 GiB & more", False)] * 2
+    left_out = [
+        RejectedCandidate("L40S TP 4", "L40S", "its weights take 32.9 GiB & more", False)
+    ] * 2
     return Plan(ask, choices, left_out, frontier, 84, 412, 38.2)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pages import command_on, missing
 
-from pinn.planning.plan import parse_limits
-from pinn.planning.sizing import Trials
+from pinn.planning.slo import parse_slo
+from pinn.planning.trials import Trials
 from pinn.simulator.engine_spec import ROUTINGS
 from pinn.simulator.workloads.workload import at_rate
 
@@ -40,9 +40,9 @@ def test_the_choice_and_its_rate_are_those_of_brute_force(
 ):
     monkeypatch.setattr(check_plan, "RUNG", ladder[0])
     monkeypatch.setattr(check_plan, "FAR", ladder[1])
-    brief, candidates = check_plan.question(seed)
+    problem, candidates = check_plan.question(seed)
     alike = [candidate for candidate in candidates if candidate.label.startswith(hardware)]
-    monkeypatch.setattr(check_plan, "question", lambda _: (brief, alike))
+    monkeypatch.setattr(check_plan, "question", lambda _: (problem, alike))
     (_, *words), shown = command_on("plan.md", "check_plan.py")
     monkeypatch.setattr(sys, "argv", [*words, "--cases", "1", "--first", str(seed)])
     check_plan.main()
@@ -57,9 +57,9 @@ def test_the_choice_and_its_rate_are_those_of_brute_force(
 
 def test_a_fleet_too_large_to_simulate_holds_nothing(check_plan):
     """The plan goes on without it, and says so."""
-    brief, (candidate, *_) = check_plan.question(200)
-    trials = Trials(candidate, brief.replica_load(), parse_limits("p99 ttft<=1000s"))
-    workload = at_rate(brief.workload, 0.1)
+    problem, (candidate, *_) = check_plan.question(200)
+    trials = Trials(candidate, problem.replica_load(), parse_slo("p99 ttft<=1000s"))
+    workload = at_rate(problem.workload, 0.1)
     assert trials.fleet(workload, 1, ROUTINGS[-1]) is not None
     assert trials.fleet(workload, 100_000, ROUTINGS[-1]) is None
     assert trials.fleet_excess(workload, 100_000, ROUTINGS[-1]) == float("inf")

@@ -1,119 +1,157 @@
-"""The page to play with says what Python says, whoever uses it and however."""
+"""The page to play with shows what the command that it prints gives, whoever uses it."""
 
 import json
 import re
 import shlex
+import shutil
+import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
 
 import numpy as np
 import pytest
 from browser import CHROMIUM, Tab
-from loop_oracle import Load, ends, served, step_s
+from scipy.interpolate import PchipInterpolator
 from typer.testing import CliRunner
 
 import pinn
 from pinn.cli.main import app
 from pinn.common.files import find_checkpoint
-from pinn.engines.configurations import canonical, make_deployment
 from pinn.errors import PinnError
-from pinn.planning.explore.page import find_servers, render
-from pinn.simulator.linear_latency import LinearLatency
-from pinn.surrogate.surrogate import Surrogate
-from pinn.surrogate.uncertainty.distance import gpu_is_known
+from pinn.planning.explore.grid import REQUESTS_PER_CLIENT, Stops
+from pinn.planning.explore.page import ExploreRequest, explore_page
 from pinn.surrogate.uncertainty.intervals import read_calibration
 
-CHECKPOINT = find_checkpoint(None)
-#: A mixture of experts, a model with windows, a dense one.
-MODELS = ("Qwen/Qwen3-30B-A3B", "openai/gpt-oss-120b", "meta-llama/Llama-3.1-8B")
-LOADS = ((1, 1024, 256), (4, 20000, 256), (16, 1024, 256), (64, 4096, 512), (128, 256, 1024),
-         (256, 1024, 256), (1, 8000, 64), (8, 8000, 64), (16, 8000, 64),
-         (32, 8000, 64))  # fmt: skip
+#: A mixture of experts and a dense model.
+MODELS = ("Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-8B")
+FEW = Stops((1024, 4096), (64, 256, 512), (0, 4096), 64)
+#: Model, GPU and tensor-parallel size: dense, mixture of experts, several GPUs.
+SERVERS = (("meta-llama/Llama-3.1-8B", "H100", 1), ("Qwen/Qwen3-30B-A3B", "B200", 1),
+           ("meta-llama/Llama-3.1-70B", "H200", 4))  # fmt: skip
 browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium installed")
+NODE = shutil.which("node")
+SCRIPT = files("pinn.planning.explore") / "interpolate.js"
 
 
 @pytest.fixture(scope="module")
-def pages():
-    return {
-        model: find_servers({"model": model}, ["H100", "B200"], [1, 2, 8], [None], CHECKPOINT)
-        for model in MODELS
-    }
+def explored():
+    return explore_page(ExploreRequest(MODELS[0], ["H100", "B200"], [1, 2], [None], stops=FEW))
 
 
 @pytest.fixture(scope="module")
-def page(pages, tmp_path_factory):
+def page(explored, tmp_path_factory):
     path = tmp_path_factory.mktemp("explore") / "explore.html"
-    path.write_text(render(pages[MODELS[0]], "A <test> & its source."), encoding="utf-8")
+    replace(explored, source="A <test> & its source.").write(path)
     return path
 
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory):
+    if CHROMIUM is None:
+        yield None
+        return
     found = Tab(tmp_path_factory.mktemp("browser"))
     yield found
     found.close()
 
 
-def latency_of(model, server):
-    named = {"model": model, "gpu": server["gpu"], "tensor_parallel_size": server["tp"]}
-    deployment = make_deployment(canonical(named))
-    found = Surrogate.load(CHECKPOINT).coefficients([deployment])
-    return LinearLatency(deployment, found.beta[0], found.alpha[0])
+@pytest.fixture(scope="module")
+def javascript(tab, tmp_path_factory):
+    """Evaluate an expression after the page's interpolation, in node or else in Chromium."""
+    if NODE is None and tab is None:
+        pytest.skip("neither node nor Chromium installed")
+    source = SCRIPT.read_text(encoding="utf-8")
+
+    def evaluate(expression):
+        if NODE is not None:
+            text = f"{source};console.log(JSON.stringify({expression}))"
+            found = subprocess.run(
+                [NODE, "-"], input=text, text=True, capture_output=True, check=True
+            )
+            return json.loads(found.stdout)
+        empty = tmp_path_factory.mktemp("script") / "empty.html"
+        empty.write_text(f"<script>{source}</script>")
+        tab.open(empty, 800)
+        return json.loads(tab.value(f"JSON.stringify({expression})"))
+
+    return evaluate
 
 
-@browser
-def test_200_settings_are_equal_to_python(pages, tab, tmp_path):
+def test_interpolation_is_a_monotone_cubic_in_logarithms(javascript):
     rng = np.random.default_rng(0)
-    calibration, settings = read_calibration(CHECKPOINT), []
-    for _ in range(200):
-        model = MODELS[rng.integers(len(MODELS))]
-        server = pages[model].found[rng.integers(len(pages[model].found))]
-        drawn = np.exp(rng.uniform(np.log((1, 1, 1, 2)), np.log((1000, 60000, 40000, 4000))))
-        load = Load(*(int(value) for value in drawn))
-        settings.append((model, server, load))
-    empty = tmp_path / "empty.html"
-    source = (files("pinn.planning.explore") / name for name in ("step_formulas.js", "predict.js"))
-    empty.write_text(f"<script>{''.join(each.read_text() for each in source)}</script>")
-    tab.open(empty, 800)
-    asked = json.dumps([[server, vars(load)] for _, server, load in settings])
-    said = tab.value(
-        f"JSON.stringify({asked}.map(([server, load]) => {{ const at = serve(server, load);"
-        "const ends = serveInterval(server, load, at); const sums = batchSums(load.inFlight,"
-        "load.context, [{count: 1, tokens: load.prompt, cached: load.context}], server.window);"
-        "return [at, ends, stepParts(server, sums)]; }))"
+    for _ in range(20):
+        clients = np.unique(rng.integers(1, 600, rng.integers(2, 9)))
+        values = np.exp(rng.normal(size=len(clients)))
+        at = rng.integers(clients[0], clients[-1] + 1, 10)
+        found = javascript(f"{at.tolist()}.map((at) => interpolate({clients.tolist()},"
+                           f"{values.tolist()}, at))")  # fmt: skip
+        expected = np.exp(PchipInterpolator(np.log(clients), np.log(values))(np.log(at)))
+        assert found == pytest.approx(expected, rel=1e-9)
+
+
+def random_loads(server, count, rng):
+    """Positions of the sliders between the simulated numbers of clients."""
+    found = []
+    while len(found) < count:
+        column = server["columns"][rng.integers(len(server["columns"]))]
+        clients = round(np.exp(rng.uniform(0, np.log(column["most"]))))
+        if clients not in column["clients"]:
+            found.append({name: column[name] for name in ("prompt", "output", "context")}
+                         | {"inFlight": clients})  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize(("model", "gpu", "size"), SERVERS)
+def test_between_simulations_it_shows_what_simulate_gives(javascript, model, gpu, size):
+    stops = Stops((512, 4096), (64, 256), (0, 4096), 256)
+    explored = explore_page(ExploreRequest(model, [gpu], [size], [None], stops=stops))
+    (server,) = explored.data()["servers"]
+    loads = random_loads(server, 20, np.random.default_rng(1))
+    at_load = f"[serve(server, load), requestsOf(server, load, {REQUESTS_PER_CLIENT})]"
+    found = javascript(
+        f"((server) => {json.dumps(loads)}.map((load) => {at_load}))({json.dumps(server)})"
     )
-    for (model, server, load), (at, bounds, parts) in zip(settings, json.loads(said), strict=True):
-        latency = latency_of(model, server)
-        expected = served(latency, load)
-        known = gpu_is_known(CHECKPOINT, latency.deployment)
-        half = {metric: calibration.half_width(metric, known) for metric in ("tpot", "ttft")}
-        around = ends(latency, load, expected, half)
-        chunk = (1, load.prompt, load.context)
-        whole = step_s(latency, load.inFlight, load.context, chunk)
-        assert sum(parts.values()) == pytest.approx(whole, rel=1e-9)
-        for name, value in expected.items():
-            assert at[name] == pytest.approx(value, rel=1e-9), (model, server["gpu"], load, name)
-            found = [bounds[end][name] for end in ("fast", "slow")]
-            assert found == pytest.approx(around[name], rel=1e-9)
-        assert at["perGpu"] * server["tp"] == pytest.approx(at["tokens"], rel=1e-12)
+    for load, (shown, requests) in zip(loads, found, strict=True):
+        figures = pinn.simulate(
+            model=model, gpu=gpu, tensor_parallel_size=size, input_len=load["prompt"],
+            output_len=load["output"], prefix_len=load["context"], concurrency=load["inFlight"],
+            num_prompts=requests, range_ratio=0.3,
+        ).figures  # fmt: skip
+        assert 1e3 * shown["ttft"] == pytest.approx(figures["ttft_mean_ms"], rel=0.1), load
+        assert 1e3 * shown["tpot"] == pytest.approx(figures["itl_mean_ms"], rel=0.05), load
+        assert shown["tokens"] == pytest.approx(figures["tokens_per_sec"], rel=0.05), load
+        assert shown["perGpu"] * size == pytest.approx(shown["tokens"])
 
 
-@pytest.mark.parametrize("load", LOADS)
-def test_its_means_are_those_of_a_simulation(load):
-    """Lengths between 0.7 and 1.3 times the load's; the page takes means of them all."""
-    clients, prompt, output = load
-    model = MODELS[0]
-    run = pinn.simulate(
-        model=model, gpu="H100", tensor_parallel_size=2, input_len=prompt, output_len=output,
-        concurrency=clients, num_prompts=max(8 * clients, 64), range_ratio=0.3,
-    ).run  # fmt: skip
-    requests = run.requests
-    middle = slice(clients, len(requests) - clients)
-    first = (requests.first_token_s - requests.arrival_s)[middle]
-    rest = (requests.finish_s - requests.first_token_s) / (requests.output_tokens - 1)
-    expected = served(latency_of(model, {"gpu": "H100", "tp": 2}), Load(clients, 0, prompt, output))
-    assert expected["tpot"] == pytest.approx(rest[middle].mean(), rel=0.05)
-    assert expected["ttft"] == pytest.approx(first.mean(), rel=0.15)
+def test_nodes_are_the_command_s_figures(explored, javascript):
+    """Nothing is interpolated at a simulated number of clients; intervals are the command's."""
+    server, grid = explored.servers.found[0], explored.grids[0]
+    column = next(each for each in grid if each.lengths.prefix)
+    clients = column.clients()[2]
+    node = column.nodes[clients]
+    figures = pinn.simulate(
+        model=MODELS[0], gpu=server.asked.gpu, tensor_parallel_size=server.asked.tp,
+        **column.lengths.load(clients).given,
+    ).figures  # fmt: skip
+    assert 1e3 * node.ttft_s == pytest.approx(figures["ttft_mean_ms"], rel=1e-9)
+    assert 1e3 * node.itl_s == pytest.approx(figures["itl_mean_ms"], rel=1e-9)
+    assert node.tokens_per_s == pytest.approx(figures["tokens_per_sec"], rel=1e-9)
+    parts = [sum(node.decode_parts_s), sum(node.mixed_parts_s)]
+    assert parts[0] < figures["step_mean_ms"] / 1e3 < parts[1]
+    half = read_calibration(find_checkpoint(None)).half_width("tpot", gpu_known=True)
+    load = {"inFlight": clients, "prompt": column.lengths.prompt, "output": column.lengths.output,
+            "context": column.lengths.prefix}  # fmt: skip
+    data = json.dumps(explored.data()["servers"][0])
+    ends = javascript(f"((server, load) => serveInterval(server, load, serve(server, load)))"
+                      f"({data}, {json.dumps(load)})")  # fmt: skip
+    assert ends["slow"]["tpot"] == pytest.approx(node.itl_s * np.exp(half), rel=1e-3)
+    low, high = figures["intervals"]["figures"]["itl_mean_ms"]
+    assert 1e3 * ends["fast"]["tpot"] == pytest.approx(low, rel=0.05)
+    assert 1e3 * ends["slow"]["tpot"] == pytest.approx(high, rel=0.05)
+    low, high = figures["intervals"]["figures"]["tokens_per_sec"]
+    assert ends["slow"]["tokens"] == pytest.approx(low, rel=0.05)
+    assert ends["fast"]["tokens"] == pytest.approx(high, rel=0.05)
 
 
 class Tags(HTMLParser):
@@ -133,7 +171,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_it_needs_no_other_file_and_escapes_what_it_is_told(pages, page):
+def test_it_needs_no_other_file_and_escapes_what_it_is_told(explored, page):
     text = page.read_text(encoding="utf-8")
     tags = Tags(text)
     assert tags.open == []
@@ -141,9 +179,8 @@ def test_it_needs_no_other_file_and_escapes_what_it_is_told(pages, page):
     outside = set(re.findall(r"https?://[^\"'\s]+", text))
     assert outside == {"http://www.w3.org/2000/svg"}  # a name, which nothing asks for
     assert "A &lt;test&gt; &amp; its source." in text
-    hostile = pages[MODELS[0]]
-    odd = type(hostile)("</script><b>", {}, hostile.found, hostile.left_out)
-    assert "</script><b>" not in render(odd, "")
+    odd = replace(explored, servers=replace(explored.servers, model="</script><b>"))
+    assert "</script><b>" not in odd.render()
 
 
 @browser
@@ -177,7 +214,7 @@ def test_a_screen_reader_finds_every_control_and_what_curves_say(page, tab):
     found = tree(tab)
     controls = [(role, name) for role, name in found
                 if role in ("spinbutton", "slider", "checkbox", "combobox")]  # fmt: skip
-    assert len(controls) == 2 + 2 + 4 + 4
+    assert len(controls) == 2 + 2 + 1 + 4
     assert all(name for _, name in controls)
     pictures = [name for role, name in found if role in ("image", "img") and "load" in name]
     assert len(pictures) == 4
@@ -195,17 +232,17 @@ def test_keys_alone_move_everything(page, tab):
     tab.open(page, 1300)
     figures = "document.getElementById('figures').textContent"
     reached, before = [], tab.value(figures)
-    for _ in range(40):
+    for _ in range(30):
         tab.press("Tab", 9)
         at = tab.value("document.activeElement.id || document.activeElement.value || ''")
-        reached.append(at)
-        if at.endswith("-slider"):
+        if at.endswith("-slider") and at not in reached:
             tab.press("ArrowRight", 39)
             after = tab.value(figures)
             assert after != before, at
             before = after
+        reached.append(at)
     fields = ("inFlight", "prompt", "output", "context")
-    wanted = {"tp", "format", *fields, *(f"{name}-slider" for name in fields)}
+    wanted = {"tp", "format", "inFlight", *(f"{name}-slider" for name in fields)}
     assert wanted <= set(reached)
     assert {"H100-SXM", "B200-SXM"} <= set(reached)
 
@@ -220,40 +257,54 @@ def test_what_cannot_be_is_said_and_nothing_is_lost(page, tab, text):
         f"{{ const at = document.getElementById('inFlight'); at.value = {text!r};"
         "at.dispatchEvent(new Event('input')); }"
     )
-    assert "whole number from 1 to 4,096; shown is 32" in tab.value(
+    assert "whole number from 1 to 64; shown is 32" in tab.value(
         "document.getElementById('inFlight-error').textContent"
     )
     assert tab.value("document.getElementById('figures').textContent") == before
     assert tab.errors == []
 
 
+SLIDE = """((name, place) => { const at = document.getElementById(`${name}-slider`);
+at.value = place; at.dispatchEvent(new Event("input")); })"""
+
+
 @browser
-def test_a_load_that_does_not_fit_is_named(page, tab):
+def test_a_load_that_does_not_fit_is_named(tab, tmp_path):
     tab.errors.clear()
-    tab.open(page, 1300)
-    tab.value(
-        "{ const at = document.getElementById('context'); at.value = 900000;"
-        "at.dispatchEvent(new Event('input')); }"
-    )
+    stops = Stops((64, 4096), (64,), (0,), 8)
+    asked = ExploreRequest(MODELS[0], ["H100", "B200"], [2], [None], {"max_model_len": 2048},
+                           stops=stops)  # fmt: skip
+    explored = explore_page(asked)
+    assert all(each.lengths.prompt == 64 for grid in explored.grids for each in grid)
+    explored.grids[1].extend(explore_page(replace(asked, flags=None)).grids[1])
+    explored.write(tmp_path / "page.html")
+    tab.open(tmp_path / "page.html", 1300)
+    tab.value(f"{SLIDE}('prompt', 1)")
     said = tab.value("document.getElementById('figures').textContent")
-    assert "do not run at once: a request has 901,280 tokens, the engine takes 40,960" in said
-    assert "Nothing runs at this load" in tab.value("document.getElementById('tpot').textContent")
+    assert "a request has up to 5,409 tokens, the engine takes 2,048" in said
     tab.value("document.querySelectorAll('#gpus input:checked').forEach((box) => box.click())")
+    assert "Nothing runs at this load" in tab.value("document.getElementById('tpot').textContent")
     assert tab.errors == []
 
 
 @browser
-def test_the_command_that_it_shows_runs(page, tab):
+def test_the_command_that_it_shows_gives_what_it_shows(page, tab, tmp_path):
     tab.open(page, 1300)
+    tab.value(f"{SLIDE}('context', 1)")
     words = shlex.split(tab.value("document.getElementById('command').textContent"))
     assert words[:2] == ["pinn", "simulate"]
-    found = CliRunner().invoke(app, [*words[1:], "--num-prompts", "40"])
-    assert found.exit_code == 0, found.output
+    ran = CliRunner().invoke(app, [*words[1:], "--json", str(tmp_path / "run.json")])
+    assert ran.exit_code == 0, ran.output
+    figures = json.loads((tmp_path / "run.json").read_text())
+    shown = tab.value("((at) => [at.ttft, at.tpot, at.tokens])(predicted(chosen()[0].server, {}))")
+    assert 1e3 * shown[0] == pytest.approx(figures["ttft_mean_ms"], rel=0.1)
+    assert 1e3 * shown[1] == pytest.approx(figures["itl_mean_ms"], rel=0.05)
+    assert shown[2] == pytest.approx(figures["tokens_per_sec"], rel=0.05)
 
 
 def test_what_it_cannot_show_is_refused_with_the_way_out(tmp_path):
     out = ["--out", str(tmp_path / "e.html")]
-    asked = ["explore", "--model", MODELS[2], "--gpu", "H100", *out]
+    asked = ["explore", "--model", MODELS[1], "--gpu", "H100", *out]
     for more, said in (
         (["--engine", "sglang"], "engine sglang: use 'pinn simulate'"),
         (["--pipeline-parallel-size", "2"], "pipeline parallelism"),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinn.errors import PinnError
-from pinn.planning.plan import parse_limits
+from pinn.planning.slo import parse_slo
 
 NO_GAPS = (np.zeros(0), np.zeros(0, np.int64))
 
@@ -31,7 +31,7 @@ def latencies(rng, n):
     ],
 )  # fmt: skip
 def test_limits_are_read(text, sentences):
-    assert parse_limits(text).sentences == sentences
+    assert parse_slo(text).sentences == sentences
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def test_limits_are_read(text, sentences):
 )
 def test_what_cannot_be_read_is_refused_with_how_to_write_it(text, says):
     with pytest.raises(PinnError, match=says):
-        parse_limits(text)
+        parse_slo(text)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 60), st.sampled_from([0.5, 0.9, 0.95, 1.0]))
 def test_limits_are_held_exactly_where_enough_requests_meet_them(seed, n, share):
     found = latencies(np.random.default_rng(seed), n)
-    limits = parse_limits(f"ttft<=2s, tpot<=1500ms for {100 * share} %")
+    limits = parse_slo(f"ttft<=2s, tpot<=1500ms for {100 * share} %")
     meets = (found["ttft"] <= 2) & ~(found["tpot"] > 1.5)
     assert (limits.excess(found, NO_GAPS) <= 1) == (meets.sum() >= share * n - 1e-9)
     assert (limits.met(found) == meets & np.isfinite(found["e2e"])).all()
@@ -70,7 +70,7 @@ def test_limits_are_held_exactly_where_enough_requests_meet_them(seed, n, share)
 def test_percentiles_are_numpys(seed, n, percent):
     values = np.random.default_rng(seed).exponential(1.0, n)
     found = {"ttft": values, "tpot": values, "e2e": values}
-    excess = parse_limits(f"p{percent} ttft<=1s").excess(found, NO_GAPS)
+    excess = parse_slo(f"p{percent} ttft<=1s").excess(found, NO_GAPS)
     assert excess == pytest.approx(np.percentile(values, percent))
 
 
@@ -80,10 +80,10 @@ def test_nothing_that_holds_is_given_up(seed, n, limit):
     rng = np.random.default_rng(seed)
     found = latencies(rng, n)
     for text in ("p95 ttft<={}s", "mean e2e<={}s", "p50 tpot<={}s", "ttft<={}s for 90 %"):
-        limits = parse_limits(text.format(limit))
+        limits = parse_slo(text.format(limit))
         least = {name: v * rng.random(n) for name, v in found.items()}
         least = {k: np.where(np.isinf(found[k]), found[k], v) for k, v in least.items()}
-        if limits.are_missed(least, n):
+        if limits.is_missed(least, n):
             assert limits.excess(found, NO_GAPS) > 1
         if limits.excess(found, NO_GAPS) <= 1:
-            assert not limits.are_missed(found, n)
+            assert not limits.is_missed(found, n)

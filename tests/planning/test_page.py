@@ -14,8 +14,8 @@ from browser import CHROMIUM, Tab, browse
 from finished_plans import plan
 from PIL import Image
 
-from pinn.cli.plan_report import print_plan
 from pinn.planning.page import write_page
+from pinn.planning.report import print_plan
 
 #: Run in the page: what went wrong, what it shows, and what sorting by cost and by name does.
 PROBE = """<script>{

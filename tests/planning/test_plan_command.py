@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from pinn.cli import plan as plan_command
 from pinn.cli import simulate as simulate_command
-from pinn.cli.plan_report import print_plan
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import make_deployment
+from pinn.planning.report import print_plan
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, write_coefficient_set
 from pinn.surrogate.uncertainty.intervals import read_calibration
 
@@ -49,7 +49,6 @@ def folder(tmp_path_factory):
     )  # fmt: skip
     assert found.exit_code == 0, found.output
     (folder / "printed.txt").write_text(found.stdout)
-    (folder / "progress.txt").write_text(found.stderr)
     return folder
 
 
@@ -141,14 +140,13 @@ def test_the_simulate_line_gives_the_fleets_figures(plan, folder):
                 assert ms == pytest.approx(1000 * point.latency_s[metric][name])
 
 
-def test_the_table_and_the_progress_are_printed(plan, folder, capsys):
+def test_the_table_is_printed(plan, folder, capsys):
     printed = (folder / "printed.txt").read_text()
     assert plan.choices[0].serve_command in printed.replace(" \\\n   ", "")
     assert max(map(len, printed.splitlines())) <= 80
     # Long names of folders take more lines.
     print_plan(replace(plan, ask=replace(plan.ask, workload="load.yaml")), Path("out"))
     assert len(capsys.readouterr().out.splitlines()) <= 30
-    assert "examined" in (folder / "progress.txt").read_text()
     page = (folder / "out" / "plan.html").read_text(encoding="utf-8")
     assert plan.choices[0].label in page
     with (folder / "out" / "plan.csv").open() as file:
@@ -157,10 +155,12 @@ def test_the_table_and_the_progress_are_printed(plan, folder, capsys):
     assert float(rows[0]["cost_per_hour"]) == plan.choices[0].cost_per_hour
 
 
-def test_without_a_rate_or_prices_gpus_are_compared(folder):
+def test_without_a_rate_or_prices_gpus_are_compared(folder, caplog):
+    caplog.set_level("INFO", "pinn")
     found = planned(folder, "--gpu", "H100", "--slo", "p95 itl<=30ms", "--out", str(folder / "b"))
     assert found.exit_code == 0, found.output
     plan = read_plan(folder / "b" / "plan.json")
+    assert f"examined {len(plan.choices)} of {len(plan.choices)}" in caplog.text
     each = [choice.highest_rate.per_s / choice.gpus for choice in plan.choices]
     assert each == sorted(each, reverse=True)
     assert all(choice.replicas == 1 and choice.chance is None for choice in plan.choices)

@@ -21,11 +21,12 @@ from pinn.cli import plan as plan_command
 from pinn.cli import simulate as simulate_command
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import make_deployment, parse_pool
-from pinn.planning import sizing
-from pinn.planning.candidates import Wanted
-from pinn.planning.make import floor_latencies_s
-from pinn.planning.pools import find_pools, read_pools
-from pinn.planning.sizing import Misjudged, latencies_s
+from pinn.planning import fleet
+from pinn.planning.estimates import least_latencies_s
+from pinn.planning.pools import find_pools
+from pinn.planning.run_metrics import latencies_s
+from pinn.planning.search_space import SearchSpace, read_candidates_file
+from pinn.planning.trials import ErrorScenario
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import at_rate
@@ -75,9 +76,9 @@ def apart(plan):
 
 @pytest.fixture(scope="module")
 def candidates(folder):
-    wanted = Wanted({"model": MODEL}, ["H100"], [None], EngineSpec(), None)
+    space = SearchSpace({"model": MODEL}, ["H100"], [None], EngineSpec(), None)
     workload = load_workload(folder / "load.yaml")
-    found, _ = find_pools(wanted, workload, find_checkpoint(None), folder / "grid.yaml")
+    found, _ = find_pools(space, workload, find_checkpoint(None), folder / "grid.yaml")
     return found
 
 
@@ -87,7 +88,7 @@ def test_pools_are_judged_beside_servers_that_do_both(plan, apart):
     assert gpus == sorted(gpus)
     (prefills, _), (decodes, _) = (parse_pool(text, "pool") for text in apart.pools)
     assert apart.gpus == prefills + decodes == apart.replicas * apart.gpus_per_replica
-    assert all(fleet.point.holds for fleet in apart.fleets)
+    assert all(each.point.holds for each in apart.fleets)
     low, high = apart.fleet_rate.interval_per_s
     assert low <= apart.fleet_rate.per_s <= high
     assert apart.pool_sizes == ((prefills, 1), (decodes, 1))
@@ -106,13 +107,13 @@ def test_servers_that_do_both_are_planned_as_without_pools(plan, folder):
 def test_the_simulate_line_gives_the_fleets_figures(apart, folder):
     words, out = shlex.split(apart.simulate_command), folder / "run.json"
     assert words[words.index("--prefill") + 1] == apart.pools[0]
-    for fleet in apart.fleets:
-        routing = ["--data-parallel-routing", fleet.routing]
+    for each in apart.fleets:
+        routing = ["--data-parallel-routing", each.routing]
         found = CliRunner().invoke(simulate_app, [*words[2:], *routing, "--json", str(out)])
         assert found.exit_code == 0, found.output
         written = json.loads(out.read_text())
         for metric in ("ttft", "tpot", "e2e"):
-            p99_s = fleet.point.latency_s[metric]["p99"]
+            p99_s = each.point.latency_s[metric]["p99"]
             assert written[f"{metric}_p99_ms"] == pytest.approx(1000 * p99_s)
 
 
@@ -164,7 +165,7 @@ def test_the_floor_is_below_a_lone_request(candidates, folder, prompt, output):
         prompt_tokens=np.full(len(whole), prompt),
         output_tokens=np.full(len(whole), output),
     )
-    floor = floor_latencies_s(lone, each.latency, each.prompt_latency)
+    floor = least_latencies_s(lone, each.latency, each.prompt_latency)
     run = each.serve(lone, EngineSpec(), lambda x: x, None)
     for metric, seconds in latencies_s(run).items():
         assert (seconds >= floor[metric] * (1 - 1e-9)).all()
@@ -181,21 +182,22 @@ def test_both_pools_are_as_far_off_as_either_may_be(monkeypatch):
             return self.law
 
     one, other = (make_deployment({"model": MODEL, "gpu": gpu}) for gpu in ("H100", "A100"))
-    monkeypatch.setattr(sizing, "read_calibration", lambda _: Crossing())
-    monkeypatch.setattr(sizing, "gpu_is_known", lambda _, deployment: deployment is one)
-    interval = partial(sizing.prediction_interval, find_checkpoint(None))
-    assert interval(one).bad == Misjudged(0.1, 0.4)
-    assert interval(one, other).bad == interval(other, one).bad == Misjudged(0.3, 0.4)
+    monkeypatch.setattr(fleet, "read_calibration", lambda _: Crossing())
+    monkeypatch.setattr(fleet, "gpu_is_known", lambda _, deployment: deployment is one)
+    interval = partial(fleet.prediction_interval, find_checkpoint(None))
+    assert interval(one).bad == ErrorScenario(0.1, 0.4)
+    assert interval(one, other).bad == interval(other, one).bad == ErrorScenario(0.3, 0.4)
     assert interval(one, other).law is Crossing.law
 
 
 def test_a_checkpoint_without_intervals_gives_none(tmp_path):
     deployment = make_deployment({"model": MODEL, "gpu": "H100"})
-    assert sizing.prediction_interval(tmp_path / "pinn.safetensors", deployment, deployment) is None
+    assert fleet.prediction_interval(tmp_path / "pinn.safetensors", deployment, deployment) is None
 
 
 def test_the_shipped_pools_are_deployments():
-    for text in {text for pool in read_pools(None) for text in pool}:
+    pools = read_candidates_file(None).pools
+    for text in {*pools.prefill, *pools.decode}:
         _, flags = parse_pool(text, "pools")
         assert make_deployment({"model": MODEL, "gpu": "H100", **flags})
 

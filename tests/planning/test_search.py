@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinn.planning.sizing import WIDTH, highest_rate, is_clear, settled_rate
+from pinn.planning.rate_search import WIDTH, highest_rate, is_clear, settled_rate
 
 
 @settings(max_examples=60, deadline=None)

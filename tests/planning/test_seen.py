@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from finished_plans import plan, point
 
-from pinn.cli.plan_report import print_plan, write_csv
 from pinn.planning.page import write_page
 from pinn.planning.plan import Fleet
+from pinn.planning.report import print_plan, write_csv
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinn.planning.plan import HighestRate, Point
-from pinn.planning.sizing import (
+from pinn.planning.fleet import (
     BAR_WIDTH,
-    Interval,
-    Misjudged,
-    Sized,
+    FleetSize,
+    PredictionInterval,
     chance_to_hold,
     fewest_replicas,
     fleet_rate,
 )
+from pinn.planning.plan import HighestRate, Point
+from pinn.planning.trials import ErrorScenario
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import open_loop
 from pinn.surrogate.uncertainty.error_law import ErrorLaw
@@ -29,7 +29,7 @@ from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 #: Of twenty equally likely errors as normal ones lie, the interval holding 90 % of them.
 NORMAL = NormalDist(0, 1 / NORMAL_QUANTILE)
 LAW = ErrorLaw([NORMAL.inv_cdf((share + 0.5) / 20) for share in range(20)])
-INTERVAL = Interval(Misjudged(step=1.0), 0.9, LAW)
+INTERVAL = PredictionInterval(ErrorScenario(step=1.0), 0.9, LAW)
 #: What one replica holds alone, in requests/s.
 ALONE = 5.0
 LOAD = open_loop([Stage(1.0, 20.0)], 10, 10, seed=0)
@@ -41,24 +41,26 @@ class MadeUp:
 
     needed: int
     steepness: float
-    misjudged: Misjudged = field(default_factory=Misjudged)
-    count: int = 0
+    scenario: ErrorScenario = field(default_factory=ErrorScenario)
     is_burst: bool = False
     candidate = SimpleNamespace(gpus=1, engine=SimpleNamespace(data_parallel_routing="round_robin"))
 
+    def under(self, scenario):
+        return replace(self, scenario=scenario)
+
     def fleet_excess(self, _workload, replicas, _routing):
-        return 1 + self.misjudged.step - self.margin(replicas)
+        return 1 + self.scenario.step - self.margin(replicas)
 
     def excess(self, rate, replicas=1, routing=""):  # noqa: ARG002
         """Several replicas hold a tenth more together than one by one; slower, they hold less."""
         together = 1.1 * replicas if replicas > 1 else 1
-        return rate / (together * ALONE * (1 - self.misjudged.step / 3))
+        return rate / (together * ALONE * (1 - self.scenario.step / 3))
 
     def fleet(self, _workload, replicas, _routing):
         return replicas
 
     def excess_of(self, replicas):
-        return 1 + self.misjudged.step - self.margin(replicas)
+        return 1 + self.scenario.step - self.margin(replicas)
 
     def point(self, *_):
         return Mock(spec=Point, is_burst=self.is_burst)
@@ -71,7 +73,7 @@ class MadeUp:
         return sum(error <= self.margin(replicas) for error in LAW.errors) / len(LAW.errors)
 
 
-def brief(rate_per_s=10.0):
+def problem(rate_per_s=10.0):
     return SimpleNamespace(rate_per_s=rate_per_s, workload=LOAD, max_gpus=None)
 
 
@@ -79,34 +81,36 @@ def brief(rate_per_s=10.0):
 @given(st.integers(1, 60), st.floats(0.1, 20))
 def test_as_few_replicas_as_hold_are_rented_and_how_likely_is_counted(needed, steepness):
     trials = MadeUp(needed, steepness)
-    found = fewest_replicas(trials, 10.0 / needed, brief())
+    found = fewest_replicas(trials, 10.0 / needed, problem())
     assert found.replicas == needed
     more = replace(found, replicas=needed + 3)
-    chance, holds_at_bad_end = chance_to_hold(more, trials, INTERVAL, brief())
+    chance, holds_at_bad_end = chance_to_hold(more, trials, INTERVAL, problem())
     assert chance == trials.chance(needed + 3)
     assert holds_at_bad_end == (trials.margin(needed + 3) >= 1)
 
 
 def test_fewer_than_one_by_one_are_not_taken_on_the_word_of_a_burst():
     """Two hold a load that is over before they are full; one by one five are needed."""
-    assert fewest_replicas(MadeUp(2, 1.0), 2.0, brief()).replicas == 3  # half as many at least
-    assert fewest_replicas(MadeUp(2, 1.0, is_burst=True), 2.0, brief()).replicas == 5
+    assert fewest_replicas(MadeUp(2, 1.0), 2.0, problem()).replicas == 3  # half as many at least
+    assert fewest_replicas(MadeUp(2, 1.0, is_burst=True), 2.0, problem()).replicas == 5
 
 
 @pytest.mark.parametrize(("replicas", "holds"), [(1, ALONE), (6, 1.1 * 6 * ALONE)])
 def test_a_fleet_s_rate_is_of_all_its_replicas_with_both_ends(replicas, holds):
     one = HighestRate(ALONE, 1.01 * ALONE)
-    found = fleet_rate(Sized(replicas), MadeUp(1, 1.0), one, INTERVAL, brief())
+    found = fleet_rate(FleetSize(replicas), MadeUp(1, 1.0), one, INTERVAL, problem())
     bad, good = found.interval_per_s
     assert found.per_s == pytest.approx(holds, rel=BAR_WIDTH)
     assert bad == pytest.approx(holds * 2 / 3, rel=BAR_WIDTH)
     assert good == pytest.approx(holds * 4 / 3, rel=BAR_WIDTH)
-    assert fleet_rate(Sized(replicas), MadeUp(1, 1.0), one, None, brief()).interval_per_s is None
+    assert (
+        fleet_rate(FleetSize(replicas), MadeUp(1, 1.0), one, None, problem()).interval_per_s is None
+    )
 
 
 def test_the_bad_end_is_at_least_the_asked_rate_where_that_is_held_there():
     """Bisection alone would end a little below it."""
     asked = 4.4 * ALONE * (1 - 1e-3)  # 6 hold 6.6 x ALONE, two thirds of it at the bad end
     one = HighestRate(ALONE, 1.01 * ALONE)
-    found = fleet_rate(Sized(6), MadeUp(1, 1.0), one, INTERVAL, brief(asked))
+    found = fleet_rate(FleetSize(6), MadeUp(1, 1.0), one, INTERVAL, problem(asked))
     assert found.interval_per_s[0] >= asked

@@ -10,8 +10,9 @@ import pytest
 from assumed_priors import prior_coefficients
 
 from pinn.engines.configurations import canonical, make_deployment
-from pinn.planning.candidates import Candidate, Wanted, grid_configurations, hardware_label
+from pinn.planning.candidate import Candidate, hardware_label
 from pinn.planning.commands import serve_command, simulate_command
+from pinn.planning.search_space import SearchSpace, grid_configurations
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 
@@ -63,8 +64,8 @@ def test_grids_of_other_engines_are_the_same_deployments_in_their_words(engine, 
     (tmp_path / "grid.yaml").write_text(GRID)
     labels = {}
     for name in ("vllm", engine):
-        wanted = Wanted({"model": MODEL}, ["H100"], [None], EngineSpec(), None, [name])
-        rows = grid_configurations(wanted, tmp_path / "grid.yaml")
+        space = SearchSpace({"model": MODEL}, ["H100"], [None], EngineSpec(), None, [name])
+        rows = grid_configurations(space, tmp_path / "grid.yaml")
         if name == "trtllm":  # all of its GPUs attend on their own, or none
             rows = [r for r in rows if r["data_parallel_size"] in (1, r["tensor_parallel_size"])]
         labels[name] = {hardware_label(make_deployment(canonical(row))) for row in rows}

@@ -12,8 +12,8 @@ from pinn.common.files import ReadReport
 from pinn.evaluation.decisions import decide, decision_table
 from pinn.evaluation.metrics import METRICS, summarize, with_correlation
 from pinn.evaluation.ranking import rank
+from pinn.measurements.deployments.observations import write_observations
 from pinn.surrogate.uncertainty.interval_fit import coverage_table
-from pinn.training.data.table import write_observations
 
 MODELS = ("meta-llama/Meta-Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-32B")
 GPUS = ("h100_sxm", "b200_sxm")

@@ -9,6 +9,7 @@ from simulator_helpers import DENSE, GPU, MIXTURE
 
 from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import COMPOSED_PARTS
+from pinn.measurements.runs.measured_runs import FIGURES, MeasuredRun
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
 from pinn.simulator.simulate import simulate
@@ -18,7 +19,6 @@ from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.step_features import STEP_FEATURES
-from pinn.training.data.measured_runs import FIGURES, MeasuredRun
 from pinn.training.teacher import EXPLAINED_BY
 
 #: Features that an earlier operator of the list explains already.

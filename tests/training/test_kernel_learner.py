@@ -15,8 +15,8 @@ from pinn.evaluation.methods import kernel_settings
 from pinn.kernels.exclusion import Exclusion
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.distillation import distillation_rows
-from pinn.training.kernel_learner import composed_steps, fitted_surrogates, run_latencies
-from pinn.training.run_scalars import RunFit
+from pinn.training.kernel_learner import composed_steps, fitted_surrogates
+from pinn.training.run_scalars import RunFit, run_latencies
 
 #: Of the distillation: 5 epochs of 7 deployments, 2 at a time.
 STEPS = 5 * 4

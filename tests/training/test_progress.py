@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import torch
 from lightning import LightningModule
 
-from pinn.common import screen as progress
+from pinn.common import progress
 from pinn.kernels.exclusion import Exclusion
 from pinn.training.kernel_learner import Fold, learn_all
 from pinn.training.trainer import make_trainer
@@ -41,9 +41,10 @@ def in_turn(_work, tasks):
     return ((i, None) for i, _ in enumerate(tasks))
 
 
-def test_folds_are_named_as_they_end(kernel_learner, rows, tmp_path, capsys):
+def test_folds_are_named_as_they_end(kernel_learner, rows, tmp_path, caplog):
     folds = [Fold(rows, (), Exclusion(gpus=("H100-SXM",))), Fold(rows, (), Exclusion())]
+    caplog.set_level("INFO", "pinn")
     learn_all(kernel_learner, folds, tmp_path, SimpleNamespace(run=in_turn))
-    first, last = capsys.readouterr().err.splitlines()
+    first, last = caplog.messages
     assert first.startswith("fold 1 of 2: without h100-sxm")
     assert last.startswith("fold 2 of 2: all")

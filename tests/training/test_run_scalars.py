@@ -12,13 +12,13 @@ from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.simulator.metric_features import figure_seconds
 from pinn.simulator.simulate import simulate
 from pinn.surrogate.request_features import REQUEST_FEATURES
-from pinn.training.kernel_learner import alternate, run_latencies
+from pinn.training.kernel_learner import alternate
+from pinn.training.run_rows import FIGURE_WEIGHTS, run_rows
 from pinn.training.run_scalars import (
-    FIGURE_WEIGHTS,
     RunFit,
     RunFitSettings,
     run_fit_from_json,
-    run_rows,
+    run_latencies,
 )
 from pinn.training.serving_rows import model_weights, simulate_rows
 from pinn.training.teacher import Scalars, prior_scalars

@@ -8,8 +8,8 @@ import pandas as pd
 from observation_row import observation_row
 
 from pinn.common.files import ReadReport
+from pinn.measurements.deployments.observations import write_observations
 from pinn.training.data.splits import leave_one_out, write_splits
-from pinn.training.data.table import write_observations
 
 KIND = "leave-one-model-out"
 

@@ -7,13 +7,13 @@ import pytest
 
 from pinn.evaluation.crossvalidation import COLUMNS
 from pinn.evaluation.folds import FIGURES, run_error_rows
+from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
 from pinn.simulator.simulate import Job
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.surrogate import Surrogate
 from pinn.surrogate.uncertainty.held_out import decode_step, situation
-from pinn.training.data.measured_runs import MeasuredRun
 
 
 @pytest.fixture

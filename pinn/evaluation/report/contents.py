@@ -13,7 +13,7 @@ from pinn.common.plots import png, short
 from pinn.common.screen import Grid
 from pinn.errors import PinnError
 from pinn.evaluation.tables import decision_grid, frame_grid
-from pinn.training.data.table import read_observations
+from pinn.measurements.deployments.observations import read_observations
 
 # The tables of an evaluation folder that a report is drawn from.
 

@@ -6,9 +6,9 @@ Pre-releases have the metrics under ``records``, with tags ``ttft`` and ``osl``.
 """
 
 import csv
-from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
+from pinn.common import Json, JsonObject
 from pinn.measurements.benchmarks import documents
 from pinn.measurements.benchmarks.benchmark_run import (
     BenchmarkRun,
@@ -18,6 +18,7 @@ from pinn.measurements.benchmarks.benchmark_run import (
     StatedServer,
 )
 from pinn.measurements.benchmarks.documents import Document, NotUsable
+from pinn.measurements.benchmarks.tree import Tree
 
 #: Latency here -> tags of it, the released one first.
 _TAGS = {
@@ -33,100 +34,97 @@ def is_aiperf(document: Document) -> bool:
     """Whether aiperf or genai-perf wrote it."""
     first = document.first
     return (
-        any(isinstance(_metrics(first).get(tag), dict) for tag in _TAGS["ttft"])
+        any(_metrics(first).find(tag) for tag in _TAGS["ttft"])
         or ("metrics" in first and "metadata" in first and "error" in first)
         or document.text.startswith("Metric,avg,")
     )
 
 
-def aiperf_points(document: Document) -> list[Any]:
+def aiperf_points(document: Document) -> list[list[Tree]]:
     """One run a file: a summary, or all the requests of a file of JSON lines."""
     if document.text:
-        return [{"records": _csv_metrics(document.text)}]
-    return [list(document.values)] if "metrics" in document.first else [document.first]
+        return [[Tree({"records": _csv_metrics(document.text)})]]
+    return [document.trees] if "metrics" in document.first else [[document.first]]
 
 
-def read_aiperf(point: Any, reading: Reading) -> BenchmarkRun:
+def read_aiperf(point: list[Tree], reading: Reading) -> BenchmarkRun:
     """One run.
 
     Raises:
         NotUsable: If nothing was served, the run was cancelled, or it did not stream.
         PinnError: If the user has to say more.
     """
-    if isinstance(point, list):
+    summary = point[0]
+    if "metrics" in summary:
         return _from_requests(point, reading)
-    if point.get("was_cancelled"):
+    if summary.values.get("was_cancelled"):
         raise NotUsable("the run was cancelled")
-    metrics, config = _metrics(point), point.get("input_config") or {}
-    served = int(_value(metrics, "request_count") or 0)
-    failed = int(_value(metrics, "error_request_count") or 0)
+    metrics, config = _metrics(summary), summary.at("input_config")
+    served = metrics.at("request_count").count("avg")
+    failed = metrics.at("error_request_count").count("avg")
     if not served:
         raise NotUsable("no request was served")
     figures: dict[str, float] = {}
     for latency, tags in _TAGS.items():
-        found: dict[str, Any] = next((m for m in map(metrics.get, tags) if isinstance(m, dict)), {})
-        by_name = found | {"mean": found.get("avg")}
-        unit_s = documents.unit_seconds(tags[0], found.get("unit") or "ms")
-        figures |= documents.statistics_of(latency, by_name.get, unit_s)
-    rates = (_value(metrics, f"{each}_throughput") for each in ("request", "output_token"))
+        found = next((metrics.find(tag) for tag in tags if metrics.find(tag)), Tree())
+        unit_s = documents.unit_seconds(tags[0], found.text("unit") or "ms")
+        statistic = partial(_statistic, found)
+        figures |= documents.statistics_of(latency, statistic, unit_s)
+    rates = (metrics.at(f"{each}_throughput").number("avg") for each in ("request", "output_token"))
     figures = documents.streamed(figures | documents.throughputs(*rates))
     concurrency, rate, process = _sending(config)
-    sides = metrics.get(_PROMPT) or {}, metrics.get(_OUTPUT) or {}
-    lengths = reading.stated_lengths(*sides, mean="avg")
+    lengths = reading.stated_lengths(metrics.at(_PROMPT), metrics.at(_OUTPUT), mean="avg")
     sending = reading.sending(concurrency, rate)
     load = Load(served + failed, *lengths, *sending, process, prefix=reading.prefix())
-    return reading.run(load, figures, served, failed, _server(point, config))
+    return reading.run(load, figures, served, failed, _server(summary, config))
 
 
-def _metrics(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    records = values.get("records")
-    return records if isinstance(records, dict) else values
+def _metrics(values: Tree) -> Tree:
+    return values.find("records") or values
 
 
-def _value(metrics: Mapping[str, Any], tag: str) -> float | None:
-    found = metrics.get(tag)
-    return found.get("avg") if isinstance(found, dict) else None
+def _statistic(found: Tree, each: str) -> float | None:
+    return found.number("avg" if each == "mean" else each)
 
 
-def _sending(config: Mapping[str, Any]) -> tuple[int | None, float | None, str]:
+def _sending(config: Tree) -> tuple[int | None, float | None, str]:
     """Concurrency, rate and arrival process of the profiling phase."""
-    phases = [p for p in config.get("phases") or [] if "warm" not in str(p.get("name", ""))]
+    phases = [p for p in config.trees("phases") if "warm" not in p.text("name")]
     if len(phases) > 1:
         raise NotUsable("several load phases in one summary")
     if phases:
         load, rate, process = phases[0], "rate", "type"
     else:
-        load = config.get("loadgen") or config.get("perf_analyzer", {}).get("stimulus") or {}
+        load = config.at("loadgen") or config.at("perf_analyzer", "stimulus")
         rate, process = "request_rate", "request_rate_mode"
-    spelled = load.get(process)
+    spelled = load.text(process)
     known = spelled if spelled in ("poisson", "gamma", "constant") else "poisson"
-    return load.get("concurrency"), load.get(rate), known
+    return load.count("concurrency") or None, load.number(rate), known
 
 
-def _server(point: Mapping[str, Any], config: Mapping[str, Any]) -> StatedServer:
-    names = (config.get("endpoint") or {}).get("model_names") or config.get("model_names") or [""]
-    return StatedServer(str(names[0]), _gpu(point.get("telemetry_data") or {}))
+def _server(point: Tree, config: Tree) -> StatedServer:
+    names = config.at("endpoint").values.get("model_names") or config.values.get("model_names")
+    first = names[0] if isinstance(names, list) and names else ""
+    return StatedServer(str(first), _gpu(point.values.get("telemetry_data")))
 
 
-def _gpu(telemetry: Any) -> str:
+def _gpu(telemetry: Json) -> str:
     """The GPU's name in DCGM's telemetry, wherever it stands."""
     if isinstance(telemetry, list):
-        telemetry = dict(enumerate(telemetry))
-    for key, value in telemetry.items() if isinstance(telemetry, dict) else ():
-        if key in ("gpu_name", "gpu_model_name") and isinstance(value, str):
-            return value
-        if found := _gpu(value):
-            return found
-    return ""
+        return next(filter(None, map(_gpu, telemetry)), "")
+    if not isinstance(telemetry, dict):
+        return ""
+    named = Tree(telemetry).text("gpu_name", "gpu_model_name")
+    return named or next(filter(None, map(_gpu, telemetry.values())), "")
 
 
-def _csv_metrics(text: str) -> dict[str, dict[str, Any]]:
+def _csv_metrics(text: str) -> dict[str, JsonObject]:
     r"""The CSV's two tables under the tags of the JSON.
 
     >>> _csv_metrics("Metric,avg,p50\nTime to First Token (ms),2.5,2\n")
     {'time_to_first_token': {'unit': 'ms', 'avg': 2.5, 'p50': 2.0}}
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, JsonObject] = {}
     header: list[str] = []
     for row in csv.reader(text.splitlines()):
         if not row or row[0] == "Metric":
@@ -135,19 +133,19 @@ def _csv_metrics(text: str) -> dict[str, dict[str, Any]]:
         label, _, unit = row[0].partition(" (")
         numbers = zip(header, row[1:], strict=False)
         cells = {k: float(v.replace(",", "")) for k, v in numbers if v.strip()}
-        found[label.lower().replace(" ", "_")] = {"unit": unit.rstrip(")") or "requests"} | cells
+        found[label.lower().replace(" ", "_")] = {"unit": unit.rstrip(")") or "requests", **cells}
     return found
 
 
-def _from_requests(rows: list[dict[str, Any]], reading: Reading) -> BenchmarkRun:
+def _from_requests(rows: list[Tree], reading: Reading) -> BenchmarkRun:
     """A run of single requests; how they were sent stands in the summary, so it is asked for."""
-    profiled = [r for r in rows if (r.get("metadata") or {}).get("benchmark_phase") != "warmup"]
-    good = [r["metrics"] for r in profiled if not r.get("error")]
+    profiled = [r for r in rows if r.at("metadata").text("benchmark_phase") != "warmup"]
+    good = [r.at("metrics") for r in profiled if not r.values.get("error")]
     good = [m for m in good if _seconds(m, "ttft") and _seconds(m, "e2e")]
     if not good:
         raise NotUsable("no request was served")
     prompts, outputs = (
-        tuple(int(m[tag]["value"]) for m in good if tag in m) for tag in (_PROMPT, _OUTPUT)
+        tuple(m.at(tag).count("value") for m in good if tag in m) for tag in (_PROMPT, _OUTPUT)
     )
     if not len(prompts) == len(outputs) == len(good):
         raise NotUsable("requests without lengths")
@@ -158,9 +156,9 @@ def _from_requests(rows: list[dict[str, Any]], reading: Reading) -> BenchmarkRun
     return reading.run(load, figures, len(good), len(profiled) - len(good))
 
 
-def _seconds(metrics: Mapping[str, Any], latency: str) -> float:
+def _seconds(metrics: Tree, latency: str) -> float:
     for tag in _TAGS[latency]:
-        if tag in metrics:
-            unit_s = documents.unit_seconds(tag, metrics[tag].get("unit", "ms"))
-            return float(metrics[tag]["value"]) * unit_s
+        if metric := metrics.at(tag):
+            unit_s = documents.unit_seconds(tag, metric.text("unit") or "ms")
+            return (metric.number("value") or 0.0) * unit_s
     return 0.0

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
+from pinn.common import Json
 from pinn.engines.recipe import release
 from pinn.errors import PinnError
-from pinn.specs.flags import check_flags, flag, flags_apart, flags_of
+from pinn.measurements.benchmarks.tree import Tree
+from pinn.specs.flags import FlagValue, check_flags, flag, flags_apart, flags_of
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 # The engine behind a file, as tools spell it, as flags.
@@ -184,13 +186,13 @@ class StatedServer:
 
     model: str = ""
     gpu: str = ""
-    flags: Mapping[str, Any] = field(default_factory=dict)
+    flags: Mapping[str, FlagValue] = field(default_factory=dict)
     kv_tokens: int | None = None
     engine: str = ""
     speculative: bool = False
 
     @property
-    def all_flags(self) -> dict[str, Any]:
+    def all_flags(self) -> dict[str, FlagValue]:
         """The flags with the engine and its release among them."""
         return {**engine_flags(self.engine), **self.flags}
 
@@ -239,7 +241,7 @@ class BenchmarkRun:
         return self.failed / max(self.served + self.failed, 1)
 
     @staticmethod
-    def from_json(values: Mapping[str, Any]) -> BenchmarkRun:
+    def from_json(values: Mapping[str, Json]) -> BenchmarkRun:
         """Rebuild a run from its JSON.
 
         Raises:
@@ -255,7 +257,7 @@ class BenchmarkRun:
         return run
 
 
-def _keys(values: Mapping[str, Any], above: str = "") -> set[str]:
+def _keys(values: Mapping[str, Json], above: str = "") -> set[str]:
     """Names of all keys, nested ones as ``load.concurrency``."""
     found = {f"{above}{name}" for name in values}
     for name, value in values.items():
@@ -265,9 +267,6 @@ def _keys(values: Mapping[str, Any], above: str = "") -> set[str]:
 
 
 # What the user says of a load where a benchmark's file does not.
-
-#: What a file has under some key.
-Stated = Mapping[str, Any]
 
 #: A stated number and a given one within this share are the same: files round.
 _SAME = 0.02
@@ -341,13 +340,13 @@ class Reading:
         assumed = tuple(self.assumed)
         return BenchmarkRun(self.name, self.tool, load, figures, served, failed, server, assumed)
 
-    def or_stated(self, name: str, stated: Any) -> Any:
+    def or_stated(self, name: str, stated: float | None) -> float | None:
         """The file's value, else the user's; None where neither says.
 
         Raises:
             PinnError: If they contradict each other.
         """
-        given = getattr(self.given, name)
+        given: float | None = getattr(self.given, name)
         if given is None or stated is None:
             return stated if given is None else given
         if abs(given - stated) > _SAME * abs(stated):
@@ -358,7 +357,16 @@ class Reading:
             )
         return stated
 
-    def needed(self, name: str, stated: Any = None) -> Any:
+    def concurrency(self, stated: float | None) -> int | None:
+        """The file's concurrency, else the user's.
+
+        Raises:
+            PinnError: If they contradict each other.
+        """
+        found = self.or_stated("concurrency", stated)
+        return None if found is None else int(found)
+
+    def needed(self, name: str, stated: float | None = None) -> float:
         """A needed value of the load; what neither says is asked for.
 
         Raises:
@@ -371,13 +379,14 @@ class Reading:
         return found
 
     def stated_lengths(
-        self, prompt: Stated, output: Stated, mean: str = "mean", std: str = "std"
+        self, prompt: Tree, output: Tree, mean: str = "mean", std: str = "std"
     ) -> tuple[Lengths, Lengths]:
         """Lengths of which a file states statistics; a mean that it leaves out is asked for."""
 
-        def of(name: str, stated: Stated) -> Lengths:
-            found = float(self.needed(name, stated.get(mean) or None))
-            return Lengths(found, stated.get("min"), stated.get("max"), stated.get(std) or 0.0)
+        def of(name: str, stated: Tree) -> Lengths:
+            found = self.needed(name, stated.number(mean) or None)
+            low, high = stated.number("min"), stated.number("max")
+            return Lengths(found, low, high, stated.number(std) or 0.0)
 
         return of("prompt_tokens", prompt), of("output_tokens", output)
 
@@ -386,8 +395,9 @@ class Reading:
     ) -> tuple[int | None, float | None]:
         """Concurrency and rate of sending; without a rate, a concurrency is asked for."""
         rate = self.or_stated("request_rate", rate)
-        found = self.needed if rate is None else self.or_stated
-        return found("concurrency", concurrency), rate
+        if rate is None:
+            return int(self.needed("concurrency", concurrency)), rate
+        return self.concurrency(concurrency), rate
 
     def lengths(self, mean: float) -> Lengths:
         """Lengths of a mean; how they spread is the user's or assumed."""
@@ -414,7 +424,7 @@ class Reading:
 _FLAGS = {each.name: each for each in flags_of(GivenLoad)}
 
 
-def split_flags(flags: Mapping[str, Any]) -> tuple[dict[str, Any], GivenLoad]:
+def split_flags(flags: Mapping[str, FlagValue]) -> tuple[dict[str, FlagValue], GivenLoad]:
     """Options of a command that takes both: those of the server, and those of the load."""
     load, server = flags_apart(GivenLoad, flags)
     return server, GivenLoad(**load)

@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from pinn.common import Json
 from pinn.common.documents import MOST_CSV_BYTES, parse_json, parse_yaml, read_text
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import STATISTICS
+from pinn.measurements.benchmarks.tree import Tree
 from pinn.units import MICROSECOND, MILLISECOND
 
 # A benchmark's file, parsed as far as its kind can be told from its content.
@@ -33,13 +34,17 @@ class Document:
 
     path: Path
     text: str
-    values: tuple[Any, ...]
+    values: tuple[Json, ...]
 
     @property
-    def first(self) -> dict[str, Any]:
+    def first(self) -> Tree:
         """The first document where that is a mapping, else an empty one."""
-        found = self.values[0] if self.values else {}
-        return found if isinstance(found, dict) else {}
+        return Tree(self.values[0] if self.values else None)
+
+    @property
+    def trees(self) -> list[Tree]:
+        """Every document as a mapping."""
+        return [Tree(each) for each in self.values]
 
 
 def read_document(path: Path) -> Document:
@@ -64,7 +69,7 @@ def read_document(path: Path) -> Document:
     return Document(path, text, ())
 
 
-def _json(text: str) -> tuple[Any, ...]:
+def _json(text: str) -> tuple[Json, ...]:
     """One JSON value (a list is its entries), or one a line; Infinity is read as such."""
     try:
         whole = parse_json(text, "invalid JSON")
@@ -84,7 +89,7 @@ def _json(text: str) -> tuple[Any, ...]:
 
 def has(*keys: str) -> Callable[[Document], bool]:
     """Tells whether the first document of a file has these keys, as one tool's files have."""
-    return lambda document: set(keys) <= document.first.keys()
+    return lambda document: all(key in document.first for key in keys)
 
 
 # Figures of foreign files in SI units, and the shapes that tools share.
@@ -96,27 +101,15 @@ SECONDS = {
 }  # fmt: skip
 
 
-def unit_seconds(latency: str, unit: Any) -> float:
+def unit_seconds(latency: str, unit: str) -> float:
     """A unit as a file spells it, in seconds.
 
     Raises:
         NotUsable: If it is unknown.
     """
-    if str(unit) not in SECONDS:
-        raise NotUsable(f"{latency} is in {str(unit)!r}, known units are {', '.join(SECONDS)}")
-    return SECONDS[str(unit)]
-
-
-def at(values: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    """The mapping at the end of a path; an empty one where there is none.
-
-    >>> at({"a": {"b": {"c": 1}}}, "a", "b"), at({"a": None}, "a", "b")
-    ({'c': 1}, {})
-    """
-    for key in path:
-        found = values.get(key)
-        values = found if isinstance(found, Mapping) else {}
-    return values
+    if unit not in SECONDS:
+        raise NotUsable(f"{latency} is in {unit!r}, known units are {', '.join(SECONDS)}")
+    return SECONDS[unit]
 
 
 def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
@@ -161,7 +154,7 @@ def statistics_of(
 
 
 def client_statistics(
-    values: Mapping[str, Any], names: Mapping[str, str], unit_s: float, suffix: str = ""
+    values: Tree, names: Mapping[str, str], unit_s: float, suffix: str = ""
 ) -> dict[str, float]:
     """Latencies of a file that has ``mean_ttft``, ``median_ttft``, ``p99_ttft`` and so on as keys.
 
@@ -175,7 +168,7 @@ def client_statistics(
     for latency, spelled in names.items():
 
         def lookup(each: str, key: str = f"{spelled}{suffix}") -> float | None:
-            return (each == "p50" and values.get(f"median_{key}")) or values.get(f"{each}_{key}")
+            return values.number(*[f"median_{key}"] * (each == "p50"), f"{each}_{key}")
 
         figures |= statistics_of(latency, lookup, unit_s)
     return figures

@@ -1,7 +1,7 @@
 """The load of a benchmark run as a workload, and the figures of its simulation."""
 
 from collections.abc import Iterable
-from typing import Any
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -18,6 +18,7 @@ from pinn.simulator.run import Run
 from pinn.simulator.statistics import statistic
 from pinn.simulator.workloads.arrivals import draw_gaps, draw_lengths
 from pinn.simulator.workloads.workload import Workload, share_prompts
+from pinn.specs.flags import specified
 
 # The load of a benchmark run as a workload that the simulator serves.
 
@@ -36,10 +37,11 @@ def benchmark_workload(run: BenchmarkRun, seed: int = 0) -> Workload:
     prompt = _draw(load.prompt, load.requests, rng)
     output = _draw(load.output, load.requests, rng)
     offsets = _offsets(load, rng)
-    shared: dict[str, Any] = {}
+    shared: dict[str, np.ndarray] = {}
     if load.prefix is not None:
         prompt, shared = _repeat(load.prefix, prompt, rng)
-    return Workload(run.name, prompt, output, offsets, **shared, concurrency=load.concurrency)
+    made = partial(Workload, run.name, prompt, output, offsets, concurrency=load.concurrency)
+    return specified(made, shared)
 
 
 def _draw(lengths: Lengths, count: int, rng: np.random.Generator) -> Int[np.ndarray, " n"]:
@@ -76,7 +78,7 @@ def _offsets(load: Load, rng: np.random.Generator) -> Float[np.ndarray, " n"]:
 
 def _repeat(
     prefix: SharedPrefix, prompt: Int[np.ndarray, " n"], rng: np.random.Generator
-) -> tuple[np.ndarray, dict[str, Any]]:
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Prompt lengths, and what is shared, of prompts sent over and over in one order."""
     prompts = prefix.groups * prefix.prompts_per_group
     which = rng.permutation(prompts)[np.arange(len(prompt)) % prompts]

@@ -4,12 +4,12 @@ import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from pinn.common.documents import MOST_CSV_BYTES, read_text
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, Reading, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable, kept
+from pinn.specs.flags import FlagValue
 
 # Metrics pages of vLLM and SGLang: what happened between two scrapes.
 #
@@ -79,7 +79,7 @@ def read_page(text: str) -> Page:
     return page
 
 
-def read_metrics_pages(pages: Any, reading: Reading) -> BenchmarkRun:
+def read_metrics_pages(pages: tuple[str, str], reading: Reading) -> BenchmarkRun:
     """What happened between two scrapes.
 
     Args:
@@ -108,8 +108,8 @@ def read_metrics_pages(pages: Any, reading: Reading) -> BenchmarkRun:
     reading.assumed.append("latencies begin when the server's front end has the request")
     prompt = _mean(counts, ("request_prompt_tokens",), "prompt_tokens_total", served)
     output = _mean(counts, ("request_generation_tokens",), "generation_tokens_total", served)
-    prompt = float(reading.needed("prompt_tokens", prompt))
-    output = float(reading.needed("output_tokens", output))
+    prompt = reading.needed("prompt_tokens", prompt)
+    output = reading.needed("output_tokens", output)
     rate = given.request_rate or (served / given.duration if given.duration else None)
     if rate is None:
         reading.needed("concurrency")
@@ -151,19 +151,20 @@ def _prefix(
 
 
 def _server(page: Page) -> StatedServer:
-    info, flags = page.info, dict[str, Any]()
+    info, flags = page.info, dict[str, FlagValue]()
     if "gpu_memory_utilization" in info:
         flags["gpu_memory_utilization"] = float(info["gpu_memory_utilization"])
-    if info.get("block_size", "").isdigit():
-        flags["block_size"] = int(info["block_size"])
+    size = int(info["block_size"]) if info.get("block_size", "").isdigit() else 0
+    if size:
+        flags["block_size"] = size
     if "enable_prefix_caching" in info:
         flags["enable_prefix_caching"] = info["enable_prefix_caching"] == "True"
     if info.get("cache_dtype", "").startswith("fp8"):
         flags["kv_cache_dtype"] = "fp8"
     blocks = info.get("num_gpu_blocks", "")
     tokens = page.sums.get("max_total_num_tokens") or page.sums.get("kv_cache_size_tokens")
-    if blocks.isdigit() and "block_size" in flags:
-        tokens = int(blocks) * flags["block_size"]
+    if blocks.isdigit() and size:
+        tokens = int(blocks) * size
     if len(page.engines) > 1:
         flags["data_parallel_size"] = len(page.engines)
     model = next(iter(page.models), "")

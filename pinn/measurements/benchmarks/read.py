@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError, printable
@@ -14,16 +15,23 @@ from pinn.measurements.benchmarks import (
     aiperf,
     guidellm,
     inferencex,
+    llm_d,
     metrics_page,
     vllm_bench,
     vllm_log,
 )
+from pinn.measurements.benchmarks import inference_perf as perf
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, Reading
 from pinn.measurements.benchmarks.documents import Document, NotUsable, read_document
+from pinn.measurements.benchmarks.tree import Tree
+from pinn.measurements.benchmarks.vllm_bench import read_sglang_bench
+
+#: One run of a file, unread.
+Point = TypeVar("Point")
 
 
 @dataclass(frozen=True)
-class Reader:
+class Reader(Generic[Point]):
     """How the files of one tool are read.
 
     Attributes:
@@ -35,22 +43,31 @@ class Reader:
 
     tool: str
     wrote: Callable[[Document], bool]
-    read: Callable[[Any, Reading], BenchmarkRun]
-    points: Callable[[Document], list[Any]] = lambda document: list(document.values)
+    read: Callable[[Point, Reading], BenchmarkRun]
+    points: Callable[[Document], list[Point]]
+
+    def unread(self, document: Document) -> list[Callable[[Reading], BenchmarkRun]]:
+        """Return the runs of a file, each still to be read."""
+        return [partial(self.read, point) for point in self.points(document)]
 
 
-def _whole(document: Document) -> list[Any]:
+def _trees(document: Document) -> list[Tree]:
+    """One run a JSON document."""
+    return document.trees
+
+
+def _whole(document: Document) -> list[Document]:
     """One run a file."""
     return [document]
 
 
 READERS = (
-    Reader("vllm bench serve", vllm_bench.is_vllm_bench, vllm_bench.read_vllm_bench),
-    Reader("sglang.bench_serving", vllm_bench.is_sglang_bench, vllm_bench.read_sglang_bench),
-    Reader("InferenceX", inferencex.is_inferencex, inferencex.read_inferencex),
+    Reader("vllm bench serve", vllm_bench.is_vllm_bench, vllm_bench.read_vllm_bench, _trees),
+    Reader("sglang.bench_serving", vllm_bench.is_sglang_bench, read_sglang_bench, _trees),
+    Reader("InferenceX", inferencex.is_inferencex, inferencex.read_inferencex, _trees),
     Reader("guidellm", guidellm.is_guidellm, guidellm.read_guidellm, guidellm.guidellm_points),
-    Reader("llm-d-benchmark", inferencex.is_llm_d, inferencex.read_llm_d),
-    Reader("inference-perf", guidellm.is_inference_perf, guidellm.read_inference_perf, _whole),
+    Reader("llm-d-benchmark", llm_d.is_llm_d, llm_d.read_llm_d, _trees),
+    Reader("inference-perf", perf.is_inference_perf, perf.read_inference_perf, _whole),
     Reader("aiperf", aiperf.is_aiperf, aiperf.read_aiperf, aiperf.aiperf_points),
     Reader("request spans of vLLM", vllm_log.is_request_spans, vllm_log.read_request_spans, _whole),
     Reader("vLLM log", vllm_log.is_vllm_log, vllm_log.read_vllm_log, _whole),
@@ -106,11 +123,11 @@ def _read_document(
     if reader is None:
         raise NotUsable("written by no known tool")
     with _counted(reader.tool, refused):
-        points = reader.points(document)
-        for number, point in enumerate(points, 1):
-            name = str(document.path) if len(points) == 1 else f"{document.path}#{number}"
+        unread = reader.unread(document)
+        for number, read in enumerate(unread, 1):
+            name = str(document.path) if len(unread) == 1 else f"{document.path}#{number}"
             with _counted(reader.tool, refused):
-                runs.append(reader.read(point, Reading(name, reader.tool, given)))
+                runs.append(read(Reading(name, reader.tool, given)))
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pinn.common import Json
 from pinn.common.documents import first_fault
 from pinn.measurements.benchmarks import documents
 from pinn.measurements.benchmarks.benchmark_run import (
@@ -16,7 +17,8 @@ from pinn.measurements.benchmarks.benchmark_run import (
     StatedServer,
 )
 from pinn.measurements.benchmarks.documents import NotUsable
-from pinn.specs.flags import Flag, flags_of, given_flags
+from pinn.measurements.benchmarks.tree import Tree
+from pinn.specs.flags import Flag, FlagValue, flags_of, given_flags
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import MILLISECOND
 
@@ -63,14 +65,14 @@ class ClientFile(BaseModel):
     start_times: list[float] = Field(default_factory=list)
 
     @classmethod
-    def checked(cls, values: Any) -> Self:
+    def checked(cls, values: Tree) -> Self:
         """Validate a file.
 
         Raises:
             NotUsable: If it does not fit, with the first place.
         """
         try:
-            return cls.model_validate(values)
+            return cls.model_validate(values.values)
         except ValidationError as error:
             raise NotUsable(": ".join(first_fault(error))) from error
 
@@ -79,7 +81,7 @@ class ClientFile(BaseModel):
 is_vllm_bench = documents.has("mean_ttft_ms", "model_id", "num_prompts")
 
 
-def read_vllm_bench(values: Any, reading: Reading) -> BenchmarkRun:
+def read_vllm_bench(values: Tree, reading: Reading) -> BenchmarkRun:
     """One run.
 
     Raises:
@@ -106,7 +108,7 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
         raise NotUsable("no request was served")
     if file.backend in _UNKNOWN:
         raise NotUsable(f"served by {file.backend}, whose schedule is not simulated")
-    rate: Any = None if file.request_rate in (None, float("inf")) else file.request_rate
+    rate = None if file.request_rate in (None, float("inf")) else file.request_rate
     served = [i for i, n in enumerate(file.output_lens) if n > 0]
     detailed = bool(served) and len(file.input_lens) == len(file.output_lens)
     if detailed:
@@ -119,7 +121,7 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
     if detailed and rate and not file.max_concurrency and len(file.start_times) == len(file.ttfts):
         starts = [file.start_times[i] for i in served]
         offsets = tuple(sorted(start - min(starts) for start in starts))
-    concurrency = reading.or_stated("concurrency", file.max_concurrency)
+    concurrency = reading.concurrency(file.max_concurrency)
     rate = reading.or_stated("request_rate", rate)
     process, cv = "gamma" if file.burstiness != 1 else "poisson", file.burstiness**-0.5
     requests, prefix = len(served) if detailed else sent, reading.prefix()
@@ -132,7 +134,7 @@ def _mean(file: ClientFile, side: str, reading: Reading) -> float:
 
 
 def client_figures(
-    file: ClientFile, values: Mapping[str, Any], names: Mapping[str, str] = _NAMES
+    file: ClientFile, values: Tree, names: Mapping[str, str] = _NAMES
 ) -> dict[str, float]:
     """Figures as stated; details add those that the file left out."""
     stated = documents.client_statistics(values, names, MILLISECOND, "_ms")
@@ -149,22 +151,22 @@ def _details(file: ClientFile) -> dict[str, float]:
     return documents.request_figures(*zip(*rows, strict=True)) | pooled if rows else {}
 
 
-def _server(values: Mapping[str, Any]) -> StatedServer:
+def _server(values: Tree) -> StatedServer:
     """What the user wrote into the file with ``--metadata``."""
-    named = dict(values) | {_ALIASES[k]: v for k, v in values.items() if k in _ALIASES}
-    flags = given_flags(ServingSpec, named, "--metadata")
-    if named.get("precision"):
-        flags["precision"] = str(named["precision"])
-    gpu = next((str(values[k]) for k in ("gpu", "hw", "accelerator") if values.get(k)), "")
-    version = str(values.get("vllm_version") or values.get("version") or "")
-    engine = f"vllm {version}" if version else _other_engine(values)
-    speculative = any(k.startswith("spec_decode") and v for k, v in values.items())
-    return StatedServer(str(values["model_id"]), gpu, flags, engine=engine, speculative=speculative)
+    aliased = {_ALIASES[k]: v for k, v in values.values.items() if k in _ALIASES}
+    named = Tree({**values.values, **aliased})
+    flags = given_flags(ServingSpec, named.values, "--metadata")
+    if precision := named.text("precision"):
+        flags["precision"] = precision
+    version = values.text("vllm_version", "version")
+    engine = f"vllm {version}" if version else _other_engine(values.text("backend"))
+    speculative = any(k.startswith("spec_decode") and v for k, v in values.values.items())
+    model, gpu = values.text("model_id"), values.text("gpu", "hw", "accelerator")
+    return StatedServer(model, gpu, flags, engine=engine, speculative=speculative)
 
 
-def _other_engine(values: Mapping[str, Any]) -> str:
+def _other_engine(spoken: str) -> str:
     """The protocol, where it is another engine's own; vLLM's and OpenAI's are spoken by all."""
-    spoken = str(values.get("backend") or "")
     return spoken if StatedServer(engine=spoken).all_flags.get("engine", VLLM) != VLLM else ""
 
 
@@ -200,14 +202,14 @@ class _File(ClientFile):
     random_output_len: int | None = None
     random_range_ratio: float | None = None
     accept_length: float | None = None
-    server_info: dict[str, Any] | None = None
+    server_info: dict[str, object] | None = None
 
 
 #: Whether SGLang's client wrote a document.
 is_sglang_bench = documents.has("mean_e2e_latency_ms", "dataset_name", "completed")
 
 
-def read_sglang_bench(values: Any, reading: Reading) -> BenchmarkRun:
+def read_sglang_bench(values: Tree, reading: Reading) -> BenchmarkRun:
     """One run.
 
     Raises:
@@ -220,7 +222,7 @@ def read_sglang_bench(values: Any, reading: Reading) -> BenchmarkRun:
     sent = file.num_prompts or reading.given.num_prompts or file.completed
     load = _random_lengths(file, client_load(file, sent, reading), reading.assumed)
     info = file.server_info
-    server = sglang_server(info) if info else StatedServer(engine=file.backend)
+    server = sglang_server(Tree(info)) if info else StatedServer(engine=file.backend)
     server = replace(server, speculative=server.speculative or (file.accept_length or 1) > 1)
     figures = client_figures(file, values, _SGLANG_BENCH_NAMES)
     return reading.run(load, figures, file.completed, sent - file.completed, server)
@@ -231,49 +233,58 @@ def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
     if not file.dataset_name.startswith("random") or load.prompt.each:
         return load
     share = file.random_range_ratio or 0.0
-    for side, asked in (("prompt", file.random_input_len), ("output", file.random_output_len)):
-        mean = getattr(load, side).mean
-        if asked and abs(asked * (1 + share) / 2 / mean - 1) <= _AGREES:
-            uniform = Lengths(mean, max(share * asked, 1), 2 * mean - max(share * asked, 1))
-            load = replace(load, **dict[str, Any]({side: uniform}))
+    prompt = _uniform(load.prompt, share, file.random_input_len)
+    load = replace(load, prompt=prompt, output=_uniform(load.output, share, file.random_output_len))
     if load.prompt.low is not None and load.output.low is not None:
         assumed[:] = [text for text in assumed if "--length-range" not in text]
     return load
 
 
-def sglang_server(info: Mapping[str, Any]) -> StatedServer:
+def _uniform(lengths: Lengths, share: float, asked: int | None) -> Lengths:
+    """Lengths uniform from a share of what was asked for, where their mean agrees."""
+    mean = lengths.mean
+    if not asked or abs(asked * (1 + share) / 2 / mean - 1) > _AGREES:
+        return lengths
+    least = max(share * asked, 1)
+    return Lengths(mean, least, 2 * mean - least)
+
+
+def sglang_server(info: Tree) -> StatedServer:
     """The server of a ``server_info``, which holds resolved flags by SGLang's names.
 
     Raises:
         NotUsable: If prefill and decode ran apart.
     """
-    if str(info.get("disaggregation_mode") or "null") != "null":
+    if (info.text("disaggregation_mode") or "null") != "null":
         raise NotUsable("prefill and decode on servers of their own")
-    flags = {f.name: f.read(value) for f in flags_of(ServingSpec)
-             if f.name not in _UNREAD and (value := _resolved(f, info)) is not None}  # fmt: skip
-    replicas = flags.get("data_parallel_size", 1)
+    flags: dict[str, FlagValue] = {
+        f.name: f.read(value)
+        for f in flags_of(ServingSpec)
+        if f.name not in _UNREAD and (value := _resolved(f, info)) is not None
+    }
+    replicas = info.count("dp_size")
     if flags.get("enable_dp_attention") and replicas > 1:
         for name, factor in (("max_num_batched_tokens", replicas),
                              ("schedule_conservativeness", 1 / _CONSERVATIVE)):  # fmt: skip
-            if name in flags:
-                flags[name] *= factor
-    if str(info.get("kv_cache_dtype", "")).startswith("fp8"):
+            if isinstance(stated := flags.get(name), int | float):
+                flags[name] = stated * factor
+    if info.text("kv_cache_dtype").startswith("fp8"):
         flags["kv_cache_dtype"] = "fp8"
-    if (info.get("chunked_prefill_size") or 1) < 0:
+    if (info.number("chunked_prefill_size") or 1) < 0:
         flags["enable_chunked_prefill"] = False
-    if info.get("quantization") in _FORMATS:
-        flags["precision"] = _FORMATS[info["quantization"]]
-    states = info.get("internal_states") or [{}]
-    tokens = (states[0].get("memory_usage") or {}).get("token_capacity")
-    engine = f"sglang {info.get('version') or ''}".strip()
-    speculative = bool(info.get("speculative_algorithm"))
-    return StatedServer(str(info.get("model_path", "")), "", flags, tokens, engine, speculative)
+    if (label := info.text("quantization")) in _FORMATS:
+        flags["precision"] = _FORMATS[label]
+    states = info.trees("internal_states") or [Tree()]
+    tokens = states[0].at("memory_usage").count("token_capacity") or None
+    engine = f"sglang {info.text('version')}".strip()
+    speculative = bool(info.text("speculative_algorithm"))
+    return StatedServer(info.text("model_path"), "", flags, tokens, engine, speculative)
 
 
-def _resolved(flag: Flag, info: Mapping[str, Any]) -> Any:
+def _resolved(flag: Flag, info: Tree) -> Json:
     """A flag's value; None where the server names none, or writes -1 for it."""
     spelled = flag.spelled.get(SGLANG, flag.name)
-    value = info.get(spelled.removeprefix("no_"))
-    if value is None or (flag.kind in ("int", "float") and value <= 0):
+    value = info.values.get(spelled.removeprefix("no_"))
+    if value is None or (flag.kind in ("int", "float") and float(str(value)) <= 0):
         return None
     return not value if spelled.startswith("no_") else value

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from pinn.common.documents import MOST_LINE_BYTES
@@ -23,8 +24,9 @@ from pinn.measurements.benchmarks.benchmark_run import (
     StatedServer,
 )
 from pinn.measurements.benchmarks.documents import Document, NotUsable, kept, request_figures
+from pinn.measurements.benchmarks.tree import Tree
 from pinn.measurements.readers.vllm import check_file
-from pinn.specs.flags import given_flags
+from pinn.specs.flags import FlagValue, given_flags
 from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND, NANOSECOND
 
@@ -145,7 +147,7 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
     server = log_server(log.text)
     busy = table[(table["prefill_requests"] + table["decode_requests"]) > 0]
     tokens = (busy["prefill_tokens"] + busy["decode_tokens"]).to_numpy()
-    budget = server.flags.get("max_num_batched_tokens") or 8192
+    budget = float(server.flags.get("max_num_batched_tokens") or 8192)
     prefills = busy["prefill_requests"].to_numpy()
     full = np.concatenate([[False], tokens[:-1] >= budget]) & (prefills > 0)
     requests = int(prefills.sum() - full.sum())
@@ -158,15 +160,15 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
         concurrency = int((busy["prefill_requests"] + busy["decode_requests"]).max())
         reading.assumed.append(f"a closed loop of the {concurrency} requests of its largest batch "
                                "(--concurrency, --request-rate)")  # fmt: skip
-    prompt = reading.or_stated("prompt_tokens", busy["prefill_tokens"].sum() / requests)
-    output = reading.or_stated("output_tokens", 1 + decoded / requests)
-    sides = reading.lengths(float(prompt)), reading.lengths(float(output))
+    prompt = reading.needed("prompt_tokens", busy["prefill_tokens"].sum() / requests)
+    output = reading.needed("output_tokens", 1 + decoded / requests)
+    sides = reading.lengths(prompt), reading.lengths(output)
     load = Load(requests, *sides, concurrency, given.request_rate, prefix=reading.prefix())
     figures = {"itl_mean_s": _gap_s(busy, reading.assumed)}
     return reading.run(load, kept(figures), requests, server=server)
 
 
-def _gap_s(busy: Any, assumed: list[str]) -> float:
+def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
     """Mean gap between tokens: each decode waits for the cycle of its step."""
     decodes = busy["decode_requests"].to_numpy(float)
     logged = busy["logged_s"].to_numpy(float)
@@ -182,7 +184,7 @@ def _gap_s(busy: Any, assumed: list[str]) -> float:
 
 def log_server(text: str) -> StatedServer:
     """What the top of a log says of the server."""
-    flags: dict[str, Any] = {}
+    flags: dict[str, FlagValue] = {}
     model = engine = ""
     if config := _CONFIG.search(text):
         engine = f"vllm {config[1]}"
@@ -228,8 +230,22 @@ _NEEDED = {"ttft", "e2e", "prompt", "output"}
 def is_request_spans(document: Document) -> bool:
     """Whether it holds request spans with latencies and no events of an instrumented engine."""
     return "resourceSpans" in document.first and any(
-        span.keys() >= _NEEDED for span in _spans(document)
+        span.numbers.keys() >= _NEEDED for span in _spans(document)
     )
+
+
+class _RequestSpan(NamedTuple):
+    """A request span.
+
+    Attributes:
+        start_ns: Its start.
+        model: Name of the model; empty where it says none.
+        numbers: Tokens, and latencies in seconds.
+    """
+
+    start_ns: int
+    model: str
+    numbers: dict[str, float]
 
 
 def read_request_spans(document: Document, reading: Reading) -> BenchmarkRun:
@@ -239,40 +255,44 @@ def read_request_spans(document: Document, reading: Reading) -> BenchmarkRun:
         NotUsable: If no span is complete, or two models served them.
     """
     spans = list(_spans(document))
-    whole = [s for s in spans if s.keys() >= _NEEDED and s["output"] >= 1 and s["e2e"] > 0]
+    whole = [s for s in spans if s.numbers.keys() >= _NEEDED]
+    whole = [s for s in whole if s.numbers["output"] >= 1 and s.numbers["e2e"] > 0]
     if not whole:
         raise NotUsable("no request span with tokens and latencies")
-    models = {str(s["model"]) for s in whole if s.get("model")}
+    models = {s.model for s in whole if s.model}
     if len(models) > 1:
         raise NotUsable(f"spans of {len(models)} models: {', '.join(sorted(models))}")
-    whole.sort(key=lambda s: s["start_ns"])
-    begin = whole[0]["start_ns"]
+    whole.sort(key=lambda s: s.start_ns)
+    begin = whole[0].start_ns
     reading.assumed.append("latencies begin when the server's engine has the request")
     limit, rate = reading.given.concurrency, reading.given.request_rate
-    offsets = tuple((s["start_ns"] - begin) * NANOSECOND for s in whole) if limit is None else ()
-    prompt = Lengths.listed(tuple(max(int(s["prompt"]), 1) for s in whole))
-    output = Lengths.listed(tuple(int(s["output"]) for s in whole))
+    offsets = tuple((s.start_ns - begin) * NANOSECOND for s in whole) if limit is None else ()
+    prompt = Lengths.listed(tuple(max(int(s.numbers["prompt"]), 1) for s in whole))
+    outputs = tuple(int(s.numbers["output"]) for s in whole)
     prefix = reading.prefix()
-    load = Load(len(whole), prompt, output, limit, rate, offsets_s=offsets, prefix=prefix)
-    figures = request_figures(*([s[key] for s in whole] for key in ("ttft", "e2e", "output")))
+    lengths = prompt, Lengths.listed(outputs)
+    load = Load(len(whole), *lengths, limit, rate, offsets_s=offsets, prefix=prefix)
+    firsts, lasts = ([s.numbers[key] for s in whole] for key in ("ttft", "e2e"))
+    figures = request_figures(firsts, lasts, outputs)
     server = StatedServer(next(iter(models), ""), engine="vllm")
     return reading.run(load, figures, len(whole), len(spans) - len(whole), server)
 
 
-def _spans(document: Document) -> Iterator[dict[str, Any]]:
-    for export in document.values:
-        for resource in export.get("resourceSpans") or []:
-            for scope in resource.get("scopeSpans") or []:
-                for span in scope.get("spans") or []:
-                    if span.get("name") == _SPAN and not span.get("events"):
+def _spans(document: Document) -> Iterator[_RequestSpan]:
+    for export in document.trees:
+        for resource in export.trees("resourceSpans"):
+            for scope in resource.trees("scopeSpans"):
+                for span in scope.trees("spans"):
+                    if span.text("name") == _SPAN and not span.values.get("events"):
                         yield _facts(span)
 
 
-def _facts(span: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"start_ns": int(span.get("startTimeUnixNano") or 0)}
-    for attribute in span.get("attributes") or []:
-        key = _ATTRIBUTES.get(str(attribute.get("key")))
-        if key:
-            ((kind, value),) = attribute["value"].items()
-            found[key] = value if kind == "stringValue" else float(value)
-    return found
+def _facts(span: Tree) -> _RequestSpan:
+    model, found = "", dict[str, float]()
+    for attribute in span.trees("attributes"):
+        key, value = _ATTRIBUTES.get(attribute.text("key")), attribute.at("value")
+        if key == "model":
+            model = value.text("stringValue")
+        elif key and (number := value.number("intValue", "doubleValue")) is not None:
+            found[key] = number
+    return _RequestSpan(span.count("startTimeUnixNano"), model, found)

@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from pinn.measurements.program.batches import Limits, Wanted, own_order, read_batch, short_list
 from pinn.measurements.program.engine import VllmEngine
@@ -52,11 +51,15 @@ class _Asked:
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
-    def _note(self, *_: Any) -> None:
+    def _note(self, *_: object) -> None:
         self._asked = True
 
 
-def main(argv: list[str] | None = None, start: Callable[[list[str]], Any] = VllmEngine) -> int:
+#: Starts an engine with flags of its command line.
+Start = Callable[[list[str]], VllmEngine]
+
+
+def main(argv: list[str] | None = None, start: Start = VllmEngine) -> int:
     """Measure, and say what came of it; 0 if something was measured, and to a good end.
 
     Args:
@@ -76,7 +79,10 @@ def main(argv: list[str] | None = None, start: Callable[[list[str]], Any] = Vllm
 
 
 def _measure(
-    given: argparse.Namespace, flags: list[str], start: Callable[[list[str]], Any], asked: _Asked
+    given: argparse.Namespace,
+    flags: list[str],
+    start: Start,
+    asked: _Asked,
 ) -> int:
     facts = {"model": given.model, "gpu": given.gpu, "flags": flags, **machine_facts()}
     busy = busy_card(facts["cards"])

@@ -183,7 +183,7 @@ class Session:
         if spent > 0 and more * wanted.context > 2048:
             self._prefill_rate = more * wanted.context / spent
 
-    def _run(self, until: Callable[[Step], Any]) -> int:
+    def _run(self, until: Callable[[Step], object]) -> int:
         """Turn until a step is as wanted; how many steps that took."""
         count = still = 0
         while True:

@@ -26,7 +26,7 @@ import platform
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 STEPS_FILE, FACTS_FILE = "steps.csv", "machine.json"
 
@@ -74,7 +74,7 @@ class Step(NamedTuple):
 class Table:
     """A folder that is written row by row, so that what was measured stays whatever happens."""
 
-    def __init__(self, folder: str, facts: dict[str, Any]) -> None:
+    def __init__(self, folder: str, facts: dict[str, object]) -> None:
         """Make the folder with its header and facts.
 
         Raises:
@@ -114,7 +114,7 @@ class Table:
         )  # fmt: skip
         return ",".join(map(str, values)) + "\n"
 
-    def describe(self, more: dict[str, Any]) -> None:
+    def describe(self, more: dict[str, object]) -> None:
         """Write the facts beside the steps anew, whole or not at all."""
         self.facts.update(more)
         path = os.path.join(self.folder, FACTS_FILE)
@@ -140,7 +140,7 @@ _IDLE_SHARE = 0.05
 _QUERY = "name,driver_version,memory.used,memory.total,clocks.max.sm,power.limit"
 
 
-def machine_facts() -> dict[str, Any]:
+def machine_facts() -> dict[str, object]:
     """Card, driver and host, as far as the machine tells them."""
     return {
         "cards": cards(),
@@ -151,7 +151,7 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-def cards() -> list[dict[str, Any]]:
+def cards() -> list[dict[str, float | str]]:
     """The NVIDIA cards of the machine; none where there is no driver."""
     found = []
     for line in _nvidia_smi(f"--query-gpu={_QUERY}").splitlines():
@@ -162,7 +162,7 @@ def cards() -> list[dict[str, Any]]:
     return found
 
 
-def busy_card(found: list[dict[str, Any]]) -> str:
+def busy_card(found: list[dict[str, float | str]]) -> str:
     """A card that somebody else uses, in words; empty where all are free.
 
     Only those that ``CUDA_VISIBLE_DEVICES`` leaves, where it has numbers.
@@ -189,7 +189,7 @@ def _nvidia_smi(query: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def _number(text: str) -> Any:
+def _number(text: str) -> float | str:
     try:
         return float(text)
     except ValueError:

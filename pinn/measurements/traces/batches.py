@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from pinn.measurements.traces.steps import JOURNEY, KNOWLEDGE, SNAPSHOT
 from pinn.physics.batch_sums import BatchSums, uniform_sums
@@ -277,7 +277,7 @@ class WeightedBatches:
     weight: Float[np.ndarray, " batches"]
 
 
-def each_sum(make: Callable[..., Any], *sums: BatchSums) -> BatchSums:
+def each_sum(make: Callable[..., Shaped[np.ndarray, " batches"]], *sums: BatchSums) -> BatchSums:
     """What a function makes of each field of batch sums."""
     return BatchSums(*(make(*(getattr(s, f.name) for s in sums)) for f in fields(BatchSums)))
 

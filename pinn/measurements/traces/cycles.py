@@ -29,7 +29,6 @@ stalled                         ``stall_factor`` times the median cycle without 
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -363,7 +362,7 @@ MEANINGS = {
 
 def check_target(
     column: str, values: Float[np.ndarray, " steps"], floor: Float[np.ndarray, " steps"]
-) -> dict[str, Any]:
+) -> dict[str, str | float | bool]:
     """Check one column.
 
     It is refused where the median of value / floor is below 1: then most rows are impossible.

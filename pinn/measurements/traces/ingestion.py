@@ -4,10 +4,10 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,15 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pinn.common.files import json_text
+from pinn.common.files import ReadReport, json_text
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.measurements.benchmarks.benchmark_run import FIGURES, BenchmarkRun
+from pinn.measurements.benchmarks.benchmark_run import FIGURES, BenchmarkRun, GivenLoad
+from pinn.measurements.benchmarks.read import read_benchmarks
 from pinn.measurements.readers.request_spans import ENGINE, FRONT
 from pinn.measurements.readers.vllm import RawRun, read_steps, read_vllm
 from pinn.measurements.readers.wire import SNAPSHOTS, STEPS
 from pinn.measurements.traces import cycles, trace_tables
 from pinn.measurements.traces.batches import aggregate_sums, complete_snapshots, knowledge_levels
+from pinn.measurements.traces.measured_steps import MEASURED, MeasuredSteps, read_measured_steps
 from pinn.measurements.traces.requests import canonical_requests
 from pinn.measurements.traces.steps import (
     BATCH_ROWS,
@@ -32,10 +34,10 @@ from pinn.measurements.traces.steps import (
     canonical_snapshots,
     canonical_steps,
 )
-from pinn.measurements.traces.trace_tables import Target, TraceTables
+from pinn.measurements.traces.trace_tables import TableEntry, Target, TraceTables
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
-from pinn.specs.flags import flags_of
+from pinn.specs.flags import FlagValue, flags_of
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import ServingSpec
 
@@ -81,7 +83,7 @@ def benchmark_target(
     runs: Sequence[BenchmarkRun],
     model: str | None = None,
     gpu: str | None = None,
-    flags: Mapping[str, Any] | None = None,
+    flags: Mapping[str, FlagValue] | None = None,
 ) -> Target:
     """What served the runs.
 
@@ -99,14 +101,16 @@ def benchmark_target(
     """
     model = model or next((r.server.model for r in runs if r.server.model), None)
     gpu = gpu or next((r.server.gpu for r in runs if find_gpu(r.server.gpu)), None)
-    stated: dict[str, Any] = {}
+    stated: dict[str, FlagValue] = {}
     for run in runs:
         stated = {**run.server.all_flags, **stated}
     flags = _of_engine(stated, flags or {}) | dict(flags or {})
     return Target.of(model, gpu, flags, f"{runs[0].name} does not say what served it")
 
 
-def _of_engine(stated: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _of_engine(
+    stated: dict[str, FlagValue], given: Mapping[str, FlagValue]
+) -> dict[str, FlagValue]:
     """What files state, without what only the engine has that the user contradicts."""
     if stated.get("engine") in (None, given.get("engine", stated.get("engine"))):
         return stated
@@ -163,6 +167,76 @@ def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTa
     with trace_tables.atomic_folder(out) as folder:
         _write_run(folder, run, target, deployment)
     return trace_tables.read_trace_tables(out)
+
+
+@dataclass(frozen=True)
+class GivenServer:
+    """What the user says of the server that was measured; files say the rest.
+
+    Attributes:
+        model: Name or config.json; None for what the files say.
+        gpu: Name or datasheet; None for what the files say.
+        flags: Fields of ``ServingSpec`` (and ``precision``).
+    """
+
+    model: str | None
+    gpu: str | None
+    flags: Mapping[str, FlagValue]
+
+
+def ingest_measured_steps(path: Path, out: Path, given: GivenServer) -> MeasuredSteps:
+    """Read whole steps with their own times into a folder.
+
+    Args:
+        path: Folder of ``pinn measure``, or a CSV file in its layout.
+        out: Folder to write; one with earlier trace tables is replaced.
+        given: What the user says of the server.
+
+    Raises:
+        PinnError: If the file is malformed, or the deployment is unknown.
+    """
+    found = read_measured_steps(path)
+    target = found.target(given.model, given.gpu, given.flags)
+    table = pa.Table.from_pandas(found.rows, preserve_index=False)
+    facts = {"facts": found.facts.values}
+    _write_single(out, MEASURED, table, _origin([path], found.report, target) | facts)
+    return found
+
+
+def ingest_benchmarks(
+    files: Sequence[Path], out: Path, given: GivenServer, load: GivenLoad
+) -> tuple[list[BenchmarkRun], ReadReport]:
+    """Read benchmark files into a folder.
+
+    Args:
+        files: Files or folders; metrics pages in pairs, the earlier first.
+        out: Folder to write; one with earlier trace tables is replaced.
+        given: What the user says of the server.
+        load: What the files leave out of the load.
+
+    Raises:
+        PinnError: If nothing could be read, or the deployment is unknown.
+    """
+    runs, report = read_benchmarks(files, load)
+    target = benchmark_target(runs, given.model, given.gpu, given.flags)
+    _write_single(out, BENCHMARKS, benchmark_table(runs), _origin(files, report, target))
+    return runs, report
+
+
+def _origin(sources: Sequence[Path], report: ReadReport, target: Target) -> dict[str, object]:
+    """Return what a manifest says of where a table comes from; the deployment is checked."""
+    target.deployment()
+    named = [{"path": source.name, "sha256": report.sha256} for source in sources]
+    return {"sources": named, "deployment": target, "report": report.to_json()}
+
+
+def _write_single(out: Path, name: str, table: pa.Table, origin: dict[str, object]) -> None:
+    """Write a folder with one table."""
+    report = origin.pop("report")
+    with trace_tables.atomic_folder(out) as folder:
+        entry = trace_tables.write_table(folder, name, table.to_batches(), table.schema)
+        held = {"tables": {name: entry}, "reports": {name: report}}
+        trace_tables.write_manifest(folder, origin | held)
 
 
 # Canonical tables of a run, from its raw ones.
@@ -234,7 +308,7 @@ def _write_run(
     counts = {e["values"] or "none": e["counts"] for e in issues.value_counts().to_pylist()}
     written = time.perf_counter()
     above_one = pc.greater(run.tables[STEPS]["kv_usage"], 1)
-    manifest: dict[str, Any] = {
+    manifest: dict[str, object] = {
         "sources": [{"path": run.source, "sha256": run.sha256}],
         "deployment": target,
         "servers": run.servers,
@@ -253,7 +327,7 @@ def _write_run(
     trace_tables.write_manifest(folder, manifest)
 
 
-def _check_holds(tables: dict[str, Any], run: RawRun) -> None:
+def _check_holds(tables: dict[str, TableEntry], run: RawRun) -> None:
     """Tables of nothing would take the place of good ones."""
     if not any(table["rows"] for table in tables.values()):
         read = (f"{r.read} {name} (refused {r.refused})" for name, r in run.reports.items())
@@ -263,7 +337,7 @@ def _check_holds(tables: dict[str, Any], run: RawRun) -> None:
 
 def _floor_checks(
     steps: Canonical, intervals: pd.DataFrame, deployment: Deployment
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, str | float | bool]]:
     """Verdicts on the candidate columns.
 
     The floor of a window is the mean of the floors of its ends, that of a single step its own.
@@ -289,7 +363,7 @@ def _floor_checks(
     }
 
 
-def _segments(steps: pd.DataFrame) -> list[dict[Any, Any]]:
+def _segments(steps: pd.DataFrame) -> list[dict[Hashable, object]]:
     table = steps.groupby("segment").agg(
         server=("server", "first"),
         steps=("step_id", "size"),

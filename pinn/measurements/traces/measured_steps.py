@@ -6,7 +6,6 @@ Steps that ran the same batch are one row of :class:`MeasuredSteps`, their media
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,12 +16,13 @@ from pinn.common.files import ReadReport, file_sha256
 from pinn.common.tables import KeptRows, read_frame
 from pinn.engines.launch_line import read_arguments
 from pinn.errors import PinnError
+from pinn.measurements.benchmarks.tree import Tree
 from pinn.measurements.program.batches import Wanted
 from pinn.measurements.program.table import FACTS_FILE, STEPS_FILE
 from pinn.measurements.traces.trace_tables import Target, TraceTables
 from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.specs.flags import given_flags
+from pinn.specs.flags import FlagValue, given_flags, specified
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.units import MILLISECOND
@@ -67,7 +67,7 @@ class MeasuredSteps:
     """
 
     name: str
-    facts: Mapping[str, Any]
+    facts: Tree
     report: ReadReport
     rows: pd.DataFrame
 
@@ -106,34 +106,35 @@ class MeasuredSteps:
             "prefill_cached": cached / each,
         }
 
-    def target(self, model: str | None, gpu: str | None, flags: Mapping[str, Any]) -> Target:
+    def target(self, model: str | None, gpu: str | None, flags: Mapping[str, FlagValue]) -> Target:
         """What was measured: the user's word, then the engine's settings, then its flags.
 
         Raises:
             PinnError: If neither says which model or GPU.
         """
-        cards = [str(card.get("name", "")) for card in self.facts.get("cards") or ()]
-        model = model or self.facts.get("model")
-        gpu = gpu or self.facts.get("gpu") or next((c for c in cards if find_gpu(c)), None)
-        limits = self.facts.get("limits") or {}
-        release = str(self.facts.get("engine_version", "")).partition("+")[0]
-        settings = {
-            "max_num_seqs": limits.get("max_num_seqs"),
-            "max_num_batched_tokens": limits.get("budget"),
-            "engine_version": release if release[:1].isdigit() else "",
+        cards = [card.text("name") for card in self.facts.trees("cards")]
+        model = model or self.facts.text("model")
+        gpu = gpu or self.facts.text("gpu") or next((c for c in cards if find_gpu(c)), None)
+        limits = self.facts.at("limits")
+        release = self.facts.text("engine_version").partition("+")[0]
+        version = release if release[:1].isdigit() else ""
+        settings: dict[str, FlagValue] = {
+            "max_num_seqs": limits.count("max_num_seqs"),
+            "max_num_batched_tokens": limits.count("budget"),
+            "engine_version": version,
         }
         given = {
-            **typed_flags(self.facts.get("flags") or (), str(settings["engine_version"])),
+            **typed_flags(self.facts.texts("flags"), version),
             **{name: value for name, value in settings.items() if value},
             **flags,
         }
         return Target.of(model, gpu, given, f"{self.name} does not say what was measured")
 
-    def engine(self, flags: Mapping[str, Any]) -> EngineSpec:
+    def engine(self, flags: Mapping[str, FlagValue]) -> EngineSpec:
         """How the engine schedules: the user's word, then the engine's settings."""
-        blocks, ahead = self.facts.get("kv_blocks") or None, self.facts.get("async_scheduling")
-        settings: dict[str, Any] = {"num_gpu_blocks_override": blocks, "async_scheduling": ahead}
-        return EngineSpec(**settings | dict(flags))
+        named = {"num_gpu_blocks_override": "kv_blocks", "async_scheduling": "async_scheduling"}
+        settings = {name: self.facts.values.get(key) or None for name, key in named.items()}
+        return specified(EngineSpec, {**settings, **flags})
 
     @property
     def serving(self) -> list[Path]:
@@ -141,7 +142,7 @@ class MeasuredSteps:
         return sorted((Path(self.name).parent / SERVING_FOLDER).glob("*.json"))
 
 
-def typed_flags(words: Sequence[str], release: str = "") -> dict[str, Any]:
+def typed_flags(words: Sequence[str], release: str = "") -> dict[str, FlagValue]:
     """Fields of ``ServingSpec`` (and ``precision``) among vLLM's arguments; others are left.
 
     Raises:
@@ -173,11 +174,11 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
     if "dp_rank" in table and table["dp_rank"].nunique() > 1:
         raise PinnError(f"{file} has steps of several data-parallel ranks: give one rank's alone")
     facts_file = file.parent / FACTS_FILE
-    facts = _facts(facts_file) if facts_file.is_file() else {}
+    facts = _facts(facts_file) if facts_file.is_file() else Tree()
     return _grouped(table, file, facts)
 
 
-def _facts(file: Path) -> dict[str, Any]:
+def _facts(file: Path) -> Tree:
     """What was written beside the steps.
 
     Raises:
@@ -189,17 +190,17 @@ def _facts(file: Path) -> dict[str, Any]:
     fits = isinstance(facts, dict) and isinstance(limits, dict) and isinstance(cards, list)
     if not fits or not all(isinstance(card, dict) for card in cards):
         raise PinnError(f"{file} is not as 'pinn measure' writes it: move it away, or mend it")
-    return facts
+    return Tree(facts)
 
 
 def ingested_steps(traces: TraceTables) -> MeasuredSteps:
     """Measured steps from a folder that ``pinn ingest steps`` wrote."""
     report = ReadReport.from_json(traces.manifest["reports"][MEASURED])
     rows = traces.table(MEASURED).to_pandas()
-    return MeasuredSteps(report.source, traces.manifest.get("facts") or {}, report, rows)
+    return MeasuredSteps(report.source, Tree(traces.manifest.get("facts")), report, rows)
 
 
-def _grouped(table: pd.DataFrame, file: Path, facts: Mapping[str, Any]) -> MeasuredSteps:
+def _grouped(table: pd.DataFrame, file: Path, facts: Tree) -> MeasuredSteps:
     wanted = [*COUNTS, LATENCY, *(n for n in ("batch", "is_cold") if n in table)]
     numbers = table[wanted].apply(pd.to_numeric, errors="coerce").astype(float)
     kept = KeptRows(len(numbers))
@@ -223,7 +224,7 @@ def _grouped(table: pd.DataFrame, file: Path, facts: Mapping[str, Any]) -> Measu
     refuse(f"more than {FAR:g} times the median of its batch", slow)
     count = numbers[LATENCY].where(keep).groupby(key).transform("count")
     refuse(f"fewer than {LEAST} steps of its batch", count < LEAST)
-    report = kept.report(file.name, str(facts.get("engine_version", "")), file_sha256(file))
+    report = kept.report(file.name, facts.text("engine_version"), file_sha256(file))
     if not keep.any():
         raise PinnError(f"{file} has no batch whose median is known:\n{report.table()}")
     batches = numbers[keep].groupby(key[keep], sort=False)

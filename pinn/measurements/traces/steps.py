@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -179,7 +178,7 @@ class Canonical:
     rows: Rows
     raw: Callable[[Rows], Columns]
     made: Mapping[str, Callable[[Columns], pa.Array]]
-    given: dict[str, Any]
+    given: dict[str, Shaped[np.ndarray, " rows"] | pa.Array]
     report: ReadReport
     release: Release
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from pinn.common.files import ReadReport, file_sha256, write_json_file
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
+from pinn.specs.flags import FlagValue, specified
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
@@ -60,9 +61,17 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
+class TableEntry(TypedDict):
+    """What a manifest says of a table."""
+
+    file: str
+    rows: int
+    sha256: str
+
+
 def write_table(
     folder: Path, name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema
-) -> dict[str, Any]:
+) -> TableEntry:
     """Write one table; its entry in the manifest."""
     path, count = folder / f"{name}.parquet", 0
     with pq.ParquetWriter(path, schema) as writer:
@@ -72,7 +81,7 @@ def write_table(
     return {"file": path.name, "rows": count, "sha256": file_sha256(path)}
 
 
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
     """Write the manifest; the last file of a folder."""
     write_json_file(folder / MANIFEST, {"schema": SCHEMA, **manifest})
 
@@ -88,7 +97,7 @@ class Target:
 
     @staticmethod
     def of(
-        model: str | None, gpu: str | None, flags: Mapping[str, Any], lacking: str = _UNNAMED
+        model: str | None, gpu: str | None, flags: Mapping[str, FlagValue], lacking: str = _UNNAMED
     ) -> "Target":
         """From names and flags: fields of ``ServingSpec``, and ``precision``.
 
@@ -100,7 +109,9 @@ class Target:
             if not value:
                 raise PinnError(f"{lacking}: give {option}")
         serving = {name: value for name, value in flags.items() if name != "precision"}
-        return Target(str(model), str(gpu), ServingSpec(**serving), flags.get("precision"))
+        precision = flags.get("precision")
+        known = None if precision is None else str(precision)
+        return Target(str(model), str(gpu), specified(ServingSpec, serving), known)
 
     def deployment(self) -> Deployment:
         """Load and check it; ``precision`` None means what the model's config says.
@@ -250,7 +261,7 @@ def _medians(rows: Sequence[Mapping[str, float]]) -> str:
     return "\n".join(["median single cycle by decodes at its start (some of them)", *lines])
 
 
-def _target(check: Mapping[str, Any]) -> str:
+def _target(check: Mapping[str, float]) -> str:
     verdict = "accepted" if check["is_target"] else "REFUSED"
     text = (
         f"{check['column']}: {verdict} as a target of beta\n"

@@ -1,1 +1,1 @@
-"""A page that times steps in the browser, from coefficients of a few configurations."""
+"""A page of simulated servers with sliders, in one file."""

@@ -4,19 +4,28 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const GPUS = [...new Set(DATA.servers.map((server) => server.gpu))];
-const FIELDS = {
-  inFlight: { name: "Requests in flight", least: 1, most: 4096 },
-  context: { name: "Context", least: 0, most: 1000000 },
-  prompt: { name: "Prompt", least: 1, most: 1000000 },
-  output: { name: "Output", least: 2, most: 100000 },
-};
+const LENGTHS = ["prompt", "output", "context"];
+const COLUMNS = DATA.servers.flatMap((server) => server.columns);
+const STOPS = Object.fromEntries(LENGTHS.map((name) => [
+  name, [...new Set(COLUMNS.map((column) => column[name]))].sort((a, b) => a - b)]));
+const MOST = Math.max(...COLUMNS.map((column) => column.most));
 const load = { ...DATA.load };
 
-/** Values that a slider stops at: 1, 2, 3, 4, 6, 8, 12 and so on, from the least to the most. */
-function stops(least, most) {
+/** Put the sliders where they stand at first, at stops that the page has. */
+function reset() {
+  Object.assign(load, DATA.load);
+  LENGTHS.forEach((name) => {
+    load[name] = STOPS[name].reduce((best, stop) => (
+      Math.abs(stop - DATA.load[name]) < Math.abs(best - DATA.load[name]) ? stop : best));
+  });
+  load.inFlight = Math.min(load.inFlight, MOST);
+}
+
+/** Clients that the slider stops at: 1, 2, 3, 4, 6, 8, 12 and so on. */
+function clientStops() {
   const found = [1];
-  for (let value = 2; value <= most; value *= 2) found.push(value, 1.5 * value);
-  return [...(least < 1 ? [0] : []), ...found.filter((value) => value >= least && value <= most)];
+  for (let value = 2; value < MOST; value *= 2) found.push(value, 1.5 * value);
+  return [...found.filter((value) => value < MOST), MOST];
 }
 
 function chosen() {
@@ -53,7 +62,9 @@ function setUp() {
     label.append(box, line, gpu);
     byId("gpus").append(label);
   });
-  Object.keys(FIELDS).forEach(setUpField);
+  reset();
+  setUpClients();
+  LENGTHS.forEach(setUpLength);
   document.querySelectorAll("select, #gpus input").forEach((each) => each.addEventListener("change", show));
   let width = 0;
   new ResizeObserver(() => {
@@ -62,39 +73,53 @@ function setUp() {
   }).observe(document.body);
 }
 
-function setUpField(name) {
-  const { least, most } = FIELDS[name];
-  const [number, slider] = [byId(name), byId(`${name}-slider`)];
-  const values = stops(least, name === "inFlight" ? 1024 : name === "output" ? 16384 : 131072);
+function setUpClients() {
+  const [number, slider] = [byId("inFlight"), byId("inFlight-slider")];
+  const values = clientStops();
   const place = () => {
-    const above = values.findIndex((value) => value >= load[name]);
-    slider.value = above < 0 ? values.length - 1 : above;
-    slider.setAttribute("aria-valuetext", whole(load[name]));
+    slider.value = values.findIndex((value) => value >= load.inFlight);
+    slider.setAttribute("aria-valuetext", whole(load.inFlight));
   };
   Object.assign(slider, { min: 0, max: values.length - 1, step: 1 });
-  number.value = load[name];
+  number.value = load.inFlight;
   place();
   slider.addEventListener("input", () => {
-    load[name] = values[Number(slider.value)];
-    number.value = load[name];
-    complain(name, "");
+    load.inFlight = values[Number(slider.value)];
+    number.value = load.inFlight;
+    complain("");
     place();
     show();
   });
   number.addEventListener("input", () => {
     const value = Number(number.value);
-    const good = number.value.trim() !== "" && Number.isInteger(value) && value >= least && value <= most;
-    complain(name, good ? "" : `Give a whole number from ${least} to ${whole(most)}; shown is ${whole(load[name])}.`);
+    const good = number.value.trim() !== "" && Number.isInteger(value) && value >= 1 && value <= MOST;
+    complain(good ? "" : `Give a whole number from 1 to ${whole(MOST)}; shown is ${whole(load.inFlight)}.`);
     if (!good) return;
-    load[name] = value;
+    load.inFlight = value;
     place();
     show();
   });
 }
 
-function complain(name, text) {
-  byId(`${name}-error`).textContent = text;
-  byId(name).setAttribute("aria-invalid", text ? "true" : "false");
+function setUpLength(name) {
+  const [slider, said] = [byId(`${name}-slider`), byId(name)];
+  const place = () => {
+    slider.value = STOPS[name].indexOf(load[name]);
+    slider.setAttribute("aria-valuetext", `${whole(load[name])} tokens`);
+    said.textContent = whole(load[name]);
+  };
+  Object.assign(slider, { min: 0, max: STOPS[name].length - 1, step: 1 });
+  place();
+  slider.addEventListener("input", () => {
+    load[name] = STOPS[name][Number(slider.value)];
+    place();
+    show();
+  });
+}
+
+function complain(text) {
+  byId("inFlight-error").textContent = text;
+  byId("inFlight").setAttribute("aria-invalid", text ? "true" : "false");
 }
 
 const span = (low, high) => `${written(low)} to ${written(high)}`;
@@ -108,7 +133,7 @@ function bounded(at, value) {
 
 function predicted(server, changed) {
   const asked = { ...load, ...changed };
-  const room = capacity(server, asked);
+  const room = capacity(server, asked, DATA.range_ratio);
   if (asked.inFlight > room.requests) return { room, fits: false };
   const middle = serve(server, asked);
   return { ...middle, room, fits: true, ends: serveInterval(server, asked, middle) };
@@ -150,7 +175,8 @@ function showFigures(rows) {
 /** Curves of the servers that are there, along values of one field of the load. */
 function along(rows, name, values, point) {
   return rows.filter((row) => row.server).map(({ gpu, look, server }) => {
-    const found = [...new Set([...values, load[name]])].sort((a, b) => a - b)
+    const most = name === "inFlight" ? capacity(server, load, DATA.range_ratio).requests : load[name];
+    const found = [...new Set([...values, load[name], ...(most ? [most] : [])])].sort((a, b) => a - b)
       .map((value) => [value, predicted(server, { [name]: value })]).filter(([, at]) => at.fits);
     const ends = found.every(([, at]) => at.ends);
     const now = found.find(([value]) => value === load[name]);
@@ -194,16 +220,16 @@ function fillTable(table, head, rows) {
   table.tBodies[0].append(...rows.map((cells) => row(cells, "td")));
 }
 
-/** Decodes alone, and beside a chunk of a prompt: parts of both steps of every server. */
+/** Parts of the mean step without prompts, and of the mean step with some, of every server. */
 function showParts(rows) {
-  const steps = rows.filter((row) => row.server).flatMap(({ gpu, server }) => {
-    const held = load.context + load.prompt + load.output / 2;
-    const tokens = Math.min(load.prompt, Math.max(server.budget - load.inFlight, 1));
-    const chunk = { count: 1, tokens, cached: load.context };
-    const of = (chunks) => stepParts(server, batchSums(load.inFlight, held, chunks, server.window));
-    return [[`${gpu}: ${load.inFlight} decodes`, of([])], [`${gpu}: and ${tokens} prompt tokens`, of([chunk])]];
+  const steps = rows.filter((row) => row.server && predicted(row.server, {}).fits).flatMap(({ gpu, server }) => {
+    const column = columnOf(server, load);
+    return [["decode_us", "decodes alone"], ["mixed_us", "with prompt tokens"]].map(([kind, said]) => {
+      const us = interpolateParts(column.clients, column[kind], load.inFlight);
+      return [`${gpu}: ${said}`, us && Object.fromEntries(DATA.parts.map((part, i) => [part, 1e-6 * us[i]]))];
+    }).filter(([, of]) => of);
   });
-  const parts = [...new Set(STEP_FEATURES.map(([, part]) => part))].filter((part) => steps.some(([, of]) => of[part] > 0));
+  const parts = DATA.parts.filter((part) => steps.some(([, of]) => of[part] > 0));
   const total = (of) => Object.values(of).reduce((sum, value) => sum + value, 0);
   const longest = Math.max(...steps.map(([, of]) => total(of)));
   byId("bars").replaceChildren(...steps.map(([name, of]) => {
@@ -228,11 +254,12 @@ function showParts(rows) {
 }
 
 function showCommand(rows) {
-  const first = rows.find((row) => row.server);
+  const first = rows.find((row) => row.server && predicted(row.server, {}).fits);
   byId("command").textContent = first ? [
     `pinn simulate ${DATA.arguments} --gpu ${first.gpu} --tensor-parallel-size ${first.server.tp}`,
     first.server.precision ? ` --quantization ${first.server.precision}` : "",
-    ` --input-len ${load.prompt} --output-len ${load.output} --concurrency ${load.inFlight} --range-ratio 0.3`,
+    ` --input-len ${load.prompt} --output-len ${load.output} --concurrency ${load.inFlight}`,
+    ` --num-prompts ${requestsOf(first.server, load, DATA.requests_per_client)} --range-ratio ${DATA.range_ratio}`,
     load.context ? ` --prefix-len ${load.context}` : "",
   ].join("") : "";
 }
@@ -253,13 +280,13 @@ function show() {
   const rows = chosen();
   showFigures(rows);
   const many = { field: "inFlight", fieldName: "Requests in flight", x: { label: "requests in flight", log: true } };
-  const clients = stops(1, 4096);
+  const clients = clientStops();
   const [tpot, ttft, throughput] = FIGURES.map(([, , value]) => value);
   const [, , , perGpu, perUser] = FIGURES.map(([, , value]) => value);
   showChart("tpot", { ...many, y: { log: false } }, along(rows, "inFlight", clients, (x, at) => [x, tpot(at)]), tpot, "ms", "Time per token against requests in flight");
   showChart("throughput", { ...many, y: { log: false } }, along(rows, "inFlight", clients, (x, at) => [x, throughput(at)]), throughput, "tokens/s", "Throughput against requests in flight");
   showChart("ttft", { field: "prompt", fieldName: "Prompt tokens", x: { label: "prompt tokens", log: true }, y: { log: true } },
-    along(rows, "prompt", stops(16, 131072), (x, at) => [x, ttft(at)]), ttft, "ms", "Time to first token against prompt length");
+    along(rows, "prompt", STOPS.prompt, (x, at) => [x, ttft(at)]), ttft, "ms", "Time to first token against prompt length");
   showChart("frontier", { ...many, x: { label: "tokens/s that a user sees", log: false }, y: { log: false } },
     along(rows, "inFlight", clients, (_, at) => [perUser(at), perGpu(at)]), perGpu, "tokens/s per GPU", "Throughput per GPU against speed per user");
   showParts(rows);

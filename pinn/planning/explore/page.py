@@ -1,217 +1,216 @@
-"""A page of the servers that start, of every GPU, format and tensor-parallel size, in one file."""
+"""A page of simulated servers, as one file that needs no other and no network."""
 
-import itertools
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
-from pinn.common.documents import check_size
-from pinn.common.files import json_text
+from pinn.common import JsonObject
+from pinn.common.files import file_sha256, find_checkpoint, json_text, write_whole
 from pinn.common.pages import template
-from pinn.common.screen import counted
-from pinn.engines import configurations
-from pinn.engines.deployment import Deployment
+from pinn.common.progress import counted
+from pinn.engines.configurations import canonical
 from pinn.errors import PinnError
-from pinn.physics.costs import COST_NAMES, model_costs
-from pinn.planning import candidates, sizing
-from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.memory import max_model_len, memory_fit
+from pinn.planning.explore.grid import (
+    PARTS,
+    RANGE_RATIO,
+    REQUESTS_PER_CLIENT,
+    STOPS,
+    Column,
+    Stops,
+    simulate_grid,
+)
+from pinn.planning.explore.servers import FORMATS, SIZES, Server, Servers, find_servers
 from pinn.specs.flags import flags_of
-from pinn.specs.gpu import load_gpu
-from pinn.specs.serving import VLLM, ServingSpec
-from pinn.surrogate import surrogate
+from pinn.specs.serving import ServingSpec
+from pinn.units import MICROSECOND
 
-# The servers that a page can show: every GPU, format and tensor-parallel size that starts.
-
-#: Tensor-parallel sizes of a machine, and formats beside the checkpoint's own, by default.
-SIZES = (1, 2, 4, 8)
-FORMATS = (None, "fp8")
-#: Servers of a page: each is some 3 kB of it.
-MOST_SERVERS = 200
+_PACKAGE = "pinn.planning.explore"
+_SCRIPTS = ("interpolate.js", "chart.js", "explore.js")
+#: Initial values of the sliders; the nearest stop if a page lacks one.
+_LOAD = {"inFlight": 32, "context": 0, "prompt": 1024, "output": 256}
 
 
 @dataclass(frozen=True)
-class Servers:
-    """What a page shows.
+class ExploreRequest:
+    """The servers to show.
 
     Attributes:
-        model: What it was called.
-        flags: Those that hold for all servers, as they were given.
-        found: One entry per server, ready for JSON, in SI units.
-        left_out: ``gpu``, ``tp``, ``precision`` and ``reason`` of those that do not start.
+        model: Name, or path of a config.json or its folder.
+        gpus: Names or datasheet paths.
+        sizes: Tensor-parallel sizes.
+        formats: Number formats; None is the checkpoint's own.
+        flags: Engine flags of all servers.
+        checkpoint: Of the network; None for the released one.
+        stops: Values of the sliders.
     """
 
     model: str
-    flags: Mapping[str, Any]
-    found: list[dict[str, Any]] = field(default_factory=list)
-    left_out: list[dict[str, Any]] = field(default_factory=list)
+    gpus: Sequence[str]
+    sizes: Sequence[int] = SIZES
+    formats: Sequence[str | None] = FORMATS
+    flags: Mapping[str, object] | None = None
+    checkpoint: Path | None = None
+    stops: Stops = STOPS
 
 
-def find_servers(
-    shared: Mapping[str, Any],
-    gpus: Sequence[str],
-    sizes: Sequence[int],
-    formats: Sequence[str | None],
-    checkpoint: Path,
-) -> Servers:
-    """Look for servers.
+@dataclass(frozen=True)
+class ExplorePage:
+    """Simulations of the servers of a page.
 
-    Args:
-        shared: Model and flags of all of them, keys of ``pinn.engines.configurations.KEYS``.
-        gpus: To choose from.
-        sizes: Tensor-parallel sizes.
-        formats: Number formats; None is the checkpoint's own.
+    Attributes:
+        servers: That start, and combinations that do not.
+        grids: Simulations of each server that starts.
         checkpoint: Of the network.
-
-    Raises:
-        PinnError: If none starts, or the page's formulas do not hold for one.
+        source: Sentence on the origin of the coefficients.
+        given_checkpoint: Whether the printed command names the checkpoint.
     """
-    check_size(len(gpus) * len(sizes) * len(formats), MOST_SERVERS, "servers of a page", "ask less")
-    flags = {k: v for k, v in shared.items() if k != "model"}
-    servers = Servers(shared["model"], flags)
-    deployments: dict[tuple[str, int, str], tuple[Deployment, str]] = {}
-    for gpu, form, size in itertools.product(gpus, formats, sizes):
-        row = {**shared, "gpu": gpu, "tensor_parallel_size": size}
-        row |= {"precision": form} if form else {}
-        deployment, reason = _started(row)
-        if deployment is None:
-            name = load_gpu(gpu).name
-            entry = {"gpu": name, "tp": size, "precision": form or "", "reason": reason}
-            servers.left_out.append(entry)
-        else:
-            key = (deployment.gpu.name, size, candidates.format_label(deployment))
-            deployments.setdefault(key, (deployment, form or ""))
-    if not deployments:
-        reasons = "; ".join(dict.fromkeys(each["reason"] for each in servers.left_out))
-        raise PinnError(f"no server starts: {reasons}")
-    chosen = [deployment for deployment, _ in deployments.values()]
-    coefficients = surrogate.Surrogate.load(checkpoint).coefficients(chosen)
-    for i, (key, (deployment, form)) in counted(list(enumerate(deployments.items())), "server"):
-        latency = LinearLatency(deployment, coefficients.beta[i], coefficients.alpha[i])
-        named = dict(zip(("gpu", "tp", "format"), key, strict=True)) | {"precision": form}
-        half = {"half_widths": _half_widths(checkpoint, deployment)}
-        servers.found.append(named | _entry(latency) | half)
-    return servers
 
+    servers: Servers
+    grids: tuple[list[Column], ...]
+    checkpoint: Path
+    source: str
+    given_checkpoint: bool = False
 
-def _half_widths(checkpoint: Path, deployment: Deployment) -> dict[str, float] | None:
-    """Of the 90 % intervals, in log units; None where the checkpoint has none."""
-    found = sizing.prediction_interval(checkpoint, deployment)
-    if found is None:
-        return None
-    return {"tpot": found.bad.step, "ttft": max(found.bad.step, found.bad.request)}
+    def write(self, out: Path) -> None:
+        """Write the page."""
+        write_whole(out, self.render())
 
-
-def _started(row: Mapping[str, Any]) -> tuple[Deployment | None, str]:
-    """The deployment, or why the engine does not start."""
-    try:
-        deployment = configurations.make_deployment(configurations.canonical(row))
-    except PinnError as error:
-        return None, str(error)
-    _check_expressible(deployment)
-    fit = memory_fit(deployment)
-    return (deployment, "") if fit.fits else (None, fit.reason)
-
-
-def _check_expressible(deployment: Deployment) -> None:
-    """Whether the page's schedule is that of the deployment."""
-    recipe = deployment.recipe
-    told = {
-        f"engine {deployment.serving.engine}": deployment.serving.engine != VLLM,
-        "pipeline parallelism": recipe.pipeline_parallel_size > 1,
-        "data parallelism": recipe.data_parallel_size > 1,
-        "speculative decoding": recipe.speculation is not None,
-    }
-    wrong = [name for name, found in told.items() if found]
-    if wrong:
-        raise PinnError(
-            f"the page knows a vLLM server of one stage without drafts, got {', '.join(wrong)}: "
-            "use 'pinn simulate', which schedules it step by step"
+    def render(self) -> str:
+        """Return the page's HTML."""
+        servers = self.servers
+        intervals = all(server.half_widths is not None for server in servers.found)
+        return template(_PACKAGE, "explore.html.j2").render(
+            model=servers.model,
+            engine="vLLM",
+            flags=", ".join(f"{name} {value}" for name, value in servers.flags.items()),
+            intervals=intervals,
+            bands="Bands are 90 % intervals." if intervals else "",
+            source=self.source,
+            style=Markup(_text("explore.css")),
+            script=Markup("\n".join(map(_text, _SCRIPTS))),
+            # No text in it can end the script element that contains it.
+            data=Markup(json_text(self.data(), allow_nan=False).replace("<", "\\u003c")),
         )
 
+    def data(self) -> JsonObject:
+        """Return what the page's script reads: SI units, numbers to four digits."""
+        return {
+            "servers": [
+                _server_data(server, grid)
+                for server, grid in zip(self.servers.found, self.grids, strict=True)
+            ],
+            "left_out": [asdict(each.asked) | {"reason": each.reason}
+                         for each in self.servers.left_out],
+            "load": dict(_LOAD),
+            "parts": list(PARTS),
+            "range_ratio": RANGE_RATIO,
+            "requests_per_client": REQUESTS_PER_CLIENT,
+            "arguments": self._arguments(),
+        }  # fmt: skip
 
-def _entry(latency: LinearLatency) -> dict[str, Any]:
-    """Costs, coefficients and limits of a server; the browser's formulas name them the same."""
-    deployment = latency.deployment
-    recipe, costs = deployment.recipe, model_costs([deployment])
-    return {
-        "gpus": recipe.tensor_parallel_size,
-        "window": deployment.model.window_tokens,
-        "budget": recipe.token_budget,
-        "max_requests": recipe.max_requests,
-        "max_model_len": max_model_len(deployment),
-        "kv_tokens": memory_fit(deployment).kv_tokens,
-        "costs": {name: float(getattr(costs, name)[0]) for name in COST_NAMES},
-        "beta": latency.beta.tolist(),
-        "first_token": first_token_s(latency),
-        "completion_s": latency.post_decode_fixed_overhead(),
-    }
+    def _arguments(self) -> str:
+        """Return model, flags and checkpoint as a command line has them."""
+        options = {flag.name: flag.option for flag in flags_of(ServingSpec)}
+        words = ["--model", self.servers.model]
+        for name, value in self.servers.flags.items():
+            option = options.get(name, f"--{name.replace('_', '-')}")
+            if isinstance(value, bool):
+                words.append(option if value else option.replace("--", "--no-", 1))
+            else:
+                words += [option, str(value)]
+        if self.given_checkpoint:
+            words += ["--checkpoint", str(self.checkpoint)]
+        return shlex.join(words)
 
 
-def first_token_s(latency: LinearLatency) -> dict[str, float]:
-    """What happens to a request's first token outside the steps: linear in its prompt."""
-    start, with_one = (
-        latency.queueing_time(prompt_tokens)
-        + latency.scheduling_processing_time(prompt_tokens)
-        + latency.output_token_processing_time()
-        for prompt_tokens in (0.0, 1.0)
+def explore_page(request: ExploreRequest) -> ExplorePage:
+    """Find the servers and simulate each of them over the sliders.
+
+    Raises:
+        PinnError: If something is unknown, no server starts, or the page does not support one.
+    """
+    names = list(dict.fromkeys(name.strip() for name in request.gpus if name.strip()))
+    if not request.model.strip():
+        raise PinnError("--model names none: 'pinn models' lists them")
+    if not names:
+        raise PinnError("--gpu names none: give names separated by commas, such as H100,H200")
+    used = find_checkpoint(request.checkpoint)
+    shared = canonical({"model": request.model} | dict(request.flags or {}))
+    servers = find_servers(shared, names, request.sizes, request.formats, used)
+    grids = tuple(
+        simulate_grid(server, request.stops) for server in counted(servers.found, "server")
     )
-    return {"constant_s": start, "per_prompt_token_s": with_one - start}
+    source = f"Coefficients of {used.name} (SHA-256 {file_sha256(used)[:12]})."
+    return ExplorePage(servers, grids, used, source, request.checkpoint is not None)
 
 
-# The page, as one file that asks nobody.
-
-#: Read in this order: formulas, what is made of them, drawing, the page itself.
-_SCRIPTS = ("step_formulas.js", "predict.js", "chart.js", "explore.js")
-_PACKAGE = "pinn.planning.explore"
-#: Where the sliders stand at first.
-LOAD = {"inFlight": 32, "context": 0, "prompt": 1024, "output": 256}
-
-
-def render(servers: Servers, source: str) -> str:
-    """The page's text.
+def explore_request(
+    model: str, gpus: Sequence[str], flags: Mapping[str, object], checkpoint: Path | None = None
+) -> ExploreRequest:
+    """Build a request from the command's options.
 
     Args:
-        servers: Of :func:`find_servers`.
-        source: A sentence on where the coefficients are from.
+        model: Name, or path of a config.json or its folder.
+        gpus: Names or datasheet paths.
+        flags: Engine flags. ``tensor_parallel_size`` may be a list, ``precision`` several formats
+            separated by commas.
+        checkpoint: Of the network; None for the released one.
     """
-    intervals = all(server["half_widths"] is not None for server in servers.found)
-    data = {
-        "servers": servers.found,
-        "left_out": servers.left_out,
-        "load": LOAD,
-        "arguments": _arguments(servers),
-    }
-    return template(_PACKAGE, "explore.html.j2").render(
-        model=servers.model,
-        engine="vLLM",
-        flags=", ".join(f"{name} {value}" for name, value in servers.flags.items()),
-        intervals=intervals,
-        bands="Bands are 90 % intervals." if intervals else "",
-        source=source,
-        style=Markup(_text("explore.css")),
-        script=Markup("\n".join(map(_text, _SCRIPTS))),
-        # No text in it can end the script that it stands in.
-        data=Markup(json_text(data, allow_nan=False).replace("<", "\\u003c")),
+    shared = dict(flags)
+    sizes, formats = shared.pop("tensor_parallel_size", None), shared.pop("precision", "")
+    named = [part.strip() for part in str(formats).split(",") if part.strip()]
+    return ExploreRequest(
+        model,
+        gpus,
+        sizes if isinstance(sizes, Sequence) and sizes else SIZES,
+        named or FORMATS,
+        shared,
+        checkpoint,
     )
 
 
-def _arguments(servers: Servers) -> str:
-    """Model and flags as a command line has them."""
-    options = {flag.name: flag.option for flag in flags_of(ServingSpec)}
-    words = ["--model", servers.model]
-    for name, value in servers.flags.items():
-        option = options.get(name, f"--{name.replace('_', '-')}")
-        if isinstance(value, bool):
-            words.append(option if value else option.replace("--", "--no-", 1))
-        else:
-            words += [option, str(value)]
-    return shlex.join(words)
+def _server_data(server: Server, grid: Sequence[Column]) -> JsonObject:
+    half = server.half_widths
+    return {
+        **asdict(server.asked),
+        "format": server.format,
+        "max_requests": server.max_requests,
+        "max_model_len": server.max_model_len,
+        "kv_tokens": server.kv_tokens,
+        "half_widths": None if half is None else asdict(half),
+        "columns": [_column_data(column) for column in grid],
+    }
+
+
+def _column_data(column: Column) -> JsonObject:
+    clients = column.clients()
+    nodes = [column.nodes[each] for each in clients]
+    return {
+        "prompt": column.lengths.prompt,
+        "output": column.lengths.output,
+        "context": column.lengths.prefix,
+        "most": column.most_clients,
+        "further_requests": column.lengths.further_requests,
+        "clients": clients,
+        "ttft": _rounded(node.ttft_s for node in nodes),
+        "tpot": _rounded(node.itl_s for node in nodes),
+        "tokens": _rounded(node.tokens_per_s for node in nodes),
+        "decode_us": [_whole_us(node.decode_parts_s) for node in nodes],
+        "mixed_us": [_whole_us(node.mixed_parts_s) for node in nodes],
+    }
+
+
+def _whole_us(seconds: Iterable[float]) -> list[int]:
+    """Round to whole microseconds, which keeps the page small."""
+    return [round(value / MICROSECOND) for value in seconds]
+
+
+def _rounded(values: Iterable[float]) -> list[float]:
+    return [float(f"{value:.4g}") for value in values]
 
 
 def _text(name: str) -> str:

@@ -13,6 +13,7 @@ from pinn.common import files
 from pinn.common.store import remembered_value
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
+from pinn.specs.gpu import load_gpu
 
 if TYPE_CHECKING:
     pass
@@ -67,6 +68,18 @@ def served_gpus(checkpoint: Path) -> list[str]:
         PinnError: If the checkpoint cannot be used.
     """
     return remembered_value(_served, checkpoint)
+
+
+def measured_gpus(checkpoint: Path) -> dict[str, str]:
+    """Return what was measured on each GPU by its name: kernels, or also servers.
+
+    Raises:
+        PinnError: If the checkpoint cannot be used.
+    """
+    from pinn.kernels.tables.table import SYSTEMS
+
+    kernels = {load_gpu(system).name: "kernels" for system in SYSTEMS}
+    return kernels | dict.fromkeys(served_gpus(checkpoint), "kernels, servers")
 
 
 def _served(checkpoint: Path) -> list[str]:

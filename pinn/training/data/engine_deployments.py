@@ -8,14 +8,17 @@ from pathlib import Path
 import pandas as pd
 
 from pinn.common.files import ReadReport
+from pinn.measurements.deployments import observations
+from pinn.measurements.deployments import silicon as sample
 from pinn.specs.serving import SGLANG, TRTLLM
-from pinn.training.data import silicon, table
+from pinn.training.data import silicon
 
 # Which measured SGLang and TensorRT-LLM deployments are left out, one rule each, in order.
 #
 # The rules are like those of :mod:`pinn.training.data.silicon`, on rows that
-# :func:`pinn.training.data.engine_deployments.decode_engines` gave their layout and
-# :mod:`pinn.training.data.launch_facts` their flags. None looks at what a model of ours predicts.
+# ``decode_engines`` of :mod:`pinn.measurements.deployments.silicon` gave their layout and
+# :mod:`pinn.measurements.deployments.launch_facts` their flags. None looks at what a model of ours
+# predicts.
 # Multi-token prediction (MTP) is marked nowhere in the file; the launch scripts tell of it, and
 # where both kinds fit rows of the same point that ran without (twins).
 
@@ -76,11 +79,11 @@ def other_attention(rows: pd.DataFrame) -> pd.Series:
 
 
 #: The rules in the order in which they are applied.
-_OF_THE_BENCHMARK: silicon.Filters = {
+_OF_THE_BENCHMARK: sample.Filters = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
     "GB200 over several nodes, labelled aggregated": several_nodes,
 }
-ENGINE_FILTERS: silicon.Filters = {
+ENGINE_FILTERS: sample.Filters = {
     **_OF_THE_BENCHMARK,
     "MTP: every launch script that fits speculates": speculates,
     "MTP: DeepSeek fp8 on B200, 2026-03-25, not config 87": mtp_beside_plain,
@@ -119,7 +122,7 @@ def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
 #
 # They come from the same public benchmark as vLLM's (:mod:`pinn.training.data.silicon`) and are
 # read as the same closed loop. What differs is how the dumps store the layout
-# (:func:`decode_engines`), what is left out (:mod:`pinn.training.data.engine_deployments`).
+# (``decode_engines`` of :mod:`pinn.measurements.deployments.silicon`) and what is left out (here).
 
 #: Engines beside vLLM, by their name in the file.
 ENGINES = (SGLANG, TRTLLM)
@@ -174,7 +177,7 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
         for reason, count in by_rule:
             refused[reason] = refused.get(reason, 0) + count
     refused[APART] = len(others) - len(kept)
-    rows = pd.concat([vllm, kept[list(silicon.CANONICAL)]], ignore_index=True)
+    rows = pd.concat([vllm, kept[list(sample.CANONICAL)]], ignore_index=True)
     # Every row shown apart is of a known script.
     apart = others.loc[others["apart"] != "", "facts"].value_counts()
     noted = {
@@ -238,48 +241,21 @@ def _released_engines_but_glm(rows: pd.DataFrame) -> pd.Series:
 
 
 #: Rule -> what takes its place where models with other attention are read.
-_FOR_OTHER_ATTENTION: dict[silicon.Rule, tuple[str, silicon.Rule]] = {
+_FOR_OTHER_ATTENTION: dict[sample.Rule, tuple[str, sample.Rule]] = {
     development_image: ("nightly image, but of GLM-5", _released_engines_but_glm),
     other_attention: ("attention over all keys", lambda rows: ~other_attention(rows)),
 }
 
 
 def _read(
-    path: Path | None, filters: silicon.Filters, engines: Sequence[str] = ENGINES
+    path: Path | None, filters: sample.Filters, engines: Sequence[str] = ENGINES
 ) -> tuple[pd.DataFrame, ReadReport]:
-    return silicon.read_sample(path, engines, filters, decode_engines, _canonical)
-
-
-def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
-    """Give raw rows their real layout and one name to DeepSeek-R1; other names stay the file's.
-
-    The dump of 2026-04-06 and the database dump store products where experts are spread: expert
-    tensor and expert parallel size are both N, with ``tp_size`` N x N for tensor parallelism over N
-    GPUs, or with ``tp_size`` 1 and ``attention_dp_size`` N x N for attention data parallelism over
-    N. Either has the N expert-parallel. Other dumps store N itself. The database dump calls
-    DeepSeek-R1 "V3" (same rows, same shapes).
-
-    Args:
-        raw: Rows of the file, with its column names.
-
-    Returns:
-        Rows with the columns that the filters read, latencies in seconds.
-    """
-    rows = silicon.decode(raw)
-    both = rows["stored_moe_tp_size"]
-    product = rows["source"].str.contains("^db-dump|2026-04-06")
-    product &= (both == rows["stored_moe_ep_size"]) & (both > 1)
-    tp, dp = rows["tensor_parallel_size"], rows["stored_attention_dp_size"].fillna(1).clip(1)
-    return rows.assign(
-        model=rows["model"].replace("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1"),
-        tensor_parallel_size=tp.where(~(product & (tp == both**2)), both),
-        data_parallel_size=dp.where(~(product & (dp == both**2)), both),
-    )
+    return sample.read_sample(path, engines, filters, sample.decode_engines, _canonical)
 
 
 def _canonical(rows: pd.DataFrame) -> pd.DataFrame:
     """Decoded and filtered rows, as they ran, and which of them are shown apart."""
-    found = silicon.canonical(rows)
+    found = sample.canonical(rows)
     deepseek = found["model"].str.contains("DeepSeek") & (found["gpu"] == "b300_sxm")
     apart = deepseek & (found["date"] == "2026-04-17")
     return found.assign(apart=apart.map({True: APART, False: ""}))
@@ -311,5 +287,5 @@ def import_every_engine(target: Path | str, source: Path | str | None = None) ->
 
 def _written(read: tuple[pd.DataFrame, ReadReport], target: Path | str) -> ReadReport:
     rows, report = read
-    table.write_observations(rows, Path(target), report)
+    observations.write_observations(rows, Path(target), report)
     return report

@@ -22,6 +22,7 @@ from pinn.measurements.benchmarks.benchmark_run import (
 )
 from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
 from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.benchmarks.tree import Tree
 from pinn.measurements.benchmarks.vllm_bench import sglang_server
 from pinn.measurements.traces.ingestion import benchmark_target
 from pinn.simulator.linear_latency import LinearLatency
@@ -118,12 +119,12 @@ def test_a_run_is_simulated_under_its_engines_schedule(
 
 def test_resolved_flags_of_sglang_are_what_the_user_gave():
     """Attention data parallelism divides the chunk, and leaves 0.3 of the conservativeness."""
-    server = sglang_server({
+    server = sglang_server(Tree({
         "model_path": "m", "version": "0.5.8", "tp_size": 8, "dp_size": 8, "ep_size": 8,
         "enable_dp_attention": True, "chunked_prefill_size": 1024, "page_size": 64,
         "schedule_conservativeness": 0.3, "disable_radix_cache": True, "max_running_requests": None,
         "kv_cache_dtype": "fp8_e4m3", "mem_fraction_static": 0.8,
-    })  # fmt: skip
+    }))  # fmt: skip
     assert server.all_flags == pytest.approx({
         "engine": "sglang", "engine_version": "0.5.8", "tensor_parallel_size": 8,
         "data_parallel_size": 8, "ep_size": 8, "enable_dp_attention": True,

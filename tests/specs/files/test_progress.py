@@ -1,10 +1,20 @@
-"""Lines about long work, to a terminal and to a log alike, and only if it takes long."""
+"""Progress: log records wherever they go, lines about long work on a terminal alone."""
 
 import io
+import logging
 import time
 
-from pinn.common import screen as progress
-from pinn.common.screen import counted, doing, shown, still
+import pytest
+
+from pinn.common import progress
+from pinn.common.progress import counted, doing, note, shown, still
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self):
+        return True
 
 
 def wait_for(stream, text):
@@ -16,7 +26,7 @@ def wait_for(stream, text):
 
 
 def test_the_reader_is_told_what_is_done_and_how_far():
-    stream = io.StringIO()
+    stream = Terminal()
     with shown("pinn", stream, first_s=0.01):
         doing("reading")
         wait_for(stream, "pinn: reading, 0 s so far\n")
@@ -30,6 +40,22 @@ def test_the_reader_is_told_what_is_done_and_how_far():
     assert stream.getvalue() == written
     assert all(line.endswith(" s so far") for line in written.splitlines())
     assert "\r" not in written
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_records_are_written_while_a_command_runs(stream):
+    with shown("pinn", stream):
+        note("fold 1 of 2")
+        logging.getLogger("pinn.planning").info("%d candidates", 48)
+    note("after it")
+    assert stream.getvalue().splitlines() == ["fold 1 of 2", "48 candidates"]
+
+
+def test_a_file_has_no_lines_about_long_work():
+    stream = io.StringIO()
+    with shown("pinn", stream, first_s=0.01):
+        time.sleep(0.05)
+    assert stream.getvalue() == ""
 
 
 def test_lines_come_ever_more_rarely(monkeypatch):
@@ -49,14 +75,14 @@ def test_lines_come_ever_more_rarely(monkeypatch):
 
 
 def test_short_work_says_nothing():
-    stream = io.StringIO()
+    stream = Terminal()
     with shown("pinn", stream):
         pass
     assert stream.getvalue() == ""
 
 
 def test_work_within_work_is_named_as_its_part():
-    stream = io.StringIO()
+    stream = Terminal()
     with shown("train", stream, first_s=0.01):
         with shown("fold without llama", io.StringIO()):
             doing("learning, epoch 3 of 10")

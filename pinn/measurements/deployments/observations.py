@@ -4,6 +4,7 @@ A table is a Parquet file with a JSON manifest of the same name beside it, which
 rows come from and holds the digest that reading checks.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import pandas as pd
 from pinn.common.documents import read_json
 from pinn.common.files import ReadReport, file_sha256, replace_atomically, write_json_file
 from pinn.errors import PinnError
+from pinn.measurements.deployments.launch_facts import SERVING_FLAGS
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
-from pinn.training.data.launch_facts import SERVING_FLAGS
 
 _FLAGS = {flag.name: flag for flag in flags_of(ServingSpec)}
 
@@ -54,7 +55,7 @@ COLUMNS = {
     "date": "text",  # day of the measurement, ISO 8601; empty where not recorded
     "series": "text",  # equal for rows that differ only in concurrency and build
 }
-_DTYPES = {
+_DTYPES: Mapping[str, Any] = {
     "text": "str", "passed": "str", "flag": "bool", "count": "int64", "from zero": "int64",
     "seconds": "float64",
 }  # fmt: skip
@@ -84,7 +85,7 @@ class Manifest:
     report: ReadReport
     schema: str = SCHEMA
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The manifest as JSON-ready values."""
         return asdict(self) | {"report": self.report.to_json()}
 
@@ -213,5 +214,4 @@ def _checked(values: pd.Series, kind: str, what: str) -> pd.Series:
             flag.check(flag.read(text, what))
     elif kind == "flag" and not values.isin([True, False]).all():
         raise PinnError(f"{what} must be true or false, got {values.iloc[0]!r}")
-    dtype: Any = _DTYPES[kind]
-    return values.astype(dtype)
+    return values.astype(_DTYPES[kind])

@@ -10,27 +10,27 @@ import pandas as pd
 
 from pinn.engines.deployment import Deployment
 from pinn.measurements.benchmarks.inferencex import LENGTH_RANGE
+from pinn.measurements.deployments.launch_facts import SERVING_FLAGS, UNKNOWN
 from pinn.simulator.workloads.workload import Workload, closed_loop
 from pinn.specs.catalog import load_model
-from pinn.specs.flags import given_flags
+from pinn.specs.flags import FlagValue, given_flags, specified
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import GREEDY
 from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
-from pinn.training.data.launch_facts import LOAD_FLAGS, SERVING_FLAGS, UNKNOWN
 
 # From a row of observations or serving runs to the deployment that was measured.
 
 Row = Mapping[Hashable, Any] | pd.Series
 #: Names and values, as a cache holds them.
-Flags = tuple[tuple[str, Any], ...]
+Flags = tuple[tuple[str, FlagValue], ...]
 
 #: Builds that are no release, such as gpt-oss-dev, get the defaults of the table's own release.
 RELEASE = re.compile(r"\d+\.\d+")
 
 
 def observed_deployment(row: Row) -> Deployment:
-    """The deployment of a row of :func:`pinn.training.data.table.read_observations`.
+    """The deployment of a row of ``observations.read_observations``.
 
     Every flag is the row's; an empty one was not passed and is the default of the row's release.
     The benchmark asks for temperature 0 (as vLLM's own did when it was made of that). Equal rows
@@ -47,7 +47,7 @@ def observed_deployment(row: Row) -> Deployment:
     return _observed(*names, tuple(flags.items()), passed)
 
 
-def _layout(row: Row) -> dict[str, Any]:
+def _layout(row: Row) -> dict[str, FlagValue]:
     """The engine of a row and how it spreads the model over GPUs, in its own words."""
     engine, is_expert_parallel = str(row["engine"]), bool(row["enable_expert_parallel"])
     tp, dp = int(row["tensor_parallel_size"]), int(row["data_parallel_size"])
@@ -69,7 +69,7 @@ def observed_deployments(rows: pd.DataFrame) -> dict[str, Deployment]:
 
 
 def run_deployment(row: Row) -> Deployment:
-    """The deployment of a row of :func:`pinn.training.data.serving_runs.read_serving_runs`.
+    """The deployment of a row of :func:`pinn.measurements.runs.serving_runs.read_serving_runs`.
 
     The number formats are those of the model's config. The load generator asks for no sampling
     settings, so the model's own hold. Equal rows share one object.
@@ -78,7 +78,7 @@ def run_deployment(row: Row) -> Deployment:
         PinnError: If the model or the GPU is unknown, or they do not fit together.
     """
     sizes = ("tensor_parallel_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len")
-    flags: dict[str, Any] = {name: int(row[name]) for name in sizes if not pd.isna(row[name])}
+    flags: dict[str, FlagValue] = {name: int(row[name]) for name in sizes if not pd.isna(row[name])}
     flags["engine_version"] = str(row["engine_version"])
     names = str(row["config"]), str(row["model"]), str(row["gpu"])
     return _run(*names, tuple(flags.items()))
@@ -88,13 +88,14 @@ def run_deployment(row: Row) -> Deployment:
 def _observed(model: str, gpu: str, precision: str, flags: Flags, passed: Flags) -> Deployment:
     ran = with_precision(load_model(model), precision), load_gpu(gpu)
     given = given_flags(ServingSpec, dict(passed), f"a row of {model} on {gpu}")
-    return Deployment(*ran, ServingSpec(override_generation_config=GREEDY, **dict(flags), **given))
+    flags_given = {"override_generation_config": GREEDY, **dict(flags), **given}
+    return Deployment(*ran, specified(ServingSpec, flags_given))
 
 
 @cache
 def _run(config: str, name: str, gpu: str, flags: Flags) -> Deployment:
     model = load_model(config, published_as=name)
-    return Deployment(model, load_gpu(gpu), ServingSpec(**dict(flags)))
+    return Deployment(model, load_gpu(gpu), specified(ServingSpec, dict(flags)))
 
 
 # The load behind a row of measured deployments: the closed loop that its benchmark ran.
@@ -138,7 +139,7 @@ def measured_deployments(observations: pd.DataFrame) -> list[MeasuredDeployment]
     """Every row of observations, in their order.
 
     Args:
-        observations: As ``pinn.training.data.table.read_observations`` gives them.
+        observations: As ``observations.read_observations`` gives them.
     """
     return [measured_deployment(row) for _, row in observations.iterrows()]
 
@@ -148,8 +149,7 @@ def measured_deployment(row: Row) -> MeasuredDeployment:
     served = observed_deployment(row)
     if row["facts"] == UNKNOWN:
         served = replace(served, serving=_roomy(served.serving, row))
-    nothing: dict[str, Any] = dict.fromkeys(LOAD_FLAGS)
-    shared = replace(served.serving, **nothing)
+    shared = replace(served.serving, max_num_seqs=None, max_model_len=None)
     name, clients = str(row["row_id"]), int(row["concurrency"])
     lengths = int(row["prompt_tokens"]), int(row["output_tokens"])
     prompts = int(row["prompts_per_client"]) * clients

@@ -8,7 +8,7 @@ release holds. ``CONC`` is the number of clients, ``+200`` so many tokens beyond
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -73,6 +73,10 @@ _NO_CLOCK = "T00:00:00.000Z"
 _RELEASE = re.compile(r"v?(\d+\.\d[^-]*)")
 
 
+#: A decoded row of the benchmark's table, by its columns.
+Row = Mapping[Hashable, Any]
+
+
 @dataclass(frozen=True)
 class LaunchFact:
     """One line of the table at one of its points.
@@ -123,13 +127,13 @@ def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
     return {key: tuple(facts) for key, facts in found.items()}
 
 
-def find(row: Mapping[Any, Any]) -> Found:
+def find(row: Row) -> Found:
     """Look a row up.
 
     A row with a clock time ran what was valid at that minute, one with a day alone what was valid
     on that day; of several the one whose own configuration changed then. vLLM's rows stored
     with attention data parallelism may have run without
-    (:func:`pinn.training.data.silicon.decode`), so that label chooses nothing there.
+    (:func:`pinn.measurements.deployments.silicon.decode`), so that label chooses nothing there.
 
     Args:
         row: ``engine``, ``model`` (of the catalogue), ``gpu``, ``precision`` (the label), lengths,
@@ -211,9 +215,9 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
     return rows.drop(columns=changed.columns, errors="ignore").join(changed)
 
 
-def _ran(found: Found, row: Mapping[Any, Any]) -> dict[str, Any]:
+def _ran(found: Found, row: Row) -> dict[str, object]:
     """What a row's columns become."""
-    changed: dict[str, Any] = dict.fromkeys(ADDED, "")
+    changed: dict[str, object] = dict.fromkeys(ADDED, "")
     changed |= {"facts": found.confidence, "facts_reason": found.reason}
     layout = ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel")
     changed |= {name: row[name] for name in (*layout, "engine_version")}
@@ -236,7 +240,7 @@ def _ran(found: Found, row: Mapping[Any, Any]) -> dict[str, Any]:
     return changed | _layout(passed, row)
 
 
-def _layout(passed: Mapping[str, str], row: Mapping[Any, Any]) -> dict[str, Any]:
+def _layout(passed: Mapping[str, str], row: Row) -> dict[str, object]:
     """GPUs of a replica's layers, replicas of the attention, and whether experts are whole.
 
     SGLang and TensorRT-LLM count all GPUs as tensor parallel ones; every configuration with expert
@@ -254,7 +258,7 @@ def _layout(passed: Mapping[str, str], row: Mapping[Any, Any]) -> dict[str, Any]
     }
 
 
-def served_scheme(scheme: str, row: Mapping[Any, Any]) -> str:
+def served_scheme(scheme: str, row: Row) -> str:
     """Number format that ran: mxfp4 with eight-bit activations where that was asked for.
 
     TensorRT-LLM's own expert kernels quantize activations so on Blackwell; ``moe_config.backend``
@@ -289,7 +293,7 @@ def facts_by_confidence(rows: pd.DataFrame) -> dict[str, int]:
     """
     counts = {name: int((rows["facts"] == name).sum()) for name in CONFIDENCES}
     told = rows.loc[rows["facts_reason"] != "", ["facts", "facts_reason"]]
-    reasons: dict[Any, int] = {}
+    reasons: dict[Hashable, int] = {}
     if len(told):
         reasons = told.agg(": ".join, axis=1).value_counts(sort=False).to_dict()
     return counts | {str(why): int(n) for why, n in reasons.items()}

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,6 +11,8 @@ from pinn.common.documents import read_json
 from pinn.common.files import ReadReport
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
+from pinn.measurements.deployments import measured as deployments
+from pinn.measurements.runs import serving_runs
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.load import load_workload
@@ -21,7 +22,6 @@ from pinn.specs.catalog import load_model
 from pinn.specs.flags import given_flags
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.training.data import deployments, serving_runs
 
 # Measured serving runs: what ran, what was sent and what its clients saw.
 
@@ -74,7 +74,7 @@ class MeasuredRun:
 def read_measured_runs(
     path: Path, model_configs: Path | None = None, seed: int = 0
 ) -> tuple[tuple[MeasuredRun, ...], ReadReport]:
-    """Read a CSV of serving runs, see ``pinn.training.data.serving_runs``.
+    """Read a CSV of serving runs, see ``pinn.measurements.runs.serving_runs``.
 
     Its column ``workload`` names built-in loads, or workload files from the CSV's folder on.
 
@@ -138,8 +138,9 @@ def sent_workload(load: serving_runs.Workload, seed: int = 0) -> Workload:
     shared, own = load.shared_prefix_tokens, load.prompt_tokens - load.shared_prefix_tokens
     prompts = PromptGroups(load.groups, load.prompts_per_group, shared, own, PROMPT_RANGE)
     stages = [Stage(stage.rate_per_s, stage.duration_s) for stage in load.stages]
-    how: dict[str, Any] = {"stage_gap_s": STAGE_GAP_S, "seed": seed, "name": load.name}
-    return shared_prefix(stages, prompts, load.output_tokens, **how)
+    return shared_prefix(
+        stages, prompts, load.output_tokens, stage_gap_s=STAGE_GAP_S, seed=seed, name=load.name
+    )
 
 
 # Runs as inference-perf leaves them: a folder with its config and one report per load stage.

@@ -2,26 +2,38 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from pinn.cli.report_parts import marks_of_each, memory_columns
-from pinn.common import files, screen, tables
+from pinn.common import files, progress, tables
 from pinn.engines import configurations
+from pinn.engines.configurations import Configuration, Values
 from pinn.engines.deployment import Deployment
 from pinn.export.table import coefficient_columns
 from pinn.physics import batch_sums, step_values
 from pinn.physics.costs import step_costs
+from pinn.simulator import memory
 from pinn.specs.batch import parse_batch
 from pinn.surrogate import surrogate
+from pinn.surrogate.batch_marks import marks_of_each
 from pinn.surrogate.uncertainty.training_space import training_space
 from pinn.units import MICROSECOND
 
+#: What a table's column is made of.
+Column: TypeAlias = "Sequence[object] | np.ndarray | pa.Array"
 
-def crossed(configs: Path | None, grid: str | None, given: dict[str, Any]) -> list[dict[str, Any]]:
+_SIZE = "tensor_parallel_size"
+#: Flags that do not move memory: CUDA graphs are captured once the cache has its size.
+_IDLE = {
+    "enforce_eager", "max_cudagraph_capture_size", "enable_prefix_caching", "generation_config",
+    "override_generation_config",
+}  # fmt: skip
+
+
+def crossed(configs: Path | None, grid: str | None, given: Configuration) -> list[Values]:
     """The configurations of file and grid, combined with each other and with the flags."""
     shared = configurations.canonical(given)
     rows = configurations.read_configurations(configs) if configs is not None else [{}]
@@ -31,10 +43,10 @@ def crossed(configs: Path | None, grid: str | None, given: dict[str, Any]) -> li
 
 
 def many_table(
-    rows: list[dict[str, Any]], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
+    rows: Sequence[Values], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
 ) -> tuple[pa.Table, list[str]]:
     """The table of many configurations, and why others were left out."""
-    screen.doing(f"{len(rows):,} configurations")
+    progress.doing(f"{len(rows):,} configurations")
     network = surrogate.Surrogate.load(files.find_checkpoint(checkpoint))
     kept, deployments, reasons = configurations.make_deployments(rows, skip_invalid)
     return coefficient_table(network, kept, deployments, batches), reasons
@@ -42,7 +54,7 @@ def many_table(
 
 def coefficient_table(
     network: surrogate.Surrogate,
-    given: Sequence[dict[str, Any]],
+    given: Sequence[Configuration],
     deployments: Sequence[Deployment],
     batches: Sequence[str] = (),
 ) -> pa.Table:
@@ -50,10 +62,10 @@ def coefficient_table(
 
     Columns: the keys that any configuration gives; ``beta.NAME [unit]`` and ``alpha.NAME [unit]``
     in the order of the registries; per batch ``step_time_us: BATCH``, ``floor_us: BATCH`` and
-    ``marks: BATCH`` (limits that it exceeds); whether it fits its GPUs (see ``memory_columns``);
+    ``marks: BATCH`` (limits that it exceeds); whether it fits its GPUs (see ``_memory_columns``);
     and the nearest measured deployment with its distance.
     """
-    columns: dict[str, Any] = {
+    columns: dict[str, Column] = {
         key: pa.array([configuration.get(key) for configuration in given])
         for key in configurations.KEYS
         if any(key in configuration for configuration in given)
@@ -62,7 +74,7 @@ def coefficient_table(
     found = network.coefficients(distinct).take(place)
     columns |= coefficient_columns(found)
     columns |= _batch_columns(found.beta, deployments, batches)
-    columns |= memory_columns(given, deployments)
+    columns |= _memory_columns(given, deployments)
     space = training_space(network.checkpoint)
     located = space.locate(distinct)
     nearest, distance = located.nearest[place], located.distance[place]
@@ -74,7 +86,7 @@ def coefficient_table(
 
 def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np.ndarray]:
     """One deployment of each kind that the embedding tells apart, and the kind of each."""
-    kinds: dict[tuple[Any, ...], tuple[int, Deployment]] = {}
+    kinds: dict[tuple[object, ...], tuple[int, Deployment]] = {}
     place = []
     for deployment in deployments:
         recipe = deployment.recipe
@@ -92,8 +104,8 @@ def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np
 
 def _batch_columns(
     beta: np.ndarray, deployments: Sequence[Deployment], batches: Sequence[str]
-) -> dict[str, Any]:
-    columns: dict[str, Any] = {}
+) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
     plain = np.array([d.recipe.speculation is None for d in deployments])
     costs = step_costs([d for d, is_plain in zip(deployments, plain, strict=True) if is_plain])
     windows = np.array([d.model.window_tokens or np.inf for d in deployments])[plain]
@@ -115,6 +127,34 @@ def _batch_columns(
     return columns
 
 
+def _memory_columns(
+    configurations: Sequence[Configuration], deployments: Sequence[Deployment]
+) -> dict[str, Column]:
+    """Columns ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size`` of a table.
+
+    Rows that differ in the tensor-parallel size alone share what is found.
+    """
+    alike: dict[tuple[object, ...], dict[int, memory.MemoryFit]] = {}
+    smallest: dict[tuple[object, ...], int | None] = {}
+    deciding = {name for configuration in configurations for name in configuration}
+    deciding -= {_SIZE, *_IDLE}
+    keys = [tuple(map(configuration.get, deciding)) for configuration in configurations]
+    sizes = [deployment.serving.tensor_parallel_size for deployment in deployments]
+    for key, size, deployment in zip(keys, sizes, deployments, strict=True):
+        known = alike.setdefault(key, {})
+        if size not in known:
+            known[size] = memory.memory_fit(deployment)
+    for key, deployment in zip(keys, deployments, strict=True):
+        if key not in smallest:
+            smallest[key] = memory.smallest_tensor_parallel_size(deployment, alike[key])
+    fits = [alike[key][size] for key, size in zip(keys, sizes, strict=True)]
+    return {
+        "fits": [fit.fits for fit in fits],
+        "kv_tokens": pa.array([fit.kv_tokens for fit in fits], pa.int64()),
+        "smallest_tensor_parallel_size": pa.array([smallest[key] for key in keys], pa.int64()),
+    }
+
+
 def write_table(table: pa.Table, path: Path) -> None:
     """Write the table as its file's suffix says: as JSON, a list of rows, one a line."""
     tables.write_arrow(table, path, _json)
@@ -126,7 +166,7 @@ def _json(table: pa.Table) -> bytes:
     return b"[\n" + b",\n".join(map(msgspec.json.Encoder().encode, rows)) + b"\n]\n"
 
 
-def _cells(column: pa.ChunkedArray) -> list[Any]:
+def _cells(column: pa.ChunkedArray) -> list[object]:
     """The values of a column; numbers without gaps by NumPy, which is much quicker."""
     if pa.types.is_floating(column.type) and not column.null_count:
         return column.to_numpy().tolist()

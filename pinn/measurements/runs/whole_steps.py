@@ -136,7 +136,7 @@ def _deployment(
     name = str(row["model"])
     if str(row["run"]) not in runs.index:
         raise PinnError(f"{RUNS_FILE} has no line for the run {row['run']}: add its flags")
-    flags: dict[Hashable, Any] = runs.loc[str(row["run"])].to_dict()
+    flags = runs.loc[str(row["run"])].to_dict()
     serving = ServingSpec(
         engine_version=str(flags["vllm"]),
         tensor_parallel_size=int(row["tp"]),

@@ -1,142 +1,18 @@
-"""What pinn calibrate fits, and prints: one screen, or all of it where that is asked for."""
+"""The text of a calibration: one screen, or all of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from pinn.api.requests import CalibrationRequest, named
 from pinn.calibration import benchmarks, calibrate, calibrated, fit, posterior
 from pinn.calibration.fit import AnyCalibration
-from pinn.calibration.prior import Start
-from pinn.common.files import ReadReport
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, say
-from pinn.engines.deployment import Deployment
-from pinn.engines.recipe import reference_version
-from pinn.errors import PinnError
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, split_flags
-from pinn.measurements.benchmarks.read import read_benchmarks
-from pinn.measurements.traces.ingestion import benchmark_target
-from pinn.measurements.traces.measured_steps import MEASURED, ingested_steps, read_measured_steps
-from pinn.measurements.traces.trace_tables import read_trace_tables
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.specs.flags import flags_apart
-from pinn.specs.serving import ServingSpec
-from pinn.surrogate.coefficient_set import NAMED, read_coefficient_set
-from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.feature_entry import StepFeature
+from pinn.surrogate.request_features import REQUEST_FEATURES, RequestFeature
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.units import MICROSECOND, MILLISECOND
-
-
-def fit_measurements(asked: CalibrationRequest, flags: dict[str, Any]) -> tuple[fit.Fit, list[str]]:
-    """The fit to a folder of observations, to files of benchmarks, or to measured steps.
-
-    Returns:
-        The fit, and notes of what was left out, assumed or does not match.
-    """
-    folder, steps = asked.observations, asked.steps
-    if (folder is not None) + bool(asked.benchmarks) + (steps is not None) != 1:
-        raise PinnError(
-            "give --observations FOLDER of 'pinn ingest', --benchmarks FILES, or --steps FOLDER of "
-            "'pinn measure', whose folder 'serving' is taken along"
-        )
-    start = Start(asked.append, asked.base, asked.checkpoint, asked.force)
-    if folder is not None:
-        found = _fit_traces(folder, asked, start, flags)
-    elif steps is not None:
-        found = _fit_steps(steps, asked, start, flags)
-    else:
-        found = _fit_benchmarks(asked, start, flags)
-    return found, start.notes
-
-
-def _fit_traces(
-    folder: Path, asked: CalibrationRequest, start: Start, flags: dict[str, Any]
-) -> fit.Fit:
-    """The fit to whatever an ingested folder holds: traces, steps or benchmarks."""
-    engine, server = flags_apart(EngineSpec, flags)
-    if server or asked.model or asked.gpu:
-        raise PinnError("--observations names its server already: flags belong to 'pinn ingest'")
-    traces = read_trace_tables(folder)
-    deployment = traces.deployment()
-    _note_release(deployment, start.notes)
-    names = _named(traces.manifest.get("deployment") or {})
-    if traces.manifest["tables"].get("cycles", {}).get("rows"):
-        settings = calibrate.BetaSettings(asked.intervals, asked.budget or None, asked.seed)
-        return fit.fit_traces(traces, names, start, settings)
-    if MEASURED in traces.manifest["tables"]:
-        return fit.fit_measured_steps(ingested_steps(traces), deployment, names, start)
-    runs = fit.benchmark_runs(traces)
-    return fit.fit_benchmarks(runs, deployment, names, start, EngineSpec(**engine))
-
-
-def _fit_benchmarks(asked: CalibrationRequest, start: Start, flags: dict[str, Any]) -> fit.Fit:
-    """The fit to files of benchmarks, of the server that ``--append`` knows or that is given."""
-    engine, flags = flags_apart(EngineSpec, flags)
-    given = _earlier(asked.append) | named(asked.model, asked.gpu) | flags
-    model, gpu = given.pop("model", None), given.pop("gpu", None)
-    server, load = split_flags(given)
-    runs = _read_runs(asked.benchmarks or [], load, start.notes)
-    target = benchmark_target(runs, model, gpu, server)
-    deployment, names = target.deployment(), _named(vars(target))
-    _note_release(deployment, start.notes)
-    return fit.fit_benchmarks(runs, deployment, names, start, EngineSpec(**engine))
-
-
-def _fit_steps(
-    steps: Path, asked: CalibrationRequest, start: Start, flags: dict[str, Any]
-) -> fit.Fit:
-    """The fit to measured steps, and to benchmarks that were made beside them."""
-    engine, flags = flags_apart(EngineSpec, flags)
-    measured = read_measured_steps(steps)
-    start.notes += _left_out(measured.report)
-    server, load = split_flags(flags)
-    target = measured.target(asked.model, asked.gpu, server)
-    deployment, names = target.deployment(), _named(vars(target))
-    _note_release(deployment, start.notes)
-    runs = _read_runs(measured.serving, load, start.notes) if measured.serving else []
-    engine_spec = measured.engine(engine)
-    return fit.fit_measured_steps(measured, deployment, names, start, runs, engine_spec)
-
-
-def _earlier(file: Path | None) -> dict[str, Any]:
-    """Model, GPU and flags of an earlier calibration; nothing without one."""
-    if file is None:
-        return {}
-    found = read_coefficient_set(file).configuration()
-    defaults = vars(ServingSpec())
-    kept = {name: value for name, value in found.items() if value != defaults.get(name)}
-    return {name: kept[name] for name in ("model", "gpu", "precision", *defaults) if name in kept}
-
-
-def _note_release(deployment: Deployment, notes: list[str]) -> None:
-    """Say which release's defaults stand for one that no file and no flag names."""
-    serving = deployment.serving
-    if not serving.engine_version:
-        default = reference_version(serving.engine).value
-        notes.append(
-            f"release not stated: assumed {serving.engine} {default} (--engine-version names it)"
-        )
-
-
-def _read_runs(paths: list[Path], load: GivenLoad, notes: list[str]) -> list[BenchmarkRun]:
-    runs, report = read_benchmarks(paths, load)
-    assumed = dict.fromkeys(text for run in runs for text in run.assumed)
-    notes += [*_left_out(report), *(f"assumed: {text}" for text in assumed)]
-    return runs
-
-
-def _left_out(report: ReadReport) -> list[str]:
-    return [f"{count:8} left out: {reason}" for reason, count in report.refused.items()]
-
-
-def _named(entry: Any) -> dict[str, str]:
-    return {name: entry[name] for name in NAMED if entry.get(name)}
-
-
-# What was fitted, printed.
 
 #: Rows of a screen, of each of its tables; --details has all.
 _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
@@ -273,7 +149,12 @@ def _judged(
 # In full.
 
 
-def _offsets(part: str, registry: dict, base: np.ndarray, total: np.ndarray) -> Grid:
+def _offsets(
+    part: str,
+    registry: Mapping[str, StepFeature | RequestFeature],
+    base: np.ndarray,
+    total: np.ndarray,
+) -> Grid:
     headings = ("name", "before", "offset", "calibrated", "unit")
     table = Grid.of(*headings, caption=f"{part}: what changed")
     for feature, before, after in zip(registry.values(), base, total, strict=True):

@@ -1,0 +1,67 @@
+"""Where the time of engine steps goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinn.api.requests import BreakdownRequest, named
+from pinn.common.files import find_checkpoint, find_kernels
+from pinn.engines.configurations import canonical, make_deployment
+from pinn.specs.flags import FlagValue
+from pinn.surrogate.surrogate import Surrogate
+from pinn.training.breakdown import breakdown
+from pinn.training.step_breakdowns import StepBreakdowns
+
+if TYPE_CHECKING:
+    from pinn.training.teacher import Teacher
+
+#: Batches that are broken down where no others are asked for.
+_EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
+
+
+def broken_down(asked: BreakdownRequest, flags: dict[str, FlagValue]) -> StepBreakdowns:
+    """Return the breakdowns of a request's batches, with the engine's flags beside it."""
+    path = find_checkpoint(asked.checkpoint)
+    surrogate = Surrogate.load(path)
+    teacher, sources = _teacher(asked.kernels, path, surrogate.checkpoint.metadata)
+    deployment = make_deployment(canonical(named(asked.model, asked.gpu) | flags))
+    beta = surrogate.coefficients([deployment]).beta[0]
+    batches = asked.batch or _EXAMPLES
+    steps = tuple(breakdown(deployment, text, beta, teacher) for text in batches)
+    return StepBreakdowns(deployment, steps, {"network": _shown(path), **sources})
+
+
+def _teacher(
+    folder: Path | None, checkpoint: Path, metadata: Mapping[str, Any]
+) -> tuple[Teacher | None, dict[str, str]]:
+    """Kernels and scalars, and in words where they come from or why they are missing."""
+    from pinn.kernels.surrogates import KernelSurrogates
+    from pinn.training.teacher import Teacher, prior_scalars, saved_scalars
+
+    found = find_kernels(folder, checkpoint)
+    if found is None:
+        missing = (
+            "missing, so there is no composed breakdown: fit surrogates with 'python train.py "
+            "kernels=on' and name their folder with --kernels"
+        )
+        return None, {"kernels": missing}
+    surrogates = KernelSurrogates.load(found)
+    left_out = ", ".join(chain(*surrogates.metadata.get("excluded", {}).values()))
+    without = f", fitted without {left_out}" if left_out else ""
+    saved = metadata.get("scalars")
+    scalars = saved_scalars(saved) if saved else prior_scalars()
+    return Teacher(surrogates, scalars), {
+        "kernels": f"{_shown(found)}{without}",
+        "overheads": "as the checkpoint learned them"
+        if saved
+        else "their priors, as the checkpoint was trained without kernels",
+    }
+
+
+def _shown(path: Path) -> str:
+    """The path from the working directory, where it lies below that."""
+    whole, here = path.absolute(), Path.cwd()
+    return str(whole.relative_to(here) if whole.is_relative_to(here) else path)

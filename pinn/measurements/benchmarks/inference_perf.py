@@ -1,0 +1,107 @@
+"""One lifecycle report of inference-perf, with the configuration beside it.
+
+Older versions count two stream chunks per token, so that their time per output token comes out near
+half: it is taken from E2E and TTFT in its place. ``output_len`` counts tokens of the re-tokenized
+text, up to 20 % fewer than were generated. ``config.yaml`` beside it is what the tool ran: with
+``ignore_eos`` every request generates the tokens that were asked for. ``exp-config.yaml`` in the
+run's folder says what served it.
+"""
+
+from pathlib import Path
+
+from pinn.common.documents import read_yaml
+from pinn.measurements.benchmarks import documents
+from pinn.measurements.benchmarks.benchmark_run import (
+    BenchmarkRun,
+    Lengths,
+    Load,
+    Reading,
+    StatedServer,
+)
+from pinn.measurements.benchmarks.documents import Document, NotUsable
+from pinn.measurements.benchmarks.tree import Tree
+from pinn.specs.flags import given_flags
+from pinn.specs.serving import ServingSpec
+
+
+def is_inference_perf(document: Document) -> bool:
+    """Whether it is a report of client-side latencies of inference-perf."""
+    first = document.first
+    return "load_summary" in first and "latency" in first.at("successes")
+
+
+def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
+    """One stage; its configuration lies beside it.
+
+    Raises:
+        NotUsable: If nothing was served, or the report sums up several stages.
+        PinnError: If the user has to say more.
+    """
+    path, report = document.path, document.first
+    folder, given = path.parent, reading.given
+    stages = folder.glob("stage_*_lifecycle_metrics.json")
+    if path.name == "summary_lifecycle_metrics.json" and any(stages):
+        raise NotUsable("the summary of stages that have reports of their own")
+    summary, successes = report.at("load_summary"), report.at("successes")
+    sent, failed = summary.count("count"), report.at("failures").count("count")
+    if sent <= failed:
+        raise NotUsable("no request was served")
+    config = _yaml(folder / "config.yaml")
+    shared, server = config.at("data", "shared_prefix"), config.at("server")
+    output = shared.number("output_len") if server.is_true("ignore_eos") else None
+    if output is None and given.output_tokens is None:
+        # Versions after 0.6.1 have the server's count.
+        output = _mean(successes, "output_tokens", "output_len")
+        counted = "output tokens as the tool counted them, up to 20 % too few (--output-tokens)"
+        reading.assumed.append(counted)
+    prefix = reading.prefix(_shared_prompts(shared))
+    rate = summary.number("requested_rate")
+    has_rate = rate is not None or given.request_rate is not None
+    prompt = reading.needed("prompt_tokens", _mean(successes, "prompt_len", "prompt_tokens"))
+    sides = Lengths(float(prompt)), Lengths(float(reading.needed("output_tokens", output)))
+    concurrency = None if has_rate else summary.count("concurrency") or None
+    sending = reading.sending(concurrency, rate)
+    load = Load(sent, *sides, *sending, prefix=prefix)
+    run = folder.parent if folder.name == "results" else folder
+    stated = _stated_server(run / "exp-config.yaml", server.text("model_name"))
+    figures = _report_figures(successes, load.output.mean)
+    return reading.run(load, figures, sent - failed, failed, stated)
+
+
+def _report_figures(successes: Tree, output_tokens: float) -> dict[str, float]:
+    latency = successes.at("latency")
+    first, last = latency.at("time_to_first_token"), latency.at("request_latency")
+    found = {
+        f"{label}_{key}_s": spread.number(key)
+        for label, spread in (("ttft", first), ("e2e", last))
+        for key in ("mean", "p90", "p99")
+    }
+    ttft_s, e2e_s = first.number("mean"), last.number("mean")
+    if ttft_s is not None and e2e_s is not None and output_tokens > 1:
+        found["tpot_mean_s"] = (e2e_s - ttft_s) / (output_tokens - 1)
+    else:
+        found["tpot_mean_s"] = _mean(latency, "time_per_output_token", "inter_token_latency")
+    found["requests_per_s"] = successes.at("throughput").number("requests_per_sec")
+    return documents.kept(found)
+
+
+def _stated_server(file: Path, served: str) -> StatedServer:
+    experiment = _yaml(file)
+    parallel = experiment.values.get("tensor_parallelism")
+    named = {"tensor_parallel_size": parallel, **experiment.values}
+    flags = given_flags(ServingSpec, named, str(file))
+    return StatedServer(experiment.text("model") or served, flags=flags)
+
+
+def _shared_prompts(shared: Tree) -> tuple[int, int, int] | None:
+    groups, each = shared.count("num_groups"), shared.count("num_prompts_per_group")
+    return (groups, each, shared.count("system_prompt_len")) if groups and each else None
+
+
+def _mean(values: Tree, *names: str) -> float | None:
+    """Of the first that a report holds."""
+    return next((values.at(name).number("mean") for name in names if values.at(name)), None)
+
+
+def _yaml(path: Path) -> Tree:
+    return Tree(read_yaml(path) if path.is_file() else None)

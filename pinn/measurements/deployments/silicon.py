@@ -1,0 +1,290 @@
+"""Reads the measured deployments that the package ``aiconfigurator-core`` ships."""
+
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.common.files import ReadReport, file_sha256
+from pinn.common.tables import read_frame
+from pinn.errors import PinnError
+from pinn.kernels.tables.table import systems_folder
+from pinn.measurements.benchmarks.inferencex import LABEL_SCHEMES, PROMPTS_PER_CONCURRENCY
+from pinn.measurements.deployments import launch_facts, observations
+from pinn.specs.serving import SGLANG, TRTLLM, VLLM
+from pinn.units import MILLISECOND
+
+# ``silicon_sample.csv`` holds closed-loop benchmark runs of public models on public GPUs. A row
+# is read as: the stated concurrency all the time, 10 x concurrency prompts all sent at the
+# start, prompt and output lengths uniform in [0.8, 1] x nominal, prefix cache off, mean TTFT and
+# TPOT. So the TTFT holds the burst at the start.
+
+_LENGTHS = ("prompt_tokens", "output_tokens")
+
+PACKAGE = "aiconfigurator-core"
+#: Engines by their names in the file.
+_ENGINES = {VLLM: "vLLM", SGLANG: "SGLang", TRTLLM: "TensorRT-LLM"}
+
+
+#: Stand-in for an engine version that the file does not name.
+UNKNOWN_VERSION = "unknown"
+
+
+#: A rule: a mask of rows, true where one is dropped.
+Rule = Callable[[pd.DataFrame], pd.Series]
+#: The reason that the read report gives -> the rule, in the order in which they are applied.
+Filters = Mapping[str, Rule]
+
+#: Name in the file -> name in the model catalogue. The benchmark serves Llama 3.3, which has the
+#: shapes of 3.1.
+MODELS = {
+    "meta-llama/Llama-3.1-70B": "meta-llama/Llama-3.3-70B-Instruct",
+    "openai/gpt-oss-120b": "openai/gpt-oss-120b",
+    "MiniMaxAI/MiniMax-M2.5": "MiniMaxAI/MiniMax-M2.5",
+    "moonshotai/Kimi-K2.5": "moonshotai/Kimi-K2.5",
+    "deepseek-ai/DeepSeek-R1": "deepseek-ai/DeepSeek-R1",
+    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Llama-3.1-8B-Instruct",
+    "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
+    "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B-FP8",
+    "Qwen/Qwen3.5-397B-A17B": "Qwen/Qwen3.5-397B-A17B",
+    "zhipuai/GLM-5": "zai-org/GLM-5",
+}
+
+#: (model, label) -> scheme, where the label does not say what the checkpoint holds: gpt-oss is
+#: MXFP4 whatever the label; the own checkpoints of MiniMax and others are block-scaled fp8. No
+#: file tells whether Llama's fp8 had static scales: it keeps its label (LOG.md has both readings).
+#: Which scheme covers (Kimi's int4: the routed experts only) is ``with_precision``'s business.
+CHECKPOINT_SCHEMES = {
+    ("openai/gpt-oss-120b", "fp4"): "mxfp4",
+    ("openai/gpt-oss-120b", "fp8"): "mxfp4",
+    ("openai/gpt-oss-120b", "bf16"): "mxfp4",
+    ("MiniMaxAI/MiniMax-M2.5", "fp8"): "fp8_block",
+    ("deepseek-ai/DeepSeek-R1", "fp8"): "fp8_block",
+    ("Qwen/Qwen3-235B-A22B-FP8", "fp8"): "fp8_block",
+    ("Qwen/Qwen3.5-397B-A17B", "fp8"): "fp8_block",
+    ("zhipuai/GLM-5", "fp8"): "fp8_block",
+}
+
+_RAW_NAMES = {
+    "id": "row_id", "silicon_data_source": "source", "backend": "engine",
+    "backend_version": "engine_version", "model_path": "model", "system": "gpu",
+    "precision": "precision", "isl": "prompt_tokens", "osl": "output_tokens",
+    "tp_size": "tensor_parallel_size", "attention_dp_size": "stored_attention_dp_size",
+    "moe_tp_size": "stored_moe_tp_size", "moe_ep_size": "stored_moe_ep_size",
+    "silicon_ttft_ms": "ttft_s", "silicon_tpot_ms": "tpot_s",
+}  # fmt: skip
+#: Columns of an observation.
+CANONICAL = tuple(observations.COLUMNS)
+
+
+def read_sample(
+    path: Path | None,
+    engines: Sequence[str],
+    filters: Filters,
+    decoded: Callable[[pd.DataFrame], pd.DataFrame],
+    finished: Callable[[pd.DataFrame], pd.DataFrame],
+) -> tuple[pd.DataFrame, ReadReport]:
+    """Read the aggregated deployments of engines.
+
+    Args:
+        path: ``silicon_sample.csv``; None for the installed package's.
+        engines: By their names in the file.
+        filters: What is left out, in order.
+        decoded: Gives raw rows their real meaning.
+        finished: Makes observations of what the filters left.
+
+    Returns:
+        The observations, and the counts of what was read and refused.
+
+    Raises:
+        PinnError: As :func:`read_silicon`.
+    """
+    path, version = sample_file(path)
+    raw = read_csv(path)
+    chosen = raw[raw["backend"].isin(engines) & (raw["mode"] == "agg")]
+    clean, dropped = apply_filters(launch_facts.with_launch_facts(decoded(chosen), MODELS), filters)
+    rows = finished(clean)
+    other = f"not an aggregated {' or '.join(_ENGINES[name] for name in engines)} deployment"
+    refused = {other: len(raw) - len(chosen), **dropped}
+    report = ReadReport(
+        path.name, version, file_sha256(path), len(raw), len(rows), refused,
+        launch_facts.facts_by_confidence(clean),
+    )  # fmt: skip
+    return rows, report
+
+
+def sample_file(path: Path | None) -> tuple[Path, str]:
+    """The file, by default the installed package's, and the package and release it is from."""
+    if path is not None:
+        return path, ""
+    version = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}"
+    return systems_folder() / "silicon_sample.csv", version
+
+
+def decode(raw: pd.DataFrame) -> pd.DataFrame:
+    """Give raw rows their real meaning; names of models and precisions stay the file's.
+
+    ``tp_size`` is the tensor-parallel size. Rows stored with ``attention_dp_size`` N > 1 are an
+    artefact of the export: they ran TP = EP = N with one attention replica (twins stored as
+    TP = EP = N agree with them within 1 %), so their batch is the whole concurrency, which is
+    read from the text of ``silicon_data_source``. Labels of expert parallelism are not what every
+    script passed, and some of these rows did run data-parallel:
+    :mod:`pinn.measurements.deployments.launch_facts`.
+
+    Args:
+        raw: Rows of the file, with its column names.
+
+    Returns:
+        Rows with the columns that the filters read, latencies in seconds.
+    """
+    rows = raw[list(_RAW_NAMES)].rename(columns=_RAW_NAMES)
+    source = rows["source"].str
+    rows["concurrency"] = source.extract(r"silicon_concurrency=(\d+)", expand=False).astype(float)
+    rows["date"] = source.extract(r"measured=(\d{4}-\d\d-\d\d)", expand=False).fillna("")
+    rows = rows.fillna({"engine_version": UNKNOWN_VERSION, "precision": "bf16"})
+    rows["enable_expert_parallel"] = rows["stored_moe_ep_size"] > 1
+    rows["data_parallel_size"] = 1
+    rows["ttft_s"] *= MILLISECOND
+    rows["tpot_s"] *= MILLISECOND
+    return rows
+
+
+def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
+    """Give raw rows their real layout and one name to DeepSeek-R1; other names stay the file's.
+
+    The dump of 2026-04-06 and the database dump store products where experts are spread: expert
+    tensor and expert parallel size are both N, with ``tp_size`` N x N for tensor parallelism over N
+    GPUs, or with ``tp_size`` 1 and ``attention_dp_size`` N x N for attention data parallelism over
+    N. Either has the N expert-parallel. Other dumps store N itself. The database dump calls
+    DeepSeek-R1 "V3" (same rows, same shapes).
+
+    Args:
+        raw: Rows of the file, with its column names.
+
+    Returns:
+        Rows with the columns that the filters read, latencies in seconds.
+    """
+    rows = decode(raw)
+    both = rows["stored_moe_tp_size"]
+    product = rows["source"].str.contains("^db-dump|2026-04-06")
+    product &= (both == rows["stored_moe_ep_size"]) & (both > 1)
+    tp, dp = rows["tensor_parallel_size"], rows["stored_attention_dp_size"].fillna(1).clip(1)
+    return rows.assign(
+        model=rows["model"].replace("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1"),
+        tensor_parallel_size=tp.where(~(product & (tp == both**2)), both),
+        data_parallel_size=dp.where(~(product & (dp == both**2)), both),
+    )
+
+
+def canonical(rows: pd.DataFrame) -> pd.DataFrame:
+    """Decoded and filtered rows, as they ran, under the catalogue's names.
+
+    Raises:
+        PinnError: As :func:`named`.
+    """
+    rows = named(rows)
+    rows["precision"] = [
+        launch_facts.served_scheme(row["precision"], row) for row in rows.to_dict("records")
+    ]
+    rows["series"] = [series_key(row) for _, row in rows.iterrows()]
+    # Where a script's runs differ or are not known, the least: what all others sent.
+    sent = rows["prompts_per_client"].str.extract(r"(\d+)", expand=False)
+    rows["prompts_per_client"] = sent.fillna(PROMPTS_PER_CONCURRENCY).astype("int64")
+    rows["warmups_per_client"] = pd.to_numeric(rows["warmups_per_client"]).fillna(0).astype("int64")
+    return rows[list(CANONICAL)].reset_index(drop=True)
+
+
+def named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Decoded rows with models and precisions as catalogues have them, whole numbers as integers.
+
+    Raises:
+        PinnError: If a model or a precision is unknown or a row states no concurrency.
+    """
+    if rows["concurrency"].isna().any():
+        first = rows.loc[rows["concurrency"].isna(), "row_id"].iloc[0]
+        raise PinnError(f"row {first}: its source states no silicon_concurrency=N")
+    labels = zip(rows["model"], rows["precision"], strict=True)
+    rows = rows.assign(
+        model=rows["model"].map(catalog_name),
+        precision=[precision_scheme(model, label) for model, label in labels],
+    )
+    integers = ("tensor_parallel_size", "data_parallel_size", "concurrency", *_LENGTHS)
+    return rows.astype(dict.fromkeys(integers, "int64"))
+
+
+def series_key(row: pd.Series) -> str:
+    """Text that is equal for the rows of one curve of latency over concurrency."""
+    tp, dp = row["tensor_parallel_size"], row["data_parallel_size"]
+    layout = f"tp{tp}|ep{tp * dp if row['enable_expert_parallel'] else 1}"
+    lengths = f"{row['prompt_tokens']}x{row['output_tokens']}"
+    parts = [row["model"], row["gpu"], row["precision"], lengths, layout]
+    if dp > 1:
+        parts.append(f"dp{dp}")
+    return "|".join(parts if row["engine"] == "vllm" else [row["engine"], *parts])
+
+
+def catalog_name(model: str) -> str:
+    """Name in the model catalogue of a model of the file.
+
+    Raises:
+        PinnError: If the file's model is unknown.
+    """
+    if model not in MODELS:
+        raise PinnError(
+            f"silicon_sample.csv has the model {model!r}, known are {', '.join(MODELS)}: "
+            "add it to MODELS in pinn/training/data/silicon.py"
+        )
+    return MODELS[model]
+
+
+def precision_scheme(model: str, label: str) -> str:
+    """Quantization scheme of the checkpoint that ran.
+
+    Args:
+        model: Name in the file.
+        label: The file's ``precision``; ``bf16`` where it has none.
+
+    Raises:
+        PinnError: If the label is unknown for that model.
+
+    >>> precision_scheme("openai/gpt-oss-120b", "fp4")
+    'mxfp4'
+    """
+    scheme = CHECKPOINT_SCHEMES.get((model, label)) or LABEL_SCHEMES.get(label)
+    if scheme is None:
+        raise PinnError(
+            f"silicon_sample.csv has the precision {label!r} for {model}, known labels are "
+            f"{', '.join(LABEL_SCHEMES)}"
+        )
+    return scheme
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """The file as it is, checked for the columns that are read."""
+    if not path.is_file():
+        raise PinnError(f"no file {path}: reinstall {PACKAGE}==0.12.0 or give the right path")
+    texts = {"backend_version": "str", "precision": "str"}
+    raw = read_frame(path, f"give the file of {PACKAGE} 0.12.0", dtype=texts)
+    missing = [name for name in ("mode", *_RAW_NAMES) if name not in raw.columns]
+    if missing:
+        raise PinnError(f"{path} lacks the columns {', '.join(missing)}: expected {PACKAGE} 0.12.0")
+    return raw
+
+
+def apply_filters(rows: pd.DataFrame, filters: Filters) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Drop rows rule by rule.
+
+    Args:
+        rows: Decoded rows.
+        filters: Rules, applied in their order.
+
+    Returns:
+        The rows that every rule left, in their order, and the rows dropped by reason, in order.
+    """
+    dropped: dict[str, int] = {}
+    for reason, rule in filters.items():
+        mask = rule(rows).astype(bool)
+        dropped[reason] = int(mask.sum())
+        rows = rows[~mask]
+    return rows, dropped

@@ -1,0 +1,295 @@
+"""Maximum a posteriori estimates from measurements: one fit for training and for calibration.
+
+Parameters have a Gaussian prior and bounds. Measurements are figures whose predictions depend on
+the parameters through a simulation, so an estimate has two loops:
+
+* :func:`simulate_and_refit` simulates with the accepted parameters, which gives rows around them,
+  and refits to these rows, until the simulated figures stay the same;
+* :func:`most_probable` refits: it minimizes
+
+      (p - mean)' C^-1 (p - mean) / 2 + sum_i loss(error_i(p) / deviation_i),   lower <= p <= upper
+
+  by Gauss-Newton steps. Each step is a bounded linear least-squares problem. A robust loss enters
+  as a larger deviation of rows with a large error (iteratively reweighted least squares).
+
+The curvature at the solution is the inverse of the posterior's covariance
+(:func:`laplace_covariance`; bounds are ignored, so intervals at a bound are wider than necessary).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+Vector = Float[np.ndarray, " parameters"]
+Matrix = Float[np.ndarray, "parameters parameters"]
+Rows = Float[np.ndarray, " rows"]
+
+#: Least variance of a correlation matrix; shortest part of a step that a line search tries; largest
+#: step, in standard deviations of the prior, at which Gauss-Newton has converged: numerical.
+_JITTER, _SHORTEST, _CONVERGED = 1e-9, 2.0**-20, 1e-10
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A Gaussian of parameters.
+
+    Attributes:
+        mean: Mean of each parameter.
+        covariance: Covariance; a parameter without variance keeps its mean.
+    """
+
+    mean: Vector
+    covariance: Matrix
+
+    @property
+    def free(self) -> Bool[np.ndarray, " parameters"]:
+        """Whether each parameter has a variance."""
+        return np.diag(self.covariance) > 0
+
+    @property
+    def scale(self) -> Float[np.ndarray, " free"]:
+        """Standard deviation of each free parameter."""
+        return np.sqrt(np.diag(self.covariance)[self.free])
+
+    @property
+    def precision(self) -> Float[np.ndarray, "free free"]:
+        """Inverse of the free parameters' correlation matrix."""
+        free, scale = self.free, self.scale
+        correlation = self.covariance[np.ix_(free, free)] / np.outer(scale, scale)
+        return np.linalg.inv(correlation + _JITTER * np.eye(len(scale)))
+
+    @property
+    def root(self) -> Float[np.ndarray, "free free"]:
+        """Upper triangle R with R'R equal to the precision."""
+        return np.linalg.cholesky(self.precision).T
+
+    def distance_squared(self, parameters: Vector) -> float:
+        """Return (p - mean)' C^-1 (p - mean), the squared Mahalanobis distance from the mean."""
+        away = (parameters - self.mean)[self.free] / self.scale
+        return float(away @ self.precision @ away)
+
+
+@dataclass(frozen=True)
+class LinearRows:
+    """Measurements near some parameters: ``matrix @ parameters`` is ``target`` within noise.
+
+    Attributes:
+        matrix: Change of each row with each parameter.
+        target: Value of each row that fits its measurement exactly.
+        deviation: Standard deviation of each row's noise.
+    """
+
+    matrix: Float[np.ndarray, "rows parameters"]
+    target: Rows
+    deviation: Rows
+
+
+def huber_deviation(error: Rows, deviation: Rows | float, delta: float) -> Rows:
+    """Return deviations that give Huber's loss: linear growth of errors beyond ``delta``."""
+    return deviation * np.sqrt(np.maximum(np.abs(error) / delta, 1.0))
+
+
+def tukey_weight(z: Rows, beyond: float = 4.685, least: float = 1e-3) -> Rows:
+    """Return weights of Tukey's biweight, 95 % efficient for normal noise.
+
+    Args:
+        z: Errors in standard deviations.
+        beyond: Standard deviations from which a row has the least weight.
+        least: Square root of the least weight.
+    """
+    return np.maximum(1 - (z / beyond) ** 2, least) ** 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Measurements that depend on parameters with a prior.
+
+    Attributes:
+        prior: Distribution before the measurements.
+        lower: Lower bound of each parameter.
+        upper: Upper bound of each parameter.
+        rows_at: Linearized measurements around given parameters.
+        misfit: Negative log posterior of given parameters, which no step may increase; None where
+            rows are linear.
+    """
+
+    prior: Gaussian
+    lower: Vector
+    upper: Vector
+    rows_at: Callable[[Vector], LinearRows]
+    misfit: Callable[[Vector], float] | None = None
+
+    def solve(self, root: Float[np.ndarray, "free free"], rows: LinearRows) -> Vector:
+        """Solve the bounded linear least-squares problem of rows and prior.
+
+        Args:
+            root: The prior's root, computed once.
+            rows: Linearized measurements.
+        """
+        from scipy.optimize import lsq_linear  # slow to import
+
+        free, scale, mean = self.prior.free, self.prior.scale, self.prior.mean
+        target = (rows.target - rows.matrix[:, ~free] @ mean[~free]) / rows.deviation
+        matrix = rows.matrix[:, free] * scale / rows.deviation[:, None]
+        stacked, wanted = np.vstack([matrix, root]), np.append(target, root @ (mean[free] / scale))
+        lower, upper = self.lower[free], self.upper[free]
+        bounds = lower / scale, upper / scale
+        limit = 100 * len(scale)
+        found = lsq_linear(stacked, wanted, bounds, "bvls", tol=1e-15, max_iter=limit)
+        solution = mean.copy()
+        solution[free] = np.clip(found.x * scale, lower, upper)
+        return solution
+
+
+def most_probable(problem: Problem, start: Vector, steps: int = 1) -> Vector:
+    """Return the parameters with the highest posterior density.
+
+    Args:
+        problem: Measurements, prior and bounds.
+        start: Parameters of the first linearization.
+        steps: Largest number of Gauss-Newton steps.
+    """
+    free, scale, root = problem.prior.free, problem.prior.scale, problem.prior.root
+    at, misfit = start, problem.misfit
+    for _ in range(steps):
+        step = problem.solve(root, problem.rows_at(at)) - at
+        if misfit is not None:
+            step = _descending(misfit, at, step)
+        at = at + step
+        if np.abs(step[free] / scale).max(initial=0.0) < _CONVERGED:
+            break
+    return at
+
+
+def _descending(misfit: Callable[[Vector], float], at: Vector, step: Vector) -> Vector:
+    """Return the longest of the step, its half, its quarter, ... that increases no misfit."""
+    value, share = misfit(at), 1.0
+    while share > _SHORTEST:
+        if misfit(at + share * step) <= value:
+            return share * step
+        share /= 2
+    return np.zeros_like(step)
+
+
+def laplace_covariance(
+    prior: Gaussian, matrix: Float[np.ndarray, "rows parameters"], deviation: Rows
+) -> Matrix:
+    """Return the covariance of Laplace's approximation to the posterior.
+
+    Args:
+        prior: Distribution before the measurements.
+        matrix: Change of each row with each parameter.
+        deviation: Standard deviation of each row's noise at the solution.
+    """
+    free, scale = prior.free, prior.scale
+    rows = matrix[:, free] * scale / deviation[:, None]
+    covariance = np.zeros_like(prior.covariance)
+    inverse = np.linalg.inv(rows.T @ rows + prior.precision)
+    covariance[np.ix_(free, free)] = inverse * np.outer(scale, scale)
+    return covariance
+
+
+# Simulate, linearize, refit.
+
+
+@runtime_checkable
+class Figures(Protocol):
+    """Figures of a simulation, with what a refit needs to know of them."""
+
+    @property
+    def simulated(self) -> Rows:
+        """Return the simulated figures, in seconds or per second."""
+        ...
+
+
+R = TypeVar("R", bound=Figures)
+
+
+@runtime_checkable
+class Simulation(Protocol[R]):
+    """Figures that are linear in the parameters only near those of their simulation."""
+
+    def simulate(self, parameters: Vector) -> R:
+        """Return the figures of a simulation with these parameters."""
+        ...
+
+    def refit(self, rows: R, at: Vector) -> Vector:
+        """Return the most probable parameters by rows that were simulated with ``at``."""
+        ...
+
+    def misfit(self, rows: R, at: Vector) -> float:
+        """Return how badly rows that were simulated with ``at`` agree with the measurements."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """When simulating and refitting ends.
+
+    Attributes:
+        most: Largest number of simulations, the first one included.
+        tolerance: Log change of the simulated figures at which the rounds end.
+        whole: Rounds whose refit is simulated next as it is; after later ones half of the step is,
+            since near saturation whole steps can oscillate around the solution.
+        by_largest: Whether the tolerance is of the largest change of a figure; else of the root
+            mean square.
+    """
+
+    most: int
+    tolerance: float
+    whole: int
+    by_largest: bool = False
+
+
+@dataclass(frozen=True)
+class Converged(Generic[R]):
+    """Parameters at the end of :func:`simulate_and_refit`.
+
+    Attributes:
+        accepted: Last parameters whose simulation was accepted.
+        rows: Figures simulated with them.
+        following: Parameters that one more round would simulate; the accepted ones where the
+            figures stayed the same.
+    """
+
+    accepted: Vector
+    rows: R
+    following: Vector
+
+
+def simulate_and_refit(
+    model: Simulation[R], start: Vector, first: R, rounds: Rounds
+) -> Converged[R]:
+    """Simulate and refit in turn until the simulated figures stay the same.
+
+    Figures are linear only near the parameters of their simulation; in a closed loop of equal
+    requests they are not even continuous. A step is therefore accepted only if the simulated
+    figures have no larger misfit than before; else half of it is simulated.
+
+    Args:
+        model: Simulates, refits and compares with the measurements.
+        start: First parameters.
+        first: Figures simulated with them.
+        rounds: When to end.
+    """
+    accepted = trial = start
+    found = rows = first
+    least = np.inf
+    for number in range(1, rounds.most + 1):
+        if number > 1:
+            found = model.simulate(trial)
+        worth = model.misfit(found, trial)
+        if worth > least:
+            trial = (accepted + trial) / 2
+            continue
+        changes = np.abs(np.log(found.simulated / rows.simulated))
+        change = changes.max() if rounds.by_largest else np.sqrt(np.mean(changes**2))
+        accepted, rows, least = trial, found, worth
+        if number > 1 and change < rounds.tolerance:
+            break
+        step = model.refit(rows, accepted) - accepted
+        trial = accepted + (step if number <= rounds.whole else step / 2)
+    return Converged(accepted, rows, trial)

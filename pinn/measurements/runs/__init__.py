@@ -1,0 +1,1 @@
+"""Measured serving runs and whole engine steps."""

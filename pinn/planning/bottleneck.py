@@ -1,0 +1,126 @@
+"""The bottleneck of a candidate: where its GPUs' time goes, and what stops a higher rate."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+
+from pinn.physics.batch_sums import BatchSums, uniform_sums
+from pinn.planning.candidate import Candidate, gpu_count
+from pinn.planning.run_metrics import latencies_s
+from pinn.planning.slo import Latencies, Slo
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.run import Run
+from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.step_features import STEP_FEATURES
+
+#: Steps of a run that are accounted for at most, evenly spread.
+_MOST_STEPS = 20_000
+#: What limits where as many requests run as may: the flag that says how many.
+MOST_REQUESTS, KV_MEMORY = "max_num_seqs", "KV memory"
+#: Share of the engine's time in which requests wait for memory, or for others to end, from which on
+#: that is what limits.
+_WAITING_SHARE = 0.05
+#: Share of the blocks in use that counts as full.
+_FULL_SHARE = 0.95
+
+
+def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
+    """Return part of a step's breakdown -> share of the engine's time.
+
+    Multiplications are cut at what a lone token takes: its weights, once a step.
+    """
+    others = [f.part for f in STEP_FEATURES.values() if f.part != "gemm"]
+    found = dict.fromkeys(["weights", "gemm_compute", *others], 0.0)
+    seconds = deployment_features(latency.deployment, _sums(run)) * latency.beta
+    one_token = uniform_sums(decode_requests=np.ones(1))
+    lone = deployment_features(latency.deployment, one_token)[0] * latency.beta
+    columns = zip(STEP_FEATURES.values(), seconds.sum(axis=0), len(seconds) * lone, strict=True)
+    for feature, total, weights in columns:
+        if feature.part == "gemm":
+            found["weights"] += float(weights)
+            found["gemm_compute"] += float(total - weights)
+        else:
+            found[feature.part] += float(total)
+    whole = sum(found.values())
+    return {part: value / whole for part, value in found.items()}
+
+
+def limited_by(run: Run, latency: LinearLatency) -> str:
+    """Return what stops a higher rate of a server, from a run a little beyond the highest.
+
+    KV memory or the number of requests that may run where others wait while nearly every block is
+    taken, or so many run; else what most of the engine's time goes to.
+    """
+    recipe, steps = latency.deployment.recipe, run.steps
+    weight = steps["duration_s"] / steps["duration_s"].sum()
+    waiting = steps["waiting"] > 0
+    most = min(recipe.max_requests, recipe.token_budget)
+    full = steps["used_blocks"] >= _FULL_SHARE * run.step_blocks
+    short = float(weight[full & (waiting | (steps["preempted"] > 0))].sum())
+    all_run = steps["running"] >= most * run.step_replicas
+    if short > _WAITING_SHARE:
+        return KV_MEMORY
+    if float(weight[all_run & waiting].sum()) > _WAITING_SHARE:
+        return MOST_REQUESTS
+    return _most_time(run, latency)
+
+
+def _most_time(run: Run, latency: LinearLatency) -> str:
+    """What most of the engine's time goes to; prefill is what prompts add to a step's decodes."""
+    deployment, sums = latency.deployment, _sums(run)
+    prompts = [f.name for f in fields(BatchSums) if "prefill_" in f.name]
+    without = replace(sums, **dict.fromkeys(prompts, np.zeros_like(sums.prefill_requests)))
+    seconds, decodes = (
+        deployment_features(deployment, each).sum(axis=0) * latency.beta for each in (sums, without)
+    )
+    part = np.array([f.part for f in STEP_FEATURES.values()])
+    communication, host = part == "communication", np.isin(part, ("host", "small_kernels"))
+    work = ~communication & ~host
+    spent = {
+        "prefill compute": (seconds - decodes)[work].sum(),
+        "decode bandwidth": decodes[work].sum(),
+        "communication": seconds[communication].sum(),
+        "host": seconds[host].sum(),
+    }
+    return max(spent, key=lambda name: spent[name])
+
+
+def _sums(run: Run) -> BatchSums:
+    every = -(-len(run.steps) // _MOST_STEPS)
+    return replace(run.steps, table=run.steps.table[::every]).sums
+
+
+def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
+    """Return what stops a higher rate of a candidate, from a run a little beyond the highest.
+
+    Of two pools it is that of the prefill servers where the decode servers are not full and all but
+    TTFT meets its limit.
+    """
+    parts = candidate.parts(beyond)
+    found = limited_by(*parts[-1])
+    if found in (KV_MEMORY, MOST_REQUESTS) or slo.excess(*_but_ttft(beyond)) > 1:
+        return found
+    return limited_by(*parts[0])
+
+
+def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
+    """Latencies and gaps as if first tokens came at once."""
+    found = latencies_s(run)
+    served = np.isfinite(found["e2e"])
+    ttft = np.where(served, found["ttft"], 0.0)
+    without = {**found, "ttft": found["ttft"] - ttft, "e2e": found["e2e"] - ttft}
+    return without, (run.gaps.seconds, run.gaps.count)
+
+
+def gpu_time_shares(candidate: Candidate, run: Run) -> dict[str, float]:
+    """Return part of a step -> share of the time in which GPUs of all servers were busy."""
+    parts = candidate.parts(run)
+    busy = [
+        float(part.steps["duration_s"].sum()) * gpu_count(latency.deployment)
+        for part, latency in parts
+    ]
+    found = [step_time_shares(part, latency) for part, latency in parts]
+    return {
+        name: sum(time / sum(busy) * each[name] for time, each in zip(busy, found, strict=True))
+        for name in found[0]
+    }

@@ -1,0 +1,113 @@
+"""A candidate: a replica that could be rented, its label, and how it is simulated."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pinn.engines.configurations import Values
+from pinn.engines.deployment import Deployment
+from pinn.planning.plan import RejectedCandidate
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.run import Run
+from pinn.simulator.simulate import Hopeless, simulate
+from pinn.simulator.workloads.workload import Workload
+from pinn.specs.serving import VLLM
+
+NETWORK = "network"
+#: Gives the coefficients that are simulated for the predicted ones.
+Rescale = Callable[[LinearLatency], LinearLatency]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A replica that could be rented.
+
+    Attributes:
+        configuration: Model, GPU, format and flags in their one spelling; flags that are not there
+            have vLLM's defaults.
+        latency: Coefficients of its deployment.
+        engine: Further engine settings.
+        source: ``network``, or the path of the coefficient file.
+    """
+
+    configuration: Values
+    latency: LinearLatency
+    engine: EngineSpec
+    source: str = NETWORK
+
+    @property
+    def deployment(self) -> Deployment:
+        """Model, GPU and configuration."""
+        return self.latency.deployment
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica."""
+        return gpu_count(self.deployment)
+
+    @property
+    def hardware(self) -> tuple[str, str]:
+        """What candidates that differ in the scheduler's limits alone have in common."""
+        return (hardware_label(self.deployment), self.source)
+
+    @property
+    def label(self) -> str:
+        """``H100-SXM TP 8 bf16, 8192 tokens, 256 requests``: at most of a step."""
+        recipe = self.deployment.recipe
+        return (
+            f"{hardware_label(self.deployment)}, {recipe.token_budget} tokens, "
+            f"{recipe.max_requests} requests"
+        )
+
+    @property
+    def prompt_latency(self) -> LinearLatency:
+        """Coefficients of what computes prompts."""
+        return self.latency
+
+    def serve(
+        self, workload: Workload, engine: EngineSpec, rescale: Rescale, hopeless: Hopeless | None
+    ) -> Run:
+        """Simulate replicas.
+
+        Args:
+            workload: Requests that they are sent.
+            engine: Settings of the candidate's engine, with the replicas' number and routing.
+            rescale: Error scenario of the coefficients.
+            hopeless: When to give up, with a ``HopelessError``.
+        """
+        latency = rescale(self.latency)
+        return simulate(self.deployment, workload, latency, engine, hopeless=hopeless)
+
+    def parts(self, run: Run) -> list[tuple[Run, LinearLatency]]:
+        """Return the run and coefficients of each kind of server; the one that decodes is last."""
+        return [(run, self.latency)]
+
+    def rejected(self, reason: str, *, simulated: bool = True) -> RejectedCandidate:
+        """Return its record as a candidate that is no choice, and why."""
+        return RejectedCandidate(self.label, self.deployment.gpu.name, reason, simulated)
+
+
+def gpu_count(deployment: Deployment) -> int:
+    """Return the GPUs of one replica: tensor x pipeline x data-parallel ranks."""
+    recipe = deployment.recipe
+    return recipe.tensor_parallel_size * recipe.pipeline_parallel_size * recipe.data_parallel_size
+
+
+def hardware_label(deployment: Deployment) -> str:
+    """GPU, parallelism of the attention, number formats and engine: ``H100-SXM TP 8 bf16``."""
+    recipe, engine = deployment.recipe, deployment.serving.engine
+    ranks = {"PP": recipe.pipeline_parallel_size, "DP": recipe.data_parallel_size}
+    parts = [deployment.gpu.name, f"TP {recipe.tensor_parallel_size}"]
+    parts += [f"{name} {size}" for name, size in ranks.items() if size > 1]
+    parts += ["EP"] if recipe.expert_parallel_size > 1 else []
+    parts += [format_label(deployment)]
+    return " ".join(parts if engine == VLLM else [*parts, engine])
+
+
+def format_label(deployment: Deployment) -> str:
+    """Formats of attention and of what follows it, once where they are alike."""
+    formats = deployment.model.precisions
+    ffn = formats.dense_ffn if deployment.model.moe is None else formats.experts
+    names = dict.fromkeys([formats.attention.name, ffn.name])
+    cache = deployment.kv_cache_precision.name
+    return "/".join(names) + (f" with {cache} cache" if cache not in names else "")

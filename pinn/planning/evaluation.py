@@ -1,0 +1,253 @@
+"""Evaluate candidates of the same hardware on the whole load: the choice, and how sure it is."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from pinn.planning import commands, fleet, rate_search
+from pinn.planning.bottleneck import bottleneck, gpu_time_shares
+from pinn.planning.candidate import NETWORK, Candidate
+from pinn.planning.plan import Choice, HighestRate, Point, RejectedCandidate
+from pinn.planning.pools import PoolsCandidate
+from pinn.planning.problem import PlanningProblem
+from pinn.planning.trials import Trials
+from pinn.simulator.run import Run
+
+#: Rates of a choice's ladder, as shares of the highest that it holds.
+_LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
+
+
+@dataclass(frozen=True)
+class SizedCandidate:
+    """A candidate with as few replicas as meet the SLO.
+
+    Attributes:
+        trials: Of one replica.
+        rate: The highest that it holds.
+        size: The replicas.
+        interval: Of the prediction; None for calibrated coefficients.
+        share_per_s: Part of the asked rate that one replica serves; its highest without one.
+        run: Of one replica at that rate.
+    """
+
+    trials: Trials
+    rate: HighestRate
+    size: fleet.FleetSize
+    interval: fleet.PredictionInterval | None
+    share_per_s: float
+    run: Run
+
+    @property
+    def candidate(self) -> Candidate:
+        """What is replicated."""
+        return self.trials.candidate
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """A candidate that cannot be rented.
+
+    Attributes:
+        label: Name of the candidate.
+        reason: Why, in words.
+        gpus: How many its fleet takes, of those that meet the SLO.
+    """
+
+    label: str
+    reason: str
+    gpus: float = math.inf
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Result of evaluating candidates of one hardware.
+
+    Attributes:
+        choice: None where nothing meets the SLO with the GPUs there are.
+        nearest: Where there is none, the candidate that takes fewest GPUs too many.
+        rejected: Candidates that are not the choice.
+        simulations: Runs that it took.
+    """
+
+    choice: Choice | None
+    nearest: Infeasible | None
+    rejected: Sequence[RejectedCandidate]
+    simulations: int
+
+
+def evaluate(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem) -> EvaluationResult:
+    """Size a fleet of the candidate with the highest rate, and say how sure that is.
+
+    So is a fleet of each of the others that may need fewer: a replica that holds a higher rate
+    alone is not always the one of which fewer hold the asked rate together.
+
+    Args:
+        kept: Candidates that differ in the scheduler's limits alone, with screened highest rates.
+        problem: The load, and its SLO.
+    """
+    tried = [Trials(candidate, problem.replica_load(), problem.slo) for candidate, _ in kept]
+    guesses = [guess for _, guess in kept]
+    first, rate = _fastest(tried, guesses)
+    best: SizedCandidate | None = None
+    infeasible: dict[str, Infeasible] = {}
+    for i in [first, *(i for i in range(len(tried)) if i != first)]:
+        if best is not None:
+            if not fleet.may_do_with_fewer(best.size.replicas, tried[i], problem):
+                continue
+            rate = _highest(tried[i], guesses[i])
+        rate = _settled(tried[i], rate)
+        found = _sized(tried[i], rate, problem)
+        if isinstance(found, Infeasible):
+            infeasible[found.label] = found
+        elif best is None or found.size.replicas < best.size.replicas:
+            best = found
+    choice = None if best is None else _choice(best, problem)
+    nearest = None if best else min(infeasible.values(), key=lambda each: each.gpus)
+    rejected = [
+        candidate.rejected(
+            infeasible[candidate.label].reason
+            if candidate.label in infeasible
+            else _no_fewer(best, problem)
+        )
+        for candidate, _ in kept
+        if best is None or candidate is not best.candidate
+    ]
+    return EvaluationResult(choice, nearest, rejected, sum(t.tally.simulations for t in tried))
+
+
+def _fastest(tried: Sequence[Trials], guesses: Sequence[float]) -> tuple[int, HighestRate]:
+    """Which replica holds the highest rate on the whole load; the first where none holds any."""
+    best, rate = 0, HighestRate(0.0, None)
+    for i, (trials, guess) in enumerate(zip(tried, guesses, strict=True)):
+        if rate.per_s > 0 and trials.excess(rate.per_s * (1 + rate_search.WIDTH)) > 1:
+            continue
+        found = _highest(trials, max(guess, rate.per_s))
+        if found.per_s > rate.per_s:
+            best, rate = i, found
+    return best, rate
+
+
+def _highest(trials: Trials, guess: float) -> HighestRate:
+    return HighestRate(*rate_search.highest_rate(trials.excess, guess, stride=1.03))
+
+
+def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
+    """A rate with clear rates on either side, else the one that fewest contradict."""
+    if rate_search.is_clear(trials.excess, rate.per_s, rate.fails_per_s):
+        return rate
+    return HighestRate(*rate_search.settled_rate(trials.excess, rate.per_s))
+
+
+def _sized(
+    trials: Trials, rate: HighestRate, problem: PlanningProblem
+) -> SizedCandidate | Infeasible:
+    """Find the fewest replicas, or why none will do."""
+    candidate, asked = trials.candidate, problem.rate_per_s
+    if rate.per_s == 0:
+        return Infeasible(candidate.label, "holds 0 requests/s on the whole load")
+    if rate.fails_per_s is None:
+        sent = len(trials.load.at(rate.per_s))
+        why = f"runs all of the {sent:,} requests at once: its rate takes a longer load to find"
+        return Infeasible(candidate.label, why)
+    size = fleet.fewest_replicas(trials, rate.per_s, problem)
+    if size is None:
+        why = (
+            f"holds {rate.per_s:.3g} requests/s alone, but no fleet of them that can be simulated "
+            "holds the asked rate"
+        )
+        return Infeasible(candidate.label, why)
+    gpus, may_be = size.replicas * candidate.gpus, problem.max_gpus
+    if may_be is not None and gpus > may_be:
+        why = f"needs {gpus} GPUs at {rate.per_s:.3g} requests/s a replica, {may_be} may be"
+        return Infeasible(candidate.label, why, gpus)
+    share = rate.per_s if asked is None else asked / size.replicas
+    run = trials.run(share) if asked is not None else trials.run_of(problem.load.draw(share))
+    interval = None
+    if candidate.source == NETWORK:
+        servers = (latency.deployment for _, latency in candidate.parts(run))
+        interval = fleet.prediction_interval(problem.checkpoint, *servers)
+    return SizedCandidate(trials, rate, size, interval, share, run)
+
+
+def _no_fewer(best: SizedCandidate | None, problem: PlanningProblem) -> str:
+    assert best is not None, "a candidate that was sized alone has a reason of its own"
+    label = best.candidate.label
+    if problem.rate_per_s is None:
+        return f"holds no more than the {best.rate.per_s:.3g} requests/s of {label}"
+    return f"needs no fewer than {label}, of which {best.size.replicas} hold the limits"
+
+
+def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
+    trials, rate, size = sized.trials, sized.rate, sized.size
+    candidate, asked, share = sized.candidate, problem.rate_per_s, sized.share_per_s
+    deployment = candidate.deployment
+    apart = candidate if isinstance(candidate, PoolsCandidate) else None
+    ladder, beyond = _ladder(trials, rate.per_s)
+    together = fleet.fleet_rate(size, trials, rate, sized.interval, problem)
+    chance, safe = _verdict(sized, together, problem)
+    gpus = size.replicas * candidate.gpus
+    output_per_s = size.replicas * share * float(problem.workload.output_tokens.mean())
+    cost = problem.price_per_hour(deployment.gpu.name, gpus)
+    formats = {part: form.name for part, form in vars(deployment.model.precisions).items()}
+    routing = size.fleets[-1].routing if size.replicas > 1 else None
+    return Choice(
+        label=candidate.label,
+        engine=deployment.serving.engine,
+        gpu=deployment.gpu.name,
+        gpus_per_replica=candidate.gpus,
+        replicas=size.replicas,
+        gpus=gpus,
+        formats=formats | {"kv_cache": deployment.kv_cache_precision.name},
+        flags=asdict(deployment.serving),
+        coefficients=candidate.source,
+        highest_rate=replace(rate, seeds_per_s=[rate.per_s, *_other_draws(trials, rate, problem)]),
+        fleet_rate=together,
+        utilization=None if asked is None else asked / together.per_s,
+        at_rate=trials.point(sized.run, share),
+        cost_per_hour=cost,
+        cost_per_million_output_tokens=None if cost is None else cost / output_per_s / 3600 * 1e6,
+        limited_by=bottleneck(candidate, beyond, problem.slo),
+        chance=chance,
+        safe=safe,
+        ladder=ladder,
+        step_time=gpu_time_shares(candidate, sized.run),
+        fleets=size.fleets,
+        serve_command=commands.serve_command(candidate),
+        simulate_command=commands.simulate_command(
+            candidate, problem.load.words, share if asked is None else asked, size.replicas, routing
+        ),
+        pools=None if apart is None else apart.pool_texts(size.replicas),
+        pool_sizes=None if apart is None else apart.pool_sizes(size.replicas),
+    )
+
+
+def _verdict(
+    sized: SizedCandidate, together: HighestRate, problem: PlanningProblem
+) -> tuple[float | None, bool | None]:
+    """The chance that the fleet holds the limits, and whether it does at the interval's bad end.
+
+    None where there is no rate or no interval, and where the load is over before servers are full.
+    """
+    size, interval = sized.size, sized.interval
+    if interval is None or problem.rate_per_s is None or size.is_burst:
+        return None, None
+    chance, holds = fleet.chance_to_hold(size, sized.trials, interval, problem)
+    bad_end = together.interval_per_s[0] if together.interval_per_s else 0.0
+    return chance, holds and bad_end >= problem.rate_per_s
+
+
+def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
+    """Runs at rising rates, and the last of them, beyond the limits."""
+    points = []
+    for share in _LADDER:
+        run = trials.run(share * rate_per_s)
+        points.append(trials.point(run, share * rate_per_s))
+    return points, run
+
+
+def _other_draws(trials: Trials, rate: HighestRate, problem: PlanningProblem) -> Iterator[float]:
+    """The highest rate of every other draw of the load."""
+    width = fleet.BAR_WIDTH
+    for seed in range(1, len(problem.draws)):
+        excess = replace(trials, load=problem.replica_load(seed)).excess
+        yield rate_search.highest_rate(excess, rate.per_s, stride=1 + width, width=width)[0]

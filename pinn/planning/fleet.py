@@ -1,0 +1,207 @@
+"""A fleet: how many replicas serve the asked rate, what they hold together, and how likely."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.planning.candidate import Candidate
+from pinn.planning.plan import Fleet, HighestRate
+from pinn.planning.problem import PlanningProblem
+from pinn.planning.rate_search import highest_rate
+from pinn.planning.trials import ErrorScenario, Trials
+from pinn.simulator.engine_spec import ROUTINGS
+from pinn.surrogate.uncertainty.distance import gpu_is_known
+from pinn.surrogate.uncertainty.error_law import ErrorLaw
+from pinn.surrogate.uncertainty.intervals import read_calibration
+
+#: A load balancer sends each replica a more even load than thinning does; no replica of a fleet is
+#: expected to hold more than this many times what a lone one does.
+BALANCED_GAIN = 2.0
+#: Replicas that a fleet may need beyond what thinning says, before it is given up: so many, or
+#: this share.
+_MORE_REPLICAS, _MORE_SHARE = 2, 0.25
+#: Width and first stride of the bisections behind an error bar.
+BAR_WIDTH, _BAR_STRIDE = 0.02, 1.05
+
+
+@dataclass(frozen=True)
+class PredictionInterval:
+    """Interval of a prediction, and the law of its errors.
+
+    Attributes:
+        bad: All times at the long end of their interval.
+        level: What the interval is to cover.
+        law: How errors are spread, in half-widths of the interval.
+    """
+
+    bad: ErrorScenario
+    level: float
+    law: ErrorLaw
+
+    def at(self, half_widths: float) -> ErrorScenario:
+        """Return all times off by so many half-widths; 1 is the bad end, -1 the good one."""
+        return ErrorScenario(half_widths * self.bad.step, half_widths * self.bad.request)
+
+
+def prediction_interval(checkpoint: Path, *deployments: Deployment) -> PredictionInterval | None:
+    """Return the interval of a prediction; None where the checkpoint has none.
+
+    Args:
+        checkpoint: Of the prediction.
+        deployments: Predicted; several are all off by the most that any of them may be.
+    """
+    try:
+        calibration = read_calibration(checkpoint)
+        known = [gpu_is_known(checkpoint, deployment) for deployment in deployments]
+    except PinnError:
+        return None
+    step, request = (
+        max(calibration.half_width(metric, each) for each in known) for metric in ("tpot", "ttft")
+    )
+    return PredictionInterval(
+        ErrorScenario(step, request), calibration.level, calibration.error_law("tpot")
+    )
+
+
+@dataclass(frozen=True)
+class FleetSize:
+    """Replicas for a rate, and how they serve it together.
+
+    Attributes:
+        replicas: How many.
+        fleets: Them under every routing; none without a rate.
+    """
+
+    replicas: int
+    fleets: Sequence[Fleet] = ()
+
+    @property
+    def is_burst(self) -> bool:
+        """Whether the load is over before a server is as full as one that goes on makes it."""
+        return any(fleet.point.is_burst for fleet in self.fleets)
+
+
+def fewest_replicas(
+    trials: Trials, rate_per_s: float, problem: PlanningProblem
+) -> FleetSize | None:
+    """The fewest replicas that hold the asked rate under every routing, by bisection.
+
+    None where not even a few more than the highest rate says hold it. Under a load that is over
+    before servers fill, a fleet of fewer than that says shows nothing.
+    """
+    asked = problem.rate_per_s
+    if asked is None:
+        return FleetSize(1)
+    enough = first = max(math.ceil(asked / rate_per_s - 1e-9), 1)
+    while not (fleets := _holding_fleets(trials, problem, asked, enough)):
+        enough += 1
+        if enough > first + max(_MORE_REPLICAS, _MORE_SHARE * first):
+            return None
+    found = FleetSize(enough, fleets)
+    too_few = max(math.ceil(asked / rate_per_s / BALANCED_GAIN), 1) - 1
+    while found.replicas - too_few > 1 and not found.is_burst:
+        middle = (found.replicas + too_few) // 2
+        fleets = _holding_fleets(trials, problem, asked, middle)
+        if fleets and not FleetSize(middle, fleets).is_burst:
+            found = FleetSize(middle, fleets)
+        else:
+            too_few = middle
+    return found
+
+
+def may_do_with_fewer(replicas: int, trials: Trials, problem: PlanningProblem) -> bool:
+    """Whether one replica less of another kind holds the asked rate under every routing."""
+    if problem.rate_per_s is None or replicas == 1:
+        return False
+    return all(
+        trials.fleet_excess(problem.workload, replicas - 1, how) <= 1
+        for how in routings(trials.candidate, replicas - 1)
+    )
+
+
+def fleet_rate(
+    size: FleetSize,
+    trials: Trials,
+    one: HighestRate,
+    interval: PredictionInterval | None,
+    problem: PlanningProblem,
+) -> HighestRate:
+    """The highest rate that all replicas hold together, requests going round in turn.
+
+    A fleet may hold more than its replicas one by one: the load balancer's turns even out what each
+    is sent, where a lone one is sent requests at random.
+
+    Args:
+        size: The replicas.
+        trials: Of one.
+        one: What that one holds.
+        interval: How wrong the prediction may be; None where it has no interval.
+        problem: What is asked.
+    """
+    asked, replicas = problem.rate_per_s, size.replicas
+    together, guess = one, replicas * one.per_s
+    if replicas > 1:
+        together = _highest_of_all(size, trials, guess, asked)
+    if interval is None:
+        return together
+    ends = []
+    for way in (1, -1):
+        guess = together.per_s * math.exp(-way * interval.bad.step)
+        ends.append(_highest_of_all(size, trials.under(interval.at(way)), guess, asked).per_s)
+    return replace(together, interval_per_s=(ends[0], ends[1]), level=interval.level)
+
+
+def _highest_of_all(
+    size: FleetSize, trials: Trials, guess: float, asked: float | None
+) -> HighestRate:
+    """By bisection; the asked rate is tried where it lies between what holds and what fails."""
+    routing = routings(trials.candidate, size.replicas)[-1]
+    excess = partial(trials.excess, replicas=size.replicas, routing=routing)
+    low, high = highest_rate(excess, guess, stride=_BAR_STRIDE, width=BAR_WIDTH)
+    if asked is not None and low < asked < (high or math.inf) and excess(asked) <= 1:
+        low = asked
+    return HighestRate(low, high)
+
+
+def chance_to_hold(
+    size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
+) -> tuple[float, bool]:
+    """How likely the fleet holds the limits, and whether it does at the interval's bad end.
+
+    The share of the law's equally likely errors at which it does, by bisection over them.
+    """
+    workload, known = problem.workload, {}
+
+    def holds(error: float) -> bool:
+        if error <= 0:  # the fleet holds the limits as predicted
+            return True
+        if error not in known:
+            routing = routings(trials.candidate, size.replicas)[-1]
+            other = trials.under(interval.at(error))
+            known[error] = other.fleet_excess(workload, size.replicas, routing) <= 1
+        return known[error]
+
+    return interval.law.held(holds), holds(1.0)
+
+
+def routings(candidate: Candidate, replicas: int) -> tuple[str, ...]:
+    """Routing rules to try; a replica by itself spreads requests as its engine does."""
+    own = candidate.engine.data_parallel_routing or candidate.deployment.recipe.routing
+    return ROUTINGS if replicas > 1 else (own,)
+
+
+def _holding_fleets(
+    trials: Trials, problem: PlanningProblem, asked_per_s: float, n: int
+) -> list[Fleet]:
+    """Replicas under every routing; none where one of them misses a limit."""
+    found = []
+    for how in routings(trials.candidate, n):
+        run = trials.fleet(problem.workload, n, how)
+        if run is None or trials.excess_of(run) > 1:
+            return []
+        found.append(Fleet(how, trials.point(run, asked_per_s, n)))
+    return found

@@ -1,0 +1,200 @@
+"""Make a plan: screen every candidate, evaluate the best of each hardware, and rank them."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import TypeVar
+
+from pinn.common.workers import Workers
+from pinn.errors import PinnError
+from pinn.planning.candidate import Candidate
+from pinn.planning.evaluation import Infeasible, evaluate
+from pinn.planning.plan import Choice, FrontierPoint, Plan, RejectedCandidate
+from pinn.planning.pools import PoolsCandidate
+from pinn.planning.problem import PlanningProblem
+from pinn.planning.screening import ScreeningResult, screen
+
+#: A screened highest rate may be this much too low, as a share, before a candidate is lost to it.
+_SCREENING_ERROR = 0.2
+
+_LOG = logging.getLogger(__name__)
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+
+def make_plan(
+    problem: PlanningProblem,
+    candidates: Sequence[Candidate],
+    misfits: Sequence[RejectedCandidate] = (),
+    *,
+    top: int,
+    each_alone: bool,
+    workers: Workers,
+) -> Plan:
+    """Rank candidates.
+
+    Args:
+        problem: The load, and its SLO.
+        candidates: Replicas that fit.
+        misfits: Those that do not.
+        top: How many choices to evaluate, at least.
+        each_alone: Whether every candidate is a row; else the best on each hardware.
+        workers: Where simulations run.
+
+    Raises:
+        PinnError: If no candidate meets the SLO, with what comes nearest.
+    """
+    begin = time.monotonic()
+    summary = problem.summary([candidate.deployment for candidate in candidates])
+    groups = _by_hardware(candidates, each_alone)
+    _LOG.info("%d candidates on %d kinds of hardware", len(candidates), len(groups))
+    screened = dict(_run(workers, partial(screen, problem=problem), groups, "looked at"))
+    _check_any(screened, problem, groups)
+    chosen = _promising(screened, problem, top)
+    rejected = [*misfits, *(each for found in screened.values() for each in found.rejected)]
+    for found in (screened[i] for i in screened if i not in chosen):
+        rejected += [c.rejected(_costs_more(found, problem)) for c, _ in found.kept]
+    choices: list[Choice] = []
+    infeasible: list[Infeasible] = []
+    simulations = sum(found.simulations for found in screened.values())
+    # The longest first: a replica of a higher rate is sent more of the load's requests.
+    chosen.sort(key=lambda i: -screened[i].kept[0][1])
+    tasks = [screened[i].kept for i in chosen]
+    for _, evaluated in _run(workers, partial(evaluate, problem=problem), tasks, "examined"):
+        simulations += evaluated.simulations
+        rejected += evaluated.rejected
+        choices += [evaluated.choice] if evaluated.choice else []
+        infeasible += [evaluated.nearest] if evaluated.nearest else []
+    if not choices:
+        nearest = min(infeasible, key=lambda each: each.gpus)
+        raise PinnError(
+            f"no candidate can be rented for {problem.slo.text!r}: the nearest, {nearest.label}, "
+            f"{nearest.reason}"
+        )
+    choices.sort(key=partial(_rank, problem.rate_per_s))
+    return Plan(
+        ask=summary,
+        choices=choices,
+        left_out=rejected,
+        frontier=_frontier(screened),
+        candidates=len(candidates) + len(misfits),
+        simulations=simulations,
+        seconds=time.monotonic() - begin,
+    )
+
+
+def _run(
+    workers: Workers, do: Callable[[_Task], _Result], tasks: Sequence[_Task], verb: str
+) -> Iterator[tuple[int, _Result]]:
+    begin = time.monotonic()
+    for done, (i, result) in enumerate(workers.run(do, tasks), 1):
+        _LOG.info("%s %d of %d in %.0f s", verb, done, len(tasks), time.monotonic() - begin)
+        yield i, result
+
+
+def _by_hardware(candidates: Sequence[Candidate], each_alone: bool) -> list[list[Candidate]]:
+    if each_alone:
+        return [[candidate] for candidate in candidates]
+    ordered = sorted(candidates, key=lambda c: str(c.hardware))
+    return [list(group) for _, group in groupby(ordered, key=lambda c: c.hardware)]
+
+
+def _expense(
+    found: ScreeningResult, problem: PlanningProblem, error: float = 1.0, *, whole: bool = True
+) -> float:
+    """Price or GPUs for the asked rate, or for each request per second without one.
+
+    Args:
+        found: Screened hardware, whose best candidate is meant.
+        problem: The load, and prices.
+        error: Factor by which the screened rate may be off.
+        whole: Whether replicas are rounded up, else parts of them are counted beyond the first.
+    """
+    candidate, screened_per_s = found.kept[0]
+    rate_per_s, asked = screened_per_s * error, problem.rate_per_s
+    gpu = candidate.deployment.gpu.name
+    each = problem.price_per_hour(gpu, candidate.gpus) or candidate.gpus
+    if asked is None:
+        return each / rate_per_s
+    return each * (-(-asked // rate_per_s) if whole else max(asked / rate_per_s, 1.0))
+
+
+def _promising(
+    screened: Mapping[int, ScreeningResult], problem: PlanningProblem, top: int
+) -> list[int]:
+    """Hardware to evaluate: the cheapest, and what may be as cheap as the cheapest.
+
+    Screening knows rates to a part, and replicas are whole: what is lost by rounding one up may be
+    won by another. Of every engine the cheapest is, and where prefill and decode apart are tried,
+    the cheapest of both kinds.
+    """
+    kept = [i for i, found in screened.items() if found.kept]
+    ordered = sorted(kept, key=lambda i: _expense(screened[i], problem, whole=False))
+    least = min(_expense(screened[i], problem, 1 - _SCREENING_ERROR) for i in ordered)
+    kinds = [_kind(screened[i].kept[0][0]) for i in ordered]
+    return [
+        i
+        for place, i in enumerate(ordered)
+        if place < top
+        or kinds[place] not in kinds[:place]
+        or _expense(screened[i], problem, 1 + _SCREENING_ERROR) <= least
+    ]
+
+
+def _kind(candidate: Candidate) -> tuple[str, bool]:
+    """Engine, and whether prefill and decode are apart."""
+    return candidate.deployment.serving.engine, isinstance(candidate, PoolsCandidate)
+
+
+def _costs_more(found: ScreeningResult, problem: PlanningProblem) -> str:
+    more, what = ("costs", " an hour") if problem.prices_per_gpu_hour else ("takes", " GPUs")
+    per = "" if problem.rate_per_s is not None else " for each request per second"
+    return (
+        f"{more} more than the choices: about {found.kept[0][1]:.3g} requests/s a replica, so "
+        f"{_expense(found, problem):.3g}{what}{per}"
+    )
+
+
+def _rank(asked: float | None, choice: Choice) -> tuple[float, ...]:
+    """Least expense of those predicted to hold the limits, then the one with most to spare."""
+    expense = choice.cost_per_hour if choice.cost_per_hour is not None else choice.gpus
+    rate = choice.highest_rate
+    if asked is None:
+        return (expense / rate.per_s, -rate.per_s)
+    return (expense, choice.utilization or 0.0)
+
+
+def _frontier(screened: Mapping[int, ScreeningResult]) -> list[FrontierPoint]:
+    """Points of every hardware, each with its best limits of the scheduler."""
+    kept = [found for found in screened.values() if found.kept]
+    series = {found.kept[0][0].label: (found.kept[0][0], found.points) for found in kept}
+    points = [
+        (speed, c, p) for c, seen in series.values() for p in seen if (speed := p.user_tokens_per_s)
+    ]
+    points.sort(key=lambda each: (-each[0], -each[2].output_tokens_per_gpu_s))
+    frontier, most = [], 0.0
+    for speed, c, p in points:
+        dense, gpu = p.output_tokens_per_gpu_s, c.deployment.gpu.name
+        frontier.append(
+            FrontierPoint(c.label, gpu, c.gpus, p.rate_per_s, dense, speed, best=dense > most)
+        )
+        most = max(most, dense)
+    return frontier
+
+
+def _check_any(
+    screened: Mapping[int, ScreeningResult],
+    problem: PlanningProblem,
+    groups: Sequence[Sequence[Candidate]],
+) -> None:
+    """Stop where no candidate holds the limits at any rate."""
+    if any(found.kept for found in screened.values()):
+        return
+    nearest = min(screened, key=lambda i: screened[i].least_excess)
+    excess, label = screened[nearest].least_excess, groups[nearest][0].label
+    raise PinnError(
+        f"no candidate holds {problem.slo.text!r}: on the nearest, {label}, a request alone takes "
+        f"{excess:.2f} times as long: allow that much, or name faster GPUs or fewer bits"
+    )

@@ -1,0 +1,171 @@
+"""The problem that a plan solves: a load, its SLO and prices, with the load's requests drawn."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import unread_notice
+from pinn.errors import PinnError
+from pinn.planning.plan import PlanSummary
+from pinn.planning.slo import Slo
+from pinn.simulator.workloads.load import Load
+from pinn.simulator.workloads.workload import Workload, at_rate, mean_rate_per_s, repeated, thinned
+
+#: Fewer requests than this say little about a percentile: a server that gets a smaller share of
+#: the load is sent so many, at its own rate; a load that has fewer is sent again.
+LEAST_REQUESTS = 2000
+#: A load is sent again, too, at rates above the one asked for, so that it lasts as long; but where
+#: it has more requests itself, up to so many.
+MOST_REPEATED = 10_000
+#: How long a load in flags lasts where nothing says it.
+_DURATION_S = 600.0
+#: Draws of the load whose highest rates are compared.
+_DRAWS = 5
+
+
+@dataclass(frozen=True)
+class ReplicaLoad:
+    """A load for one replica at any rate: common random numbers.
+
+    Requests are left out one by one in a fixed random order, so that a lower rate has a part of
+    the requests of a higher one, at the same times; where no more may be left out, or none is
+    left to be sent, all times between requests change alike.
+
+    Attributes:
+        workload: The whole load.
+        rate_per_s: Its mean rate.
+        order: Place of each request in which it is kept: the first ones stay longest.
+        least: Requests that are sent at least.
+        most: And at most.
+    """
+
+    workload: Workload
+    rate_per_s: float
+    order: Int[np.ndarray, " n"]
+    least: int
+    most: int
+
+    def at(self, rate_per_s: float) -> Workload:
+        """Return what a server is sent at a mean rate, for as long as the load lasts."""
+        count = round(len(self.workload) * rate_per_s / self.rate_per_s)
+        count = min(max(count, self.least), self.most)
+        if count > len(self.workload):
+            return at_rate(repeated(self.workload, count), rate_per_s)
+        return at_rate(thinned(self.workload, self.order < count), rate_per_s)
+
+
+def replica_load(
+    workload: Workload, seed: int, most: int | None = None, *, keep_all: bool = False
+) -> ReplicaLoad:
+    """Return the load of one server.
+
+    Args:
+        workload: The whole load, at the rate asked for or at its own.
+        seed: Of the order in which requests are left out.
+        most: Requests to send at most, to screen candidates.
+        keep_all: Whether none is left out at lower rates, where that many may be sent.
+    """
+    count = len(workload)
+    order = np.random.default_rng(seed).permutation(count)
+    most = max(count, MOST_REPEATED) if most is None else most
+    least = min(max(LEAST_REQUESTS, count if keep_all else 0), most)
+    return ReplicaLoad(workload, mean_rate_per_s(workload), order, least, most)
+
+
+@dataclass(frozen=True)
+class PlanningProblem:
+    """A load to serve, with the data that planning for it takes.
+
+    Attributes:
+        draws: The load at the asked rate, drawn with one seed after another; the first is the load.
+        rate_per_s: To be served in all; None for the frontier alone.
+        slo: Limits to keep.
+        checkpoint: Network whose intervals say how wrong a prediction may be.
+        prices_per_gpu_hour: GPU -> price; empty where GPUs are counted.
+        max_gpus: At most; None for any number.
+        load: Source of the requests.
+    """
+
+    draws: Sequence[Workload]
+    rate_per_s: float | None
+    slo: Slo
+    checkpoint: Path
+    prices_per_gpu_hour: Mapping[str, float]
+    max_gpus: int | None
+    load: Load
+
+    @property
+    def workload(self) -> Workload:
+        """The load."""
+        return self.draws[0]
+
+    def replica_load(self, seed: int = 0, most: int | None = None) -> ReplicaLoad:
+        """Return what one replica is sent, of one draw."""
+        return replica_load(self.draws[seed], seed, most, keep_all=self.rate_per_s is None)
+
+    def price_per_hour(self, gpu: str, gpus: int) -> float | None:
+        """Return the price of GPUs of a kind; None without prices."""
+        return self.prices_per_gpu_hour[gpu] * gpus if self.prices_per_gpu_hour else None
+
+    def summary(self, deployments: Sequence[Deployment]) -> PlanSummary:
+        """Return the question in words and numbers, for the plan's record.
+
+        Args:
+            deployments: Of the candidates.
+
+        Raises:
+            PinnError: If there are prices, but none of one of their GPUs.
+        """
+        gpus = sorted({deployment.gpu.name for deployment in deployments})
+        unpriced = [gpu for gpu in gpus if gpu not in self.prices_per_gpu_hour]
+        if self.prices_per_gpu_hour and unpriced:
+            missing = ", ".join(unpriced)
+            raise PinnError(f"--price names no price of {missing}: add {unpriced[0]}=...")
+        load = self.workload
+        servings = dict.fromkeys(deployment.serving for deployment in deployments)
+        notices = (unread_notice(each.engine, each.engine_version) for each in servings)
+        return PlanSummary(
+            model=deployments[0].model.title,
+            workload=self.load.title,
+            requests=len(load),
+            prompt_tokens=float(load.prompt_tokens.mean()),
+            output_tokens=float(load.output_tokens.mean()),
+            longest_tokens=int((load.prompt_tokens + load.output_tokens).max()),
+            rate_per_s=self.rate_per_s,
+            slo=self.slo.text,
+            limits=self.slo.sentences,
+            gpus=gpus,
+            max_gpus=self.max_gpus,
+            prices_per_gpu_hour=self.prices_per_gpu_hour,
+            notices=list(dict.fromkeys(filter(None, notices))),
+        )
+
+
+def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload]]:
+    """Draw a load several times; one in flags that says no end lasts ten minutes.
+
+    Args:
+        load: The load.
+        rate_per_s: Mean rate; None for a file's own.
+
+    Returns:
+        The load with its end, and one set of requests for each seed.
+
+    Raises:
+        PinnError: If the rate is none, or the load cannot be drawn.
+    """
+    if rate_per_s is not None and not 0 < rate_per_s < math.inf:
+        raise PinnError(f"--rate must be positive and finite, got {rate_per_s:g} requests/s")
+    if load.path is None and not {"num_prompts", "duration"} & set(load.flags.given):
+        load = replace(load, flags=replace(load.flags, duration=_DURATION_S))
+    # Flags have no rate of their own; what a server holds does not hang on the one to begin with.
+    drawn_at = 1.0 if rate_per_s is None and load.path is None else rate_per_s
+    seeds = [load.seed, *((load.seed or 0) + 1000 + i for i in range(1, _DRAWS))]
+    draws = [load.draw(drawn_at, seed) for seed in seeds]
+    mean_rate_per_s(draws[0])  # refuses a load without a rate
+    return load, draws

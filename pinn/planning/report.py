@@ -1,0 +1,227 @@
+"""A plan printed in a terminal, and written to files."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from pinn.common.files import write_whole
+from pinn.common.screen import Column, Grid, as_typed, page, say
+from pinn.common.tables import write_rows
+from pinn.planning.candidate import NETWORK
+from pinn.planning.plan import (
+    FLEET_HOLDS_MORE,
+    POOLS_UNSURE,
+    Choice,
+    Fleet,
+    HighestRate,
+    Plan,
+)
+from pinn.planning.slo import parse_slo
+from pinn.units import MILLISECOND
+
+#: Rows of a terminal; the files have all.
+_ROWS = 5
+#: Most hardware that is left out with a line each; plan.json has all.
+_NAMED = 1
+
+
+def print_plan(plan: Plan, out: Path | None) -> None:
+    """Print the choices, best first, how to start the first one, and what was left out."""
+    ask = plan.ask
+    asked = f"{ask.rate_per_s:g} requests/s" if ask.rate_per_s else "as much as it holds"
+    say(
+        f"{ask.model}, {ask.workload}: {asked}, {ask.prompt_tokens:,.0f} prompt and "
+        f"{ask.output_tokens:,.0f} output tokens; {'; '.join(ask.limits)}"
+    )
+    page().print(_table(plan))
+    first = plan.choices[0]
+    print("First choice:", *map(as_typed, first.serve_command.split("\n")), sep="\n")
+    print("Its figures:", *map(as_typed, first.simulate_command.split("\n")), sep="\n")
+    for line in _notes(plan, out):
+        say(line)
+
+
+def _table(plan: Plan) -> Grid:
+    """What fits in a terminal; the page and the CSV file have the rest."""
+    left_out = set()
+    if not plan.ask.prices_per_gpu_hour:
+        left_out.add("per\nhour")
+    if plan.ask.rate_per_s is None:
+        left_out.add("chance")
+    if all(c.coefficients == NETWORK for c in plan.choices):
+        left_out.add("coefficients")
+    shown = {column: text for column, text in _COLUMNS.items() if column.heading not in left_out}
+    table = Grid(list(shown), gap=1)
+    for choice in plan.choices[:_ROWS]:
+        table.add(*(text(choice) for text in shown.values()))
+    return table
+
+
+def _written(value: float | None) -> str:
+    """With three significant digits, trailing zeros among them, and never with an exponent."""
+    if value is None:
+        return "-"
+    decimals = 2 - math.floor(math.log10(value)) if value > 0 else 2
+    return f"{value:,.{max(decimals, 0)}f}"
+
+
+def _p99_ms(choice: Choice, metric: str) -> str:
+    value = choice.seen.latency_s[metric]["p99"]
+    return "-" if value is None else f"{value / MILLISECOND:,.0f}"
+
+
+def _rate(choice: Choice) -> str:
+    rate = choice.fleet_rate
+    if rate.interval_per_s is None:
+        return _written(rate.per_s)
+    low, high = map(_written, rate.interval_per_s)
+    return f"{_written(rate.per_s)} ({low}-{high})"
+
+
+def _chance(choice: Choice) -> str:
+    if choice.chance is None:
+        return "-"
+    # The largest of the law's equally likely errors stands for the worst 5 %.
+    share = ">97 %" if choice.chance > 0.97 else f"{100 * choice.chance:.0f} %"
+    return share + (" safe" if choice.safe else "")
+
+
+_COLUMNS: dict[Column, Callable[[Choice], str]] = {
+    Column("GPUs", folds=False): lambda c: str(c.gpus),
+    Column("per\nhour", folds=False): lambda c: f"{c.cost_per_hour:,.2f}",
+    Column("start", True, least=26): lambda c: f"{c.replicas} x {c.label}".replace(", ", ",\n", 1),
+    Column("holds/s", folds=False): _rate,
+    Column("TTFT\np99 ms", folds=False): lambda c: _p99_ms(c, "ttft"),
+    Column("TPOT\np99 ms", folds=False): lambda c: _p99_ms(c, "tpot"),
+    Column("chance", most=6): _chance,
+    Column("coefficients", True): lambda c: c.coefficients,
+}
+
+
+def _notes(plan: Plan, out: Path | None) -> list[str]:
+    first = plan.choices[0]
+    on_each = parse_slo(plan.ask.slo).goodput is not None
+    lines = _how_sure(first)
+    lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
+    lines += filter(None, [first.seen.burst_warning])
+    if any(choice.pools for choice in plan.choices):
+        lines.append(f"Prefill and decode apart: {POOLS_UNSURE}.")
+    misfits = [each for each in plan.left_out if not each.simulated]
+    more = len(plan.choices) - _ROWS
+    if more > 0:
+        lines.append(f"Choices beside these: {more}, in the page, plan.json and plan.csv of --out.")
+    lines.append(
+        f"{plan.candidates} candidates, {plan.simulations} simulations, {plan.seconds:.0f} s; left "
+        f"out {len(plan.left_out)}, {len(misfits)} of them without a simulation."
+    )
+    hardware = [each for each in misfits if ", " not in each.label]
+    lines += [f"  {each.label}: {each.reason}" for each in hardware[:_NAMED]]
+    if out is not None:
+        lines.append(f"All of it: {out / 'plan.html'}, {out / 'plan.json'}, {out / 'plan.csv'}")
+    return lines
+
+
+def _fleet(replicas: int, fleet: Fleet, on_each: bool) -> str:
+    """How replicas serve the load together; limits on each request are not always there."""
+    what = "meet the limits on each request" if on_each else "of the requests are served"
+    routing = fleet.routing.replace("_", " ")
+    together = f"{replicas} replicas together, {routing}" if replicas > 1 else "1 replica"
+    missed = "" if fleet.point.holds else "; a limit is MISSED"
+    return f"{together}: {100 * fleet.point.met_share:.1f} % {what}{missed}"
+
+
+def _how_sure(choice: Choice) -> list[str]:
+    """What one replica holds and what all do together, and how sure that is."""
+    one, all_of_them = choice.highest_rate, choice.fleet_rate
+    alone = f"One replica alone holds {_written(one.per_s)} requests/s" + _search_bar(one)
+    if choice.replicas == 1:
+        return [alone + _interval_bar(all_of_them) + "."]
+    together = f"{choice.replicas} replicas together hold {_written(all_of_them.per_s)}"
+    together += _search_bar(all_of_them) + _interval_bar(all_of_them)
+    more = f"; {FLEET_HOLDS_MORE}" if choice.fleet_holds_more else ""
+    return [f"{alone}.", f"{together}{more}."]
+
+
+def _search_bar(rate: HighestRate) -> str:
+    """Width of the bisection, and the spread over draws of the load."""
+    parts = []
+    if rate.fails_per_s is not None:
+        parts.append(f"no longer {_written(rate.fails_per_s)}")
+    if len(rate.seeds_per_s) > 1:
+        low, high = map(_written, (min(rate.seeds_per_s), max(rate.seeds_per_s)))
+        parts.append(f"{len(rate.seeds_per_s)} draws of the load: {low} to {high}")
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def _interval_bar(rate: HighestRate) -> str:
+    if rate.interval_per_s is None or rate.level is None:
+        return ", no interval of the prediction"
+    low, high = map(_written, rate.interval_per_s)
+    return f", {100 * rate.level:.0f} % interval of the prediction {low} to {high}/s"
+
+
+def write_files(plan: Plan, folder: Path) -> None:
+    """Write plan.json, plan.csv, plan.html and its pictures into a folder."""
+    from pinn.planning.page import write_page  # pictures take long to import
+
+    write_plan(plan, folder / "plan.json")
+    write_csv(plan, folder / "plan.csv")
+    write_page(plan, folder)
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write the plan; the file appears whole or not at all."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
+
+
+def write_csv(plan: Plan, path: Path) -> None:
+    """One row per choice, best first; SI units, named in the columns."""
+    rows = choice_rows(plan)
+    write_rows(rows, list(rows[0]), path)
+
+
+def choice_rows(plan: Plan) -> list[dict[str, object]]:
+    """What :func:`write_csv` writes: column to value, for each choice."""
+    rows = [_row(place, choice) for place, choice in enumerate(plan.choices, 1)]
+    if any(choice.pools for choice in plan.choices):
+        for row, choice in zip(rows, plan.choices, strict=True):
+            row["prefill"], row["decode"] = choice.pools or (None, None)
+    return rows
+
+
+#: Columns that are called as in a choice: those before its flags, and the last ones.
+_FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_output_tokens", "replicas", "engine",
+                  "gpu", "gpus_per_replica")  # fmt: skip
+_LAST_COLUMNS = ("limited_by", "chance", "safe", "serve_command", "simulate_command")
+
+
+def _row(place: int, c: Choice) -> dict[str, object]:
+    low, high = c.fleet_rate.interval_per_s or (None, None)
+    seeds = c.highest_rate.seeds_per_s
+    return {
+        "rank": place,
+        **{name: getattr(c, name) for name in _FIRST_COLUMNS},
+        **c.flags,
+        **{f"format_{part}": name for part, name in c.formats.items()},
+        "coefficients": c.coefficients,
+        "highest_rate_per_s": c.highest_rate.per_s,
+        "lowest_rate_that_fails_per_s": c.highest_rate.fails_per_s,
+        "highest_rate_least_draw_per_s": min(seeds, default=None),
+        "highest_rate_most_draw_per_s": max(seeds, default=None),
+        "fleet_rate_per_s": c.fleet_rate.per_s,
+        "fleet_rate_bad_end_per_s": low,
+        "fleet_rate_good_end_per_s": high,
+        "utilization": c.utilization,
+        "rate_per_replica_per_s": c.at_rate.rate_per_s,
+        "met_share": c.seen.met_share,
+        **{
+            f"{metric}_{name}_s": value
+            for metric, table in c.seen.latency_s.items()
+            for name, value in table.items()
+        },
+        "output_tokens_per_gpu_s": c.seen.output_tokens_per_gpu_s,
+        "user_tokens_per_s": c.seen.user_tokens_per_s,
+        **{name: getattr(c, name) for name in _LAST_COLUMNS},
+    }

@@ -1,0 +1,248 @@
+"""A service-level objective (SLO): limits on latencies, such as ``p99 ttft<=2s``.
+
+A limit is on a statistic over all requests (``p99 ttft<=2s``, ``mean e2e<=10s``; of ITL over all
+gaps between tokens), or on each request: ``... for 95 %`` asks that so many requests meet all of
+those at once. The share that does is the goodput of DistServe (Zhong et al. 2024,
+arXiv:2401.09670, "SLO attainment") and of vLLM's ``benchmark_serving --goodput``. Requests that are
+not served meet no limit.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from pinn.errors import PinnError
+from pinn.simulator.statistics import statistic
+
+#: Metrics that have limits: time to first token, time per output token of each request, gaps
+#: between tokens, end to end.
+METRICS = ("ttft", "tpot", "itl", "e2e")
+
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_EXAMPLE = "write 'ttft<=1s, tpot<=40ms for 95 %', 'p99 ttft<=2s' or 'mean e2e<=20s'"
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_CLAUSE = re.compile(
+    r"^(?:(?P<before>mean|p\d+(?:\.\d+)?)\s+)?(?P<metric>[a-z0-9]+)"
+    r"(?:\s+(?P<after>mean|p\d+(?:\.\d+)?))?"
+    rf"\s*(?:<=|<|≤)\s*(?P<value>{_NUMBER}(?:e-?\d+)?)\s*(?P<unit>[a-zµ]*)$"
+)
+_SHARE = re.compile(rf"\s+for\s+(?P<share>{_NUMBER})\s*%\s*$")
+
+#: Seconds by metric, one entry per request; NaN where a request has no such time.
+Latencies = Mapping[str, Float[np.ndarray, " requests"]]
+
+
+@dataclass(frozen=True)
+class StatisticLimit:
+    """A limit on a statistic over all requests.
+
+    Attributes:
+        metric: ``ttft``, ``tpot``, ``itl`` or ``e2e``.
+        name: ``mean`` or a percentile, such as ``p99``.
+        seconds: At most.
+    """
+
+    metric: str
+    name: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.metric.upper()} <= {written_s(self.seconds)}"
+
+
+@dataclass(frozen=True)
+class GoodputLimit:
+    """Limits on each request, which a share of them has to meet together.
+
+    Attributes:
+        share: Of the requests, at least.
+        seconds: Metric -> at most.
+    """
+
+    share: float
+    seconds: Mapping[str, float]
+
+    def __str__(self) -> str:
+        each = " and ".join(f"{k.upper()} <= {written_s(v)}" for k, v in self.seconds.items())
+        return f"{100 * self.share:g} % of the requests: {each}"
+
+    def needed(self, requests: int) -> int:
+        """How many of the requests have to meet them."""
+        return max(math.ceil(round(self.share * requests, 6)), 1)
+
+    def excess(self, latencies: Latencies) -> Float[np.ndarray, " requests"]:
+        """Each request's largest latency as a share of its limit; 0 where it has none."""
+        ratios = [latencies[k] / limit for k, limit in self.seconds.items()]
+        return np.max(np.where(np.isnan(ratios), 0.0, ratios), axis=0)
+
+
+@dataclass(frozen=True)
+class Slo:
+    """A service-level objective: limits that hold together.
+
+    Attributes:
+        text: The limits as written.
+        statistics: Limits on statistics.
+        goodput: Limits on each request; None without any.
+    """
+
+    text: str
+    statistics: Sequence[StatisticLimit]
+    goodput: GoodputLimit | None
+
+    @property
+    def sentences(self) -> list[str]:
+        """One for each limit."""
+        return [str(limit) for limit in (*self.statistics, *filter(None, [self.goodput]))]
+
+    @property
+    def on_gaps(self) -> list[StatisticLimit]:
+        """Limits on the gaps between tokens."""
+        return [limit for limit in self.statistics if limit.metric == "itl"]
+
+    @property
+    def each(self) -> list[tuple[str, str, float]]:
+        """Metric, name of what is limited, and seconds of every limit."""
+        found = [(limit.metric, limit.name, limit.seconds) for limit in self.statistics]
+        if self.goodput is not None:
+            name = f"{100 * self.goodput.share:g} % of requests"
+            found += [(metric, name, seconds) for metric, seconds in self.goodput.seconds.items()]
+        return found
+
+    @property
+    def bound_waits(self) -> bool:
+        """Whether any limit is on what waiting in a queue lengthens: TTFT or E2E."""
+        return any(metric in ("ttft", "e2e") for metric, _, _ in self.each)
+
+    def excess(
+        self, seconds: Latencies, gaps: tuple[Float[np.ndarray, " gaps"], Int[np.ndarray, " gaps"]]
+    ) -> float:
+        """The worst latency as a share of its limit; every limit is held where it is at most 1.
+
+        Args:
+            seconds: Per request, infinite where it was not served.
+            gaps: Lengths of gaps between tokens, and how many there are of each.
+        """
+        found = [0.0]
+        for limit in self.statistics:
+            values, counts = gaps if limit.metric == "itl" else _known(seconds[limit.metric])
+            found.append(statistic(values, counts, limit.name) / limit.seconds)
+        if self.goodput is not None:
+            needed = self.goodput.needed(len(seconds["ttft"]))
+            found.append(float(np.sort(self.goodput.excess(seconds))[needed - 1]))
+        return max(found)
+
+    def met(self, latencies: Latencies) -> Bool[np.ndarray, " requests"]:
+        """Which requests are served and meet the limits on each; all served ones without any."""
+        served = np.isfinite(latencies["e2e"])
+        return served if self.goodput is None else served & (self.goodput.excess(latencies) <= 1)
+
+    def is_missed(self, least: Latencies, requests: int) -> bool:
+        """Return whether limits are missed already, whatever happens next.
+
+        Args:
+            least: What is known so far of each request's latencies: lower bounds, 0 where nothing
+                is known, NaN where there is no such time.
+            requests: How many there will be.
+        """
+        for limit in self.statistics:
+            if limit.metric == "itl":
+                continue
+            values, _ = _known(least[limit.metric])
+            if limit.name == "mean":
+                missed = bool(values.sum() > limit.seconds * len(values))
+            else:
+                beyond = int(np.count_nonzero(values > limit.seconds))
+                missed = beyond > (1 - float(limit.name[1:]) / 100) * (len(values) - 1) + 1
+            if missed:
+                return True
+        if self.goodput is None:
+            return False
+        beyond = int(np.count_nonzero(self.goodput.excess(least) > 1))
+        return beyond > requests - self.goodput.needed(requests)
+
+
+def _known(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The values that are no NaN, each once."""
+    values = values[~np.isnan(values)]
+    return values, np.ones(len(values), np.int64)
+
+
+def parse_slo(text: str) -> Slo:
+    """Parse the limits of an SLO.
+
+    Raises:
+        PinnError: If one cannot be read, says neither its statistic nor a share of requests, or is
+            on each request's ITL; with how to write it.
+
+    >>> parse_slo("ttft<=1s, tpot<=40ms for 95 %; p99 e2e<=30s").sentences
+    ['p99 E2E <= 30 s', '95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms']
+    """
+    statistics: list[StatisticLimit] = []
+    each: dict[str, float] = {}
+    share: float | None = None
+    for group in filter(None, (part.strip() for part in text.split(";"))):
+        ending = _SHARE.search(group)
+        clauses = group[: ending.start()] if ending else group
+        alone = [_clause(clause, text) for clause in clauses.split(",")]
+        statistics += [limit for limit in alone if limit.name]
+        on_each = {limit.metric: limit.seconds for limit in alone if not limit.name}
+        if bool(on_each) != bool(ending):
+            raise PinnError(
+                f"--slo {text!r}: {', '.join(on_each) or clauses.strip()} "
+                + ("needs a statistic or a share" if on_each else "has a statistic and a share")
+                + f": {_EXAMPLE}"
+            )
+        if ending is not None:
+            if each:
+                raise PinnError(f"--slo {text!r} names two shares: put them together, {_EXAMPLE}")
+            each, share = on_each, float(ending["share"]) / 100
+    if not statistics and not each:
+        raise PinnError(f"--slo {text!r} holds no limit: {_EXAMPLE}")
+    if share is not None and not 0 < share <= 1:
+        raise PinnError(f"--slo {text!r}: a share is above 0 and at most 100 %")
+    if "itl" in each:
+        raise PinnError(
+            f"--slo {text!r}: a request has many gaps between tokens: limit their mean with tpot, "
+            "or all requests' gaps with 'p99 itl<=100ms'"
+        )
+    return Slo(text, tuple(statistics), None if share is None else GoodputLimit(share, each))
+
+
+def _clause(clause: str, text: str) -> StatisticLimit:
+    """A limit, without a name where it is on each request."""
+    found = _CLAUSE.match(clause.strip().lower())
+    if found is None or (found["before"] and found["after"]):
+        raise PinnError(f"--slo {text!r}: cannot read {clause.strip()!r}: {_EXAMPLE}")
+    metric, unit = found["metric"], found["unit"].replace("µ", "u")
+    if metric not in METRICS:
+        raise PinnError(f"--slo {text!r}: unknown metric {metric!r}: use {', '.join(METRICS)}")
+    if unit not in _UNITS_S:
+        raise PinnError(
+            f"--slo {text!r}: {clause.strip()!r} has no known unit: use {', '.join(_UNITS_S)}"
+        )
+    seconds = float(found["value"]) * _UNITS_S[unit]
+    if not 0 < seconds < math.inf:
+        raise PinnError(f"--slo {text!r}: {clause.strip()!r} must allow some time")
+    name = found["before"] or found["after"] or ""
+    if name.startswith("p"):
+        percent = float(name[1:])
+        if not 0 < percent <= 100:
+            raise PinnError(f"--slo {text!r}: there is no percentile {percent:g}")
+        name = f"p{percent:.10g}"
+    return StatisticLimit(metric, name, seconds)
+
+
+def written_s(seconds: float) -> str:
+    """A time for people.
+
+    >>> [written_s(s) for s in (0.04, 1.0, 90.0, 1118.2)]
+    ['40 ms', '1 s', '90 s', '1118 s']
+    """
+    if seconds >= 1000:
+        return f"{seconds:.0f} s"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

@@ -1,0 +1,172 @@
+"""Trials of a candidate: its replicas simulated at a rate, and how far they are from the SLO."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pinn.errors import TooLargeError
+from pinn.planning.candidate import Candidate
+from pinn.planning.plan import Point
+from pinn.planning.problem import ReplicaLoad
+from pinn.planning.run_metrics import (
+    backlog,
+    latencies_s,
+    latencies_so_far_s,
+    output_tokens_per_s,
+    percentiles,
+)
+from pinn.planning.slo import METRICS, Latencies, Slo
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.run import Run
+from pinn.simulator.simulate import HopelessError, scaled
+from pinn.simulator.workloads.workload import Workload
+
+
+@dataclass(frozen=True)
+class ErrorScenario:
+    """Error of a prediction, as log factors; none by default.
+
+    Attributes:
+        step: Of all step times.
+        request: Of a request's times outside the steps, and of TTFT where nothing queues.
+    """
+
+    step: float = 0.0
+    request: float = 0.0
+
+
+@dataclass
+class Tally:
+    """Simulations so far.
+
+    Attributes:
+        simulations: Their number.
+        most_running: Most requests that ran at once in any of them.
+    """
+
+    simulations: int = 0
+    most_running: int = 0
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Simulations of a candidate's replica.
+
+    Attributes:
+        candidate: What runs.
+        load: What it is sent at each rate.
+        slo: Limits to keep.
+        scenario: Error of the times that are simulated.
+        tally: What was simulated; shared with other scenarios and draws of these trials.
+    """
+
+    candidate: Candidate
+    load: ReplicaLoad
+    slo: Slo
+    scenario: ErrorScenario = ErrorScenario()
+    tally: Tally = field(default_factory=Tally)
+
+    def under(self, scenario: ErrorScenario) -> "Trials":
+        """Return the same trials with other times."""
+        return replace(self, scenario=scenario)
+
+    def run(self, rate_per_s: float) -> Run:
+        """The whole run at a rate."""
+        return self.run_of(self.load.at(rate_per_s))
+
+    def run_of(self, workload: Workload) -> Run:
+        """The whole run of a load of its own."""
+        run = self._simulate(workload, self.candidate.engine)
+        assert run is not None, "a run that nothing may stop came to no end"
+        return run
+
+    def fleet(self, workload: Workload, replicas: int, routing: str) -> Run | None:
+        """Replicas behind a load balancer, under a load of their own.
+
+        None if it was given up, or where so many are too large to be simulated together.
+        """
+        own = self.candidate.engine
+        try:
+            engine = replace(own, replicas=replicas, data_parallel_routing=routing)
+            return self._simulate(workload, engine, may_end=True)
+        except TooLargeError:
+            return None
+
+    def excess(self, rate_per_s: float, replicas: int = 1, routing: str = "") -> float:
+        """The worst latency as a share of its limit; infinite if given up or too many to simulate.
+
+        A server that falls behind exceeds them, too: it would only hold them as the load ends.
+        """
+        load = self.load.at(rate_per_s)
+        if replicas > 1:
+            run = self.fleet(load, replicas, routing)
+        else:
+            run = self._simulate(load, self.candidate.engine, may_end=True)
+        return np.inf if run is None else max(self.excess_of(run), backlog(run))
+
+    def point(self, run: Run, rate_per_s: float, replicas: int = 1) -> Point:
+        """Return the metrics of a run of so many replicas at a rate."""
+        found = latencies_s(run)
+        tables = {name: percentiles(values, np.ones(len(values))) for name, values in found.items()}
+        tables["itl"] = percentiles(run.gaps.seconds, run.gaps.count)
+        tokens_per_s = output_tokens_per_s(run)
+        speed = tables["tpot"]["mean"]
+        return Point(
+            rate_per_s=rate_per_s,
+            requests=len(run.requests),
+            holds=self.excess_of(run) <= 1,
+            met_share=float(self.slo.met(found).mean()),
+            latency_s={name: tables[name] for name in METRICS},
+            output_tokens_per_s=tokens_per_s,
+            output_tokens_per_gpu_s=tokens_per_s / (replicas * self.candidate.gpus),
+            user_tokens_per_s=1 / speed if speed else None,
+        )
+
+    def fleet_excess(self, workload: Workload, replicas: int, routing: str) -> float:
+        """The worst latency of replicas under a load of their own, as a share of its limit."""
+        run = self.fleet(workload, replicas, routing)
+        return np.inf if run is None else self.excess_of(run)
+
+    def excess_of(self, run: Run) -> float:
+        """A run's worst latency / its limit; falling behind counts where none bounds waiting."""
+        slo = self.slo
+        if slo.on_gaps and not run.requests.finished.all():
+            return np.inf
+        gaps = (run.gaps.seconds, run.gaps.count)
+        found = slo.excess(self._stretched(latencies_s(run)), gaps)
+        return found if slo.bound_waits else max(found, backlog(run))
+
+    def _simulate(
+        self, workload: Workload, engine: EngineSpec, *, may_end: bool = False
+    ) -> Run | None:
+
+        def rescale(latency: LinearLatency) -> LinearLatency:
+            return scaled(latency, self.scenario.step, self.scenario.request)
+
+        def hopeless(requests: np.ndarray, now_s: float) -> bool:
+            least = latencies_so_far_s(requests, workload.output_tokens, now_s)
+            return self.slo.is_missed(self._stretched(least), len(workload))
+
+        self.tally.simulations += 1
+        try:
+            run = self.candidate.serve(workload, engine, rescale, hopeless if may_end else None)
+        except HopelessError:
+            return None
+        self.tally.most_running = max(
+            self.tally.most_running, int(run.steps["running"].max(initial=0))
+        )
+        return run
+
+    def _stretched(self, latencies: Latencies) -> Latencies:
+        """With TTFT's own error beyond that of the steps in it."""
+        step, request = self.scenario.step, self.scenario.request
+        factor = np.exp(np.copysign(max(abs(request) - abs(step), 0.0), request))
+        if factor == 1:
+            return latencies
+        longer = latencies["ttft"] * (factor - 1)
+        return {
+            **latencies,
+            "ttft": latencies["ttft"] * factor,
+            "e2e": np.maximum(latencies["e2e"] + longer, 0.0),
+        }

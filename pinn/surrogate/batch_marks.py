@@ -1,0 +1,50 @@
+"""Marks of batches that the engine never runs, or that lie beyond the training data."""
+
+from collections.abc import Sequence
+
+from pinn.engines.deployment import Deployment
+from pinn.physics.batch_sums import beyond_taught
+from pinn.specs.batch import Batch
+
+
+def batch_marks(batches: Sequence[Batch], deployment: Deployment) -> list[list[str]]:
+    """Return the limits of the engine and of the training data that each batch exceeds.
+
+    Args:
+        batches: Of one replica.
+        deployment: The deployment whose flags limit them.
+
+    Returns:
+        For each batch, limits in a few words; none if the engine can run it and it lies within
+        the training data.
+    """
+    limits = _limits(deployment)
+    return [_never_run(batch, limits) + beyond_taught(batch) for batch in batches]
+
+
+def marks_of_each(batch: Batch, deployments: Sequence[Deployment]) -> list[str]:
+    """Return the marks of one batch on each deployment, as one text each."""
+    limits = [_limits(deployment) for deployment in deployments]
+    beyond = beyond_taught(batch)
+    marks = {each: "; ".join(_never_run(batch, each) + beyond) for each in set(limits)}
+    return [marks[each] for each in limits]
+
+
+def _limits(deployment: Deployment) -> tuple[int, int, int]:
+    """Return the most requests and tokens of a step, and the longest context."""
+    recipe = deployment.recipe
+    longest = deployment.serving.max_model_len or deployment.model.max_position
+    return recipe.max_requests, recipe.token_budget, longest
+
+
+def _never_run(batch: Batch, limits: tuple[int, int, int]) -> list[str]:
+    got = (
+        ("requests", len(batch), "--max-num-seqs"),
+        ("tokens", batch.tokens, "--max-num-batched-tokens"),
+        ("tokens of context", batch.longest, "--max-model-len"),
+    )
+    return [
+        f"{number:,} {what} exceed {flag} {most:,}"
+        for (what, number, flag), most in zip(got, limits, strict=True)
+        if number > most
+    ]

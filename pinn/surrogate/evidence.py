@@ -1,0 +1,72 @@
+"""Evidence for one prediction: its intervals, and how far it lies from measured deployments."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pinn.common import Json, JsonObject
+from pinn.surrogate.coefficient_set import CoefficientSet
+
+#: Metric -> its name for people.
+METRIC_NAMES = {"tpot": "step time", "ttft": "TTFT"}
+
+#: Both ends of an interval.
+Ends = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a prediction and its step times rest on.
+
+    Attributes:
+        distance: ``sentence``; for a network also ``nearest_measured``, ``distance`` in standard
+            deviations, ``left_out_models``, ``outside_training_range`` and, with intervals,
+            ``kind``, ``place``, ``kernel_distance``, ``by_operator`` and ``beyond_left_out``.
+        level: Share of measurements that the intervals cover.
+        usual: Metric (``tpot``, ``ttft``) -> ends of a value of 1; empty without intervals.
+        coefficient_ends: ``beta.NAME`` and ``alpha.NAME`` -> ends, for those that have any.
+        step_ends: For each batch, ends of a step time of 1; empty without intervals.
+        far: For each batch, marks for kernels that lie farther than all held-out ones.
+        reference: The batch that ``usual`` is of.
+        missing: Why a network has no intervals.
+    """
+
+    distance: Mapping[str, Json]
+    level: float = 0.0
+    usual: Mapping[str, Ends] = field(default_factory=dict)
+    coefficient_ends: Mapping[str, Ends] = field(default_factory=dict)
+    step_ends: Sequence[Ends] = ()
+    far: Sequence[Sequence[str]] = ()
+    reference: str = ""
+    missing: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What the intervals rest on, in words."""
+        return str(self.distance["sentence"])
+
+    def intervals_json(self) -> JsonObject:
+        """Return the key ``intervals`` of the JSON, or nothing where there is none."""
+        if self.missing:
+            return {"intervals": {"missing": self.missing}}
+        return {"intervals": {"level": self.level, **self.usual}} if self.usual else {}
+
+    def intervals_line(self) -> str:
+        """Return the interval of every metric in one sentence, or why there is none."""
+        if not self.usual:
+            return f"No intervals: {self.missing}." if self.missing else ""
+        named = ", ".join(
+            f"{METRIC_NAMES[metric]} {100 * (low - 1):+.0f} % to {100 * (high - 1):+.0f} %"
+            for metric, (low, high) in self.usual.items()
+        )
+        return f"{100 * self.level:.0f} % intervals below saturation, of {self.reference}: {named}."
+
+
+#: Find the evidence for step times of batches, as written on the command line.
+FindEvidence = Callable[[Sequence[str]], Evidence]
+
+
+def file_evidence(found: CoefficientSet) -> Evidence:
+    """Return the evidence for coefficients of a file without a posterior."""
+    names = ", ".join(source["path"] for source in found.calibration.get("sources", ()))
+    text = f"Calibrated to {names}." if names else "Coefficients from a file, not the network."
+    return Evidence({"sentence": text})

@@ -1,0 +1,293 @@
+"""Prediction of one configuration: its coefficients and step times, with what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.common import JsonObject
+from pinn.common.files import write_json_file
+from pinn.common.screen import printed
+from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import unread_notice
+from pinn.errors import PinnError
+from pinn.specs.batch import Batch, parse_batch
+from pinn.surrogate import prediction_tables as tables
+from pinn.surrogate.batch_marks import batch_marks
+from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, set_to_json
+from pinn.surrogate.evidence import Ends, Evidence, FindEvidence
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.surrogate import batch_floor_seconds, batch_seconds
+from pinn.units import MICROSECOND
+
+#: One batch, as text or as :class:`~pinn.specs.batch.Batch`.
+AnyBatch = str | Batch
+#: Several of them.
+Batches = list[str] | list[Batch]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Whether a configuration fits the memory of its GPUs.
+
+    Attributes:
+        kv_tokens: Tokens that the KV cache of a replica holds; None where the engine does not
+            start.
+        smallest_tensor_parallel_size: The fewest GPUs that share each layer with which it starts,
+            all else equal; None where it starts with none.
+        reason: Why it does not start.
+    """
+
+    kv_tokens: int | None
+    smallest_tensor_parallel_size: int | None
+    reason: str = ""
+
+    def to_json(self) -> JsonObject:
+        """Return the key ``memory`` of the JSON.
+
+        Keys: ``fits``, ``kv_tokens``, ``smallest_tensor_parallel_size`` and ``reason``.
+        """
+        return {
+            "fits": self.kv_tokens is not None,
+            "kv_tokens": self.kv_tokens,
+            "smallest_tensor_parallel_size": self.smallest_tensor_parallel_size,
+            "reason": self.reason or None,
+        }
+
+    def __str__(self) -> str:
+        """Say in a sentence whether the model fits."""
+        smallest = self.smallest_tensor_parallel_size
+        if self.kv_tokens is not None:
+            fewest = f"; the smallest tensor-parallel size that fits is {smallest}"
+            known = fewest if smallest else ""
+            return f"memory: fits, with a KV cache of {self.kv_tokens:,} tokens{known}"
+        fewest = (
+            f"--tensor-parallel-size {smallest} is the smallest that fits"
+            if smallest
+            else "no tensor-parallel size up to 32 fits"
+        )
+        return f"memory: DOES NOT FIT; {fewest}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Time of one batch's step.
+
+    Attributes:
+        batch: The batch as written.
+        seconds: Predicted time.
+        floor: Roofline lower bound in seconds.
+        tokens: Prompt tokens that the step computes and tokens that its decodes get of it.
+        tokens_per_decode: Tokens that a decode gets; None without speculative decoding.
+        marks: Limits of the engine and of the training data that the batch exceeds.
+        ends: Both ends of the 90 % interval in seconds; None where it is unknown.
+    """
+
+    batch: str
+    seconds: float
+    floor: float
+    tokens: float
+    tokens_per_decode: float | None
+    marks: tuple[str, ...]
+    ends: tuple[float, float] | None
+
+    @property
+    def per_token(self) -> float | None:
+        """Seconds per token that a decode gets; None without speculative decoding."""
+        return self.seconds / self.tokens_per_decode if self.tokens_per_decode else None
+
+    def to_json(self) -> JsonObject:
+        """Return an entry of ``batches`` of the JSON, in microseconds."""
+        found: JsonObject = {"batch": self.batch, "step_time_us": self.seconds / MICROSECOND}
+        if self.per_token is not None:
+            found["itl_per_token_us"] = self.per_token / MICROSECOND
+        found |= {"floor_us": self.floor / MICROSECOND, "marks": list(self.marks)}
+        if self.ends is not None:
+            low, high = self.ends
+            found["step_time_low_us"] = low / MICROSECOND
+            found["step_time_high_us"] = high / MICROSECOND
+        return found
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Prediction:
+    """Coefficients and step times of one configuration; times are in seconds.
+
+    Attributes:
+        deployment: Model, GPU and engine configuration.
+        coefficients: Its coefficients, from the network or from a file.
+        memory: Whether it fits its GPUs.
+        find_evidence: Finds what step times of batches rest on.
+        batches: Batches that tables and JSON show, as written on the command line.
+    """
+
+    deployment: Deployment
+    coefficients: CoefficientSet
+    memory: Memory
+    find_evidence: FindEvidence
+    batches: tuple[str, ...] = ()
+
+    def at(self, *batches: str) -> Prediction:
+        """Return the same prediction with other batches in its tables and its JSON."""
+        return replace(self, batches=batches)
+
+    @property
+    def beta(self) -> dict[str, float]:
+        """Coefficients of a step by name: seconds, or multiples of datasheet time."""
+        return dict(zip(STEP_FEATURES, self.coefficients.beta.tolist(), strict=True))
+
+    @property
+    def alpha(self) -> dict[str, float]:
+        """Coefficients of a request outside the steps by name, in seconds or step times."""
+        return dict(zip(REQUEST_FEATURES, self.coefficients.alpha.tolist(), strict=True))
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Intervals of the coefficients and the batches, and the distance from measurements."""
+        return self.find_evidence(self.batches)
+
+    @property
+    def trust(self) -> str:
+        """What the intervals rest on, in words."""
+        return self.evidence.sentence
+
+    @overload
+    def step_time(self, batch: AnyBatch) -> float: ...
+    @overload
+    def step_time(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
+    def step_time(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
+        """Seconds that a step with this batch takes; an array of them for several batches.
+
+        Args:
+            batch: Such as ``"32 decode @ 700"`` (32 requests after 700 tokens each) or
+                ``"1 prefill 512 @ 0 + 16 decode @ 600"``.
+
+        Raises:
+            PinnError: If a text is not one of these forms.
+        """
+        seconds = batch_seconds(self.coefficients.beta, self.deployment, _parsed(batch))
+        return float(seconds[0]) if not isinstance(batch, list) else seconds
+
+    @overload
+    def floor(self, batch: AnyBatch) -> float: ...
+    @overload
+    def floor(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
+    def floor(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
+        """Seconds that the datasheet allows at the least, as :meth:`step_time`."""
+        seconds = batch_floor_seconds(self.deployment, _parsed(batch))
+        return float(seconds[0]) if not isinstance(batch, list) else seconds
+
+    def interval(self, batch: str) -> tuple[float, float]:
+        """Both ends of the step time's 90 % interval, in seconds.
+
+        Raises:
+            PinnError: If the coefficients come without intervals.
+        """
+        timed = self.at(batch)
+        (step,) = timed.steps
+        if step.ends is None:
+            missing = timed.evidence.missing or "the file has no posterior"
+            raise PinnError(f"no intervals: {missing}")
+        return step.ends
+
+    @cached_property
+    def steps(self) -> tuple[StepTime, ...]:
+        """Times of the batches, with their intervals."""
+        parsed = [parse_batch(text) for text in self.batches]
+        seconds = batch_seconds(self.coefficients.beta, self.deployment, parsed).tolist()
+        floors = batch_floor_seconds(self.deployment, parsed).tolist()
+        marks = batch_marks(parsed, self.deployment)
+        far = self.evidence.far or [()] * len(parsed)
+        tokens = [self._tokens(batch) for batch in parsed]
+        ends: Sequence[Ends | None] = self.evidence.step_ends or [None] * len(parsed)
+        rows = zip(self.batches, seconds, floors, tokens, marks, far, ends, strict=True)
+        return tuple(
+            StepTime(
+                text, time, floor, step, decode, (*limits, *beyond),
+                None if each is None else (time * each[0], time * each[1]),
+            )
+            for text, time, floor, (step, decode), limits, beyond, each in rows
+        )  # fmt: skip
+
+    def _tokens(self, batch: Batch) -> tuple[float, float | None]:
+        """Return a step's tokens and, under speculation, those that each decode gets."""
+        drafts = self.deployment.recipe.speculation
+        if drafts is None or all(batch.is_prefill):
+            return float(batch.tokens), None
+        counts = zip(batch.entry_counts, batch.is_prefill, strict=True)
+        decodes = sum(count for count, is_prefill in counts if not is_prefill)
+        return batch.tokens + decodes * (drafts.tokens_per_step - 1), drafts.tokens_per_step
+
+    def to_json(self) -> dict[str, object]:
+        """Return what ``pinn coefficients --json`` writes, in SI units but for batches.
+
+        Keys: ``schema``, ``model``, ``gpu``, ``precisions``, ``serving`` and ``named`` (the
+        configuration); ``beta`` and ``alpha`` (name -> ``value``, ``unit``, perhaps ``low`` and
+        ``high``, ``base`` and, for alpha, ``taught``); perhaps ``covariance`` and ``calibration``;
+        ``asked_as``; ``recipe`` (field -> ``value``, ``set_by``, ``source``); perhaps ``notices``;
+        ``sampling``; ``memory`` (:class:`Memory`); ``batches``, a list of ``batch``,
+        ``step_time_us``, ``floor_us``, ``marks``, with intervals ``step_time_low_us`` and
+        ``step_time_high_us``, under speculative decoding ``itl_per_token_us``; ``distance``
+        (:attr:`Evidence.distance <pinn.surrogate.evidence.Evidence>`); ``intervals`` (``level``
+        and, for each metric, the ends of a value of 1; or ``missing``).
+        """
+        deployment, evidence = self.deployment, self.evidence
+        notice = unread_notice(deployment.serving.engine, deployment.serving.engine_version)
+        return {
+            **set_to_json(self.coefficients, evidence.coefficient_ends),
+            **deployment_facts(deployment),
+            "asked_as": deployment.model.title,
+            "recipe": deployment.recipe.described(),
+            **({} if notice is None else {"notices": [notice]}),
+            "sampling": asdict(deployment.sampling),
+            "memory": self.memory.to_json(),
+            "batches": [step.to_json() for step in self.steps],
+            "distance": evidence.distance,
+            **evidence.intervals_json(),
+        }
+
+    def report(self, *batches: str) -> dict[str, object]:
+        """Return the JSON of :meth:`to_json` with these batches timed."""
+        return self.at(*batches).to_json()
+
+    def save(self, path: str | Path, *batches: str) -> None:
+        """Write that as JSON, for every command's ``--coefficients``."""
+        write_json_file(Path(path), self.report(*batches))
+
+    def show(self, recipe: bool = False, betas: bool = False) -> None:
+        """Print whether it fits, the times of the batches, and how far to trust them.
+
+        Args:
+            recipe: Print what the engine runs, and what set it, in place of the times.
+            betas: Print the coefficients in place of the times.
+        """
+        tables.print_prediction(self, recipe, betas)
+
+    def __repr__(self) -> str:
+        """Return what ``pinn coefficients`` prints."""
+        return printed(self.show).rstrip("\n")
+
+    def __str__(self) -> str:
+        """Return what ``pinn coefficients`` prints, with its last line end."""
+        return printed(self.show)
+
+    def _repr_html_(self) -> str:
+        """Return the table of step times for a notebook."""
+        return tables.html(self)
+
+
+def _parsed(batch: AnyBatch | Batches) -> Sequence[Batch]:
+    listed = batch if isinstance(batch, list) else [batch]
+    for each in listed:
+        if not isinstance(each, str | Batch):
+            raise PinnError(
+                f"{each!r:.60} is no batch: give text such as '32 decode @ 700', or a Batch"
+            )
+    return [parse_batch(each) if isinstance(each, str) else each for each in listed]

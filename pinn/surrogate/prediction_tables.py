@@ -1,0 +1,181 @@
+"""Tables of a prediction, as a terminal and a notebook show them."""
+
+from __future__ import annotations
+
+import html as markup
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
+from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, measured_line
+from pinn.surrogate.coefficient_set import deployment_facts
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.units import MICROSECOND
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pinn.engines.recipe import EffectiveRecipe
+    from pinn.surrogate.prediction import Prediction, StepTime
+
+_MORE = "More: --recipe (what the engine runs), --betas (coefficients), --json FILE (all of it)."
+_SPECULATIVE = (
+    "Steps draft and verify tokens. No such step was measured: 90 % intervals are those of plain "
+    "steps, and time per token rests on the acceptance above."
+)
+#: Sizes of CUDA graphs that are listed; the rest is told by the last one.
+_LISTED = 4
+
+
+def print_prediction(found: Prediction, recipe: bool, betas: bool) -> None:
+    """Print what was understood, then step times, or what the engine runs, or coefficients."""
+    steps = found.steps  # refuses a batch that cannot be read before anything is printed
+    console = page(WIDEST if recipe or betas else WIDTH)
+    console.print(_title(found))
+    serving = found.deployment.serving
+    console.print(measured_line(serving.engine, serving.engine_version))
+    console.print(f"{found.memory}\n")
+    if recipe:
+        console.print(_recipe_table(found.deployment.recipe))
+        console.print()
+        formats = deployment_facts(found.deployment)["precisions"]
+        console.print(f"weights and cache: {_listed(formats)}")
+        console.print(f"sampling: {_listed(asdict(found.deployment.sampling))}\n")
+    if betas:
+        console.print(_coefficient_table(found, "beta"))
+        console.print()
+        console.print(_coefficient_table(found, "alpha"))
+    if not (recipe or betas):
+        _print_steps(found, steps, console)
+
+
+def html(found: Prediction) -> str:
+    """Return the title, the table of step times and the sentences as HTML."""
+    evidence = found.evidence
+    lines = [*_marks_lines(found.steps), evidence.intervals_line(), evidence.sentence]
+    said = "".join(f"<p>{markup.escape(line)}</p>" for line in lines if line)
+    title = f"<p>{markup.escape(_title(found))}<br>{markup.escape(str(found.memory))}</p>"
+    return f"<div>{title}{_step_table(found.steps).html()}{said}</div>"
+
+
+def _marks_lines(steps: Sequence[StepTime]) -> list[str]:
+    """Return a line for each batch that has marks."""
+    return [f"{s.batch} is beyond limits: {'; '.join(s.marks)}." for s in steps if s.marks]
+
+
+def _print_steps(found: Prediction, steps: Sequence[StepTime], console: Console) -> None:
+    console.print(_step_table(steps))
+    console.print()
+    for line in _marks_lines(steps):
+        console.print(line + "\n")
+    if found.deployment.recipe.speculation is not None:
+        console.print(_SPECULATIVE + "\n")
+    if line := found.evidence.intervals_line():
+        console.print(line)
+    console.print(found.evidence.sentence)
+    console.print(_MORE)
+
+
+def _title(found: Prediction) -> str:
+    serving = asdict(found.deployment.serving)
+    flags = ", ".join(f"{k} {v}" for k, v in serving.items() if _worth_showing(k, v))
+    return f"{found.deployment.model.title} on {found.deployment.gpu.name}: {flags}"
+
+
+def _worth_showing(name: str, value: object) -> bool:
+    if isinstance(value, int) and name.endswith("parallel_size"):
+        return name.startswith("tensor") or value > 1
+    return bool(name.startswith(("enable_", "enforce_", "engine")) and value)
+
+
+def _listed(facts: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+# What the engine runs, what set it, and what was assumed.
+
+
+def _recipe_table(recipe: EffectiveRecipe) -> Grid:
+    field, value = Column("field", True, folds=False), Column("value", True, most=44)
+    table = Grid.of(field, value, Column("set by", True), caption="effective recipe")
+    for name, entry in recipe.described().items():
+        kind, source = str(entry["set_by"]), str(entry["source"])
+        said = {FLAG: source, ASSUMED: f"ASSUMED: {source}", DESIGN: "engine's design"}
+        table.add(name, _shown(entry["value"]), said.get(kind, kind))
+    return table
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_shown(each)}" for name, each in value.items() if each != "")
+    if not isinstance(value, list):
+        return str(value)
+    if len(value) <= _LISTED:
+        return " ".join(map(str, value)) or "-"
+    return f"{' '.join(map(str, value[:_LISTED]))} .. {value[-1]}"
+
+
+#: Part of the coefficients -> title, what its multipliers multiply, and units by name.
+_PARTS = {
+    "beta": (
+        "beta: step time = sum of beta x feature",
+        "x datasheet time",
+        {name: feature.unit for name, feature in STEP_FEATURES.items()},
+    ),
+    "alpha": (
+        "alpha: time of a request outside the steps",
+        "x step time",
+        {name: feature.unit for name, feature in REQUEST_FEATURES.items()},
+    ),
+}
+
+
+def _coefficient_table(found: Prediction, part: str) -> Grid:
+    """Return coefficients in microseconds or as multipliers, with intervals where known."""
+    title, multiplier, units = _PARTS[part]
+    values = found.beta if part == "beta" else found.alpha
+    taught = [True] * len(units) if part == "beta" else found.coefficients.taught.tolist()
+    ends = [found.evidence.coefficient_ends.get(f"{part}.{name}") for name in units]
+    bounded = any(ends)
+    table = Grid.of(
+        Column("name", True, folds=False), "value", *["90 % interval"] * bounded,
+        Column("unit", True), Column("note", True), caption=title,
+    )  # fmt: skip
+    for (name, unit), each, known in zip(units.items(), ends, taught, strict=True):
+        is_time = unit.split("/")[0] == "s"
+        scale = MICROSECOND if is_time else 1.0
+        shown = f"u{unit}" if is_time else multiplier if unit == "1" else unit
+        between = [_between(each, scale)] if bounded else []
+        note = "" if known else "prior only"
+        table.add(name, f"{values[name] / scale:.3f}", *between, shown, note)
+    return table
+
+
+def _between(ends: tuple[float, float] | None, scale: float) -> str:
+    return f"{ends[0] / scale:.3f} to {ends[1] / scale:.3f}" if ends and ends[1] else "-"
+
+
+def _step_table(steps: Sequence[StepTime]) -> Grid:
+    """Return times of batches in milliseconds, and the tokens that go through them each second."""
+    bounded = any(step.ends for step in steps)
+    drafted = any(step.per_token is not None for step in steps)
+    table = Grid.of(
+        Column("step of", True, folds=False), "ms", *["90 % interval"] * bounded,
+        *["per token"] * drafted, "tokens/s",
+    )  # fmt: skip
+    for step in steps:
+        cells = [step.batch, _ms(step.seconds)]
+        if bounded:
+            cells.append(" to ".join(_ms(end, 3) for end in step.ends or ()))
+        if drafted:
+            cells.append("-" if step.per_token is None else _ms(step.per_token))
+        table.add(*cells, f"{step.tokens / step.seconds:,.0f}" if step.seconds else "-")
+    return table
+
+
+def _ms(seconds: float, digits: int = 4) -> str:
+    return f"{seconds * 1e3:#.{digits}g}".rstrip(".")

@@ -1,0 +1,128 @@
+"""Measured serving runs as rows that are linear in the coefficients, given simulated batches."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pinn.measurements.runs.measured_runs import MeasuredRun
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.metric_features import figure_features, figure_seconds
+from pinn.simulator.run import Run
+from pinn.simulator.simulate import Job, simulate_many
+from pinn.surrogate.request_features import REQUEST_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES
+
+#: Figure -> its weight in the fit. Means weigh most; a TTFT's 99th percentile depends on the few
+#: cold prompts at the start of a run, which says little about anything else.
+FIGURE_WEIGHTS = {
+    "e2e_mean_s": 1.0, "e2e_p90_s": 0.3, "e2e_p99_s": 0.2, "ttft_mean_s": 1.0, "ttft_p90_s": 0.3,
+    "itl_mean_s": 0.5,
+}  # fmt: skip
+
+#: Half the relative change of beta by which a figure's gain is measured.
+_NUDGE = 0.01
+#: Near saturation a small change of the step time changes E2E many times as much.
+_GAINS = (0.3, 10.0)
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """``n`` figures of measured runs.
+
+    Around the coefficients they were simulated with, log figure = log ``simulated_s`` +
+    (``gain`` x change of ``step_features . beta`` + change of ``request_features . alpha``) /
+    ``simulated_s``.
+
+    Attributes:
+        run: Index of each row's run.
+        step_features: Mean step features behind the figure.
+        request_features: Mean request features behind it.
+        simulated_s: The figure in simulation.
+        measured_s: As it was measured.
+        gain: How many times as much the figure changes as its batches' own time: slower steps
+            also make larger batches and longer queues.
+        weight: Of each row in the fit.
+    """
+
+    run: Int[np.ndarray, " n"]
+    step_features: Float[np.ndarray, "n step_features"]
+    request_features: Float[np.ndarray, "n request_features"]
+    simulated_s: Float[np.ndarray, " n"]
+    measured_s: Float[np.ndarray, " n"]
+    gain: Float[np.ndarray, " n"]
+    weight: Float[np.ndarray, " n"]
+
+    @property
+    def simulated(self) -> Float[np.ndarray, " n"]:
+        """Return the simulated figures."""
+        return self.simulated_s
+
+
+#: The rows of no run.
+NO_RUNS = RunRows(
+    np.zeros(0, dtype=np.int64),
+    np.zeros((0, len(STEP_FEATURES))),
+    np.zeros((0, len(REQUEST_FEATURES))),
+    *(np.zeros(0) for _ in range(4)),
+)
+
+
+def run_rows(
+    runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], workers: int = 1
+) -> RunRows:
+    """Simulate measured runs and work out what each measured figure depends on.
+
+    A figure that reacts strongly counts less: its error is that of the step times, amplified. Runs
+    of one model share the weight of the square root of their stages.
+
+    Args:
+        runs: What was measured.
+        latencies: Coefficients of each.
+        workers: Threads.
+    """
+    jobs = [
+        Job(la.deployment, run.workload, replace(la, beta=la.beta * (1 + sign * _NUDGE)))
+        for run, la in zip(runs, latencies, strict=True)
+        for sign in (-1, 0, 1)
+    ]
+    simulated = simulate_many(jobs, workers)
+    parts = [
+        _columns(run, latency, simulated[3 * i : 3 * i + 3])
+        for i, (run, latency) in enumerate(zip(runs, latencies, strict=True))
+    ]
+    index = np.repeat(np.arange(len(runs)), [len(part[-1]) for part in parts])
+    step, request, seconds, measured, gain, weight = (
+        np.concatenate(column) for column in zip(*parts, strict=True)
+    )
+    weight = weight * _model_weights(runs)[index] / np.maximum(gain, 1.0)
+    return RunRows(index, step, request, seconds, measured, gain, weight)
+
+
+def _columns(
+    run: MeasuredRun, latency: LinearLatency, simulated: Sequence[Run]
+) -> tuple[np.ndarray, ...]:
+    """Columns of ``RunRows`` after the index; weights are those of the figures alone."""
+    less, base, more = simulated
+    places = itertools.product(run.stages, FIGURE_WEIGHTS)
+    figures = [(stage, figure) for stage, figure in places if figure in run.measured[stage]]
+    seconds, low, high = (
+        np.array([figure_seconds(r, *figure) for figure in figures]) for r in (base, less, more)
+    )
+    step, request = figure_features(latency.deployment, base, figures)
+    steps_s = step @ latency.beta
+    gain = (high - low) / (2 * _NUDGE * steps_s)
+    measured = np.array([run.measured[stage][figure] for stage, figure in figures])
+    weight = np.array([FIGURE_WEIGHTS[figure] for _, figure in figures])
+    return step, request, seconds, measured, np.clip(gain, *_GAINS), weight
+
+
+def _model_weights(runs: Sequence[MeasuredRun]) -> np.ndarray:
+    """1 / sqrt(stages of the same model) of each run."""
+    names = [run.deployment.model.name for run in runs]
+    stages = dict.fromkeys(names, 0)
+    for name, run in zip(names, runs, strict=True):
+        stages[name] += len(run.stages)
+    return np.array([1 / np.sqrt(stages[name]) for name in names])
