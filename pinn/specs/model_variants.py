@@ -10,6 +10,7 @@ from typing import Any
 from pinn.common.documents import read_json
 from pinn.common.files import data_folder
 from pinn.errors import PinnError
+from pinn.specs.config_fields import is_type
 from pinn.specs.model import ModelSpec, WeightPrecisions
 from pinn.specs.model_names import find_in_catalog, published_generation
 from pinn.specs.precision import Precision, precision
@@ -45,14 +46,8 @@ SCHEMES: dict[str, str] = {
         "mxfp4_mxfp8", "nvfp4", "fp4",
     )
 }  # fmt: skip
-#: Mixture-of-experts families whose NVFP4 release quantizes the attention too.
-_NVFP4_ATTENTION = frozenset({"qwen3_moe"})
 _FP8 = frozenset({"fp8", "fp8_static", "fp8_block"})
-#: Families whose fp8 release leaves the attention in bf16.
-_FP8_BF16_ATTENTION = frozenset({"llama4", "llama4_text"})
 _EXPERTS_ONLY = frozenset({"mxfp4", "mxfp4_mxfp8"})
-#: Families whose int4 release quantizes the routed experts alone.
-_INT4_EXPERTS_ONLY = frozenset({"kimi_k2", "kimi_k25"})
 
 
 def with_precision(model: ModelSpec, scheme: str, *, kv_cache: str | None = None) -> ModelSpec:
@@ -118,12 +113,12 @@ def _quantized_kinds(model: ModelSpec, target: Precision) -> frozenset[str]:
     is_moe = model.moe is not None
     if is_moe and (
         target.name in _EXPERTS_ONLY  # vLLM implements MXFP4 for experts alone
-        or (target.name == "int4_wo" and model.model_type in _INT4_EXPERTS_ONLY)
+        or (target.name == "int4_wo" and is_type(model.model_type, "int4_experts_only"))
     ):
         return frozenset({"experts"})
     bf16_attention = (
-        target.name == "nvfp4" and is_moe and model.model_type not in _NVFP4_ATTENTION
-    ) or (target.name in _FP8 and model.model_type in _FP8_BF16_ATTENTION)
+        target.name == "nvfp4" and is_moe and not is_type(model.model_type, "nvfp4_attention")
+    ) or (target.name in _FP8 and is_type(model.model_type, "fp8_bf16_attention"))
     return _ALL_KINDS - {"attention"} if bf16_attention else _ALL_KINDS
 
 
