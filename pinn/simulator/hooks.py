@@ -9,9 +9,9 @@ from numba import types
 
 from pinn.errors import PinnError
 from pinn.physics.costs import COST_NAMES, StepCosts
-from pinn.simulator import arrays
 from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_as, inner
+from pinn.simulator.engine import Engine
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.prefill_first import schedule_apart
 from pinn.simulator.state import REREAD
@@ -150,25 +150,24 @@ class SpeculativeCoefficients(NamedTuple):
     apart: int | None = None
 
 
-def step_seconds(latency: LatencyModel, engine: arrays.PlainEngine, replica: int) -> float:
+def step_seconds(latency: LatencyModel, engine: Engine, replica: int) -> float:
     """StepTime of the batch that a replica has just scheduled."""
-    group = arrays.groups(engine, group_of(engine, replica))
-    column = (group.oldest + group.in_flight) % engine.depth
-    rows = slice(0, arrays.batch_size(engine, replica, column))
-    added = arrays.replicas(engine, replica).padding
+    group = engine.groups[group_of(engine, replica)]
+    column = (group.oldest + group.in_flight) % engine.config.depth
+    rows = [engine.entries[replica, column, i] for i in range(engine.batches[replica, column].size)]
+    added = engine.replicas[replica].padding
     batch = Batch(
-        tuple(arrays.batch_new(engine, replica, column, rows).tolist()) + (1,) * added,
-        tuple(arrays.batch_cached(engine, replica, column, rows).tolist()) + (0,) * added,
-        tuple(arrays.batch_prefill(engine, replica, column, rows).astype(bool).tolist())
-        + (False,) * added,
-        float(arrays.sums(engine, replica, REREAD)),
+        (*(row.new for row in rows), *(1,) * added),
+        (*(row.cached for row in rows), *(0,) * added),
+        (*(bool(row.prefill) for row in rows), *(False,) * added),
+        float(engine.sums[replica, REREAD]),
     )
     return float(latency.step_time(batch))
 
 
 def schedule_apart_if(
     latency: LatencyModel,  # noqa: ARG001  compiled code goes by its type
-    engine: arrays.PlainEngine,
+    engine: Engine,
     replica: int,
 ) -> None:
     """Fill a batch with prompts alone or decodes alone, where an engine does so.
@@ -186,9 +185,9 @@ _METHODS = {
 }
 
 
-def request_seconds(latency: LatencyModel, engine: arrays.PlainEngine, r: int, phase: int) -> float:
+def request_seconds(latency: LatencyModel, engine: Engine, r: int, phase: int) -> float:
     """What a request takes that was just sent, scheduled for the first time, or preempted."""
-    return float(getattr(latency, _METHODS[phase])(float(arrays.requests(engine, r).prompt)))
+    return float(getattr(latency, _METHODS[phase])(float(engine.requests[r].prompt)))
 
 
 def after_output_seconds(latency: LatencyModel) -> tuple[float, float]:
@@ -239,12 +238,10 @@ def _is_linear(latency) -> bool:
 @compiled_as(step_seconds)
 def _(latency, engine, replica):  # noqa: ARG001
     if getattr(latency, "instance_class", None) is SpeculativeCoefficients:
-        return lambda latency, engine, replica: speculative_seconds(
-            latency, arrays.sums(engine, replica)
-        )
+        return lambda latency, engine, replica: speculative_seconds(latency, engine.sums[replica])
     if _is_linear(latency):
         return lambda latency, engine, replica: _dot(
-            latency.beta, step_values(latency.costs, arrays.sums(engine, replica))
+            latency.beta, step_values(latency.costs, engine.sums[replica])
         )
     return None
 
@@ -264,7 +261,7 @@ def _(latency, engine, r, phase):  # noqa: ARG001
         return None
 
     def seconds(latency, engine, r, phase):
-        values = request_values(arrays.requests(engine, r).prompt)
+        values = request_values(engine.requests[r].prompt)
         total = _dot(latency.alpha[phase], values)
         if phase == SCHEDULE:
             total += _dot(latency.alpha[FIRST_TOKEN], values)
