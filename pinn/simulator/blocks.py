@@ -273,7 +273,7 @@ def enter(engine, replica, r, computed):
     if request.scheduled_s < 0:
         request.scheduled_s = state.now_s
         request.cached_tokens = computed
-        engine.new[replica, state.new] = r
+        engine.started[replica, state.new] = r
         state.new += 1
     request.reused_tokens += computed
     request.computed = computed

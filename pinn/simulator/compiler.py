@@ -24,11 +24,11 @@ def _folder(function: Callable[..., Any]) -> str:
     return str(Path(base) / f"simulator-{code_digest(function)[:16]}")
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function at its first call, or load what an earlier process compiled.
 
     It releases the interpreter lock, so that threads run simulations side by side. Without a
-    writable cache folder every process compiles anew. Its ``py_func`` is the plain function.
+    writable cache folder every process compiles anew.
     """
     jit = partial(numba.njit, nogil=True, error_model="numpy")
     before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, _folder(function)
@@ -38,9 +38,7 @@ def compiled(function: Callable[..., Any]) -> Any:
         jitted = jit()(function)
     finally:
         numba.config.CACHE_DIR = before
-    call = wraps(function)(partial(_call, jitted))
-    call.py_func = function
-    return call
+    return wraps(function)(partial(_call, jitted))
 
 
 def _call(jitted: Any, *args: Any) -> Any:

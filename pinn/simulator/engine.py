@@ -1,6 +1,6 @@
 """The state of a simulated engine: settings, counters, records and arrays.
 
-Compiled functions take it as it is; :func:`plain_engine` has the same for plain Python.
+:class:`CompiledEngine` has it in compiled code, :func:`plain_engine` in plain Python.
 """
 
 import math
@@ -9,9 +9,12 @@ from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
+from numba import types
+from numba.experimental import structref
 
 from pinn.common.documents import MOST_ENGINE_BYTES, check_size
 from pinn.simulator import state
+from pinn.simulator.compiler import compiled
 from pinn.simulator.state import F8, FIRST_SUM, I8, STEP_COLUMNS, Records, record_dtype
 
 
@@ -129,7 +132,7 @@ class Engine(NamedTuple):
     stages: Annotated[Records[state.Stage], state.Stage, "n_stages"]
     keys: Annotated[np.ndarray, np.int32, "n_keys"]  # block keys of request after request
     running: _OfRequests
-    new: _OfRequests
+    started: _OfRequests
     preempted: _OfRequests
     table: Annotated[np.ndarray, np.int32, "n_replicas", "slots", "row"]
     slot_stack: Annotated[np.ndarray, np.int32, "n_replicas", "slots"]
@@ -148,6 +151,42 @@ class Engine(NamedTuple):
     source_free_s: Annotated[np.ndarray, np.float64, "n_sources"]
     steps: Annotated[np.ndarray, np.float64, "step_rows", "n_columns"]
     gaps: Annotated[Records[state.Gap], state.Gap, "gap_rows"]
+
+
+
+@structref.register
+class _EngineType(types.StructRef):
+    """Type of an engine in compiled code."""
+
+
+class CompiledEngine(structref.StructRefProxy):
+    """An engine as compiled code takes it.
+
+    Calls pass it as one pointer. They would pass a tuple of thirty arrays as two hundred numbers,
+    which makes the compiler and the loop several times slower.
+    """
+
+
+structref.define_proxy(CompiledEngine, _EngineType, Engine._fields)
+
+
+@compiled
+def _join(  # noqa: PLR0913, PLR0917  numba is slow to take a tuple of arrays apart
+    config, counters, requests, replicas, waiting, input, groups, servers, stages, keys, running,
+    started, preempted, table, slot_stack, cache, holder, batches, batch_end_s, entries, sums,
+    graph_size, chances, guesses, endings, deadlines, leaving, source_free_s, steps, gaps,
+):  # fmt: skip
+    return CompiledEngine(
+        config, counters, requests, replicas, waiting, input, groups, servers, stages, keys,
+        running, started, preempted, table, slot_stack, cache, holder, batches, batch_end_s,
+        entries, sums, graph_size, chances, guesses, endings, deadlines, leaving, source_free_s,
+        steps, gaps,
+    )  # fmt: skip
+
+
+def compiled_engine(engine: Engine) -> CompiledEngine:
+    """Return an engine for compiled code, with the same memory."""
+    return _join(*engine)
 
 
 CONFIG_FIELDS = tuple(get_type_hints(Config))

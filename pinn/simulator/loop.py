@@ -27,12 +27,11 @@ DONE, FULL, BAD_STEP = range(3)
 END, _SEND, _TURN, _HANG_UP = range(4)
 
 
-@compiled
 def advance(engine, latency):
     """Run until every request has ended (DONE) or a record buffer is nearly FULL.
 
-    It runs compiled, with coefficients, and its ``py_func`` as plain Python, with any object that
-    has the methods of ``pinn.simulator.latency_model.LatencyModel``.
+    In plain Python ``latency`` is any object with the methods of
+    ``pinn.simulator.latency_model.LatencyModel``.
     """
     while has_room(engine):
         event, index, moment = next_event(engine)
@@ -94,7 +93,7 @@ def _charge_requests(latency, engine, group):
     for replica in replicas_of(engine, group):
         state = engine.replicas[replica]
         for i in range(state.new):
-            r = engine.new[replica, i]
+            r = engine.started[replica, i]
             request = engine.requests[r]
             request.scheduling_s = hooks.request_seconds(latency, engine, r, hooks.SCHEDULE)
         for i in range(state.preempted):
@@ -299,7 +298,6 @@ def _charge_preemption(latency, engine, r):
         request.gap_start_s -= seconds
 
 
-@compiled
 def advance_pools(prefill, decode, prefill_latency, decode_latency):
     """Run both pools until every request has ended (DONE) or a record buffer is nearly FULL."""
     while has_room(prefill) and has_room(decode):
@@ -337,3 +335,5 @@ def _answer(decode, prefill):
 
 
 compiled_inside(__name__)
+
+compiled_advance, compiled_advance_pools = compiled(advance), compiled(advance_pools)

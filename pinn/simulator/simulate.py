@@ -13,10 +13,10 @@ from pinn.common.documents import MOST_STEPS, check_size
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.simulator import engine_spec, memory, metric_features, setup
-from pinn.simulator.engine import Engine, plain_engine, write_back
+from pinn.simulator.engine import Engine, compiled_engine, plain_engine, write_back
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.linear_latency import LinearLatency, complete_latency
-from pinn.simulator.loop import BAD_STEP, FULL, advance
+from pinn.simulator.loop import BAD_STEP, FULL, advance, compiled_advance
 from pinn.simulator.run import STATUSES, GapRuns, RequestRecords, Run, StepRecords
 from pinn.simulator.state import FINISHED, REJECTED, REQUEST
 from pinn.simulator.workloads.workload import Workload
@@ -73,6 +73,9 @@ def _column(values: np.ndarray) -> np.ndarray:
 #: What an engine has recorded of its steps, and of the gaps between tokens.
 Recorded = tuple[StepRecords, GapRuns]
 
+#: Runs engines with latency models until a record buffer is full.
+Loop = Callable[..., int]
+
 #: Whether a run is of no use any more, from its requests so far and the engine's time.
 Hopeless = Callable[[np.ndarray, float], bool]
 
@@ -120,7 +123,7 @@ def simulate(
     layout = memory.kv_layout(deployment, engine)
     too_long = setup.check_run(deployment, workload, engine, layout)
     state = setup.set_up(deployment, workload, engine, layout, too_long)
-    (recorded,) = run_engines(advance, [state], [latency], compiled, hopeless)
+    (recorded,) = run_engines((advance, compiled_advance), [state], [latency], compiled, hopeless)
     return finished_run(workload, state, read_records(state, latency), recorded)
 
 
@@ -133,7 +136,7 @@ def finished_run(workload: Workload, state: Engine, records: RequestRecords, kep
 
 
 def run_engines(
-    loop: Any,
+    loops: tuple[Loop, Loop],
     engines: Sequence[Engine],
     latencies: Sequence[LatencyModel],
     compiled: bool | None,
@@ -150,7 +153,7 @@ def run_engines(
         compiled = len(linear) == len(latencies)
     if not compiled:
         plain = [plain_engine(engine) for engine in engines]
-        records = _collect(loop.py_func, plain, latencies)
+        records = _collect(loops[0], plain, latencies)
         for state, engine in zip(plain, engines, strict=True):
             write_back(state, engine)
         return records
@@ -159,11 +162,12 @@ def run_engines(
         raise PinnError(f"only a LinearLatency runs compiled, got {kinds}")
     pairs = zip(linear, engines, strict=True)
     models = [each.compile(bool(engine.config.prefill_first)) for each, engine in pairs]
-    return _collect(loop, engines, models, hopeless)
+    states = [compiled_engine(engine) for engine in engines]
+    return _collect(lambda *_: loops[1](*states, *models), engines, models, hopeless)
 
 
 def _collect(
-    go: Callable[..., int],
+    go: Loop,
     states: Sequence[Engine],
     models: Sequence[Any],
     hopeless: Hopeless | None = None,
