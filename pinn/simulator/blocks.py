@@ -84,9 +84,10 @@ def blocks_for(engine, tokens):
 
 def extra_blocks_for(engine, tokens):
     """Blocks of the other KV cache groups: further full ones, and windowed ones up to a window."""
+    config = engine.config
     blocks = blocks_for(engine, tokens)
-    windowed = min(blocks, engine.config.window_blocks)
-    return (engine.config.full_groups - 1) * blocks + engine.config.window_groups * windowed
+    windowed = min(blocks, config.window_blocks)
+    return (config.full_groups - 1) * blocks + config.window_groups * windowed
 
 
 def take_block(engine, replica):
@@ -101,65 +102,66 @@ def take_block(engine, replica):
 
 def unlink_block(engine, replica, block):
     """``FreeKVCacheBlockQueue.remove``."""
-    after = engine.cache[replica, block].after
-    before = engine.cache[replica, block].before
-    engine.cache[replica, before].after = after
-    engine.cache[replica, after].before = before
+    taken = engine.cache[replica, block]
+    engine.cache[replica, taken.before].after = taken.after
+    engine.cache[replica, taken.after].before = taken.before
     engine.replicas[replica].free_blocks -= 1
 
 
 def release_block(engine, replica, block, first):
     """``BlockPool.free_blocks`` of one block: to the end of the free list, or to its beginning."""
-    engine.cache[replica, block].references -= 1
-    engine.replicas[replica].held_blocks -= 1
-    if engine.cache[replica, block].references > 0:
+    freed, state = engine.cache[replica, block], engine.replicas[replica]
+    freed.references -= 1
+    state.held_blocks -= 1
+    if freed.references > 0:
         return
     # The free list begins after the sentinel 0 and ends before it.
-    before, after = engine.cache[replica, 0].before, 0
+    sentinel = engine.cache[replica, 0]
+    before, after = sentinel.before, 0
     if first:
-        before, after = 0, engine.cache[replica, 0].after
+        before, after = 0, sentinel.after
+    freed.before, freed.after = before, after
     engine.cache[replica, before].after = block
-    engine.cache[replica, block].before = before
-    engine.cache[replica, block].after = after
     engine.cache[replica, after].before = block
-    engine.replicas[replica].free_blocks += 1
+    state.free_blocks += 1
 
 
 def touch_block(engine, replica, block):
     """``BlockPool.touch``: one more request uses a cached block."""
-    if engine.cache[replica, block].references == 0:
+    touched = engine.cache[replica, block]
+    if touched.references == 0:
         unlink_block(engine, replica, block)
-    engine.cache[replica, block].references += 1
+    touched.references += 1
     engine.replicas[replica].held_blocks += 1
 
 
 def remember_key(engine, replica, block, key):
     """``BlockHashToBlockMap.insert``: blocks of equal content queue up behind the first."""
-    engine.cache[replica, block].key = key
-    engine.cache[replica, block].twin = 0
-    last = engine.holder[replica, key]
-    if last == 0:
+    fresh = engine.cache[replica, block]
+    fresh.key, fresh.twin = key, 0
+    if engine.holder[replica, key] == 0:
         engine.holder[replica, key] = block
         return
-    while engine.cache[replica, last].twin != 0:
-        last = engine.cache[replica, last].twin
-    engine.cache[replica, last].twin = block
+    last = engine.cache[replica, engine.holder[replica, key]]
+    while last.twin != 0:
+        last = engine.cache[replica, last.twin]
+    last.twin = block
 
 
 def forget_key(engine, replica, block):
     """``BlockPool._maybe_evict_cached_block``."""
-    key = engine.cache[replica, block].key
+    forgotten = engine.cache[replica, block]
+    key = forgotten.key
     if key < 0:
         return
-    engine.cache[replica, block].key = -1
-    after = engine.cache[replica, block].twin
+    forgotten.key = -1
     if engine.holder[replica, key] == block:
-        engine.holder[replica, key] = after
+        engine.holder[replica, key] = forgotten.twin
         return
-    before = engine.holder[replica, key]
-    while engine.cache[replica, before].twin != block:
-        before = engine.cache[replica, before].twin
-    engine.cache[replica, before].twin = after
+    before = engine.cache[replica, engine.holder[replica, key]]
+    while before.twin != block:
+        before = engine.cache[replica, before.twin]
+    before.twin = forgotten.twin
 
 
 def cached_blocks(engine, replica, r):
@@ -167,10 +169,11 @@ def cached_blocks(engine, replica, r):
 
     At least one token is left to compute, so a wholly cached prompt recomputes its last block.
     """
+    config = engine.config
     request = engine.requests[r]
-    if not engine.config.prefix_caching:
+    if not config.prefix_caching:
         return 0
-    longest = (request.prompt + request.generated - 1) // engine.config.block_tokens
+    longest = (request.prompt + request.generated - 1) // config.block_tokens
     for hits in range(longest):
         if engine.holder[replica, engine.keys[request.first_key + hits]] == 0:
             return hits
@@ -179,21 +182,21 @@ def cached_blocks(engine, replica, r):
 
 def grow(engine, replica, r, tokens):
     """``KVCacheManager.allocate_slots`` of a request that has blocks: all it needs, or nothing."""
+    config = engine.config
     request = engine.requests[r]
-    if tokens <= request.blocks * engine.config.block_tokens:
+    if tokens <= request.blocks * config.block_tokens:
         return True
     blocks, extra = blocks_for(engine, tokens), 0
-    if engine.config.full_groups + engine.config.window_groups > 1:
+    if config.full_groups + config.window_groups > 1:
         extra = extra_blocks_for(engine, tokens)
     needed = blocks - request.blocks + max(extra - request.extra_blocks, 0)
     if needed > engine.replicas[replica].free_blocks:
         return False
-    row = engine.table[replica, request.slot]
     while request.blocks < blocks:
-        row[request.blocks] = take_block(engine, replica)
+        engine.table[replica, request.slot, request.blocks] = take_block(engine, replica)
         request.blocks += 1
     while request.extra_blocks < extra:
-        row[engine.config.row - 1 - request.extra_blocks] = take_block(engine, replica)
+        engine.table[replica, request.slot, config.row - 1 - request.extra_blocks] = take_block(engine, replica)
         request.extra_blocks += 1
     return True
 
@@ -220,10 +223,9 @@ def admit(engine, replica, r, hits, tokens):
         return False
     state.free_slots -= 1
     request.slot = engine.slot_stack[replica, state.free_slots]
-    row = engine.table[replica, request.slot]
     for i in range(hits):
-        row[i] = engine.holder[replica, engine.keys[request.first_key + i]]
-        touch_block(engine, replica, row[i])
+        engine.table[replica, request.slot, i] = engine.holder[replica, engine.keys[request.first_key + i]]
+        touch_block(engine, replica, engine.table[replica, request.slot, i])
     request.blocks = request.keyed_blocks = hits
     request.extra_blocks = 0
     return grow(engine, replica, r, tokens)
@@ -231,16 +233,13 @@ def admit(engine, replica, r, hits, tokens):
 
 def key_blocks(engine, replica, r, tokens):
     """``SingleTypeKVCacheManager.cache_blocks``: full blocks become findable."""
+    config = engine.config
     request = engine.requests[r]
-    if (
-        tokens < (request.keyed_blocks + 1) * engine.config.block_tokens
-        or not engine.config.prefix_caching
-    ):
+    if tokens < (request.keyed_blocks + 1) * config.block_tokens or not config.prefix_caching:
         return
-    full = tokens // engine.config.block_tokens
-    row = engine.table[replica, request.slot]
+    full = tokens // config.block_tokens
     for i in range(request.keyed_blocks, full):
-        remember_key(engine, replica, row[i], engine.keys[request.first_key + i])
+        remember_key(engine, replica, engine.table[replica, request.slot, i], engine.keys[request.first_key + i])
     request.keyed_blocks = full
 
 
@@ -249,18 +248,18 @@ def free_request(engine, replica, r):
 
     Where blocks without a key go first, the last of them is the very first.
     """
+    config = engine.config
     request, state = engine.requests[r], engine.replicas[replica]
     if request.slot < 0:
         return
-    row = engine.table[replica, request.slot]
-    if engine.config.uncached_first:
+    if config.uncached_first:
         for i in range(request.keyed_blocks, request.blocks):
-            release_block(engine, replica, row[i], True)
+            release_block(engine, replica, engine.table[replica, request.slot, i], True)
         request.blocks = request.keyed_blocks
     for i in range(request.blocks - 1, -1, -1):
-        release_block(engine, replica, row[i], False)
+        release_block(engine, replica, engine.table[replica, request.slot, i], False)
     for i in range(request.extra_blocks - 1, -1, -1):
-        release_block(engine, replica, row[engine.config.row - 1 - i], False)
+        release_block(engine, replica, engine.table[replica, request.slot, config.row - 1 - i], False)
     engine.slot_stack[replica, state.free_slots] = request.slot
     state.free_slots += 1
     request.slot, request.blocks, request.keyed_blocks, request.extra_blocks = -1, 0, 0, 0
@@ -302,36 +301,34 @@ def add_to_batch(engine, replica, r, tokens):
     In vLLM full blocks become findable before they are computed (``KVCacheManager.
     allocate_slots``), so that requests of one step can share them; in SGLang afterwards.
     """
+    config = engine.config
     request, state = engine.requests[r], engine.replicas[replica]
     cached, known = request.computed, request.prompt + request.generated
     # What is left of a prompt whose keys and values came over the network is a step like a decode.
     prompt_left = cached < request.prompt and request.transferred != ARRIVED
-    prefill = tokens > 1 + engine.config.drafts or prompt_left
+    prefill = tokens > 1 + config.drafts or prompt_left
     request.computed = cached + tokens
     request.worked += tokens
     request.in_flight += 1
-    if not engine.config.prefill_first:
+    if not config.prefill_first:
         key_blocks(engine, replica, r, min(request.computed, known))
     # The next token, and one more for each drafted one that is verified with it.
     sampled = max(request.computed - known - request.placeholders + 1, 0)
     if sampled > 1:
         request.unverified += sampled - 1
-    if engine.config.asynchronous:
+    if config.asynchronous:
         request.placeholders += sampled
     if sampled > 0:
-        request.eligible = state.schedulings + engine.config.stagger
-    column = state.column
-    i = engine.batches[replica, column].size
-    engine.entries[replica, column, i].request = r
-    engine.entries[replica, column, i].sampled = sampled
-    if engine.config.keeps_batches:
-        engine.entries[replica, column, i].new = tokens
-        engine.entries[replica, column, i].cached = cached
-        engine.entries[replica, column, i].prefill = prefill
-    engine.batches[replica, column].size = i + 1
+        request.eligible = state.schedulings + config.stagger
+    batch = engine.batches[replica, state.column]
+    entry = engine.entries[replica, state.column, batch.size]
+    entry.request, entry.sampled = r, sampled
+    if config.keeps_batches:
+        entry.new, entry.cached, entry.prefill = tokens, cached, prefill
+    batch.size += 1
     state.tokens += tokens
-    sums = engine.sums[replica]
-    _account(sums, tokens, cached, prefill, engine.config.window)
+    sums = state.sums
+    _account(sums, tokens, cached, prefill, config.window)
     if prefill:
         sums[9] += tokens * (request.prompt + tokens / 2)
 
@@ -362,7 +359,8 @@ def round_up_decodes(engine, replica):
 
     Beyond the largest graph it is launched as it is; ``graph_requests`` of the costs tells.
     """
-    state, sums = engine.replicas[replica], engine.sums[replica]
+    state = engine.replicas[replica]
+    sums = state.sums
     state.padding = 0
     if sums[0] > 0 or sums[1] == 0:
         return

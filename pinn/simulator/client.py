@@ -14,12 +14,14 @@ from pinn.simulator.state import DECODES, FINISHED, PREEMPTED, REJECTED, RUNNING
 
 def group_of(engine, replica):
     """The group that a replica steps with."""
-    return replica * engine.config.n_groups // engine.config.n_replicas
+    config = engine.config
+    return replica * config.n_groups // config.n_replicas
 
 
 def first_of(engine, group):
     """The first of the replicas that step together."""
-    return group * (engine.config.n_replicas // engine.config.n_groups)
+    config = engine.config
+    return group * (config.n_replicas // config.n_groups)
 
 
 def replicas_of(engine, group):
@@ -29,12 +31,8 @@ def replicas_of(engine, group):
 
 def first_server(engine, replica):
     """The first API server of a replica's copy."""
-    return (
-        replica
-        * engine.config.n_copies
-        // engine.config.n_replicas
-        * (engine.config.n_servers // engine.config.n_copies)
-    )
+    config = engine.config
+    return replica * config.n_copies // config.n_replicas * (config.n_servers // config.n_copies)
 
 
 def server_of(engine, r):
@@ -43,8 +41,9 @@ def server_of(engine, r):
     Where requests go round several copies, a copy's own come at even distances, so each round
     begins with another server.
     """
-    begin = r // engine.config.n_replicas if engine.config.n_copies > 1 else 0
-    turn = (begin + r) % (engine.config.n_servers // engine.config.n_copies)
+    config = engine.config
+    begin = r // config.n_replicas if config.n_copies > 1 else 0
+    turn = (begin + r) % (config.n_servers // config.n_copies)
     return engine.servers[first_server(engine, engine.requests[r].replica) + turn]
 
 
@@ -110,21 +109,23 @@ def _begin(server, now):
 
 def prompts_wait(engine, group):
     """Whether the next step of a group's replicas leaves new prompts waiting; counts the steps."""
-    if engine.config.prompt_wait_steps == 0:
+    config = engine.config
+    if config.prompt_wait_steps == 0:
         return False
-    if engine.config.waits_for_all:
+    if config.waits_for_all:
         return _waits_for_all(engine, group)
     return _waits_for_tokens(engine, group)
 
 
 def _waits_for_tokens(engine, group):
     """Until so many steps have passed, or prompts and decodes make up a step worth taking."""
+    config = engine.config
     state = engine.groups[group]
     replica = first_of(engine, group)
     if not _has_prompt(engine, replica) or engine.replicas[replica].running == 0:
         return False
-    few = _step_tokens(engine, replica) < engine.config.prompt_wait_tokens
-    waits = few and state.waited < engine.config.prompt_wait_steps
+    few = _step_tokens(engine, replica) < config.prompt_wait_tokens
+    waits = few and state.waited < config.prompt_wait_steps
     state.waited = state.waited + 1 if waits else 0
     return waits
 
@@ -151,10 +152,11 @@ def _has_prompt(engine, replica):
 
 def _step_tokens(engine, replica):
     """Tokens of a step of all decodes and waiting prompts, counted up to where a wait ends."""
+    config = engine.config
     state = engine.replicas[replica]
-    tokens = state.running * (1 + engine.config.drafts)
+    tokens = state.running * (1 + config.drafts)
     r = engine.waiting[replica].head
-    while r >= 0 and tokens < engine.config.prompt_wait_tokens:
+    while r >= 0 and tokens < config.prompt_wait_tokens:
         request = engine.requests[r]
         tokens += request.prompt + request.generated - request.computed
         r = request.after
@@ -219,19 +221,20 @@ PUBLISH_INTERVAL_S = 0.1
 
 def next_send_s(engine):
     """When the next request is sent; infinity while that is not known yet."""
-    if engine.config.role == DECODES:
-        return engine.endings[0].moment_s if engine.counters.endings > 0 else np.inf
-    if engine.counters.next == engine.config.n_requests:
+    config, counters = engine.config, engine.counters
+    if config.role == DECODES:
+        return engine.endings[0].moment_s if counters.endings > 0 else np.inf
+    if counters.next == config.n_requests:
         return np.inf
-    request = engine.requests[engine.counters.next]
-    if request.stage != engine.counters.open_stage:
+    request = engine.requests[counters.next]
+    if request.stage != counters.open_stage:
         return np.inf
-    moment = engine.counters.opened_s + request.offset_s
-    if engine.config.concurrency > 0:
-        while engine.counters.endings > 0 and engine.endings[0].moment_s <= moment:
+    moment = counters.opened_s + request.offset_s
+    if config.concurrency > 0:
+        while counters.endings > 0 and engine.endings[0].moment_s <= moment:
             _leave(engine)
-        if engine.counters.sent >= engine.config.concurrency:
-            return engine.endings[0].moment_s if engine.counters.endings > 0 else np.inf
+        if counters.sent >= config.concurrency:
+            return engine.endings[0].moment_s if counters.endings > 0 else np.inf
     return moment
 
 
@@ -242,14 +245,16 @@ def _leave(engine):
 
 def push_ending(engine, r, moment):
     """A client will see a request end, or a decode server will get it."""
-    blocks.push_heap(engine.endings, engine.counters.endings, moment, r)
-    engine.counters.endings += 1
+    counters = engine.counters
+    blocks.push_heap(engine.endings, counters.endings, moment, r)
+    counters.endings += 1
 
 
 def pop_ending(engine):
     """The earliest of those requests."""
-    engine.counters.endings -= 1
-    return blocks.pop_heap(engine.endings, engine.counters.endings + 1)
+    counters = engine.counters
+    counters.endings -= 1
+    return blocks.pop_heap(engine.endings, counters.endings + 1)
 
 
 def send(engine, moment):
@@ -258,12 +263,13 @@ def send(engine, moment):
     Where all places were taken it takes the one that was freed first. Others that are freed in the
     same moment stay for the requests after it, which are then sent in that moment too.
     """
+    config, counters = engine.config, engine.counters
     r = _take_next(engine)
     request = engine.requests[r]
-    if engine.config.concurrency > 0:
-        if engine.counters.sent >= engine.config.concurrency:
+    if config.concurrency > 0:
+        if counters.sent >= config.concurrency:
             _leave(engine)
-        engine.counters.sent += 1
+        counters.sent += 1
     request.sent_s = moment
     if request.status == REJECTED:
         request.last_s = moment
@@ -276,10 +282,11 @@ def send(engine, moment):
 
 def _take_next(engine):
     """Requests in their order; at a decode server, as they come from the prefill servers."""
+    counters = engine.counters
     if engine.config.role == DECODES:
         return pop_ending(engine)
-    engine.counters.next += 1
-    return engine.counters.next - 1
+    counters.next += 1
+    return counters.next - 1
 
 
 def _route(engine, moment):
@@ -287,19 +294,20 @@ def _route(engine, moment):
 
     Between two reports of the coordinator the client counts what it has sent itself.
     """
-    if engine.config.n_replicas == 1:
+    config, counters = engine.config, engine.counters
+    if config.n_replicas == 1:
         return 0
-    if not engine.config.least_loaded:
-        engine.counters.round_robin += 1
-        return (engine.counters.round_robin - 1) % engine.config.n_replicas
-    if moment >= engine.counters.publish_s:
-        for replica in range(engine.config.n_replicas):
+    if not config.least_loaded:
+        counters.round_robin += 1
+        return (counters.round_robin - 1) % config.n_replicas
+    if moment >= counters.publish_s:
+        for replica in range(config.n_replicas):
             state = engine.replicas[replica]
             state.seen_waiting = engine.waiting[replica].size
             state.seen_running = state.running
-        engine.counters.publish_s = (np.floor(moment / PUBLISH_INTERVAL_S) + 1) * PUBLISH_INTERVAL_S
+        counters.publish_s = (np.floor(moment / PUBLISH_INTERVAL_S) + 1) * PUBLISH_INTERVAL_S
     best, least = 0, 1 << 60
-    for replica in range(engine.config.n_replicas):
+    for replica in range(config.n_replicas):
         state = engine.replicas[replica]
         score = 4 * state.seen_waiting + state.seen_running
         if score < least:
@@ -313,6 +321,7 @@ def hand_over(engine, r, work_s):
 
     Requests of one replica stay in the order of arrival, whichever server takes them in.
     """
+    counters = engine.counters
     request = engine.requests[r]
     state = engine.replicas[request.replica]
     state.handed_s = max(state.handed_s, take_in(engine, r, work_s))
@@ -323,46 +332,50 @@ def hand_over(engine, r, work_s):
         group.wake_s = min(group.wake_s, request.handed_s)
     if request.timeout_s < np.inf:
         deadline = request.sent_s + request.timeout_s
-        blocks.push_heap(engine.deadlines, engine.counters.deadlines, deadline, r)
-        engine.counters.deadlines += 1
+        blocks.push_heap(engine.deadlines, counters.deadlines, deadline, r)
+        counters.deadlines += 1
 
 
 def resolve(engine, r, moment):
     """A client sees its request end; the stage may be over and the next one open."""
-    if engine.config.role == DECODES:
+    config, counters = engine.config, engine.counters
+    if config.role == DECODES:
         pass_on(engine, r, moment)
         return
-    if engine.config.concurrency > 0:
+    if config.concurrency > 0:
         push_ending(engine, r, moment)
-    engine.counters.progress += 1
-    engine.counters.stage_end_s = max(engine.counters.stage_end_s, moment)
-    if engine.requests[r].stage == engine.counters.open_stage:
-        engine.counters.unresolved -= 1
-    if engine.config.stages_wait and engine.counters.unresolved == 0:
-        _open_stage(engine, engine.counters.stage_end_s + engine.config.stage_gap_s)
+    counters.progress += 1
+    counters.stage_end_s = max(counters.stage_end_s, moment)
+    if engine.requests[r].stage == counters.open_stage:
+        counters.unresolved -= 1
+    if config.stages_wait and counters.unresolved == 0:
+        _open_stage(engine, counters.stage_end_s + config.stage_gap_s)
 
 
 def pass_on(engine, r, moment):
     """A request leaves for the other pool, where it arrives at a moment."""
-    engine.leaving[engine.counters.leaving].moment_s = moment
-    engine.leaving[engine.counters.leaving].request = r
-    engine.counters.leaving += 1
-    engine.counters.progress += 1
+    counters = engine.counters
+    engine.leaving[counters.leaving].moment_s = moment
+    engine.leaving[counters.leaving].request = r
+    counters.leaving += 1
+    counters.progress += 1
 
 
 def _open_stage(engine, moment):
-    engine.counters.open_stage += 1
-    engine.counters.opened_s = moment
-    if engine.counters.open_stage < engine.config.n_stages:
-        engine.counters.unresolved = engine.stages[engine.counters.open_stage].size
+    counters = engine.counters
+    counters.open_stage += 1
+    counters.opened_s = moment
+    if counters.open_stage < engine.config.n_stages:
+        counters.unresolved = engine.stages[counters.open_stage].size
 
 
 def open_next_stage(engine):
     """Stages that do not wait open by the clock, once the one before is sent."""
-    if engine.config.stages_wait or engine.counters.next == engine.config.n_requests:
+    config, counters = engine.config, engine.counters
+    if config.stages_wait or counters.next == config.n_requests:
         return
-    if engine.requests[engine.counters.next].stage > engine.counters.open_stage:
-        _open_stage(engine, engine.stages[engine.counters.open_stage + 1].start_s)
+    if engine.requests[counters.next].stage > counters.open_stage:
+        _open_stage(engine, engine.stages[counters.open_stage + 1].start_s)
 
 
 def hang_up(engine, now):
@@ -372,10 +385,11 @@ def hang_up(engine, now):
     once, even those of a batch in flight. The engine learns of it at its next turn, until which it
     plans nothing; by then other clients' requests may have taken the places.
     """
-    while engine.counters.deadlines > 0 and engine.deadlines[0].moment_s <= now:
+    counters = engine.counters
+    while counters.deadlines > 0 and engine.deadlines[0].moment_s <= now:
         deadline = engine.deadlines[0].moment_s
-        r = blocks.pop_heap(engine.deadlines, engine.counters.deadlines)
-        engine.counters.deadlines -= 1
+        r = blocks.pop_heap(engine.deadlines, counters.deadlines)
+        counters.deadlines -= 1
         request = engine.requests[r]
         if request.status == FINISHED:
             continue
@@ -397,35 +411,37 @@ def hang_up(engine, now):
 
 def update_from_output(engine, replica, column, now, token_s, completion_s):
     """Hand the tokens of batch ``column`` to its requests at engine time ``now``."""
+    config = engine.config
     hear_of_step(engine, now)
     finished = 0
-    for i in range(engine.batches[replica, column].size):
-        sampled = int(engine.entries[replica, column, i].sampled)
-        r = engine.entries[replica, column, i].request
+    batch = engine.batches[replica, column]
+    for i in range(batch.size):
+        entry = engine.entries[replica, column, i]
+        sampled, r = int(entry.sampled), entry.request
         request = engine.requests[r]
         request.in_flight -= 1
         stale = request.stale > 0
         request.stale -= stale
         if sampled == 0 or request.status == TIMED_OUT or request.status == FINISHED:
             continue
-        if engine.config.prefill_first and request.status == PREEMPTED:
+        if config.prefill_first and request.status == PREEMPTED:
             # SGLang drops the tokens of a request that it has retracted.
             request.placeholders -= sampled
             continue
         server = server_of(engine, r)
         stream(server, now, token_s)
         _append_tokens(engine, request, server, now, verified_tokens(engine, r, sampled))
-        if engine.config.asynchronous and not stale:
+        if config.asynchronous and not stale:
             request.placeholders -= sampled
         ends = request.generated == request.output
-        if engine.config.prefill_first:
+        if config.prefill_first:
             # SGLang's tree takes prompts when they are computed, and outputs when they end.
-            findable = ends or engine.batches[replica, column].prompts > 0
+            findable = ends or batch.prompts > 0
         else:
-            findable = engine.config.asynchronous > 0
+            findable = config.asynchronous > 0
         if findable and request.status == RUNNING:
             # The token after the last one is in flight, and SGLang's tree takes its place too.
-            in_flight = 0 if engine.config.prefill_first and ends else request.placeholders
+            in_flight = 0 if config.prefill_first and ends else request.placeholders
             known = request.prompt + request.generated
             # Drafts that were planned beyond the last token are no keys.
             blocks.key_blocks(engine, replica, r, min(request.computed - in_flight, known))
@@ -445,8 +461,9 @@ def _append_tokens(engine, request, server, now, tokens):
     A gap lies between the moments when the server begins with two steps' tokens: all requests of
     a batch share it, whatever their places in the batch.
     """
+    counters = engine.counters
     request.generated += tokens
-    engine.counters.progress += 1
+    counters.progress += 1
     request.last_s = now
     if request.generated == 1:
         request.first_s = now
@@ -456,15 +473,13 @@ def _append_tokens(engine, request, server, now, tokens):
         request.early_preemptions = request.preemptions
     else:
         gap = server.start_s - request.gap_start_s
-        last = engine.counters.n_gaps - 1
-        alike = last >= 0 and engine.gaps[last].seconds == gap
-        if alike and engine.gaps[last].tokens == tokens:
-            engine.gaps[last].count += 1
+        last = engine.gaps[max(counters.n_gaps - 1, 0)]
+        if counters.n_gaps > 0 and last.seconds == gap and last.tokens == tokens:
+            last.count += 1
         else:
-            engine.gaps[engine.counters.n_gaps].seconds = gap
-            engine.gaps[engine.counters.n_gaps].count = 1
-            engine.gaps[engine.counters.n_gaps].tokens = tokens
-            engine.counters.n_gaps += 1
+            run = engine.gaps[counters.n_gaps]
+            run.seconds, run.count, run.tokens = gap, 1, tokens
+            counters.n_gaps += 1
     request.gap_start_s = server.start_s
 
 
@@ -484,11 +499,11 @@ def _finish(engine, replica, r, completion_s):
 
 def _drop_ended(engine, replica):
     """``remove_all`` of those that run no more: the others keep their order."""
-    running, state = engine.running[replica], engine.replicas[replica]
+    state = engine.replicas[replica]
     kept = 0
     for i in range(state.running):
-        if engine.requests[running[i]].status == RUNNING:
-            running[kept] = running[i]
+        if engine.requests[engine.running[replica, i]].status == RUNNING:
+            engine.running[replica, kept] = engine.running[replica, i]
             kept += 1
     state.running = kept
 

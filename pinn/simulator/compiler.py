@@ -56,7 +56,13 @@ def _call(jitted: Any, *args: Any) -> Any:
 
 
 #: Of functions that compiled functions alone call.
-_INNER: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+_INNER: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "no_rewrites": True,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
 #: For functions that compiled functions call; from Python they are called as they are.
 inner = register_jitable(**_INNER)
 #: A function's form in compiled code, as ``numba.extending.overload``.

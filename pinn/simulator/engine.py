@@ -15,7 +15,7 @@ from numba.experimental import structref
 from pinn.common.documents import MOST_ENGINE_BYTES, check_size
 from pinn.simulator import state
 from pinn.simulator.compiler import compiled
-from pinn.simulator.state import F8, FIRST_SUM, I8, STEP_COLUMNS, Records, record_dtype
+from pinn.simulator.state import F8, I8, STEP_COLUMNS, Records, record_dtype
 
 
 class Config:
@@ -78,7 +78,6 @@ class Config:
     n_servers: I8
     n_stages: I8
     n_distinct_keys: I8
-    n_sums: I8
     n_chances: I8
     n_columns: I8
     step_rows: I8
@@ -141,7 +140,6 @@ class Engine(NamedTuple):
     batches: Annotated[Records[state.Batch], state.Batch, "n_replicas", "depth"]
     batch_end_s: Annotated[np.ndarray, np.float64, "n_groups", "depth"]
     entries: Annotated[Records[state.Entry], state.Entry, "n_replicas", "depth", "max_seqs"]
-    sums: Annotated[np.ndarray, np.float64, "n_replicas", "n_sums"]
     graph_size: Annotated[np.ndarray, np.int64, "n_graphs"]  # what so many decodes are rounded to
     chances: Annotated[np.ndarray, np.float64, "n_chances"]  # that 1, 2, ... drafts are accepted
     guesses: Annotated[Records[state.Guess], state.Guess, "n_guesses"]
@@ -151,7 +149,6 @@ class Engine(NamedTuple):
     source_free_s: Annotated[np.ndarray, np.float64, "n_sources"]
     steps: Annotated[np.ndarray, np.float64, "step_rows", "n_columns"]
     gaps: Annotated[Records[state.Gap], state.Gap, "gap_rows"]
-
 
 
 @structref.register
@@ -171,15 +168,15 @@ structref.define_proxy(CompiledEngine, _EngineType, Engine._fields)
 
 
 @compiled
-def _join(  # noqa: PLR0913, PLR0917  numba is slow to take a tuple of arrays apart
+def _join(
     config, counters, requests, replicas, waiting, input, groups, servers, stages, keys, running,
-    started, preempted, table, slot_stack, cache, holder, batches, batch_end_s, entries, sums,
+    started, preempted, table, slot_stack, cache, holder, batches, batch_end_s, entries,
     graph_size, chances, guesses, endings, deadlines, leaving, source_free_s, steps, gaps,
 ):  # fmt: skip
     return CompiledEngine(
         config, counters, requests, replicas, waiting, input, groups, servers, stages, keys,
         running, started, preempted, table, slot_stack, cache, holder, batches, batch_end_s,
-        entries, sums, graph_size, chances, guesses, endings, deadlines, leaving, source_free_s,
+        entries, graph_size, chances, guesses, endings, deadlines, leaving, source_free_s,
         steps, gaps,
     )  # fmt: skip
 
@@ -225,7 +222,7 @@ def new_engine(
     config.n_distinct_keys = distinct
     config.n_block_ids = config.blocks + 1
     config.n_guesses = config.max_seqs + 2
-    config.n_sums, config.n_columns = len(STEP_COLUMNS) - FIRST_SUM, len(STEP_COLUMNS)
+    config.n_columns = len(STEP_COLUMNS)
     config.step_rows = _STEP_ROWS
     config.gap_rows = _STEP_ROWS + config.n_replicas * config.max_seqs * config.depth
     counters.unresolved, counters.opened_s = (

@@ -102,12 +102,10 @@ def _charge_requests(latency, engine, group):
 
 def has_room(engine):
     """Whether the record buffers can take one more turn."""
-    steps_left = engine.config.step_rows - engine.counters.n_steps
-    gaps_left = engine.config.gap_rows - engine.counters.n_gaps
-    return (
-        steps_left > engine.config.depth
-        and gaps_left >= engine.config.n_replicas * engine.config.max_seqs
-    )
+    config, counters = engine.config, engine.counters
+    steps_left = config.step_rows - counters.n_steps
+    gaps_left = config.gap_rows - counters.n_gaps
+    return steps_left > config.depth and gaps_left >= config.n_replicas * config.max_seqs
 
 
 def next_event(engine):
@@ -159,12 +157,13 @@ def _drain_input(engine, replica, now):
     An engine that polls looks once in so many decode steps; a step of prompts, or an idle engine,
     makes it look at once (``sglang/srt/managers/scheduler_recv_skipper.py``).
     """
+    config = engine.config
     state = engine.replicas[replica]
     if state.running + engine.waiting[replica].size == 0:
         if engine.groups[group_of(engine, replica)].in_flight == 0:
-            state.expected = engine.config.admission_share
-    elif engine.config.poll_interval > 1:
-        if state.polls < engine.config.poll_interval:
+            state.expected = config.admission_share
+    elif config.poll_interval > 1:
+        if state.polls < config.poll_interval:
             return
         state.polls = 0
     queue = engine.input[replica]
@@ -202,12 +201,13 @@ def _launch(engine, group, duration, slowest):
 
     Pipeline stages work side by side: the first one is free for the next batch after its share.
     """
+    config = engine.config
     state = engine.groups[group]
-    column = (state.oldest + state.in_flight) % engine.config.depth
+    column = (state.oldest + state.in_flight) % config.depth
     start = max(state.now_s, state.gpu_free_s, _tokens_known_s(engine, group, column))
     end = max(start + duration, state.last_end_s)
     engine.batch_end_s[group, column] = state.last_end_s = end
-    state.gpu_free_s = start + duration / engine.config.pipeline_parallel_size
+    state.gpu_free_s = start + duration / config.pipeline_parallel_size
     state.in_flight += 1
     state.launched += 1
     _note_tokens(engine, group, column, end)
@@ -219,9 +219,10 @@ def _launch_nothing(engine, group):
 
     ``EngineCore.step_with_batch_queue``; with one place beside the running batch it hinders none.
     """
+    config = engine.config
     state = engine.groups[group]
-    if engine.config.depth > 2 and state.launched > 0:
-        column = (state.oldest + state.in_flight) % engine.config.depth
+    if config.depth > 2 and state.launched > 0:
+        column = (state.oldest + state.in_flight) % config.depth
         engine.batch_end_s[group, column] = state.last_end_s
         state.in_flight += 1
 
@@ -249,24 +250,26 @@ def _note_tokens(engine, group, column, end):
 
 
 def _record(engine, group, start, duration, slowest):
-    row = engine.steps[engine.counters.n_steps]
-    engine.counters.n_steps += 1
+    config, counters = engine.config, engine.counters
+    row = engine.steps[counters.n_steps]
+    counters.n_steps += 1
     row[0], row[1], row[2] = start, duration, group
     for i in range(3, FIRST_SUM):
         row[i] = 0
     column = engine.groups[group].oldest + engine.groups[group].in_flight - 1
-    column %= engine.config.depth
+    column %= config.depth
     for replica in replicas_of(engine, group):
         state = engine.replicas[replica]
         row[3] += engine.batches[replica, column].size
         row[4] += state.tokens
         row[5] += state.running
         row[6] += engine.waiting[replica].size
-        row[7] += engine.config.blocks - state.free_blocks
+        row[7] += config.blocks - state.free_blocks
         row[8] += state.new
         row[9] += state.preempted
-    for i in range(engine.config.n_sums):
-        row[FIRST_SUM + i] = engine.sums[slowest, i]
+    sums = engine.replicas[slowest].sums
+    for i in range(len(sums)):
+        row[FIRST_SUM + i] = sums[i]
 
 
 def _end_turn(engine, group):

@@ -228,7 +228,9 @@ def simulate_pools(
     _join(ahead, behind, prefill, decode, link, token_bytes)
     latencies = [linear_latency.complete_latency(pool.latency) for pool in (prefill, decode)]
     engines = [ahead, behind]
-    records = simulate.run_engines((loop.advance_pools, loop.compiled_advance_pools), engines, latencies, compiled)
+    records = simulate.run_engines(
+        (loop.advance_pools, loop.compiled_advance_pools), engines, latencies, compiled
+    )
     requests = client_records(ahead, behind, *latencies)
     runs = [
         simulate.finished_run(workload, state, requests, recorded)

@@ -24,12 +24,13 @@ LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
 
 def schedule_decodes(engine, replica):
     """``update_running_batch``: every running request decodes; some are retracted for memory."""
-    state, running = engine.replicas[replica], engine.running[replica]
+    config = engine.config
+    state = engine.replicas[replica]
     if state.unfiltered > 0:
         state.full = state.unfiltered = 0
     ending = 0
     for i in range(state.running):
-        ending += _ends_in_flight(engine, running[i])
+        ending += _ends_in_flight(engine, engine.running[replica, i])
     if ending > 0 or state.running == 0:
         state.full = 0
     if state.running == ending:
@@ -39,33 +40,34 @@ def schedule_decodes(engine, replica):
             return  # They free their blocks when their step ends.
         _retract(engine, replica)
     else:
-        least = engine.config.admission_share * LEAST_EXPECTED
-        decay = (engine.config.admission_share - least) / DECAY_STEPS
+        least = config.admission_share * LEAST_EXPECTED
+        decay = (config.admission_share - least) / DECAY_STEPS
         state.expected = max(state.expected - decay, least)
     for i in range(state.running):
-        r = running[i]
+        r = engine.running[replica, i]
         if _ends_in_flight(engine, r):
             continue
-        tokens = 1 + engine.config.drafts
+        tokens = 1 + config.drafts
         blocks.grow(engine, replica, r, engine.requests[r].computed + tokens)
         blocks.add_to_batch(engine, replica, r, tokens)
 
 
 def _ends_in_flight(engine, r):
     """``_reqs_finishing_inflight`` of 0.5.22 and later: whose last token a queued step makes."""
+    config = engine.config
     request = engine.requests[r]
     # A step with drafts may make fewer tokens than it is waited for.
-    known = engine.config.foresees_ends and engine.config.asynchronous and engine.config.drafts == 0
+    known = config.foresees_ends and config.asynchronous and config.drafts == 0
     return known and request.generated + request.placeholders >= request.output
 
 
 def _decode_blocks(engine, replica):
     """``new_tokens_required_next_decode``, in blocks."""
-    state, running = engine.replicas[replica], engine.running[replica]
+    state = engine.replicas[replica]
     needed = 0
     for i in range(state.running):
-        request = engine.requests[running[i]]
-        if _ends_in_flight(engine, running[i]):
+        request = engine.requests[engine.running[replica, i]]
+        if _ends_in_flight(engine, engine.running[replica, i]):
             continue
         whole = blocks.blocks_for(engine, request.computed + 1 + engine.config.drafts)
         needed += max(whole - request.blocks, 0)
@@ -77,28 +79,28 @@ def _retract(engine, replica):
 
     They go to the end of the queue and begin anew.
     """
-    state, running = engine.replicas[replica], engine.running[replica]
+    state = engine.replicas[replica]
     while state.running > 1 and (
         state.preempted == 0 or _decode_blocks(engine, replica) > state.free_blocks
     ):
         chosen = 0
         for i in range(1, state.running):
-            request = engine.requests[running[i]]
-            least = engine.requests[running[chosen]]
+            request = engine.requests[engine.running[replica, i]]
+            least = engine.requests[engine.running[replica, chosen]]
             if request.generated < least.generated or (
                 request.generated == least.generated and request.prompt >= least.prompt
             ):
                 chosen = i
-        r = running[chosen]
+        r = engine.running[replica, chosen]
         for i in range(chosen, state.running - 1):
-            running[i] = running[i + 1]
+            engine.running[replica, i] = engine.running[replica, i + 1]
         state.running -= 1
         # ``release_req`` and ``_add_request_to_queue``.
         blocks.preempt(engine, replica, r)
         blocks.append(engine, engine.waiting[replica], r)
     written = outputs = 0
     for i in range(state.running):
-        request = engine.requests[running[i]]
+        request = engine.requests[engine.running[replica, i]]
         written += request.generated + RETRACT_STEPS
         outputs += request.output
     state.expected = min(written / (outputs + 1), 1.0)
@@ -140,10 +142,11 @@ def _take_stock(engine, replica):
     Requests that have ended keep their places until the next step of decodes, but for those that
     end with their prompt's step before it is merged.
     """
+    config = engine.config
     state = engine.replicas[replica]
     chunked = state.chunked
     if state.ended > 0 and (
-        engine.config.foresees_ends or (state.last_prompts and not engine.config.asynchronous)
+        config.foresees_ends or (state.last_prompts and not config.asynchronous)
     ):  # From 0.5.22 on those that have ended are filtered out in every turn.
         state.full = 0
     else:
@@ -161,20 +164,21 @@ def _take_stock(engine, replica):
 
 def _schedule_prompts(engine, replica):
     """``_get_new_batch_prefill_raw``: the prompt that was cut, then waiting ones in their order."""
+    config = engine.config
     state = engine.replicas[replica]
     others = state.running - (state.chunked >= 0)
-    if engine.config.foresees_ends and others == 0:
+    if config.foresees_ends and others == 0:
         state.full = 0
     if state.chunked < 0 and (state.full > 0 or engine.waiting[replica].size == 0):
         return
-    places = engine.config.max_seqs - others - state.unfiltered
-    state.alone = places == engine.config.max_seqs
-    if places <= 0 and (state.chunked >= 0) != (engine.config.foresees_ends > 0):
+    places = config.max_seqs - others - state.unfiltered
+    state.alone = places == config.max_seqs
+    if places <= 0 and (state.chunked >= 0) != (config.foresees_ends > 0):
         state.full = 1
         return
     expected = _expected_tokens(engine, replica)
-    left = engine.config.token_budget if engine.config.chunked_prefill else 1 << 60
-    prompts_left, taken, guesses = engine.config.prompt_budget, 0, 0
+    left = config.token_budget if config.chunked_prefill else 1 << 60
+    prompts_left, taken, guesses = config.prompt_budget, 0, 0
     if state.chunked >= 0:
         tokens, expected = _go_on(engine, replica, left, expected)
         left, prompts_left, taken = left - tokens, prompts_left - tokens, 1
@@ -182,12 +186,12 @@ def _schedule_prompts(engine, replica):
     while r >= 0:
         after = engine.requests[r].after
         spent = prompts_left <= 0 or left <= 0
-        if engine.config.foresees_ends and spent and _free_tokens(engine, replica) > expected:
+        if config.foresees_ends and spent and _free_tokens(engine, replica) > expected:
             return
         if taken >= places:
             state.full = 1
             return
-        if not engine.config.prefix_caching:
+        if not config.prefix_caching:
             guesses = _guess(engine, replica, r, guesses)
         result, tokens, promised = _start(
             engine, replica, r, left, prompts_left, taken, guesses, expected
@@ -200,7 +204,7 @@ def _schedule_prompts(engine, replica):
                 result = _NO_ROOM
             elif prompts_left <= 0 or left <= 0:
                 result = _STOPPED
-        if result == _NO_ROOM and (not engine.config.foresees_ends or taken > 0 or others > 0):
+        if result == _NO_ROOM and (not config.foresees_ends or taken > 0 or others > 0):
             state.full = 1
         if result != _ADDED:
             return
@@ -217,11 +221,11 @@ def _expected_tokens(engine, replica):
 
     From 0.5.22 on all of it, for requests that ignore the end of text.
     """
-    state, running = engine.replicas[replica], engine.running[replica]
+    state = engine.replicas[replica]
     total = 0.0
     for i in range(state.running):
-        if running[i] != state.chunked:
-            request = engine.requests[running[i]]
+        if engine.running[replica, i] != state.chunked:
+            request = engine.requests[engine.running[replica, i]]
             left = min(request.output - request.generated, MOST_EXPECTED_TOKENS)
             total += left if engine.config.foresees_ends else left * state.expected
     return total
@@ -249,23 +253,25 @@ def _go_on(engine, replica, left, expected):
 
 def _spare_block(engine):
     """A block that 0.5.22 and later keep back for each request of a batch."""
-    return engine.config.block_tokens if engine.config.foresees_ends else 0
+    config = engine.config
+    return config.block_tokens if config.foresees_ends else 0
 
 
 def _start(engine, replica, r, left, prompts_left, taken, guesses, expected):
     """``add_one_req``: (result, its tokens in whole blocks, tokens it is expected to write)."""
+    config = engine.config
     request, state = engine.requests[r], engine.replicas[replica]
     hits = blocks.cached_blocks(engine, replica, r)
-    computed = hits * engine.config.block_tokens
+    computed = hits * config.block_tokens
     tokens = request.prompt + request.generated - computed
-    paged = blocks.blocks_for(engine, tokens) * engine.config.block_tokens
+    paged = blocks.blocks_for(engine, tokens) * config.block_tokens
     spare = _spare_block(engine)
     room = _free_tokens(engine, replica) - expected
-    if engine.config.prefix_caching:
+    if config.prefix_caching:
         written = min(request.output - request.generated, MOST_EXPECTED_TOKENS) + spare
         if tokens + written >= room - _unlocked_tokens(engine, replica, r, hits):
             return _NO_ROOM, 0, 0
-        stops = not (engine.config.foresees_ends and engine.config.chunked_prefill)
+        stops = not (config.foresees_ends and config.chunked_prefill)
         if stops and taken > 0 and paged >= prompts_left:
             return _STOPPED, 0, 0
     elif paged + spare > min(room, _free_tokens(engine, replica) - taken * spare) or not _all_fit(
@@ -274,12 +280,10 @@ def _start(engine, replica, r, left, prompts_left, taken, guesses, expected):
         return _NO_ROOM, 0, 0
     promised = min(request.output, MOST_EXPECTED_TOKENS)
     if paged > left:
-        tokens = (
-            left - left % engine.config.chunk_multiple if engine.config.prefix_caching else left
-        )
+        tokens = left - left % config.chunk_multiple if config.prefix_caching else left
         if tokens <= 0:
             return _STOPPED, 0, 0
-        paged, promised = blocks.blocks_for(engine, tokens) * engine.config.block_tokens, 0
+        paged, promised = blocks.blocks_for(engine, tokens) * config.block_tokens, 0
     if not blocks.admit(engine, replica, r, hits, computed + tokens):
         return _NO_ROOM, 0, 0
     blocks.enter(engine, replica, r, computed)
@@ -307,10 +311,10 @@ def _guess(engine, replica, r, guesses):
     request = engine.requests[r]
     if guesses > 0:
         return _insert(engine.guesses, guesses, request, True)
-    state, running = engine.replicas[replica], engine.running[replica]
+    state = engine.replicas[replica]
     guesses = _insert(engine.guesses, guesses, request, False)
     for i in range(state.running):
-        guesses = _insert(engine.guesses, guesses, engine.requests[running[i]], False)
+        guesses = _insert(engine.guesses, guesses, engine.requests[engine.running[replica, i]], False)
     return guesses
 
 

@@ -13,7 +13,9 @@ from pinn.physics.batch_sums import BatchSums
 
 #: Types of the fields of a record.
 I1, I4, I8 = Annotated[int, "i1"], Annotated[int, "i4"], Annotated[int, "i8"]
-F8, Work = Annotated[float, "f8"], Annotated[np.ndarray, "f8", 3]
+F8 = Annotated[float, "f8"]
+Work = Annotated[np.ndarray, "f8", 3]
+Sums = Annotated[np.ndarray, "f8", 11]
 
 #: A record.
 Item = TypeVar("Item", covariant=True)
@@ -135,6 +137,7 @@ class Replica:
     tokens: I8
     schedulings: I8  # current_step
     column: I8  # of the batch that is being made up
+    sums: Sums  # of that batch, see ``STEP_COLUMNS``
     now_s: F8  # and the moment
     longest_chunk: I8  # of the last scheduling; 0 for no limit
     seen_waiting: I8  # what the load balancer believes
