@@ -180,12 +180,15 @@ def cached_blocks(engine, replica, r):
     return longest
 
 
-def grow(engine, replica, r, tokens):
+def grow(engine, replica, request, tokens):
     """``KVCacheManager.allocate_slots`` of a request that has blocks: all it needs, or nothing."""
-    config = engine.config
-    request = engine.requests[r]
-    if tokens <= request.blocks * config.block_tokens:
+    if tokens <= request.blocks * engine.config.block_tokens:
         return True
+    return _take_blocks(engine, replica, request, tokens)
+
+
+def _take_blocks(engine, replica, request, tokens):
+    config = engine.config
     blocks, extra = blocks_for(engine, tokens), 0
     if config.full_groups + config.window_groups > 1:
         extra = extra_blocks_for(engine, tokens)
@@ -196,7 +199,8 @@ def grow(engine, replica, r, tokens):
         engine.table[replica, request.slot, request.blocks] = take_block(engine, replica)
         request.blocks += 1
     while request.extra_blocks < extra:
-        engine.table[replica, request.slot, config.row - 1 - request.extra_blocks] = take_block(engine, replica)
+        place = config.row - 1 - request.extra_blocks
+        engine.table[replica, request.slot, place] = take_block(engine, replica)
         request.extra_blocks += 1
     return True
 
@@ -224,23 +228,27 @@ def admit(engine, replica, r, hits, tokens):
     state.free_slots -= 1
     request.slot = engine.slot_stack[replica, state.free_slots]
     for i in range(hits):
-        engine.table[replica, request.slot, i] = engine.holder[replica, engine.keys[request.first_key + i]]
+        engine.table[replica, request.slot, i] = engine.holder[
+            replica, engine.keys[request.first_key + i]
+        ]
         touch_block(engine, replica, engine.table[replica, request.slot, i])
     request.blocks = request.keyed_blocks = hits
     request.extra_blocks = 0
-    return grow(engine, replica, r, tokens)
+    return grow(engine, replica, request, tokens)
 
 
-def key_blocks(engine, replica, r, tokens):
+def key_blocks(engine, replica, request, tokens):
     """``SingleTypeKVCacheManager.cache_blocks``: full blocks become findable."""
     config = engine.config
-    request = engine.requests[r]
-    if tokens < (request.keyed_blocks + 1) * config.block_tokens or not config.prefix_caching:
-        return
-    full = tokens // config.block_tokens
-    for i in range(request.keyed_blocks, full):
-        remember_key(engine, replica, engine.table[replica, request.slot, i], engine.keys[request.first_key + i])
-    request.keyed_blocks = full
+    if tokens >= (request.keyed_blocks + 1) * config.block_tokens and config.prefix_caching:
+        _remember_keys(engine, replica, request, tokens // config.block_tokens)
+
+
+def _remember_keys(engine, replica, request, blocks):
+    for i in range(request.keyed_blocks, blocks):
+        block = engine.table[replica, request.slot, i]
+        remember_key(engine, replica, block, engine.keys[request.first_key + i])
+    request.keyed_blocks = blocks
 
 
 def free_request(engine, replica, r):
@@ -259,7 +267,9 @@ def free_request(engine, replica, r):
     for i in range(request.blocks - 1, -1, -1):
         release_block(engine, replica, engine.table[replica, request.slot, i], False)
     for i in range(request.extra_blocks - 1, -1, -1):
-        release_block(engine, replica, engine.table[replica, request.slot, config.row - 1 - i], False)
+        release_block(
+            engine, replica, engine.table[replica, request.slot, config.row - 1 - i], False
+        )
     engine.slot_stack[replica, state.free_slots] = request.slot
     state.free_slots += 1
     request.slot, request.blocks, request.keyed_blocks, request.extra_blocks = -1, 0, 0, 0
@@ -311,7 +321,7 @@ def add_to_batch(engine, replica, r, tokens):
     request.worked += tokens
     request.in_flight += 1
     if not config.prefill_first:
-        key_blocks(engine, replica, r, min(request.computed, known))
+        key_blocks(engine, replica, request, min(request.computed, known))
     # The next token, and one more for each drafted one that is verified with it.
     sampled = max(request.computed - known - request.placeholders + 1, 0)
     if sampled > 1:

@@ -444,7 +444,7 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
             in_flight = 0 if config.prefill_first and ends else request.placeholders
             known = request.prompt + request.generated
             # Drafts that were planned beyond the last token are no keys.
-            blocks.key_blocks(engine, replica, r, min(request.computed - in_flight, known))
+            blocks.key_blocks(engine, replica, request, min(request.computed - in_flight, known))
         if ends:
             finished += request.status == RUNNING
             request.last_sent_s = server.free_s

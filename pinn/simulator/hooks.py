@@ -67,6 +67,7 @@ def request_values(prompt_tokens):
 # compares the two for random batches and models, and ``step_coefficients`` refuses a registry
 # with a name that is missing there.
 
+
 def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray, " values"]:
     """Beta in the order of ``StepValues``.
 

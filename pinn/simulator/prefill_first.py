@@ -48,7 +48,8 @@ def schedule_decodes(engine, replica):
         if _ends_in_flight(engine, r):
             continue
         tokens = 1 + config.drafts
-        blocks.grow(engine, replica, r, engine.requests[r].computed + tokens)
+        request = engine.requests[r]
+        blocks.grow(engine, replica, request, request.computed + tokens)
         blocks.add_to_batch(engine, replica, r, tokens)
 
 
@@ -155,10 +156,11 @@ def _take_stock(engine, replica):
     if state.last_prompts and state.alone:
         state.full = 0  # The batch takes the place of an empty running_batch, and of its flag.
     if chunked >= 0:
-        if engine.requests[chunked].status != RUNNING:
+        request = engine.requests[chunked]
+        if request.status != RUNNING:
             state.chunked = -1
             return
-        blocks.key_blocks(engine, replica, chunked, engine.requests[chunked].computed)
+        blocks.key_blocks(engine, replica, request, request.computed)
         state.full = 0
 
 
@@ -241,7 +243,7 @@ def _go_on(engine, replica, left, expected):
         room = left
     wanted = request.prompt + request.generated - request.computed
     tokens = min(wanted, room)
-    blocks.grow(engine, replica, r, request.computed + tokens)
+    blocks.grow(engine, replica, request, request.computed + tokens)
     blocks.add_to_batch(engine, replica, r, tokens)
     if tokens == wanted:
         state.chunked = -1
@@ -314,7 +316,9 @@ def _guess(engine, replica, r, guesses):
     state = engine.replicas[replica]
     guesses = _insert(engine.guesses, guesses, request, False)
     for i in range(state.running):
-        guesses = _insert(engine.guesses, guesses, engine.requests[engine.running[replica, i]], False)
+        guesses = _insert(
+            engine.guesses, guesses, engine.requests[engine.running[replica, i]], False
+        )
     return guesses
 
 

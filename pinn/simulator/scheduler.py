@@ -71,14 +71,14 @@ def _schedule_running(engine, replica):
             i += 1
             continue
         slots = _slots(engine, request.computed + tokens)
-        enough = blocks.grow(engine, replica, r, slots)
+        enough = blocks.grow(engine, replica, request, slots)
         while not enough:
             last = engine.running[replica, state.running - 1]
             state.running -= 1
             _preempt(engine, replica, last)
             if last == r:
                 return
-            enough = blocks.grow(engine, replica, r, slots)
+            enough = blocks.grow(engine, replica, request, slots)
         blocks.add_to_batch(engine, replica, r, tokens)
         i += 1
 
@@ -176,7 +176,7 @@ def _start(engine, replica, r):
     if not blocks.fits(engine, replica, r, hits, room):
         return False, False
     if request.slot >= 0:
-        enough = blocks.grow(engine, replica, r, held)
+        enough = blocks.grow(engine, replica, request, held)
     else:
         enough = blocks.admit(engine, replica, r, hits, held)
     if not enough:
@@ -220,7 +220,7 @@ def _finish_loading(engine, replica, r):
     computed = min(request.transferred, request.prompt + request.generated - 1)
     request.computed, request.transferred = computed, ARRIVED
     request.status = WAITING
-    blocks.key_blocks(engine, replica, r, computed)
+    blocks.key_blocks(engine, replica, request, computed)
 
 
 compiled_inside(__name__)
