@@ -23,54 +23,55 @@ from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
 # one per stage, and one more where decodes are staggered (``max_concurrent_batches``,
 # ``pinn.engines.recipe``).
 
-DONE, FULL, BAD_STEP = range(3)
+DONE, FULL, BAD_STEP, _PAUSED = range(4)
 END, _SEND, _TURN, _HANG_UP = range(4)
 
 
-def advance(engine, latency):
+def advance(engine, latency, until_s=np.inf):
     """Run until every request has ended (DONE) or a record buffer is nearly FULL.
 
-    In plain Python ``latency`` is any object with the methods of
-    ``pinn.simulator.latency_model.LatencyModel``.
+    It pauses after ``until_s``, and where requests leave for the other pool. In plain Python
+    ``latency`` is any object with the methods of ``pinn.simulator.latency_model.LatencyModel``.
+    One long function: what a function calls is compiled once more for each of its callers.
     """
     while has_room(engine):
-        event, index, moment = next_event(engine)
+        if engine.counters.leaving > 0:
+            return _PAUSED
+        event, group, moment = next_event(engine)
         if event == END:
             return DONE
-        if not act(engine, latency, event, index, moment):
-            return BAD_STEP
-    return FULL
-
-
-def act(engine, latency, event, index, moment):
-    """Let an event happen; whether every step that it launched has a time."""
-    if event == _SEND:
-        r = client.send(engine, moment)
-        if r >= 0:
-            client.hand_over(engine, r, hooks.request_seconds(latency, engine, r, hooks.ARRIVAL))
-        return True
-    if event == _HANG_UP:
-        client.hang_up(engine, moment)
-        return True
-    token_s, completion_s = hooks.after_output_seconds(latency)
-    _begin_turn(engine, index, moment, token_s, completion_s)
-    tries = 0
-    while _wants_batch(engine, index):
-        tokens = _schedule_group(latency, engine, index)
-        _charge_requests(latency, engine, index)  # a batch may be empty for those it preempted
-        if tokens == 0:
-            _launch_nothing(engine, index)
-            tries += 1
-            if tries > engine.config.stagger:
-                break
+        if moment > until_s:
+            return _PAUSED
+        if event == _HANG_UP:
+            client.hang_up(engine, moment)
             continue
-        duration, slowest = _group_seconds(latency, engine, index)
-        if not 0 < duration < np.inf:
-            engine.counters.bad_step_s = duration
-            return False
-        _launch(engine, index, duration, slowest)
-    _end_turn(engine, index)
-    return True
+        if event == _SEND:
+            r = client.send(engine, moment)
+            if r >= 0:
+                work_s = hooks.request_seconds(latency, engine, r, hooks.ARRIVAL)
+                client.hand_over(engine, r, work_s)
+            continue
+        token_s, completion_s = hooks.after_output_seconds(latency)
+        _begin_turn(engine, group, moment, token_s, completion_s)
+        tries = 0
+        while _wants_batch(engine, group):
+            tokens, waits = 0, prompts_wait(engine, group)
+            for replica in replicas_of(engine, group):
+                tokens += schedule(latency, engine, replica, waits)
+            _charge_requests(latency, engine, group)  # also of those that it preempted
+            if tokens == 0:
+                _launch_nothing(engine, group)
+                tries += 1
+                if tries > engine.config.stagger:
+                    break
+                continue
+            duration, slowest = _group_seconds(latency, engine, group)
+            if not 0 < duration < np.inf:
+                engine.counters.bad_step_s = duration
+                return BAD_STEP
+            _launch(engine, group, duration, slowest)
+        _end_turn(engine, group)
+    return FULL
 
 
 def _group_seconds(latency, engine, group):
@@ -186,16 +187,6 @@ def _wants_batch(engine, group):
     return False
 
 
-def _schedule_group(latency, engine, group):
-    """Schedule every replica of a group; their tokens together."""
-    state = engine.groups[group]
-    column = (state.oldest + state.in_flight) % engine.config.depth
-    tokens, waits = 0, prompts_wait(engine, group)
-    for replica in replicas_of(engine, group):
-        tokens += schedule(latency, engine, replica, column, state.now_s, waits)
-    return tokens
-
-
 def _launch(engine, group, duration, slowest):
     """Append the batch to the queue; the GPU takes it when it is free.
 
@@ -304,18 +295,20 @@ def _charge_preemption(latency, engine, r):
 def advance_pools(prefill, decode, prefill_latency, decode_latency):
     """Run both pools until every request has ended (DONE) or a record buffer is nearly FULL."""
     while has_room(prefill) and has_room(decode):
-        event, index, moment = next_event(prefill)
-        other_event, other_index, other_moment = next_event(decode)
+        event, _, moment = next_event(prefill)
+        other_event, _, other_moment = next_event(decode)
         if event == END and other_event == END:
             return DONE
         if other_event == END or (event != END and moment <= other_moment):
-            if not act(prefill, prefill_latency, event, index, moment):
-                return BAD_STEP
+            until_s = np.inf if other_event == END else other_moment
+            status = advance(prefill, prefill_latency, until_s)
             _send_on(prefill, decode)
         else:
-            if not act(decode, decode_latency, other_event, other_index, other_moment):
-                return BAD_STEP
+            until_s = np.inf if event == END else np.nextafter(moment, -np.inf)
+            status = advance(decode, decode_latency, until_s)
             _answer(decode, prefill)
+        if status == BAD_STEP:
+            return BAD_STEP
     return FULL
 
 

@@ -10,21 +10,24 @@ decoding every decode brings all its drafts. Left out: LoRA, encoder inputs and 
 """
 
 from pinn.simulator import blocks
+from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.hooks import schedule_apart_if
 from pinn.simulator.state import ARRIVED, DECODES, LOADING, REREAD, WAITING
 
 
-def schedule(latency, engine, replica, column, now, prompts_wait):
-    """Fill batch ``column`` of a replica, update its requests and return the batch's tokens."""
+def schedule(latency, engine, replica, prompts_wait):
+    """Fill a replica's next batch, update its requests and return the batch's tokens."""
     config = engine.config
     state = engine.replicas[replica]
     state.new = state.preempted = state.tokens = 0
-    state.column, state.now_s = column, now
+    group = engine.groups[group_of(engine, replica)]
+    state.now_s = group.now_s
+    state.column = (group.oldest + group.in_flight) % config.depth
     state.schedulings += 1
     alone = state.running + engine.waiting[replica].size <= 1
     state.longest_chunk = config.long_prefill if config.cuts_lone_prompts or not alone else 0
-    engine.batches[replica, column].size = 0
+    engine.batches[replica, state.column].size = 0
     sums = state.sums
     for i in range(len(sums)):
         sums[i] = 0.0
