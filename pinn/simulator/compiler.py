@@ -12,6 +12,7 @@ from typing import Any
 import numba
 from numba.extending import overload, register_jitable
 
+import pinn.simulator.compiled_engine  # noqa: F401  what an engine is in compiled code
 from pinn.common.files import cache_folder
 from pinn.common.store import code_digest
 

@@ -1,6 +1,6 @@
 """The state of a simulated engine: settings, counters, records and arrays.
 
-:class:`CompiledEngine` has it in compiled code, :func:`plain_engine` in plain Python.
+:mod:`pinn.simulator.compiled_engine` has it in compiled code, :func:`plain_engine` in plain Python.
 """
 
 import math
@@ -9,12 +9,9 @@ from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
-from numba import types
-from numba.experimental import structref
 
 from pinn.common.documents import MOST_ENGINE_BYTES, check_size
 from pinn.simulator import state
-from pinn.simulator.compiler import compiled
 from pinn.simulator.state import F8, I8, STEP_COLUMNS, Records, record_dtype
 
 
@@ -149,51 +146,31 @@ class Engine(NamedTuple):
     source_free_s: Annotated[np.ndarray, np.float64, "n_sources"]
     steps: Annotated[np.ndarray, np.float64, "step_rows", "n_columns"]
     gaps: Annotated[Records[state.Gap], state.Gap, "gap_rows"]
+    record: np.recarray[Any, Any]  # ``ENGINE [1]``
 
-
-@structref.register
-class _EngineType(types.StructRef):
-    """Type of an engine in compiled code."""
-
-
-class CompiledEngine(structref.StructRefProxy):
-    """An engine as compiled code takes it.
-
-    Calls pass it as one pointer. They would pass a tuple of thirty arrays as two hundred numbers,
-    which makes the compiler and the loop several times slower.
-    """
-
-
-structref.define_proxy(CompiledEngine, _EngineType, Engine._fields)
-
-
-@compiled
-def _join(
-    config, counters, requests, replicas, waiting, input, groups, servers, stages, keys, running,
-    started, preempted, table, slot_stack, cache, holder, batches, batch_end_s, entries,
-    graph_size, chances, guesses, endings, deadlines, leaving, source_free_s, steps, gaps,
-):  # fmt: skip
-    return CompiledEngine(
-        config, counters, requests, replicas, waiting, input, groups, servers, stages, keys,
-        running, started, preempted, table, slot_stack, cache, holder, batches, batch_end_s,
-        entries, graph_size, chances, guesses, endings, deadlines, leaving, source_free_s,
-        steps, gaps,
-    )  # fmt: skip
-
-
-def compiled_engine(engine: Engine) -> CompiledEngine:
-    """Return an engine for compiled code, with the same memory."""
-    return _join(*engine)
+    @property
+    def pointer(self) -> int:
+        """Address of the record, for compiled code."""
+        return int(self.record.ctypes.data)
 
 
 CONFIG_FIELDS = tuple(get_type_hints(Config))
 #: Name of an array -> type of its items, and the lengths of its axes.
-_ARRAYS: dict[str, tuple[np.dtype[Any], tuple[str, ...]]] = {
+ARRAYS: dict[str, tuple[np.dtype[Any], tuple[str, ...]]] = {
     name: (np.dtype(kind) if issubclass(kind, np.generic) else record_dtype(kind), shape)
     for name, hint in get_type_hints(Engine, include_extras=True).items()
     if hasattr(hint, "__metadata__")
     for kind, *shape in [hint.__metadata__]
 }
+
+#: Settings, counters, and where the arrays are.
+ENGINE = np.dtype(
+    [
+        ("config", record_dtype(Config)),
+        ("counters", record_dtype(Counters)),
+        ("address", "i8", len(ARRAYS)),
+    ]
+)
 
 # An engine before its first request: settings, idle replicas, empty queues.
 
@@ -213,11 +190,12 @@ def new_engine(
         given: Arrays ``requests``, ``keys``, ``stages``, ``graph_size`` and ``chances``.
         distinct: How many different block keys there are.
     """
-    config, counters = (_record(kind) for kind in (Config, Counters))
+    record = np.zeros(1, ENGINE).view(np.recarray)
+    config, counters = record[0].config, record[0].counters
     for name, value in settings.items():
         setattr(config, name, value)
     for name, array in given.items():
-        (size,) = _ARRAYS[name][1]
+        (size,) = ARRAYS[name][1]
         setattr(config, size, len(array))
     config.n_distinct_keys = distinct
     config.n_block_ids = config.blocks + 1
@@ -231,7 +209,7 @@ def new_engine(
     )
     made = {
         name: (tuple(int(getattr(config, size)) for size in shape), dtype)
-        for name, (dtype, shape) in _ARRAYS.items()
+        for name, (dtype, shape) in ARRAYS.items()
         if name not in given
     }
     check_size(
@@ -244,16 +222,12 @@ def new_engine(
         name: (np.empty if name in _RECORDED else np.zeros)(*made[name])
         if name in made
         else np.ascontiguousarray(given[name], dtype=dtype)
-        for name, (dtype, _) in _ARRAYS.items()
+        for name, (dtype, _) in ARRAYS.items()
     }
-    engine = Engine(config, counters, **arrays)
+    record.address = [array.ctypes.data for array in arrays.values()]
+    engine = Engine(config, counters, **arrays, record=record)
     _make_idle(engine)
     return engine
-
-
-def _record(kind: type) -> Any:
-    """Return a record of zeros whose fields are attributes."""
-    return np.zeros(1, record_dtype(kind)).view(np.recarray)[0]
 
 
 def _make_idle(engine: Engine) -> None:
@@ -275,7 +249,7 @@ def _make_idle(engine: Engine) -> None:
 
 def plain_engine(engine: Engine) -> Engine:
     """Return an engine whose records are objects, for plain Python."""
-    plain = Engine(*(_plain(part) for part in engine))
+    plain = Engine(*(_plain(part) for part in engine[:-1]), record=engine.record)
     plain.config.keeps_batches = 1
     return plain
 

@@ -242,25 +242,25 @@ def _note_tokens(engine, group, column, end):
 
 def _record(engine, group, start, duration, slowest):
     config, counters = engine.config, engine.counters
-    row = engine.steps[counters.n_steps]
+    step = counters.n_steps
     counters.n_steps += 1
-    row[0], row[1], row[2] = start, duration, group
+    engine.steps[step, 0], engine.steps[step, 1], engine.steps[step, 2] = start, duration, group
     for i in range(3, FIRST_SUM):
-        row[i] = 0
+        engine.steps[step, i] = 0
     column = engine.groups[group].oldest + engine.groups[group].in_flight - 1
     column %= config.depth
     for replica in replicas_of(engine, group):
         state = engine.replicas[replica]
-        row[3] += engine.batches[replica, column].size
-        row[4] += state.tokens
-        row[5] += state.running
-        row[6] += engine.waiting[replica].size
-        row[7] += config.blocks - state.free_blocks
-        row[8] += state.new
-        row[9] += state.preempted
+        engine.steps[step, 3] += engine.batches[replica, column].size
+        engine.steps[step, 4] += state.tokens
+        engine.steps[step, 5] += state.running
+        engine.steps[step, 6] += engine.waiting[replica].size
+        engine.steps[step, 7] += config.blocks - state.free_blocks
+        engine.steps[step, 8] += state.new
+        engine.steps[step, 9] += state.preempted
     sums = engine.replicas[slowest].sums
     for i in range(len(sums)):
-        row[FIRST_SUM + i] = sums[i]
+        engine.steps[step, FIRST_SUM + i] = sums[i]
 
 
 def _end_turn(engine, group):

@@ -13,7 +13,7 @@ from pinn.common.documents import MOST_STEPS, check_size
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.simulator import engine_spec, memory, metric_features, setup
-from pinn.simulator.engine import Engine, compiled_engine, plain_engine, write_back
+from pinn.simulator.engine import Engine, plain_engine, write_back
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.linear_latency import LinearLatency, complete_latency
 from pinn.simulator.loop import BAD_STEP, FULL, advance, compiled_advance
@@ -162,8 +162,7 @@ def run_engines(
         raise PinnError(f"only a LinearLatency runs compiled, got {kinds}")
     pairs = zip(linear, engines, strict=True)
     models = [each.compile(bool(engine.config.prefill_first)) for each, engine in pairs]
-    states = [compiled_engine(engine) for engine in engines]
-    return _collect(lambda *_: loops[1](*states, *models), engines, models, hopeless)
+    return _collect(loops[1], engines, models, hopeless)
 
 
 def _collect(
