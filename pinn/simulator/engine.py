@@ -155,12 +155,29 @@ class Engine(NamedTuple):
 
 
 CONFIG_FIELDS = tuple(get_type_hints(Config))
-#: Name of an array -> type of its items, and the lengths of its axes.
-ARRAYS: dict[str, tuple[np.dtype[Any], tuple[str, ...]]] = {
-    name: (np.dtype(kind) if issubclass(kind, np.generic) else record_dtype(kind), shape)
+
+
+class ArrayType(NamedTuple):
+    """Type of an array of an engine.
+
+    Attributes:
+        dtype: Of its items.
+        shape: Fields of ``Config`` that have the lengths of its axes.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[str, ...]
+
+
+def _array_type(kind: type, *shape: str) -> ArrayType:
+    number = issubclass(kind, np.generic)
+    return ArrayType(np.dtype(kind) if number else record_dtype(kind), shape)
+
+
+ARRAYS = {
+    name: _array_type(*hint.__metadata__)
     for name, hint in get_type_hints(Engine, include_extras=True).items()
     if hasattr(hint, "__metadata__")
-    for kind, *shape in [hint.__metadata__]
 }
 
 #: Settings, counters, and where the arrays are.
@@ -195,7 +212,7 @@ def new_engine(
     for name, value in settings.items():
         setattr(config, name, value)
     for name, array in given.items():
-        (size,) = ARRAYS[name][1]
+        (size,) = ARRAYS[name].shape
         setattr(config, size, len(array))
     config.n_distinct_keys = distinct
     config.n_block_ids = config.blocks + 1
