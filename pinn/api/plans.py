@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinn.api.arguments import read_request, with_arguments
-from pinn.cli import outputs
+from pinn.common.screen import printed
 from pinn.common.workers import Workers
 from pinn.planning.plan import Plan
 from pinn.planning.plan_load import plan_load
@@ -46,7 +46,7 @@ class PlannedFleet:
 
     def __str__(self) -> str:
         """What ``pinn plan`` prints."""
-        return outputs.printed(print_plan, self.plan, None)
+        return printed(print_plan, self.plan, None)
 
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)

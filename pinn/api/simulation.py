@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinn.api import simulation_report
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import SimulationRequest
-from pinn.cli import simulation_report
-from pinn.cli.outputs import printed
 from pinn.common.files import json_text
+from pinn.common.screen import printed
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec

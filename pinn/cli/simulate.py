@@ -68,7 +68,7 @@ def simulate(
         requests: Also write every request, as Parquet.
         timeline: Also draw the run over time, as PNG.
     """
-    from pinn.cli import simulation_report
+    from pinn.api import simulation_report
 
     load, flags = asked_load(asked.workload, flags, asked.seed)
     if apart != PoolsRequest():

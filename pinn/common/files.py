@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import hashlib
 import json
@@ -40,6 +41,12 @@ def data_folder(name: str) -> Path:
         PinnError: If neither exists.
     """
     return _shipped(f"the data folder {name}", Path("data", name), Path(name))
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the lines of a CSV file that comes with the project, in their order."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def conf_file(name: str) -> Path:

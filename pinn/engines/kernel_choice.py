@@ -1,12 +1,12 @@
 """Which kernels an engine runs, of its own and for experts."""
 
 from dataclasses import replace
+from functools import cache
 
-from pinn.engines.recipe import DEFAULT, EffectiveRecipe, Origin, release_kernels
+from pinn.engines.recipe import DEFAULT, EffectiveRecipe, Origin, engine_rows, release_kernels
 from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
-from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 # Where an engine runs other kernels than vLLM does, and how long they take beside vLLM's.
 
@@ -15,31 +15,23 @@ QUANTIZING_ALL_REDUCE = (
     "tensorrt_llm/functional.py: AllReduceFusionOp RESIDUAL_RMS_NORM_QUANT_FP8 and _NVFP4; "
     "sglang 0.5.9 and 0.5.23 layers/flashinfer_comm_fusion.py: kARResidualRMSNorm, the norm alone"
 )
-#: Launches of a layer's latent attention beyond those of vLLM's, in launches of a dense layer,
-#: where no CUDA graph holds a step.
-#: SGLang's module of DeepSeek-V3 takes 0.53 to 0.69 ms (medians) for 16 to 1,024 tokens alike on
-#: H100, H200, B200 and B300 (geometric mean 0.59; 0.87 and more behind Grace), so its host is what
-#: it waits for (aiconfigurator-core 0.12.0, ``wideep_context_mla_perf`` of sglang 0.5.9 and 0.5.10,
-#: 16 heads, fp8 blocks). A dense layer of vLLM takes 0.2 ms (``eager_layer`` of the released
-#: checkpoint), so the module is 2.9 of them, of which ``launched_layers`` counts 1.45 already: half
-#: a dense layer, 0.8 for what makes attention latent and half the quantization. That servers' hosts
-#: launch as fast as the tables' is an assumption.
-LATENT_LAUNCHES = {
-    VLLM: (0.0, "what others are measured against"),
-    SGLANG: (1.5, "sglang 0.5.9 and 0.5.10 in the tables of aiconfigurator-core 0.12.0"),
-    TRTLLM: (0.0, "as vLLM's: its timed modules wait for no host"),
-}
+# ``latent_launches`` of ``data/engines/design.csv``.
+#
+# Launches of a layer's latent attention beyond those of vLLM's, in launches of a dense layer,
+# where no CUDA graph holds a step.
+# SGLang's module of DeepSeek-V3 takes 0.53 to 0.69 ms (medians) for 16 to 1,024 tokens alike on
+# H100, H200, B200 and B300 (geometric mean 0.59; 0.87 and more behind Grace), so its host is what
+# it waits for (aiconfigurator-core 0.12.0, ``wideep_context_mla_perf`` of sglang 0.5.9 and 0.5.10,
+# 16 heads, fp8 blocks). A dense layer of vLLM takes 0.2 ms (``eager_layer`` of the released
+# checkpoint), so the module is 2.9 of them, of which ``launched_layers`` counts 1.45 already: half
+# a dense layer, 0.8 for what makes attention latent and half the quantization. That servers' hosts
+# launch as fast as the tables' is an assumption.
 
-AUTO, XQA = "auto", "xqa"
 #: Kernels of decode attention: ``AUTO`` for those that vLLM runs on the GPU, ``XQA`` for
 #: TensorRT-LLM's own (their name as remembered). By the labels of aiconfigurator-core 0.12.0
 #: (``generation_attention_perf``) vLLM runs FlashAttention 3 on Hopper and TensorRT-LLM's kernels,
 #: which FlashInfer brings, on Blackwell; SGLang does the same.
-DECODE_KERNELS = {
-    VLLM: (AUTO, "what others are measured against"),
-    SGLANG: (AUTO, "sglang 0.5.14 in the tables of aiconfigurator-core 0.12.0: fa3, trtllm_mha"),
-    TRTLLM: (XQA, "trtllm 1.3.0rc20 in the tables of aiconfigurator-core 0.12.0: torch_flow"),
-}
+AUTO, XQA = "auto", "xqa"
 HOPPER = 9.0
 #: Time of XQA's kernels on Hopper relative to FlashAttention 3's in vLLM 0.24.0, by the bits of a
 #: cached element: geometric means over H100 and H200 (1.10 and 1.14; 0.69 and 0.63) of all shapes
@@ -57,25 +49,14 @@ AUTO, TRITON, CUTLASS, MARLIN = "auto", "triton", "cutlass", "marlin"
 #: The format whose experts Marlin was timed with: it expands weights of 4 bits, whichever they are.
 MARLIN_FORMAT = "int4_wo"
 
+
 #: Names of kernels in the engines' own spellings: vLLM's ``--moe-backend``, SGLang's
 #: ``--moe-runner-backend`` and TensorRT-LLM's ``moe_config.backend``. Those that are timed as the
 #: engine's own choice in the kernel tables are ``AUTO``.
-NAMES: dict[str, str] = {
-    "triton": TRITON,
-    "cutlass": CUTLASS,
-    "flashinfer_cutlass": CUTLASS,
-    "marlin": MARLIN,
-    **dict.fromkeys(
-        (
-            AUTO, "aiter", "cutedsl", "deep_gemm", "deepgemm", "emulation", "flashinfer_cutedsl",
-            "flashinfer_mxfp4", "flashinfer_trtllm", "flashinfer_trtllm_routed", "flashinfer_b12x",
-            "trtllm", "triton_kernel", "triton_kernels", "vanilla", "wideep",
-            # What a release picks by itself (data/engines/expert_kernels.csv).
-            "flashinfer_trtllm_mxfp4_bf16", "sm100_fi_mxfp4_bf16", "vllm_cutlass",
-        ),
-        AUTO,
-    ),
-}  # fmt: skip
+@cache
+def kernel_names() -> dict[str, str]:
+    """Return every name in ``data/engines/kernel_names.csv`` with the kernels that it means."""
+    return {row["name"]: row["kernels"] for row in engine_rows("kernel_names.csv")}
 
 
 def named_kernels(name: str) -> str:
@@ -84,9 +65,9 @@ def named_kernels(name: str) -> str:
     Raises:
         PinnError: If no engine has such kernels.
     """
-    found = NAMES.get(name.lower())
+    found = kernel_names().get(name.lower())
     if found is None:
-        known = ", ".join(sorted(NAMES))
+        known = ", ".join(sorted(kernel_names()))
         remedy = "give one of them or leave it out"
         raise PinnError(f"--moe-backend {name!r} is none of {known}: {remedy}")
     return found

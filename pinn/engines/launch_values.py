@@ -3,10 +3,11 @@
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from pinn.common import documents, files
-from pinn.engines.recipe import release
+from pinn.engines.recipe import engine_rows, release
 from pinn.errors import PinnError
 from pinn.specs.serving import DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM
 
@@ -122,24 +123,22 @@ class Read(NamedTuple):
 
 
 NOTHING = Read(nothing=True)
-_CACHES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "fp8_e4m3fn": "fp8_e4m3"}
-#: ``--quantization`` to the format; what the checkpoint says otherwise.
-_FORMATS = {
-    "fp8": "fp8", "fp8_per_tensor": "fp8", "ptpc_fp8": "fp8", "w8a8_fp8": "fp8",
-    "fp8_per_block": "fp8_block", "awq": "int4", "awq_marlin": "int4", "gptq": "int4",
-    "gptq_marlin": "int4", "auto_gptq": "int4", "auto_awq": "int4", "w8a8_int8": "int8",
-    "modelopt_fp4": "nvfp4", "mxfp4": "mxfp4",
-}  # fmt: skip
-_AS_THE_CHECKPOINT = frozenset(
-    {"compressed-tensors", "modelopt", "modelopt_fp8", "modelopt_mixed", "moe_wna16", "none"}
-)
+
+
+@cache
+def _words(kind: str) -> dict[str, str]:
+    """Return words of ``data/engines/launch_words.csv`` with their meaning here.
+
+    Args:
+        kind: ``cache`` for formats of the KV cache; ``quantization`` for formats, empty where the
+            checkpoint decides; ``quiet`` for keys of a compilation config that change neither
+            kernels nor graphs that are told apart here; ``graphs`` for modes of CUDA graphs.
+    """
+    rows = engine_rows("launch_words.csv")
+    return {row["word"]: row["meaning"] for row in rows if row["kind"] == kind}
+
+
 _PASSES = ("fuse_allreduce_rms", "enable_fi_allreduce_fusion")
-#: Keys of a compilation config that change neither kernels nor graphs that are told apart here.
-_QUIET = frozenset(
-    {"cache_dir", "debug_dump_path", "backend", "use_inductor", "compile_sizes", "eliminate_noops",
-     "enable_noop", "cudagraph_copy_inputs", "compile_cache_save_format", "fast_moe_cold_start"}
-)  # fmt: skip
-_GRAPHS = frozenset({"none", "piecewise", "full", "full_decode_only", "full_and_piecewise"})
 
 
 def whole_number(text: str) -> object:
@@ -161,7 +160,7 @@ def whole_number(text: str) -> object:
 def plain(engine: str, name: str, value: object) -> Read:
     """A value that a field takes as it is, or in another spelling."""
     if name == "kv_cache_dtype":
-        value = _CACHES.get(str(value), str(value))
+        value = _words("cache").get(str(value), str(value))
         if value not in KV_CACHE_DTYPES:
             return Read(assumed=f"cache format {value}")
     if name == "max_model_len" and str(value).lower() in ("-1", "auto"):
@@ -171,12 +170,11 @@ def plain(engine: str, name: str, value: object) -> Read:
     return Read({name: whole_number(value) if isinstance(value, str) else value})
 
 
-def _quantization(value: object, _: str = "") -> Read:
-    if value in _AS_THE_CHECKPOINT:
-        return NOTHING
-    if value not in _FORMATS:
+def _quantization(value: Any, _: str = "") -> Read:
+    form = _words("quantization").get(value)
+    if form is None:
         return Read(assumed=f"kernels of {value}: taken as the checkpoint's config.json says")
-    return Read({"precision": _FORMATS[value]})
+    return Read({"precision": form}) if form else NOTHING
 
 
 def quantization_format(value: str) -> str | None:
@@ -185,7 +183,7 @@ def quantization_format(value: str) -> str | None:
     >>> quantization_format("awq_marlin"), quantization_format("modelopt")
     ('int4', None)
     """
-    return None if value in _AS_THE_CHECKPOINT else _FORMATS.get(value, value)
+    return _words("quantization").get(value, value) or None
 
 
 def _dtype(value: object, _: str = "") -> Read:
@@ -273,11 +271,11 @@ def _compilation(value: object, version: str) -> Read:
             fields["fuse_all_reduce"] = bool(item)
         elif key in ("cudagraph_capture_sizes", "max_capture_size", "max_cudagraph_capture_size"):
             fields |= _largest_graph(item).fields
-        elif key == "cudagraph_mode" and str(item).lower() in _GRAPHS:
+        elif key == "cudagraph_mode" and str(item).lower() in _words("graphs"):
             fields["cudagraph_mode"] = str(item).upper()
         elif key in ("level", "mode", "optimization_level"):
             assumed += [] if str(item) in ("3", "VLLM_COMPILE") else [f"{key} {item}"]
-        elif key not in _QUIET:
+        elif key not in _words("quiet"):
             assumed.append(str(key))
     return Read(fields, ", ".join(assumed))
 
@@ -289,22 +287,18 @@ def _object(value: object, name: str) -> dict[str, Any]:
     return dict(found)
 
 
+def _spread(_value: object, _: str = "") -> Read:
+    return Read({"enable_expert_parallel": True})
+
+
 #: Ways to read a value of a release, by the field's name in the table.
-READERS: dict[str, Callable[[object, str], Read]] = {
-    ":quantization": _quantization,
-    ":dtype": _dtype,
-    ":generation": _generation,
-    ":largest_graph": _largest_graph,
-    ":chunk": _chunk,
-    ":all_to_all": _all_to_all,
-    ":spread": lambda *_: Read({"enable_expert_parallel": True}),
-    ":balance": _balance,
-    ":speculation": _speculation,
-    ":overrides": _overrides,
-    ":rope": _rope,
-    ":optimization": _optimization,
-    ":compilation": _compilation,
-}
+READERS: dict[str, Callable[[Any, str], Read]] = {
+    f":{read.__name__.removeprefix('_')}": read
+    for read in (
+        _quantization, _dtype, _generation, _largest_graph, _chunk, _all_to_all, _spread, _balance,
+        _speculation, _overrides, _rope, _optimization, _compilation,
+    )
+}  # fmt: skip
 #: Variables of the environment: what they set where they are on, and where they are off.
 VARIABLES: dict[str, tuple[Read, Read]] = {
     "VLLM_MXFP4_USE_MARLIN": (Read({"moe_backend": "marlin"}), NOTHING),

@@ -1,6 +1,5 @@
 """What an engine runs: what a release does by default, and every setting derived from it."""
 
-import csv
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, lru_cache
 from typing import Any, TypedDict
 
-from pinn.common.files import data_folder
+from pinn.common.files import data_folder, read_rows
 from pinn.errors import PinnError
 from pinn.specs.flags import flags_of
 from pinn.specs.gpu import GpuSpec
@@ -100,8 +99,12 @@ def release(version: str) -> tuple[int, ...]:
 
 def engine_rows(name: str) -> list[dict[str, str]]:
     """Lines of a table of ``data/engines``, in their order."""
-    with (data_folder("engines") / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return read_rows(data_folder("engines") / name)
+
+
+def typed(kind: Any, text: str) -> object:
+    """Return a table's text in the type of the field that it sets; ``yes`` is true."""
+    return text == "yes" if kind is bool else kind(text)
 
 
 @cache
@@ -310,35 +313,23 @@ class SchedulerRules:
     group_padding: float = 1.25
 
 
-_SCHEDULER = "vllm/v1/core/sched/scheduler.py: Scheduler"
-#: First release that was read with it, what it changes, and where that stands.
-_CHANGES: tuple[tuple[str, str, Any, str], ...] = (
-    ("0.16.0", "pipelined_decodes", ANY_BATCH, f"{_SCHEDULER}.schedule"),
-    ("0.18.0", "group_padding", 1.5,
-     "vllm/v1/core/kv_cache_utils.py: _get_kv_cache_groups_uniform_page_size"),
-    ("0.19.0", "whole_prompts", True,
-     "vllm/config/scheduler.py: SchedulerConfig.scheduler_reserve_full_isl"),
-    ("0.24.0", "uncached_first", True, "vllm/v1/core/block_pool.py: BlockPool.free_blocks"),
-    # The second model runner's. Llama, Mistral and Qwen3 are served by it from 0.23 on, all dense
-    # models from 0.25 and mixtures of experts from 0.29: VllmConfig.use_v2_model_runner.
-    ("0.25.1", "pipelined_decodes", STAGGERED, "vllm/config/vllm.py: max_concurrent_batches"),
-    ("0.27.1", "awaits_preempted", True, f"{_SCHEDULER}._preempt_request"),
-    ("0.31.0", "cuts_lone_prompts", False, f"{_SCHEDULER}.schedule"),
-)  # fmt: skip
-_FIRST = f"vllm 0.15.1 {_SCHEDULER}.schedule"
+_FIRST = "vllm 0.15.1 vllm/v1/core/sched/scheduler.py: Scheduler.schedule"
 
 
 @lru_cache(maxsize=256)
 def vllm_rules(release: tuple[int, ...]) -> tuple[SchedulerRules, str]:
     """Rules of a release of vLLM and where they stand.
 
-    A change holds for every patch of the release in which it was read first.
+    Changes are lines of ``data/engines/scheduler_rules.csv``, each with the first release that was
+    read with it; it holds for every patch of that release.
     """
     rules, sources = SchedulerRules(), [_FIRST]
-    for first, name, value, source in _CHANGES:
-        if release >= tuple(int(number) for number in first.split("."))[:2]:
-            rules = replace(rules, **{name: value})
-            sources.append(f"vllm {first} {source}")
+    kinds = {each.name: each.type for each in fields(SchedulerRules)}
+    for row in engine_rows("scheduler_rules.csv"):
+        if release >= tuple(int(number) for number in row["since"].split("."))[:2]:
+            change: dict[str, Any] = {row["rule"]: typed(kinds[row["rule"]], row["value"])}
+            rules = replace(rules, **change)
+            sources.append(f"vllm {row['since']} {row['source']}")
     return rules, "; ".join(sources)
 
 
@@ -507,7 +498,13 @@ class EffectiveRecipe:
 
 FLAGS = {each.name: each for each in flags_of(ServingSpec)}
 _NOT_GIVEN = {name: Origin(DEFAULT, f"{flag.option} is not given") for name, flag in FLAGS.items()}
-_SETTLED = tuple(f.name for f in fields(EffectiveRecipe) if f.name != "origins")
+_KINDS = {f.name: f.type for f in fields(EffectiveRecipe) if f.name != "origins"}
+_SETTLED = tuple(_KINDS)
+
+
+@cache
+def _design(engine: str) -> list[dict[str, str]]:
+    return [row for row in engine_rows("design.csv") if row["engine"] == engine]
 
 
 @dataclass
@@ -536,6 +533,12 @@ class RecipeFields:
     def put(self, name: str, value: object, text: str, kind: str = DESIGN) -> None:
         """Settle a field."""
         self.values[name], self.origins[name] = value, Origin(kind, text)
+
+    def put_design(self) -> None:
+        """Settle what the way that an engine is built decides: ``data/engines/design.csv``."""
+        for row in _design(self.serving.engine):
+            value = typed(_KINDS[row["field"]], row["value"])
+            self.put(row["field"], value, row["source"].format(version=self.version), row["set_by"])
 
     def take(self, name: str, flag: str, read: Callable[[Any], object] | None = None) -> None:
         """Settle a field by a flag, or by its default."""

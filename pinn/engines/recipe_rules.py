@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from pinn.engines import kernel_choice, recipe
 from pinn.engines.recipe import EffectiveRecipe, Origin, RecipeFields
-from pinn.engines.vllm_sglang_trtllm import SETTLERS, settle_prompt_wait
+from pinn.engines.vllm_sglang_trtllm import SETTLERS
 from pinn.errors import PinnError
 from pinn.specs import speculation
 from pinn.specs.gpu import GpuSpec
@@ -36,22 +36,14 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
     elif serving.engine == TRTLLM:
         asked = speculation.asked_of_trtllm(config)
     else:
-        asked = speculation.asked_of_sglang(
-            config,
-            serving.speculative_num_steps,
-            serving.speculative_eagle_topk,
-            serving.speculative_num_draft_tokens,
-            serving.speculative_draft_model_path,
-            model_type,
-            _release(serving),
-        )
+        asked = speculation.asked_of_sglang(serving, model_type, _release(serving))
     found = speculation.with_acceptance(asked, serving.speculative_acceptance)
     if serving.pipeline_parallel_size > 1:
         remedy = "leave --pipeline-parallel-size or --speculative-config out"
         raise PinnError(f"speculative decoding is not modelled with pipeline stages: {remedy}")
     if serving.speculative_acceptance:
         return found, Origin(recipe.FLAG, "--speculative-config, --speculative-acceptance")
-    return found, Origin(recipe.ASSUMED, speculation.DEFAULT_ACCEPTANCE[found.method].text)
+    return found, Origin(recipe.ASSUMED, speculation.default_acceptance(found.method).text)
 
 
 def _release(serving: ServingSpec) -> tuple[int, ...]:
@@ -112,12 +104,11 @@ def _shared_recipe(
     Flags of other types are apart, since 1 and 1.0 are equal and a recipe shows them as given.
     """
     found = RecipeFields(serving, gpu, model_type)
+    found.put_design()
     _settle_parallelism(found)
     _settle_what_flags_say(found)
     _settle_all_reduce(found)
-    _settle_kernels(found)
     _settle_speculation(found)
-    settle_prompt_wait(found)
     found.put("scheduler", recipe.SchedulerRules(), "vLLM alone has rules that change")
     SETTLERS[serving.engine](found)
     return found.recipe()
@@ -125,17 +116,14 @@ def _shared_recipe(
 
 def _settle_what_flags_say(found: RecipeFields) -> None:
     """What one flag sets in every engine."""
-    found.take("token_budget", "max_num_batched_tokens")
-    found.take("max_requests", "max_num_seqs")
-    found.take("chunked_prefill", "enable_chunked_prefill")
-    found.take("overlap", "async_scheduling")
+    flags = {"token_budget": "max_num_batched_tokens", "max_requests": "max_num_seqs"}
+    flags |= {"chunked_prefill": "enable_chunked_prefill", "overlap": "async_scheduling"}
+    flags |= {"prefix_caching": "enable_prefix_caching", "block_tokens": "block_size"}
+    flags |= {"fused_all_reduce": "fuse_all_reduce", "sampler": "sampling_backend"}
+    for name, flag in flags.items():
+        found.take(name, flag)
     found.take("kv_cache_dtype", "kv_cache_dtype")
-    found.take("prefix_caching", "enable_prefix_caching")
-    found.take("block_tokens", "block_size")
-    found.take("fused_all_reduce", "fuse_all_reduce")
     found.take("moe_kernels", "moe_backend", kernel_choice.known_kernels)
-    found.take("sampler", "sampling_backend")
-    found.put("foresees_ends", False, "SGLang alone, from 0.5.22 on")
 
 
 def _settle_parallelism(found: RecipeFields) -> None:
@@ -210,14 +198,6 @@ def _settle_all_reduce(found: RecipeFields) -> None:
     found.put("all_reduce_latency", latency, source, kind)
     quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
     found.put("fused_quantization", quantizes, kernel_choice.QUANTIZING_ALL_REDUCE, recipe.ASSUMED)
-
-
-def _settle_kernels(found: RecipeFields) -> None:
-    """Which kernels of its own an engine runs, and what it launches where no graph does."""
-    launches, source = kernel_choice.LATENT_LAUNCHES[found.serving.engine]
-    kind = recipe.DESIGN if found.serving.engine == VLLM else recipe.ASSUMED
-    found.put("latent_launches", launches, source, kind)
-    found.put("decode_kernels", *kernel_choice.DECODE_KERNELS[found.serving.engine])
 
 
 def _settle_speculation(found: RecipeFields) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pinn.engines import refused_formats
 from pinn.engines.recipe import engine_rows, release
-from pinn.engines.refused_formats import Refusal, release_of, runs, version_of
+from pinn.engines.refused_formats import Refusal, refusal, release_of, runs
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec
 from pinn.specs.serving import SGLANG, VLLM
 from pinn.specs.speculation import DRAFT_MODEL, MTP, NGRAM
@@ -28,11 +28,7 @@ def requests_per_step(d: Deployment) -> Refusal | None:
     asked, tokens = d.serving.max_num_seqs, d.recipe.token_budget
     if asked is None or asked <= tokens or not runs(d, VLLM):
         return None
-    return Refusal(
-        f"--max-num-batched-tokens {tokens:,} is less than --max-num-seqs {asked:,}",
-        "raise one or lower the other",
-        f"vllm {version_of(d)} vllm/config/scheduler.py: verify_max_model_len",
-    )
+    return refusal(d, "requests_per_step", asked=asked, tokens=tokens)
 
 
 def whole_prompts(d: Deployment) -> Refusal | None:
@@ -41,34 +37,20 @@ def whole_prompts(d: Deployment) -> Refusal | None:
     cut = d.serving.enable_chunked_prefill is not False
     if asked is None or cut or asked >= longest or not runs(d, VLLM):
         return None
-    return Refusal(
-        f"--max-num-batched-tokens {asked:,} is less than the {longest:,} tokens of a prompt that "
-        "--no-enable-chunked-prefill leaves whole",
-        "raise it, or lower --max-model-len",
-        f"vllm {version_of(d)} vllm/config/scheduler.py: verify_max_model_len",
-    )
+    return refusal(d, "whole_prompts", asked=asked, longest=longest)
 
 
 def longest_context(d: Deployment) -> Refusal | None:
     """A context is no longer than positions of the model, unless an environment variable is set."""
     variables = {
-        VLLM: ("VLLM_ALLOW_LONG_MAX_MODEL_LEN=1", "vllm/config/model.py: _get_and_verify_max_len"),
-        SGLANG: (
-            "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1",
-            "srt/configs/model_config.py: _derive_context_length",
-        ),
+        VLLM: "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+        SGLANG: "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
     }
-    engine = d.serving.engine
-    asked, most = d.longest_context, d.model.max_position
-    if asked <= most or engine not in variables:
+    asked, most, variable = d.longest_context, d.model.max_position, variables.get(d.serving.engine)
+    if asked <= most or variable is None:
         return None
-    variable, file = variables[engine]
-    own = "" if engine == VLLM else ", SGLang's --context-length,"
-    return Refusal(
-        f"--max-model-len {asked:,}{own} exceeds the {most:,} positions of {d.model.name}",
-        f"lower it; {engine} takes it with {variable} alone",
-        f"{engine} {version_of(d)} {file}",
-    )
+    own = "" if d.serving.engine == VLLM else ", SGLang's --context-length,"
+    return refusal(d, "longest_context", asked=asked, own=own, most=most, variable=variable)
 
 
 def block_size(d: Deployment) -> Refusal | None:
@@ -81,22 +63,14 @@ def block_size(d: Deployment) -> Refusal | None:
     if asked is None or not runs(d, VLLM):
         return None
     known = _BLOCKS if release_of(d) >= (0, 11, 1) else _BLOCKS[:-1]
-    if runs(d, VLLM, below="0.18") and asked not in known:
-        return Refusal(
-            f"--block-size {asked} is none of {', '.join(map(str, known))}",
-            "use one of them",
-            f"vllm {version_of(d)} vllm/config/cache.py: BlockSize",
-        )
+    is_old = runs(d, VLLM, below="0.18")
+    if is_old and asked not in known:
+        return refusal(d, "listed_block_size", asked=asked, known=", ".join(map(str, known)))
     plain = all(isinstance(g.attention, AttentionSpec | None) for g in d.model.layer_groups)
-    if plain and asked % 16 and not runs(d, VLLM, "0.18", "0.21"):
-        old = runs(d, VLLM, below="0.18")
-        file = "flash_attn.py: get_kv_cache_shape" if old else "*.py: supported_kernel_block_sizes"
-        return Refusal(
-            f"--block-size {asked} is no multiple of the 16 tokens that kernels of attention read",
-            "use a multiple of 16",
-            f"vllm {version_of(d)} vllm/v1/attention/backends/{file}",
-        )
-    return None
+    if not plain or asked % 16 == 0 or runs(d, VLLM, "0.18", "0.21"):
+        return None
+    file = "flash_attn.py: get_kv_cache_shape" if is_old else "*.py: supported_kernel_block_sizes"
+    return refusal(d, "read_block_size", asked=asked, file=file)
 
 
 def chunk_of_pages(d: Deployment) -> Refusal | None:
@@ -105,12 +79,7 @@ def chunk_of_pages(d: Deployment) -> Refusal | None:
     chunk = d.serving.max_num_batched_tokens or d.recipe.token_budget * d.recipe.data_parallel_size
     if not runs(d, SGLANG) or chunk % page == 0:
         return None
-    return Refusal(
-        f"--page-size {page} does not divide --chunked-prefill-size {chunk:,}",
-        "use a divisor",
-        f"sglang {version_of(d)} srt/server_args.py: check_server_args (from 0.5.19 "
-        "arg_groups/validation_hook.py)",
-    )
+    return refusal(d, "chunk_of_pages", page=page, chunk=chunk)
 
 
 def cache_format(d: Deployment) -> Refusal | None:
@@ -122,15 +91,8 @@ def cache_format(d: Deployment) -> Refusal | None:
     if d.serving.kv_cache_dtype != "fp8_e5m2" or not runs(d, VLLM):
         return None
     formats = {form.name for form in vars(d.model.precisions).values()}
-    refused = _FP8 if runs(d, VLLM, below="0.24") else frozenset({"fp8_block"})
-    if not formats & refused:
-        return None
-    return Refusal(
-        f"--kv-cache-dtype fp8_e5m2 does not go with weights in {min(formats & refused)}",
-        "use fp8",
-        f"vllm {version_of(d)} attention layer: fp8_e5m2 kv-cache is not supported with fp8 "
-        "checkpoints",
-    )
+    refused = formats & (_FP8 if runs(d, VLLM, below="0.24") else {"fp8_block"})
+    return refusal(d, "cache_format", form=min(refused)) if refused else None
 
 
 def latent_cache(d: Deployment) -> Refusal | None:
@@ -139,13 +101,7 @@ def latent_cache(d: Deployment) -> Refusal | None:
     if hopper_or_blackwell or not runs(d, VLLM, below="0.18"):
         return None
     latent = any(isinstance(g.attention, LatentAttentionSpec) for g in d.model.layer_groups)
-    if not latent or d.kv_cache_precision.name != "fp8":
-        return None
-    return Refusal(
-        f"latent attention on {d.gpu.name} runs Triton's kernel, which has no fp8 cache",
-        "use --kv-cache-dtype bf16",
-        f"vllm {version_of(d)} vllm/v1/attention/backends/mla/triton_mla.py",
-    )
+    return refusal(d, "latent_cache") if latent and d.kv_cache_precision.name == "fp8" else None
 
 
 # Models and ways to draft that a release does not have.
@@ -163,19 +119,19 @@ def absences() -> dict[tuple[str, str, str], dict[str, str]]:
     return {(row["engine"], row["part"], row["model_type"]): row for row in rows}
 
 
+def _absent(d: Deployment, rule: str, line: dict[str, str], otherwise: str) -> Refusal:
+    """Return a refusal by a line of :func:`absences`; the remedy is a newer release if any."""
+    remedy = f"use {line['since']} or newer" if line["since"] else otherwise
+    told = {"architecture": line["architecture"], "absent": line["absent"]}
+    return refusal(d, rule, **told, remedy=remedy)
+
+
 def architecture(d: Deployment) -> Refusal | None:
     """A release that is named knows the model; without a name any release is meant."""
     found = absences().get((d.serving.engine, "model", d.model.model_type))
     if found is None or not d.serving.engine_version or release_of(d) > release(found["absent"]):
         return None
-    engine = d.serving.engine
-    file = "srt/models" if engine == SGLANG else "vllm/model_executor/models/registry.py"
-    return Refusal(
-        f"{engine} {version_of(d)} has no {found['architecture']}, the architecture of "
-        f"{d.model.name}",
-        f"use {found['since']} or newer" if found["since"] else "no release that was read has it",
-        f"{engine} {found['absent']} {file}",
-    )
+    return _absent(d, "architecture", found, "no release that was read has it")
 
 
 def prediction_layer(d: Deployment) -> Refusal | None:
@@ -189,11 +145,7 @@ def prediction_layer(d: Deployment) -> Refusal | None:
     named = bool(d.serving.engine_version)
     if found["since"] and (not named or release_of(d) > release(found["absent"])):
         return None
-    return Refusal(
-        f"vllm {version_of(d)} has no layer of {d.model.name} that predicts further tokens",
-        f"use {found['since']} or newer" if found["since"] else "draft with a model or by n-grams",
-        f"vllm {found['absent']} vllm/config/speculative.py",
-    )
+    return _absent(d, "prediction_layer", found, "draft with a model or by n-grams")
 
 
 def draft_model(d: Deployment) -> Refusal | None:
@@ -202,20 +154,11 @@ def draft_model(d: Deployment) -> Refusal | None:
     if drafts is None or drafts.method != DRAFT_MODEL or d.draft is None or not runs(d, VLLM):
         return None
     if runs(d, VLLM, below="0.15"):
-        return Refusal(
-            f"vllm {version_of(d)} does not draft with a model",
-            "use 0.15.0 or newer, or n-grams, EAGLE or MTP",
-            f"vllm {version_of(d)} vllm/config/speculative.py: not supported yet",
-        )
-    own, target = d.draft.model.vocab_size, d.model.vocab_size
-    if own == target:
+        return refusal(d, "draft_model")
+    draft, target = d.draft.model, d.model.vocab_size
+    if draft.vocab_size == target:
         return None
-    return Refusal(
-        f"the draft {d.draft.model.name} has a vocabulary of {own:,}, {d.model.name} one of "
-        f"{target:,}",
-        "use a draft of the same family",
-        f"vllm {version_of(d)} vllm/config/speculative.py: verify_equal_vocab_size_if_draft_model",
-    )
+    return refusal(d, "draft_vocabulary", draft=draft.name, own=draft.vocab_size, target=target)
 
 
 def drafts_beside_replicas(d: Deployment) -> Refusal | None:
@@ -225,12 +168,7 @@ def drafts_beside_replicas(d: Deployment) -> Refusal | None:
         return None
     if drafts.method not in (DRAFT_MODEL, NGRAM):
         return None
-    return Refusal(
-        f"--speculative-algorithm {d.serving.speculative_config} does not go with "
-        "--enable-dp-attention",
-        "leave one out",
-        f"sglang {version_of(d)} srt/server_args.py (from 0.5.13 arg_groups/speculative_hook.py)",
-    )
+    return refusal(d, "drafts_beside_replicas", algorithm=d.serving.speculative_config)
 
 
 # What engines refuse to start, rule by rule, with the release and the file that say so.

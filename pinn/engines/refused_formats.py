@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from pinn.engines.recipe import release, served_release
+from pinn.engines.recipe import engine_rows, release, served_release
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, Mixer, ModelSpec
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
@@ -35,6 +36,33 @@ class Refusal(NamedTuple):
         return f"{self.reason}: {self.remedy}, or --force to time it anyway ({self.source})"
 
 
+@cache
+def _wordings() -> dict[str, dict[str, str]]:
+    """Return lines of ``data/engines/refusals.csv`` by rule: words, and a source by engine."""
+    return {row["rule"]: row for row in engine_rows("refusals.csv")}
+
+
+def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
+    """Return what a line of ``data/engines/refusals.csv`` says of a deployment.
+
+    Args:
+        d: The refused deployment.
+        rule: Name of the line.
+        facts: Values of the names in it, beside those that every line knows: ``engine``,
+            ``version``, ``gpu``, ``model`` and ``tp``.
+    """
+    known: dict[str, object] = {
+        "engine": d.serving.engine,
+        "version": version_of(d),
+        "gpu": d.gpu.name,
+        "model": d.model.name,
+        "tp": d.recipe.tensor_parallel_size,
+    }
+    row = _wordings()[rule]
+    parts = (row["reason"], row["remedy"], row[d.serving.engine])
+    return Refusal(*(part.format(**known | facts) for part in parts))
+
+
 def version_of(d: Deployment) -> str:
     """The release that is served, such as ``0.15.1``: the flag's, or the defaults' table's."""
     return served_release(d.serving.engine, d.serving.engine_version)
@@ -55,17 +83,6 @@ def runs(d: Deployment, engine: str, least: str = "0", below: str = "") -> bool:
 
 # Layers that tensor and expert parallelism cannot cut.
 
-_LINEAR = "vllm 0.10.2 to 0.33.0 vllm/model_executor/layers/linear.py: divide; sglang likewise"
-_FUSED_MOE = "vllm 0.15.1 vllm/model_executor/layers/fused_moe/layer.py"
-_SGLANG_LINEAR = "sglang 0.5.3 to 0.5.23 srt/layers/linear.py: QKVParallelLinear"
-
-
-def _cited(d: Deployment, of_vllm: str) -> str:
-    """Where the engine itself says so; TensorRT-LLM's source was not read for it."""
-    if d.serving.engine == SGLANG:
-        return _SGLANG_LINEAR
-    return of_vllm if d.serving.engine != TRTLLM else f"assumed of TensorRT-LLM as of {of_vllm}"
-
 
 def _mixers(d: Deployment) -> Iterator[tuple[ModelSpec, Mixer]]:
     """Every kind of mixer of the model and of what drafts for it, with whose it is."""
@@ -75,15 +92,9 @@ def _mixers(d: Deployment) -> Iterator[tuple[ModelSpec, Mixer]]:
 
 def heads(d: Deployment) -> Refusal | None:
     """Attention heads are cut into equal parts."""
-    tp = d.recipe.tensor_parallel_size
     for model, mixer in _mixers(d):
-        if mixer.heads % tp:
-            return Refusal(
-                f"--tensor-parallel-size {tp} does not divide the {mixer.heads} attention heads of "
-                f"{model.name}",
-                f"use a divisor of {mixer.heads}",
-                _cited(d, "vllm 0.15.1 vllm/config/model.py: verify_with_parallel_config"),
-            )
+        if mixer.heads % d.recipe.tensor_parallel_size:
+            return refusal(d, "heads", heads=mixer.heads, model=model.name)
     return None
 
 
@@ -93,12 +104,7 @@ def kv_heads(d: Deployment) -> Refusal | None:
     for model, mixer in _mixers(d):
         is_latent = isinstance(mixer, LatentAttentionSpec)
         if not is_latent and mixer.kv_heads % tp and tp % mixer.kv_heads:
-            return Refusal(
-                f"--tensor-parallel-size {tp} neither divides nor is a multiple of the "
-                f"{mixer.kv_heads} KV heads of {model.name}",
-                f"use a divisor or a multiple of {mixer.kv_heads}",
-                _cited(d, "vllm 0.15.1 vllm/model_executor/layers/linear.py: QKVParallelLinear"),
-            )
+            return refusal(d, "kv_heads", heads=mixer.kv_heads, model=model.name)
     return None
 
 
@@ -107,20 +113,11 @@ def experts_over_ranks(d: Deployment) -> Refusal | None:
     moe, ranks = d.model.moe, d.recipe.expert_parallel_size
     if moe is None or ranks == 1:
         return None
-    if d.serving.engine != SGLANG and ranks > moe.experts:
-        return Refusal(
-            f"expert parallelism over {ranks} GPUs exceeds the {moe.experts} experts of "
-            f"{d.model.name}",
-            "spread them over fewer",
-            _cited(d, f"{_FUSED_MOE}: determine_expert_map"),
-        )
-    if d.serving.engine == SGLANG and moe.experts % ranks:
-        return Refusal(
-            f"--ep-size {ranks} does not divide the {moe.experts} experts of {d.model.name}",
-            f"use a divisor of {moe.experts}",
-            "sglang 0.5.3 to 0.5.23 srt/layers/moe/fused_moe_triton/layer.py",
-        )
-    return None
+    if d.serving.engine == SGLANG:
+        rule, is_refused = "unequal_experts", moe.experts % ranks > 0
+    else:
+        rule, is_refused = "fewer_experts_than_ranks", ranks > moe.experts
+    return refusal(d, rule, ranks=ranks, experts=moe.experts) if is_refused else None
 
 
 def expert_width(d: Deployment) -> Refusal | None:
@@ -128,12 +125,7 @@ def expert_width(d: Deployment) -> Refusal | None:
     moe, parts = d.model.moe, d.recipe.expert_tensor_parallel_size
     if moe is None or moe.width % parts == 0 or d.serving.engine == TRTLLM:
         return None
-    return Refusal(
-        f"{parts} GPUs do not divide the {moe.width} columns of an expert of {d.model.name}",
-        f"use a divisor of {moe.width}, or whole experts on each GPU",
-        "vllm 0.10.2 to 0.23.0 vllm/model_executor/layers/fused_moe/layer.py, to 0.33.0 config.py; "
-        "sglang 0.5.3 to 0.5.23 srt/layers/moe/fused_moe_triton/layer.py",
-    )
+    return refusal(d, "expert_width", parts=parts, width=moe.width)
 
 
 def dense_widths(d: Deployment) -> dict[int, str]:
@@ -148,15 +140,9 @@ def dense_widths(d: Deployment) -> dict[int, str]:
 
 def dense_width(d: Deployment) -> Refusal | None:
     """Dense layers are cut into equal parts."""
-    tp = d.recipe.tensor_parallel_size
     for width in dense_widths(d):
-        if width % tp and not runs(d, TRTLLM):
-            return Refusal(
-                f"--tensor-parallel-size {tp} does not divide the {width} columns of a "
-                f"feed-forward layer of {d.model.name}",
-                f"use a divisor of {width}",
-                _LINEAR,
-            )
+        if width % d.recipe.tensor_parallel_size and not runs(d, TRTLLM):
+            return refusal(d, "dense_width", width=width)
     return None
 
 
@@ -172,8 +158,6 @@ def beyond_a_machine(d: Deployment) -> bool:
 
 #: Sides of the block that shares a scale (``weight_block_size`` of all published checkpoints).
 BLOCK = 128
-_VLLM_FP8 = "vllm {} vllm/model_executor/layers/quantization/"
-_SGLANG_FP8 = "sglang {} srt/layers/quantization/fp8.py"
 
 
 def block_experts(d: Deployment) -> Refusal | None:
@@ -185,30 +169,19 @@ def block_experts(d: Deployment) -> Refusal | None:
     moe, parts = d.model.moe, d.recipe.expert_tensor_parallel_size
     if moe is None or d.model.precisions.experts.name != "fp8_block" or runs(d, TRTLLM):
         return None
-    width = moe.width // parts
-    grain = 32 if runs(d, VLLM, "0.29") else BLOCK
-    if width % grain == 0:
+    each, grain = moe.width // parts, 32 if runs(d, VLLM, "0.29") else BLOCK
+    if each % grain == 0:
         return None
-    return Refusal(
-        f"an expert of {d.model.name} has {moe.width} / {parts} = {width} columns on a GPU, no "
-        f"multiple of the {grain} that share a scale",
-        "use fewer GPUs for tensor parallelism, or --enable-expert-parallel",
-        _source(d, "fp8.py: Fp8MoEMethod.create_weights"),
-    )
+    return refusal(d, "block_experts", width=moe.width, parts=parts, each=each, grain=grain)
 
 
 def block_dense(d: Deployment) -> Refusal | None:
     """Dense layers and shared experts in block-scaled fp8 are cut between blocks alone."""
     tp = d.recipe.tensor_parallel_size
     for width, kind in dense_widths(d).items():
-        form = getattr(d.model.precisions, kind).name
-        if form == "fp8_block" and tp > 1 and width // tp % BLOCK and not runs(d, TRTLLM):
-            return Refusal(
-                f"a feed-forward layer of {d.model.name} has {width} / {tp} = {width // tp} "
-                f"columns on a GPU, no multiple of the {BLOCK} that share a scale",
-                "use fewer GPUs for tensor parallelism",
-                _source(d, "utils/fp8_utils.py: validate_fp8_block_shape"),
-            )
+        form, each = getattr(d.model.precisions, kind).name, width // tp
+        if form == "fp8_block" and tp > 1 and each % BLOCK and not runs(d, TRTLLM):
+            return refusal(d, "block_dense", width=width, each=each, grain=BLOCK)
     return None
 
 
@@ -220,12 +193,7 @@ def block_attention(d: Deployment) -> Refusal | None:
     for group in d.model.layer_groups:
         for what, width in _projections(group.attention, tp):
             if width % BLOCK:
-                return Refusal(
-                    f"the {what} of {d.model.name} has {width} columns on each of {tp} GPUs, no "
-                    f"multiple of the {BLOCK} that share a scale",
-                    "use fewer GPUs for tensor parallelism",
-                    _source(d, "utils/fp8_utils.py: validate_fp8_block_shape"),
-                )
+                return refusal(d, "block_attention", what=what, width=width, grain=BLOCK)
     return None
 
 
@@ -270,60 +238,28 @@ def groups(d: Deployment) -> Refusal | None:
     for width, gpus, form in parts:
         least, source = GROUPS.get(form.name, (1, ""))
         if gpus > 1 and width // gpus % least and not runs(d, TRTLLM):
-            return Refusal(
-                f"{width} / {gpus} = {width // gpus} inputs of {d.model.name} on a GPU are no "
-                f"multiple of the {least} that share a scale in {form.name} at least",
-                "use fewer GPUs for tensor parallelism",
-                source,
-            )
+            told = {"width": width, "parts": gpus, "each": width // gpus, "form": form.name}
+            return refusal(d, "groups", **told, least=least, source=source)
     return None
 
 
-class Needed(NamedTuple):
-    """Compute capability that a format needs in releases of an engine."""
+@cache
+def _capabilities() -> list[dict[str, str]]:
+    """Return lines of ``data/engines/format_capabilities.csv``: the least capability of formats.
 
-    engine: str
-    formats: frozenset[str]
-    capability: float
-    since: str
-    below: str
-    source: str
-
-
-_FP8 = frozenset({"fp8", "fp8_static", "fp8_block"})
-#: Least of all kernels: below the tensor cores' own fp8 or fp4, Marlin expands the weights.
-CAPABILITIES = (
-    Needed(VLLM, _FP8, 8.0, "0", "0.14", "quantization/fp8.py: get_min_capability"),
-    Needed(VLLM, _FP8, 7.5, "0.14", "", "quantization/fp8.py: get_min_capability"),
-    Needed(VLLM, frozenset({"nvfp4"}), 8.0, "0", "0.14", "quantization/modelopt.py"),
-    Needed(VLLM, frozenset({"nvfp4"}), 7.5, "0.14", "", "quantization/modelopt.py"),
-    Needed(VLLM, frozenset({"mxfp4"}), 8.0, "0", "", "quantization/mxfp4.py: get_min_capability"),
-    Needed(SGLANG, _FP8, 8.0, "0", "", "quantization/fp8.py: get_min_capability"),
-    Needed(SGLANG, frozenset({"nvfp4"}), 10.0, "0", "0.5.13", "quantization/modelopt_quant.py"),
-    Needed(SGLANG, frozenset({"nvfp4"}), 8.0, "0.5.13", "", "quantization/modelopt_quant.py"),
-    Needed(SGLANG, frozenset({"mxfp4"}), 8.0, "0", "", "quantization/mxfp4.py"),
-)
+    It is the least of all kernels: below the tensor cores' own fp8 or fp4, Marlin expands the
+    weights.
+    """
+    return engine_rows("format_capabilities.csv")
 
 
 def capability(d: Deployment) -> Refusal | None:
     """Every format has kernels on the GPU."""
     have = d.gpu.compute_capability
     formats = {form.name for form in vars(d.model.precisions).values()}
-    for needed in CAPABILITIES:
-        missing = formats & needed.formats
-        lacks = missing and have < needed.capability
-        if lacks and runs(d, needed.engine, needed.since, needed.below):
-            version = f"{needed.engine} {version_of(d)}"
-            return Refusal(
-                f"{d.gpu.name} has compute capability {have:g}, and {version} has "
-                f"{min(missing)} from {needed.capability:g}",
-                "use another GPU or another format",
-                f"{version} layers/{needed.source}",
-            )
+    for row in _capabilities():
+        missing, least = formats & set(row["formats"].split()), float(row["capability"])
+        if missing and have < least and runs(d, row["engine"], row["since"], row["below"]):
+            told = {"have": have, "form": min(missing), "least": least}
+            return refusal(d, "capability", **told, source=row["source"])
     return None
-
-
-def _source(d: Deployment, file: str) -> str:
-    if d.serving.engine == SGLANG:
-        return _SGLANG_FP8.format(version_of(d))
-    return _VLLM_FP8.format(version_of(d)) + file

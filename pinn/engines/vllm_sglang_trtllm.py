@@ -7,7 +7,7 @@ from itertools import chain, takewhile
 from pinn.engines import recipe
 from pinn.engines.recipe import Origin, RecipeFields, release, vllm_rules
 from pinn.errors import PinnError
-from pinn.specs.config_fields import LATENT_TYPES
+from pinn.specs.config_fields import is_type
 from pinn.specs.serving import DEEPEP, FULL_DECODE_ONLY, NO_GRAPHS, PIECEWISE, SGLANG, TRTLLM, VLLM
 from pinn.specs.speculation import NONE
 from pinn.units import MIB
@@ -87,18 +87,8 @@ def settle_vllm(found: RecipeFields) -> None:
     """``vllm/v1/core/sched/scheduler.py``, and the release's defaults."""
     found.put("scheduler", *vllm_rules(release(found.version)))
     source = f"vllm {found.version} vllm/v1/core/sched/scheduler.py"
-    found.put("schedule", recipe.FUSED, source)
     found.put("prompt_budget", found.values["token_budget"], source)
-    found.put("chunk_multiple", 1, source)
-    found.put("admission", recipe.NEXT_STEP, source)
-    found.put("admission_share", 0.0, source)
-    core = f"vllm {found.version} vllm/v1/engine/core"
-    found.put("poll_interval", 1, f"{core}.py: _process_input_queue")
-    found.put("routing", recipe.LEAST_LOADED, f"{core}_client.py")
-    exchange = "dispatch and combine as the features count them"
-    found.put("expert_exchange", recipe.ALL_TO_ALL, exchange)
     found.take("memory_share", "gpu_memory_utilization")
-    found.put("memory_share_of", recipe.TOTAL, f"vllm {found.version} vllm/v1/worker/gpu_worker.py")
     _settle_overlap(found)
     _settle_fusion(found)
     _settle_graphs(found)
@@ -234,7 +224,6 @@ def settle_sglang(found: RecipeFields) -> None:
     """``sglang/srt/managers/scheduler.py`` and ``schedule_policy.py`` of 0.5.9 and 0.5.23."""
     serving, values = found.serving, found.values
     number = release(found.version)
-    source = f"{_ALIKE} managers/scheduler.py: get_next_batch_to_run"
     adder = f"{_ALIKE} managers/schedule_policy.py: PrefillAdder"
     replicas = values["data_parallel_size"]
     # server_args.py: _handle_data_parallelism; model_runner.py: max_running_requests.
@@ -242,10 +231,8 @@ def settle_sglang(found: RecipeFields) -> None:
     if serving.max_num_seqs is not None:
         values["max_requests"] = max(values["max_requests"] // replicas, 1)
     _settle_caches(found)
-    found.put("schedule", recipe.PREFILL_FIRST, source)
     found.take("prompt_budget", "max_prefill_tokens")
     found.put("chunk_multiple", values["block_tokens"], adder)
-    found.put("admission", recipe.ESTIMATE, adder)
     share = _EXPECTED_SHARE * (_EXPECTED_SHARE_OF_DP if serving.enable_dp_attention else 1.0)
     found.put("admission_share", min(share * serving.schedule_conservativeness, 1.0), adder)
     if number >= (0, 5, 22):
@@ -255,7 +242,6 @@ def settle_sglang(found: RecipeFields) -> None:
     if values["poll_interval"] > 1 and serving.enable_dp_attention:
         flags = "--scheduler-recv-interval with --enable-dp-attention"
         raise PinnError(f"sglang refuses {flags}: leave one out")
-    found.put("routing", recipe.ROUND_ROBIN, f"{_ALIKE} load_balance_method; auto from 0.5.8")
     exchanges = {"none": recipe.GATHER, DEEPEP: recipe.ALL_TO_ALL}
     found.take("expert_exchange", "moe_a2a_backend", exchanges.__getitem__)
     if serving.enable_dp_attention or serving.moe_a2a_backend == DEEPEP:
@@ -341,14 +327,13 @@ def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int
             gpus=serving.tensor_parallel_size * serving.pipeline_parallel_size,
             replicas=found.values["data_parallel_size"] if serving.enable_dp_attention else 0,
             prompt_graph_tokens=prompt_graph_tokens,
-            latent=found.model_type in LATENT_TYPES | {"kimi_k25"},
+            latent=found.model_type == "kimi_k25" or is_type(found.model_type, "latent"),
             algorithm="" if algorithm == NONE else algorithm.upper(),
             deepep=serving.moe_a2a_backend == DEEPEP,
         )
         reserve = reserve_mib(release(found.version), total, users)
         source = f"sglang {found.version} handle_gpu_memory_settings"
         found.put("memory_share", round((total - reserve) / total, 3), source, recipe.DEFAULT)
-    found.put("memory_share_of", recipe.STATIC, f"{_ALIKE} cached tokens: profile_max_num_token")
 
 
 # What TensorRT-LLM runs beyond what one flag says: its schedule, memory and CUDA graphs.
@@ -358,39 +343,25 @@ def settle_trtllm(found: RecipeFields) -> None:
     """TensorRT-LLM's PyTorch backend: ``tensorrt_llm/_torch/pyexecutor``."""
     values = found.values
     scheduler = "tensorrt_llm/_torch/pyexecutor/scheduler.py, microBatchScheduler.cpp"
-    found.put("schedule", recipe.FUSED, scheduler)
     found.put("prompt_budget", values["token_budget"], scheduler)
     found.put("chunk_multiple", values["block_tokens"], scheduler)
-    policy = "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT"
-    found.put("admission", recipe.COMPLETION, policy)
-    found.put("admission_share", 1.0, policy)
-    found.put("poll_interval", 1, "tensorrt_llm/_torch/pyexecutor/py_executor.py")
-    found.put("routing", recipe.LEAST_LOADED, "py_executor.py: _balance_adp_requests")
-    # As many copies of a token as ranks, or as experts of a token where those are fewer.
-    where = "where ranks outnumber a token's experts, as remembered"
-    exchange = f"_torch/modules/fused_moe: a gather, all-to-all {where}"
-    found.put("expert_exchange", recipe.ALL_TO_ALL, exchange, recipe.ASSUMED)
     found.take("memory_share", "gpu_memory_utilization")
-    found.put("memory_share_of", recipe.FREE, "llm_args.py: KvCacheConfig.free_gpu_memory_fraction")
     limit, origin = found.look_up("max_cudagraph_capture_size")
     limit = min(limit, values["max_requests"])
     sizes = trtllm_sizes(limit, found.look_up("cudagraph_padding")[0])
     found.put_graphs(1, sizes[-1], sizes, origin)
+    _settle_prompt_wait(found)
 
 
 #: What settles the rest, by engine.
 SETTLERS = {VLLM: settle_vllm, SGLANG: settle_sglang, TRTLLM: settle_trtllm}
 
 
-def settle_prompt_wait(found: RecipeFields) -> None:
+def _settle_prompt_wait(found: RecipeFields) -> None:
     """How long prompts wait for others in TensorRT-LLM's ``py_executor.py``.
 
     ``_waiting_requests``, and ``_balance_adp_requests`` under attention data parallelism.
     """
-    if found.serving.engine != TRTLLM:
-        for name in ("prompt_wait_steps", "prompt_wait_tokens"):
-            found.put(name, 0, "TensorRT-LLM alone lets prompts wait for others")
-        return
     ranks = found.values["data_parallel_size"]
     steps = "batch_wait_timeout_iters" if ranks == 1 else "attention_dp_timeout_iters"
     found.take("prompt_wait_steps", steps)

@@ -301,16 +301,9 @@ def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
             yield Call("fp32", group.count, (tp, batches.tokens * 8.0, 1, faster))
 
 
-def _reduce(
-    kernels: KernelSurrogates,
-    gpu: Coded,
-    _: Coded,
-    ranks: Column,
-    size: Column,
-    norm: Column,
-    faster: Column,
-) -> Times:
+def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes: Column) -> Times:
     """As vLLM's own kernel takes, less what another engine's saves on a message's first bytes."""
+    ranks, size, norm, faster = sizes
     saved = faster * kernels.all_reduce.seconds(gpu, ranks, np.minimum(size, OWN_KERNEL_BYTES))
     return kernels.all_reduce.seconds(gpu, ranks, size) - saved + norm * NORM_SECONDS
 

@@ -191,7 +191,7 @@ def mixer_errors(
     Shapes: a fifth at a time, each GPU fitted by itself. A GPU: fitted on all others together.
 
     Args:
-        operators: Names in ``MIXER_OPERATORS``; None for all.
+        operators: Names in ``timed_operators``; None for all.
         systems: Datasheets by system name; None for all measured ones.
 
     Returns:
@@ -200,8 +200,8 @@ def mixer_errors(
     """
     known = {name: load_gpu(name) for name in SYSTEMS} if systems is None else systems
     found: list[dict[str, object]] = []
-    for name in operators or mixer_operators.MIXER_OPERATORS:
-        found += _of_operator(mixer_operators.MIXER_OPERATORS[name], known)
+    for name in operators or mixer_operators.timed_operators():
+        found += _of_operator(mixer_operators.timed_operators()[name], known)
     return pd.DataFrame(found, columns=list(_MIXER_COLUMNS))
 
 

@@ -36,15 +36,8 @@ _HALF_START_SECONDS = 4e-6
 _START_SECONDS = 1e-6
 
 
-def _terms(
-    gpu: GpuSpec,
-    kv_bytes: Numbers,
-    sequences: Numbers,
-    context: Numbers,
-    heads: Numbers,
-    rank: Numbers,
-    rope: Numbers,
-) -> np.ndarray:
+def _terms(gpu: GpuSpec, kv_bytes: Numbers, *sizes: Numbers) -> np.ndarray:
+    sequences, context, heads, rank, rope = sizes
     work = latent_decode_work(sequences, context, heads, rank, rope, kv_bytes)
     read = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     compute = work.flop / gpu.peak_flop_per_s["bf16"]
@@ -85,18 +78,17 @@ class LatentCore:
         return LatentCore(found)
 
     def seconds(
-        self,
-        gpu: GpuSpec,
-        form: str,
-        sequences: Numbers,
-        context: Numbers,
-        heads: Numbers,
-        rank: Numbers,
-        rope: Numbers,
+        self, gpu: GpuSpec, form: str, *sizes: Numbers
     ) -> Float[np.ndarray, "..."] | np.float64:
-        """What the context adds to a launch, at least the floor. Arguments broadcast."""
-        kv_bytes = precision(form).bytes_per_weight
-        values = _terms(gpu, kv_bytes, sequences, context, heads, rank, rope)
+        """Return what the context adds to a launch, at least the floor. Arguments broadcast.
+
+        Args:
+            gpu: The chip.
+            form: Number format of the cache.
+            sizes: Sequences, tokens of context, heads on this rank, and the widths of the latent
+                vector and of the rotary key.
+        """
+        values = _terms(gpu, precision(form).bytes_per_weight, *sizes)
         weights = self.weights.get((gpu.name, form), self.weights.get(("*", form), UNMEASURED))
         read, compute = values[..., 0], values[..., 1]
         return np.maximum(values @ weights, np.maximum(read, compute / 2.0))
@@ -164,33 +156,21 @@ class LatentPrefill:
         fitted["*"] = fit_terms(*pooled)
         return LatentPrefill({(chip,): np.array([moving, w[3]]) for chip, w in fitted.items()})
 
-    def seconds(
-        self,
-        gpu: object,
-        sequences: Numbers,
-        tokens: Numbers,
-        cached: Numbers,
-        heads: Numbers,
-        qk_head_dim: Numbers,
-        v_head_dim: Numbers,
-    ) -> Times:
-        """What chunks take beyond a launch, at least the floor. Arguments broadcast.
+    def seconds(self, gpu: object, *sizes: Numbers) -> Times:
+        """Return what chunks take beyond a launch, at least the floor. Arguments broadcast.
 
         Args:
             gpu: The chip, or a ``Coded`` of several.
-            sequences: Chunks.
-            tokens: New tokens of each.
-            cached: Tokens before them; vLLM runs the same kernel over these and merges.
-            heads: On this rank.
-            qk_head_dim: Width of queries and keys.
-            v_head_dim: Width of values.
+            sizes: Chunks; new tokens of each; tokens before them, over which vLLM runs the same
+                kernel and merges; heads on this rank; and the widths of queries and keys, and of
+                values.
         """
         chips = coded(gpu)
         bandwidth = np.array([g.memory_bandwidth_bytes_per_s for g in chips.options])[chips.ids]
         bf16_rate = np.array([g.peak_flop_per_s["bf16"] for g in chips.options])[chips.ids]
         pool = self.weights.get(("*",), UNMEASURED_PREFILL)
         weights = np.array([self.weights.get((g.name,), pool) for g in chips.options])[chips.ids]
-        work = latent_prefill_work(sequences, tokens, cached, heads, qk_head_dim, v_head_dim)
+        work = latent_prefill_work(*sizes)
         moving, compute = _times(work, bandwidth, bf16_rate)
         found = weights[..., 0] * moving + weights[..., 1] * np.maximum(moving, compute)
         return np.maximum(found, np.maximum(work.read_bytes / bandwidth, compute / 2.0))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from pinn.common.files import ReadReport, data_folder, file_sha256
+from pinn.common.files import ReadReport, data_folder, file_sha256, read_rows
 from pinn.kernels.stored import MeasuredShapes
 from pinn.kernels.surrogate import fit_terms
 from pinn.kernels.tables.table import NO_TIME, Layout, Rules, TableSource, refuse
@@ -246,16 +247,19 @@ def _reached(c: Columns, tokens: np.ndarray) -> np.ndarray:
 
 # Measured kernels of recurrent and sparse mixers, and roofline fits of them.
 #
-# One declarative table: which file holds an operator, which of its kernels, what makes a shape,
-# and the times at datasheet rates that its own time is a non-negative sum of. There is no
-# network: the kernels stream states or keys, and sums of such times miss left-out shapes by a
-# few percent. Each term grows, or stays, with requests, tokens and context, and so does the fit.
+# One table, ``data/kernels/mixer_operators.csv``: which file holds an operator, which of its
+# kernels, what makes a shape, and the times at datasheet rates that its own time is a non-negative
+# sum of. There is no network: the kernels stream states or keys, and sums of such times miss
+# left-out shapes by a few percent. Each term grows, or stays, with requests, tokens and context,
+# and so does the fit.
 #
 # Mamba-2's convolutions are TensorRT-LLM's; its scan and update are vLLM 0.15.1's, timed on an
 # H100 SXM with PyTorch 2.11 and Triton 3.6 (``scripts/time_mamba.py``). Mamba-1's and Lightning
 # Attention's are in no table.
 
 Terms = Float[np.ndarray, "rows terms"]
+#: The model of the modules that hold DeepSeek-V4's attention.
+_FLASH = "sgl-project/DeepSeek-V4-Flash-FP8"
 
 
 @dataclass(frozen=True)
@@ -293,7 +297,7 @@ class MixerOperator:
 
 def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Products) -> Seconds:
     """Multiplications of the timed model's mixer, as many heads as a row has."""
-    model, tokens = load_model(_FLASH[1]), (rows["batch_size"] * rows["isl"]).to_numpy(np.float64)
+    model, tokens = load_model(_FLASH), (rows["batch_size"] * rows["isl"]).to_numpy(np.float64)
     mixers = (group.attention for group in model.layer_groups)
     mixer = next(m for m in mixers if isinstance(m, CompressedAttentionSpec) and m.ratio == ratio)
     alone = replace(model, layer_groups=(LayerGroup(1, mixer, None),))
@@ -311,72 +315,52 @@ def _moved(passes: int, rows: pd.DataFrame, gpu: GpuSpec, _: Products) -> Second
     return elements * _BOTH_BYTES / gpu.memory_bandwidth_bytes_per_s
 
 
-_HEADED = ("batch_size", "seq_len", "num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
-_MAMBA = ("batch_size", "seq_len", "n_groups", "d_state", "nheads", "head_dim")
-_PROMPTS, _DECODES = ("phase", "context"), ("phase", "generation")
-_FLAT, _RISING = ("score_mode", "flat"), ("score_mode", "top_last")
-_INDEXED = ("batch_size", "isl", "step")
-_BY_HEADS, _BY_STATE = ("num_k_heads", "num_v_heads"), ("num_v_heads", "head_k_dim")
-_BY_WIDTHS = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim", "chunk_size")
-_BY_LENGTH = ("isl", "step")
-_GDN = ("linear_attention", "vllm", "0.24.0", _HEADED, _BY_HEADS, "gdn_perf")
-_KDA = ("kda", "vllm", "0.1.dev19262", _HEADED, _BY_HEADS, "kda_perf")
-_MAMBA2 = ("linear_attention", "trtllm", "1.3.0rc20", _MAMBA, _BY_STATE, "mamba2_perf")
-_STATED = (*_MAMBA, "chunk_size", "state")
-_TIMED = ("timed", "vllm", "0.15.1", _STATED, _BY_WIDTHS, "mamba2_h100_sxm", "")
-_DSA = ("sparse_attention", "sglang", "0.5.14", _INDEXED, _BY_LENGTH)
-_V4 = ("sparse_attention", "vllm", "0.24.0", (*_INDEXED, "num_heads"), _BY_LENGTH)
-#: The model whose modules' rows are read, and how its indexer picks.
-_FLASH = ("model", "sgl-project/DeepSeek-V4-Flash-FP8")
-_PICKS, _ALL = {"index_heads": 64, "top_k": 512}, {"index_heads": 0, "top_k": 512}
-_CSA = ("", _FLASH, partial(compressed_attention, 4), _PICKS, partial(_projections, 4))
-_HCA = ("", _FLASH, partial(compressed_attention, 128), _ALL, partial(_projections, 128))
-_SITES = ("num_tokens", "hidden_size")
-_MHC = ("mhc", "vllm", "0.24.0", _SITES, ("batch_size",), "mhc_module_perf", "")
-
-#: The operators, by name.
-MIXER_OPERATORS: dict[str, MixerOperator] = {
-    operator.name: operator
-    for operator in (
-        MixerOperator("gated delta decode", *_GDN, "fused_recurrent", _DECODES, recurrence),
-        MixerOperator("gated delta scan", *_GDN, "chunk_gated_delta_rule_flashinfer", _PROMPTS,
-                      scan),
-        MixerOperator("gated delta convolution", *_GDN, "causal_conv1d", (), convolution),
-        MixerOperator("KDA decode", *_KDA, "fused_kda_decode", _DECODES, recurrence),
-        MixerOperator("KDA scan", *_KDA, "flashkda_fwd", _PROMPTS, scan),
-        MixerOperator("KDA convolution", *_KDA, "causal_conv1d_fn", _PROMPTS, convolution),
-        MixerOperator("Mamba-2 convolution", *_MAMBA2, "causal_conv1d_fn", _PROMPTS, convolution),
-        MixerOperator("Mamba-2 convolution, decode", *_MAMBA2, "causal_conv1d_update",
-                      _DECODES, convolution),
-        MixerOperator("Mamba-2 scan", *_TIMED, ("operator", "scan"), state_scan),
-        MixerOperator("Mamba-2 update", *_TIMED, ("operator", "update"), state_update),
-        MixerOperator("indexer scores", *_DSA, "glm5_mqa_logits_module_perf", "", (), index_scores),
-        MixerOperator("indexer choice, equal scores", *_DSA, "glm5_topk_module_perf", "", _FLAT,
-                      index_choice),
-        MixerOperator("indexer choice, best last", *_DSA, "glm5_topk_module_perf", "", _RISING,
-                      index_choice),
-        MixerOperator("sparse attention", *_DSA, "glm5_dsa_attn_module_perf", "", (),
-                      sparse_attention),
-        MixerOperator("CSA decode", *_V4, "dsv4_csa_generation_module_perf", *_CSA),
-        MixerOperator("CSA prompt", *_V4, "dsv4_csa_context_module_perf", *_CSA),
-        MixerOperator("HCA decode", *_V4, "dsv4_hca_generation_module_perf", *_HCA),
-        MixerOperator("HCA prompt", *_V4, "dsv4_hca_context_module_perf", *_HCA),
-        MixerOperator("streams before", *_MHC, ("op_name", "pre"), streams,
-                      included=partial(_moved, _STREAMS + 1)),
-        MixerOperator("streams after", *_MHC, ("op_name", "post"), streams,
-                      included=partial(_moved, 2 * _STREAMS + 1)),
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    function.__name__.strip("_"): function
+    for function in (
+        recurrence, convolution, scan, state_update, state_scan, index_scores, index_choice,
+        sparse_attention, compressed_attention, streams, _projections, _moved,
     )
 }  # fmt: skip
+
+
+def _function(text: str) -> Callable[..., Any]:
+    """Return a function by its name and first arguments, as the table writes it."""
+    name, *numbers = text.split()
+    return partial(_FUNCTIONS[name], *map(int, numbers))
+
+
+@cache
+def timed_operators() -> dict[str, MixerOperator]:
+    """Return the operators of ``data/kernels/mixer_operators.csv`` by name."""
+    found = {}
+    for row in read_rows(data_folder("kernels") / "mixer_operators.csv"):
+        constants = (text.split("=") for text in row["constants"].split())
+        values: dict[str, Any] = {
+            **row,
+            "columns": tuple(row["columns"].split()),
+            "group": tuple(row["group"].split()),
+            "where": tuple(row["where"].split("=")) if row["where"] else (),
+            "terms": _function(row["terms"]),
+            "constants": {name: int(number) for name, number in constants},
+            "included": _function(row["included"]) if row["included"] else None,
+        }
+        found[row["name"]] = MixerOperator(**values)
+    return found
+
+
 #: Words of Mamba-2 and DeepSeek-V4 for what the others call otherwise.
-_NAMES = dict(zip(_MAMBA[2:], _HEADED[2:], strict=True))
-_NAMES |= {"num_heads": "heads", "num_tokens": "batch_size"}
+_NAMES = {
+    "n_groups": "num_k_heads", "d_state": "head_k_dim", "nheads": "num_v_heads",
+    "head_dim": "head_v_dim", "num_heads": "heads", "num_tokens": "batch_size",
+}  # fmt: skip
 
 
 def read_mixer_kernels(operator: MixerOperator, gpus: Gpus, systems: Path | None = None) -> Read:
     """Rows of an operator on every GPU whose system has its table.
 
     Args:
-        operator: Of ``MIXER_OPERATORS``.
+        operator: Of ``timed_operators``.
         gpus: Datasheets by system name.
         systems: Folder of the tables; None for the installed package's.
 
@@ -417,7 +401,7 @@ def read_all_mixers(
     gpus: Gpus, systems: Path | None = None
 ) -> tuple[dict[str, pd.DataFrame], tuple[ReadReport, ...]]:
     """Rows of every operator that was timed on one of the GPUs; arguments as above."""
-    found = {o.name: read_mixer_kernels(o, gpus, systems) for o in MIXER_OPERATORS.values()}
+    found = {o.name: read_mixer_kernels(o, gpus, systems) for o in timed_operators().values()}
     tables = {name: rows for name, (rows, _) in found.items() if len(rows)}
     return tables, tuple(report for _, reports in found.values() for report in reports)
 
@@ -438,7 +422,7 @@ def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> T
     """Times of rows at datasheet rates, a launch first.
 
     Args:
-        operator: Of ``MIXER_OPERATORS``.
+        operator: Of ``timed_operators``.
         rows: As :func:`read_mixer_kernels` gives them; an indexer's may have ``TIMED_SIZES`` of
             their own.
         gpus: Datasheets by the name in the ``gpu`` column.
@@ -476,7 +460,7 @@ RECURRENT, SPARSE = "recurrent", "sparse"
 
 @dataclass(frozen=True)
 class MixerFits:
-    """Weights of the terms of ``MIXER_OPERATORS``.
+    """Weights of the terms of ``timed_operators``.
 
     Attributes:
         weights: ``(operator, chip) -> weights``, with zeros up to ``MOST_TERMS``. Chip ``*`` pools
@@ -496,9 +480,9 @@ class MixerFits:
         """
         found = {}
         for name, rows in tables.items():
-            terms = operator_terms(MIXER_OPERATORS[name], rows, gpus)
+            terms = operator_terms(timed_operators()[name], rows, gpus)
             seconds, chips = rows["seconds"].to_numpy(), rows["gpu"].to_numpy()
-            known, included = np.zeros(len(rows)), MIXER_OPERATORS[name].included
+            known, included = np.zeros(len(rows)), timed_operators()[name].included
             for chip in np.unique(chips):
                 if included is not None:
                     mine = chips == chip
@@ -515,7 +499,7 @@ class MixerFits:
         """Of one operator on one chip; None where it was fitted nowhere.
 
         Args:
-            operator: A name of ``MIXER_OPERATORS``, or of what was never measured.
+            operator: A name of ``timed_operators``, or of what was never measured.
             gpu: The chip.
             sizes: Each ``[n]``; no requests take no time.
         """
@@ -523,7 +507,7 @@ class MixerFits:
         if weights is None:
             return None
         rows = pd.DataFrame(sizes).assign(gpu=gpu.name)
-        terms = operator_terms(MIXER_OPERATORS[operator], rows, {gpu.name: gpu})
+        terms = operator_terms(timed_operators()[operator], rows, {gpu.name: gpu})
         return np.where(sizes["batch_size"] > 0, terms @ weights[: terms.shape[1]], 0.0)
 
 

@@ -150,47 +150,37 @@ class KernelSurrogates:
         return np.where(own > 0, own + more, 0.0)
 
     def latent_decode_attention_seconds(
-        self,
-        gpu: GpuSpec,
-        kv_precision: str,
-        sequences: Numbers,
-        context_tokens: Numbers,
-        heads: Numbers,
-        kv_lora_rank: Numbers,
-        rope_dim: Numbers,
+        self, gpu: GpuSpec, kv_precision: str, *sizes: Numbers
     ) -> Seconds:
-        """MLA's attention of decodes over compressed keys; its projections are multiplications."""
-        sequences, context = np.asarray(sequences, float), np.asarray(context_tokens, float)
+        """Return MLA's attention of decodes over compressed keys; projections are multiplications.
+
+        Args:
+            gpu: The chip.
+            kv_precision: Number format of the cache.
+            sizes: As of :meth:`LatentCore.seconds`.
+        """
+        sequences, context = (np.asarray(size, float) for size in sizes[:2])
+        tokens = np.minimum(context, 1.0)
         launch = self.decode_attention.seconds(
-            gpu, kv_precision, sequences, np.minimum(context, 1.0), heads, 1, 256, 0
+            gpu, kv_precision, sequences, tokens, sizes[2], 1, 256, 0
         )
-        core = self.latent.seconds(
-            gpu, kv_precision, sequences, context, heads, kv_lora_rank, rope_dim
-        )
+        core = self.latent.seconds(gpu, kv_precision, sequences, context, *sizes[2:])
         return np.where(launch > 0, launch + core, 0.0)
 
-    def latent_prefill_attention_seconds(
-        self,
-        gpu: object,
-        sequences: Numbers,
-        tokens: Numbers,
-        cached: Numbers,
-        heads: Numbers,
-        qk_head_dim: Numbers,
-        v_head_dim: Numbers,
-    ) -> Seconds:
-        """MLA's attention of chunks of ``tokens`` after ``cached`` ones: full heads of 16 bits.
+    def latent_prefill_attention_seconds(self, gpu: object, *sizes: Numbers) -> Seconds:
+        """Return MLA's attention of chunks after cached tokens: full heads of 16 bits.
 
         One launch of ordinary attention, and what its keys and multiplications take. Expanding
         keys and values, the cached tokens' too, is multiplications.
+
+        Args:
+            gpu: The chip, or a ``Coded`` of several.
+            sizes: As of :meth:`LatentPrefill.seconds`.
         """
-        sequences, tokens = np.asarray(sequences, float), np.asarray(tokens, float)
-        launch = self.prefill_attention.seconds(
-            gpu, "bf16", np.minimum(sequences, 1.0), np.minimum(tokens, 1.0), 8, 8, 128, 0
-        )
-        core = self.latent_prefill.seconds(
-            gpu, sequences, tokens, cached, heads, qk_head_dim, v_head_dim
-        )
+        sequences, tokens = (np.asarray(size, float) for size in sizes[:2])
+        one = np.minimum(sequences, 1.0), np.minimum(tokens, 1.0)
+        launch = self.prefill_attention.seconds(gpu, "bf16", *one, 8, 8, 128, 0)
+        core = self.latent_prefill.seconds(gpu, sequences, tokens, *sizes[2:])
         return np.where(launch > 0, launch + core, 0.0)
 
     def digest(self) -> str:

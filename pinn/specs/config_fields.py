@@ -2,33 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pinn.common.documents import MOST_MODEL_SIZE, check_size, misfit, written
+from pinn.common.documents import MOST_MODEL_SIZE, check_size, misfit, read_json, written
+from pinn.common.files import data_folder
 from pinn.errors import PinnError
 
-#: What the Hugging Face configuration classes fill in where a config.json of that type leaves a
-#: key out (``transformers`` 4.57, ``configuration_<type>.py``).
-CLASS_DEFAULTS: dict[str, dict[str, object]] = {
-    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
-    "mixtral": {"num_key_value_heads": 8},
-    "gemma": {"head_dim": 256},
-    "gemma2": {
-        "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 256000, "sliding_window": 4096,
-        "sliding_window_pattern": 2, "max_position_embeddings": 8192,
-    },
-    "gemma3_text": {
-        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208,
-        "sliding_window": 4096, "sliding_window_pattern": 6, "max_position_embeddings": 131072,
-    },
-    **{key: {"use_sliding_window": False} for key in ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")},
-    "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
-    "gpt_oss": {"sliding_window": 128, "sliding_window_pattern": 2},
-    "llama4_text": {
-        "attention_chunk_size": 8192, "no_rope_layer_interval": 4, "interleave_moe_layer_step": 1,
-    },
-}  # fmt: skip
+
+@cache
+def _types_file() -> dict[str, Any]:
+    """Return ``data/models/types.json``: what is known of a ``model_type`` without its file."""
+    return dict(read_json(data_folder("models") / "types.json"))
+
+
+def is_type(model_type: str, trait: str) -> bool:
+    """Return whether a ``model_type`` has a trait, which the file defines under its name."""
+    return model_type in _types_file()["traits"][trait]["types"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +41,10 @@ class ConfigFields:
     def model_type(self) -> str:
         """The type of the language part."""
         return str(self.text.get("model_type") or self.root.get("model_type") or "")
+
+    def is_type(self, trait: str) -> bool:
+        """Return whether models of this type have a trait; see :func:`is_type`."""
+        return is_type(self.model_type, trait)
 
     def error(self, text: str) -> PinnError:
         """What is wrong with the file."""
@@ -162,83 +157,12 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     if not isinstance(text, Mapping):
         raise PinnError(f"{source}: text_config must be a JSON object, got {text!r:.60}")
     model_type = str(text.get("model_type") or config.get("model_type") or "")
-    return ConfigFields(config, text, source, CLASS_DEFAULTS.get(model_type, {}))
+    return ConfigFields(config, text, source, _types_file()["defaults"].get(model_type, {}))
 
 
 # Which ``model_type`` values of a config.json are read, and why the others are refused.
 
 
-def _names(text: str) -> list[str]:
-    return text.split()
-
-
-#: Types whose config lists mixers of several kinds: what gives those away elsewhere is read here.
-_PLANNED_TYPES = frozenset(
-    _names(
-        "bamba deepseek_ref deepseek_v32 deepseek_v4 falcon_h1 falcon_mamba glm_moe_dsa "
-        "granitemoehybrid jamba kimi_linear mamba mamba2 minimax minimax_text_01 nemotron_h "
-        "qwen3_5_moe_text qwen3_5_text qwen3_next"
-    )
-)
-
-#: Types whose layers are a mixer plus a (mixture of) feed-forward network(s), as vLLM 0.15.1
-#: builds them (``vllm/model_executor/models``); ``pinn.specs.mixers`` has the mixers.
-KNOWN_TYPES = _PLANNED_TYPES | frozenset(
-    _names(
-        "chatglm cohere cohere2 deepseek_v2 deepseek_v3 exaone4 falcon gemma gemma2 gemma3 "
-        "gemma3_text gemma3n_text glm glm4 glm4_moe glm4_moe_lite gpt_oss granite granitemoe "
-        "granitemoeshared internlm2 kimi_k2 llama llama4 llama4_text mimo minimax_m2 mistral "
-        "mixtral mllama_text_model nemotron olmo2 olmo3 olmoe phi3 qwen2 qwen2_5_vl "
-        "qwen2_5_vl_text qwen2_moe qwen2_vl qwen2_vl_text qwen3 qwen3_moe qwen3_vl_moe_text "
-        "qwen3_vl_text seed_oss starcoder2"
-    )
-)
-
-#: Types with two matrices per feed-forward layer instead of three.
-UNGATED_TYPES = frozenset({"falcon", "nemotron", "nemotron_h", "starcoder2"})
-
-#: Types whose configuration class ties the embeddings unless the file says otherwise.
-TIED_TYPES = frozenset(
-    _names("cohere cohere2 falcon gemma gemma2 gemma3 gemma3_text gemma3n_text starcoder2")
-)
-
-#: Types with multi-head latent attention (``ModelArchConfigConvertorBase.is_deepseek_mla``).
-LATENT_TYPES = frozenset(
-    _names("deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 kimi_linear")
-)
-
-#: Types whose keys are compressed: DeepSeek-V4, and as SGLang's authors converted it to fp8.
-COMPRESSED_TYPES = frozenset({"deepseek_ref", "deepseek_v4"})
-
-#: Types that normalize q and k over all heads together, not head by head.
-FULL_WIDTH_QK_NORM_TYPES = frozenset(_names("minimax_m2 olmo2 olmo3 olmoe"))
-
-#: Types whose attention multiplies its output by a gate (qwen3_next.py: ``attn_output_gate``).
-GATED_ATTENTION_TYPES = frozenset(_names("qwen3_next qwen3_5_text qwen3_5_moe_text"))
-
-_MAMBA = "state-space (mamba) layers"
-_DELTA = "linear attention (gated delta net)"
-_SPARSE = "sparse attention (DSA)"
-UNSUPPORTED_TYPES: dict[str, str] = {
-    **dict.fromkeys(_names("plamo2 zamba2"), f"a hybrid of attention and {_MAMBA}"),
-    **dict.fromkeys(_names("lfm2 lfm2_moe"), "a hybrid of attention and convolution layers"),
-    **dict.fromkeys(_names("minimax_m3 minimax_m3_vl"), "block-sparse attention"),
-    "nemotron-nas": "layers of different shapes (block_configs)",
-    "mimo_v2_flash": "full and windowed layers with different KV heads",
-    **dict.fromkeys(_names("gemma4 gemma4_text"), "layers of different head widths"),
-}
-
-#: Keys that give such layers away under any type.
-_MARKERS: dict[str, str] = {
-    "hybrid_override_pattern": f"a hybrid of attention and {_MAMBA}",
-    "ssm_state_size": _MAMBA,
-    "mamba_d_state": _MAMBA,
-    "linear_attn_config": "linear attention",
-    "linear_num_key_heads": _DELTA,
-    "index_topk": _SPARSE,
-    "sparse_attention_config": "block-sparse attention",
-    "block_configs": "layers of different shapes (block_configs)",
-}
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention"})
 
 
@@ -248,13 +172,15 @@ def check_supported(fields: ConfigFields) -> None:
     Raises:
         PinnError: If a layer kind is not supported, or the type is unknown or missing.
     """
-    kind = UNSUPPORTED_TYPES.get(fields.model_type) or _marked_kind(fields)
+    kind = _types_file()["unsupported"].get(fields.model_type) or _marked_kind(fields)
     if kind is not None:
         listed = "docs/models.md lists the kinds of layers that are"
         raise fields.error(f"{fields.model_type} has {kind}, which is not supported: {listed}")
-    if fields.model_type not in KNOWN_TYPES:
+    if not (fields.is_type("known") or fields.is_type("planned")):
         fault = f"model_type {fields.model_type!r} is unknown"
-        known = f"known ones are {', '.join(sorted(KNOWN_TYPES))}"
+        traits = _types_file()["traits"]
+        names = sorted((*traits["known"]["types"], *traits["planned"]["types"]))
+        known = f"known ones are {', '.join(names)}"
         remedy = 'set "model_type": "llama" in a copy of the file'
         raise fields.error(f"{fault}: {known}; to read it as a Llama-like decoder, {remedy}")
 
@@ -262,9 +188,9 @@ def check_supported(fields: ConfigFields) -> None:
 def _marked_kind(fields: ConfigFields) -> str | None:
     if fields.get("attn_res_block_size") is not None:
         return "attention over the outputs of earlier layers"
-    if fields.model_type in _PLANNED_TYPES:
+    if fields.is_type("planned"):
         return None
-    for key, kind in _MARKERS.items():
+    for key, kind in _types_file()["markers"].items():
         if fields.get(key) is not None:
             return kind
     others = set(map(str, fields.listed("layer_types"))) - _LAYER_TYPES

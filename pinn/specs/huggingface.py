@@ -8,7 +8,7 @@ from typing import Any
 from pinn.common import documents
 from pinn.common.documents import check_size, is_finite, written
 from pinn.specs import config_fields, mixers, model
-from pinn.specs.config_fields import TIED_TYPES, ConfigFields
+from pinn.specs.config_fields import ConfigFields
 from pinn.specs.layers import attentions, feed_forwards
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
 from pinn.specs.precision import Precision, precision
@@ -233,7 +233,7 @@ def model_from_config(
     base = _base_precision(fields)
     quantization = quantization_of(fields, quant_config, fallback_precision)
     precisions, kv_cache = _precisions(quantization, parts, base)
-    if fields.model_type in config_fields.COMPRESSED_TYPES:
+    if fields.is_type("compressed"):
         precisions, kv_cache = _compressed_formats(fields, precisions), precision("fp8")
     hidden = fields.integer("hidden_size", "n_embd", "d_model")
     shapes = Counter((part.mixer, part.ffn) for part in parts)
@@ -249,7 +249,7 @@ def model_from_config(
         layer_groups=tuple(model.LayerGroup(count, *shape) for shape, count in shapes.items()),
         precisions=precisions,
         kv_cache_precision=kv_cache,
-        tied_embeddings=fields.model_type in TIED_TYPES if is_tied is None else is_tied,
+        tied_embeddings=fields.is_type("tied") if is_tied is None else is_tied,
         max_position=max_position,
         extra_parameters=_extra_parameters(fields, hidden, parts),
         **(_beside_layers(fields, hidden) if fields.model_type == GEMMA_3N else {}),

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from pinn.common.documents import MOST_MODEL_SIZE
-from pinn.specs import config_fields, mixers, model
-from pinn.specs.config_fields import UNGATED_TYPES, ConfigFields
+from pinn.specs import mixers, model
+from pinn.specs.config_fields import ConfigFields
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, MoeFfnSpec
 
 # The attention part of each layer of a config.json: heads, latent ranks and windows.
@@ -23,7 +23,7 @@ def attentions(
     Raises:
         PinnError: If a needed size is missing or the heads do not add up.
     """
-    if fields.model_type in config_fields.COMPRESSED_TYPES:
+    if fields.is_type("compressed"):
         return [*_compressed(fields, layers)]
     if is_latent(fields):
         latent, reaches = _latent(fields), windows(fields, layers, max_position)
@@ -74,9 +74,7 @@ def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAtten
 
 def is_latent(fields: ConfigFields) -> bool:
     """Whether vLLM runs it as latent attention: the fields may exist and be null."""
-    return (
-        fields.model_type in config_fields.LATENT_TYPES and fields.get("kv_lora_rank") is not None
-    )
+    return fields.is_type("latent") and fields.get("kv_lora_rank") is not None
 
 
 def _grouped(fields: ConfigFields) -> AttentionSpec:
@@ -97,8 +95,8 @@ def _grouped(fields: ConfigFields) -> AttentionSpec:
         heads,
         kv_heads,
         head_dim,
-        qk_norm_full_width=fields.model_type in config_fields.FULL_WIDTH_QK_NORM_TYPES,
-        output_gate=fields.model_type in config_fields.GATED_ATTENTION_TYPES,
+        qk_norm_full_width=fields.is_type("full_width_qk_norm"),
+        output_gate=fields.is_type("gated_attention"),
     )
 
 
@@ -205,7 +203,7 @@ def feed_forwards(fields: ConfigFields, layers: int) -> list[DenseFfnSpec | MoeF
     moe = moe_spec(fields)
     plan = [moe is not None and is_moe for is_moe in moe_plan(fields, layers)]
     if not all(plan):
-        dense = DenseFfnSpec(_dense_width(fields), fields.model_type not in UNGATED_TYPES)
+        dense = DenseFfnSpec(_dense_width(fields), not fields.is_type("ungated"))
     return [moe if is_moe and moe is not None else dense for is_moe in plan]
 
 
@@ -224,7 +222,7 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
         top_k,
         width,
         _shared_width(fields, width),
-        gated=fields.model_type not in UNGATED_TYPES,
+        gated=not fields.is_type("ungated"),
         latent_width=None if latent is None else fields.integer("moe_latent_size"),
     )
 

@@ -3,9 +3,14 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from pinn.common.documents import read_json
+from pinn.common.files import data_folder
 from pinn.errors import PinnError
+from pinn.specs.config_fields import is_type
 from pinn.specs.model import ModelSpec, WeightPrecisions
 from pinn.specs.model_names import find_in_catalog, published_generation
 from pinn.specs.precision import Precision, precision
@@ -41,14 +46,8 @@ SCHEMES: dict[str, str] = {
         "mxfp4_mxfp8", "nvfp4", "fp4",
     )
 }  # fmt: skip
-#: Mixture-of-experts families whose NVFP4 release quantizes the attention too.
-_NVFP4_ATTENTION = frozenset({"qwen3_moe"})
 _FP8 = frozenset({"fp8", "fp8_static", "fp8_block"})
-#: Families whose fp8 release leaves the attention in bf16.
-_FP8_BF16_ATTENTION = frozenset({"llama4", "llama4_text"})
 _EXPERTS_ONLY = frozenset({"mxfp4", "mxfp4_mxfp8"})
-#: Families whose int4 release quantizes the routed experts alone.
-_INT4_EXPERTS_ONLY = frozenset({"kimi_k2", "kimi_k25"})
 
 
 def with_precision(model: ModelSpec, scheme: str, *, kv_cache: str | None = None) -> ModelSpec:
@@ -114,12 +113,12 @@ def _quantized_kinds(model: ModelSpec, target: Precision) -> frozenset[str]:
     is_moe = model.moe is not None
     if is_moe and (
         target.name in _EXPERTS_ONLY  # vLLM implements MXFP4 for experts alone
-        or (target.name == "int4_wo" and model.model_type in _INT4_EXPERTS_ONLY)
+        or (target.name == "int4_wo" and is_type(model.model_type, "int4_experts_only"))
     ):
         return frozenset({"experts"})
     bf16_attention = (
-        target.name == "nvfp4" and is_moe and model.model_type not in _NVFP4_ATTENTION
-    ) or (target.name in _FP8 and model.model_type in _FP8_BF16_ATTENTION)
+        target.name == "nvfp4" and is_moe and not is_type(model.model_type, "nvfp4_attention")
+    ) or (target.name in _FP8 and is_type(model.model_type, "fp8_bf16_attention"))
     return _ALL_KINDS - {"attention"} if bf16_attention else _ALL_KINDS
 
 
@@ -129,37 +128,13 @@ def _quantized_kinds(model: ModelSpec, target: Precision) -> frozenset[str]:
 # fp8. Words are taken off the end of a name until a known one is left: dated and chat releases
 # have the shapes of their base, and a format in a name is that of the weights.
 
-#: Words of a name that say nothing about shapes: kinds of release, and details of a format.
-_SILENT = frozenset(
-    {
-        "base", "block", "chat", "dynamic", "g128", "hf", "instruct", "it", "kv", "marlin", "per",
-        "pertensor", "pt", "quantized", "static", "tensor", "thinking",
-    }
-)  # fmt: skip
 _DATE = re.compile(r"\d{4}")
-#: Word -> label of ``with_precision``; fp8 goes before what else a name says (``w8a8-FP8``).
-_FORMATS = {
-    "fp8": "fp8", "nvfp4": "nvfp4", "fp4": "nvfp4", "mxfp4": "mxfp4", "w8a8": "int8",
-    "w8a16": "int8_wo", "int8": "int8", "8bit": "int8_wo", "w4a16": "int4", "int4": "int4",
-    "4bit": "int4", "awq": "int4", "gptq": "int4", "bf16": "bf16", "fp16": "fp16",
-}  # fmt: skip
-#: Start of a name -> that of the known model with the same layers, as their config.json files say.
-_SAME_LAYERS = {
-    "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
-    "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
-    "kimi-k2-thinking": "kimi-k2.5",
-    "mistral-small-3.1-24b": "mistral-small-24b-base-2501",
-    "mistral-small-3.2-24b": "mistral-small-24b-base-2501",
-    "qwen2.5-coder-": "qwen2.5-",
-    "qwen3-coder-30b-a3b": "qwen3-30b-a3b",
-}
-#: Releases with another context than their base: pattern -> ``max_position_embeddings``.
-_CONTEXTS = {
-    r"qwen3-.*-2507": 262_144,
-    r"qwen3-coder-30b": 262_144,
-    r"kimi-k2-.*-0905": 262_144,
-    r"mistral-small-3\.[12]-24b|deepseek-r1-distill-qwen": 131_072,
-}
+
+
+@cache
+def _words() -> dict[str, Any]:
+    """Return ``data/models/name_words.json``: what words of a name say."""
+    return dict(read_json(data_folder("models") / "name_words.json"))
 
 
 @dataclass(frozen=True)
@@ -235,11 +210,12 @@ def find_variant(name: str) -> Variant | None:
     names = [bare]
     while (known := find_in_catalog(_renamed(names[-1]))) is None:
         rest, word = _last_word(names[-1])
-        if word not in _SILENT and word not in _FORMATS and not _DATE.fullmatch(word):
+        known_word = word in _words()["silent"] or word in _words()["formats"]
+        if not known_word and not _DATE.fullmatch(word):
             return None
         words.append(word)
         names.append(rest)
-    contexts = (tokens for text, tokens in _CONTEXTS.items() if re.match(text, bare))
+    contexts = (tokens for text, tokens in _words()["contexts"].items() if re.match(text, bare))
     owner = owner or known[0].lower().partition("/")[0]
     return Variant(*known, tuple(names), _scheme(words), owner, next(contexts, None))
 
@@ -253,7 +229,7 @@ def _formats(model: ModelSpec) -> str:
 
 
 def _renamed(bare: str) -> str:
-    for start, same in _SAME_LAYERS.items():
+    for start, same in _words()["same_layers"].items():
         if bare.startswith(start):
             return same + bare.removeprefix(start)
     return bare
@@ -274,4 +250,5 @@ def _scheme(words: Sequence[str]) -> str | None:
         return "fp8_block" if "block" in words else "fp8"
     if "gptq" in words and "int8" in words:
         return "int8_wo"
-    return next((_FORMATS[word] for word in words if word in _FORMATS), None)
+    formats = _words()["formats"]
+    return next((formats[word] for word in words if word in formats), None)

@@ -3,14 +3,21 @@
 Each engine asks for it in its own words; what runs is the same few numbers.
 """
 
-from collections.abc import Mapping, Set
+from __future__ import annotations
+
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import accumulate
 from operator import mul
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pinn.common.documents import is_finite, json_object, misfit
+from pinn.common.files import data_folder, read_rows
 from pinn.errors import PinnError
+
+if TYPE_CHECKING:
+    from pinn.specs.serving import ServingSpec
 
 METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = (
     "ngram", "draft_model", "eagle", "eagle3", "mtp"
@@ -43,58 +50,34 @@ class AssumedAcceptance(NamedTuple):
         return f"acceptance {self.rate:g} ({self.low:g} to {self.high:g}): {self.source}"
 
 
-#: Greedy figures: of the methods' own papers, from memory, and the least tokens per step that
-#: SGLang's own tests accept (0.5.23's wheel, sglang/test/server_fixtures and kits/
-#: spec_server_kits.py: GSM8K), turned into the rate that would give them at every position. Text,
-#: model and sampling move it by tenths: measure it (``--speculative-acceptance``).
-DEFAULT_ACCEPTANCE: dict[str, AssumedAcceptance] = {
-    MTP: AssumedAcceptance(
-        0.85, 0.5, 0.9, "DeepSeek-V3 report (arXiv 2412.19437, 5.4.3): 0.85 to 0.9 of second "
-        "tokens; SGLang's test of DeepSeek-V3.2: 3.7 tokens of 5 drafts, 0.8; servers that "
-        "hide it fit 0.5 to 0.7",
-    ),
-    EAGLE: AssumedAcceptance(
-        0.75, 0.62, 0.8, "EAGLE (arXiv 2401.15077): 0.7 to 0.8 by position of a chain on MT-bench; "
-        "SGLang's test: 2.5 tokens of 5 drafts, 0.62",
-    ),
-    EAGLE3: AssumedAcceptance(
-        0.8, 0.38, 0.8, "EAGLE-3 (arXiv 2503.01840): about 0.8 at every position on MT-bench; "
-        "SGLang's test of Llama-3.1-8B: 1.6 tokens of 5 drafts, 0.38",
-    ),
-    DRAFT_MODEL: AssumedAcceptance(
-        0.8, 0.65, 0.83, "SGLang's test of Llama-3.2-1B for Llama-3.1-8B: 3.6 tokens of 4 drafts, "
-        "0.83; Leviathan et al. (arXiv 2211.17192), table 3: 0.65 for T5-small and T5-XXL",
-    ),
-    NGRAM: AssumedAcceptance(
-        0.45, 0.0, 1.0, "SGLang's test of Qwen2.5-Coder-7B: 1.8 tokens of 16 drafts, 0.44; near 1 "
-        "where outputs repeat prompts, near 0 elsewhere",
-    ),
-}  # fmt: skip
+# Greedy figures: of the methods' own papers, from memory, and the least tokens per step that
+# SGLang's own tests accept (0.5.23's wheel, sglang/test/server_fixtures and kits/
+# spec_server_kits.py: GSM8K), turned into the rate that would give them at every position. Text,
+# model and sampling move it by tenths: measure it (``--speculative-acceptance``).
 
-#: Keys of vLLM's object, and those that change nothing modelled here.
-VLLM_KEYS = frozenset({"method", "model", "num_speculative_tokens"})
-VLLM_OTHERS = frozenset(
-    {
-        "prompt_lookup_min", "prompt_lookup_max", "quantization", "max_model_len", "revision",
-        "disable_padded_drafter_batch", "enforce_eager", "draft_tensor_parallel_size",
-    }
-)  # fmt: skip
-#: The same of TensorRT-LLM's (``tensorrt_llm/llmapi/llm_args.py``).
-TRTLLM_KEYS = frozenset(
-    {"decoding_type", "num_nextn_predict_layers", "max_draft_len", "speculative_model_dir"}
-)
-TRTLLM_OTHERS = frozenset(
-    {"max_matching_ngram_size", "eagle3_one_model", "is_keep_all", "is_use_oldest",
-     "is_public_pool", "mtp_eagle_one_model"}
-)  # fmt: skip
-#: What its decoding types and SGLang's algorithms draft by; ``EAGLE`` without a draft is ``MTP``.
-TRTLLM_METHODS = {
-    "mtp": MTP, "eagle": EAGLE3, "eagle3": EAGLE3, "ngram": NGRAM, "drafttarget": DRAFT_MODEL,
-    "draft_target": DRAFT_MODEL,
-}  # fmt: skip
-SGLANG_METHODS = {
-    "EAGLE": EAGLE, "NEXTN": MTP, "EAGLE3": EAGLE3, "STANDALONE": DRAFT_MODEL, "NGRAM": NGRAM,
-}  # fmt: skip
+
+@cache
+def default_acceptance(method: str) -> AssumedAcceptance:
+    """Return the line of ``data/engines/acceptance.csv`` of one of ``METHODS``."""
+    rows = {row["method"]: row for row in read_rows(data_folder("engines") / "acceptance.csv")}
+    row = rows[method]
+    return AssumedAcceptance(
+        float(row["rate"]), float(row["low"]), float(row["high"]), row["source"]
+    )
+
+
+@cache
+def _words(engine: str, kind: str) -> dict[str, str]:
+    """Return an engine's words of ``data/engines/speculation_words.csv`` with their methods.
+
+    Args:
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        kind: ``key`` of its JSON object, ``no_effect`` for a key that changes nothing modelled, or
+            ``method``: a decoding type of TensorRT-LLM (``tensorrt_llm/llmapi/llm_args.py``) or an
+            algorithm of SGLang. ``EAGLE`` without a draft is ``MTP``.
+    """
+    rows = read_rows(data_folder("engines") / "speculation_words.csv")
+    return {r["word"]: r["method"] for r in rows if (r["engine"], r["kind"]) == (engine, kind)}
 
 
 @dataclass(frozen=True)
@@ -148,7 +131,7 @@ def with_acceptance(asked: Speculation, text: str) -> Speculation:
     Raises:
         PinnError: If the acceptance cannot be read or is of too few positions.
     """
-    given = read_acceptance(text) or (DEFAULT_ACCEPTANCE[asked.method].rate,)
+    given = read_acceptance(text) or (default_acceptance(asked.method).rate,)
     if len(given) == 1:
         given *= asked.positions
     if len(given) < asked.positions:
@@ -185,7 +168,7 @@ def asked_of_vllm(config: str) -> Speculation:
         PinnError: If it cannot be read or is of a method that is not modelled.
     """
     example = '{"method": "mtp", "num_speculative_tokens": 2}'
-    values = _asked(config, example, VLLM_KEYS, VLLM_OTHERS)
+    values = _asked("vllm", config, example)
     draft = _text(values, "model")
     method = _text(values, "method") or _guessed(draft)
     method = MTP if method.endswith("_mtp") else method.strip("[]")
@@ -202,9 +185,9 @@ def asked_of_trtllm(config: str) -> Speculation:
         PinnError: As :func:`asked_of_vllm`.
     """
     example = '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}'
-    values = _asked(config, example, TRTLLM_KEYS, TRTLLM_OTHERS)
+    values = _asked("trtllm", config, example)
     kind = _text(values, "decoding_type")
-    method = TRTLLM_METHODS.get(kind.lower())
+    method = _words("trtllm", "method").get(kind.lower())
     if method is None:
         raise _not_modelled("config: decoding_type", kind, "MTP, Eagle, NGram or DraftTarget")
     if method == MTP:
@@ -232,23 +215,19 @@ def _sglang_sizes(method: str, model_type: str, release: tuple[int, ...]) -> tup
     return _SGLANG_CHAIN if model_type in chained else _SGLANG_TREE
 
 
-def asked_of_sglang(
-    algorithm: str,
-    steps: int | None,
-    branches: int | None,
-    draft_tokens: int | None,
-    draft: str,
-    model_type: str,
-    release: tuple[int, ...],
-) -> Speculation:
+def asked_of_sglang(serving: ServingSpec, model_type: str, release: tuple[int, ...]) -> Speculation:
     """SGLang's ``--speculative-*`` flags; its draft tokens count the token that is known already.
 
     Raises:
         PinnError: If the algorithm is not modelled or the sizes do not fit together.
     """
-    method = SGLANG_METHODS.get(algorithm.upper())
+    algorithm, draft = serving.speculative_config, serving.speculative_draft_model_path
+    steps, branches = serving.speculative_num_steps, serving.speculative_eagle_topk
+    draft_tokens = serving.speculative_num_draft_tokens
+    methods = _words("sglang", "method")
+    method = methods.get(algorithm.upper())
     if method is None:
-        raise _not_modelled("algorithm", algorithm, f"one of {', '.join(SGLANG_METHODS)}")
+        raise _not_modelled("algorithm", algorithm, f"one of {', '.join(methods)}")
     if method == EAGLE and not draft:
         method = MTP
     if method == NGRAM:
@@ -287,10 +266,12 @@ def _guessed(draft: str) -> str:
     return EAGLE3 if "eagle3" in name else EAGLE if "eagle" in name else DRAFT_MODEL
 
 
-def _asked(config: str, example: str, own: Set[str], others: Set[str]) -> dict[str, Any]:
+def _asked(engine: str, config: str, example: str) -> dict[str, Any]:
     """The object of a flag, all of whose keys are known."""
     values = json_object(config, "--speculative-config", example)
-    unknown = ", ".join(str(key) for key in values if key not in own | others)
+    own = _words(engine, "key")
+    known_keys = own | _words(engine, "no_effect")
+    unknown = ", ".join(str(key) for key in values if key not in known_keys)
     if unknown:
         known = ", ".join(sorted(own))
         raise PinnError(f"--speculative-config: unknown {unknown!r:.80}: use {known}")

@@ -6,6 +6,7 @@ import sys
 
 import pandas as pd
 import pytest
+from one_screen import assert_one_screen
 
 import pinn
 from pinn.errors import PinnError
@@ -75,5 +76,7 @@ def test_a_number_is_no_batch():
     assert "PinnError: 32 " in found.stderr
 
 
-def test_a_prediction_in_one_line():
-    assert len(repr(pinn.predict(*LLAMA, tensor_parallel_size=2))) < 200
+def test_a_prediction_at_the_prompt_fits_a_screen():
+    shown = repr(pinn.predict(*LLAMA, tensor_parallel_size=2))
+    assert_one_screen(shown)
+    assert "32 decode @ 700" in shown

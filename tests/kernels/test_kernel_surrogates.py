@@ -23,7 +23,7 @@ from pinn.kernels.heldout import (
 from pinn.kernels.latent import LatentCore, LatentPrefill
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.kernels.tables.attention import LATENT_DECODE_LAYOUT
-from pinn.kernels.tables.table import LATENT
+from pinn.kernels.tables.table import sources
 from pinn.specs.gpu import load_gpu
 
 H100 = load_gpu("H100")
@@ -139,7 +139,7 @@ def test_latent_attention_finds_the_start_and_the_rates_of_made_modules():
     """A module is known but for what its context adds, and few bytes take more than their share."""
     grid = [(s, t, h) for s in (1, 16, 128) for t in (2, 1024, 32768) for h in (8, 32)]
     rows = pd.DataFrame(grid, columns=["sequences", "context_tokens", "heads"], dtype=float)
-    sizes = (rows["sequences"], rows["context_tokens"], rows["heads"], 512, 64)
+    sizes = (*rows[["sequences", "context_tokens", "heads"]].to_numpy().T, 512, 64)
     weights = np.array([1.2, 0.1, 0.0, 9.0])
     core = LatentCore({(H100.name, "bf16"): weights}).seconds(H100, "bf16", *sizes)
     rows = rows.assign(
@@ -155,7 +155,7 @@ def test_latent_attention_finds_the_start_and_the_rates_of_made_modules():
 def test_measured_latent_decodes_of_few_requests_are_reproduced():
     """What 4 to 32 requests with 1,024 to 8,192 tokens add, within 8 % of the module."""
     b200 = load_gpu("B200")
-    source = next(one for one in LATENT if one.system == "b200_sxm")
+    source = next(one for one in sources("latent_decode") if one.system == "b200_sxm")
     rows, _ = LATENT_DECODE_LAYOUT.read(b200, source)
     core = LatentCore.fit(rows, {b200.name: b200})
     few = rows.query(
@@ -183,13 +183,14 @@ def test_latent_prefill_finds_the_rates_of_modules_made_of_known_parts():
     parts = []
     for chip in (H100, h200):
         rows = pd.DataFrame(grid, columns=["sequences", "tokens", "heads"], dtype=float)
+        sequences, tokens, heads = rows.to_numpy().T
         core = LatentPrefill({(chip.name,): np.array([2.0, true[chip.name]])})
         passes = 5 * 2 * 7168 * rows["sequences"] * rows["tokens"]
         seconds = (
             3e-5
             + passes / chip.memory_bandwidth_bytes_per_s
             + 4 * 3e-4  # of the four projections
-            + core.seconds(chip, rows["sequences"], rows["tokens"], 0.0, rows["heads"], 192, 128)
+            + core.seconds(chip, sequences, tokens, 0.0, heads, 192, 128)
         )
         parts.append(rows.assign(gpu=chip.name, seconds=seconds))
     gpus = {H100.name: H100, h200.name: h200}

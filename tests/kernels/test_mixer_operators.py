@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.heldout import error_grid, mixer_errors
 from pinn.kernels.mixer_operators import (
-    MIXER_OPERATORS,
     RECURRENT,
     RECURRENT_SIZES,
     SPARSE,
@@ -18,6 +17,7 @@ from pinn.kernels.mixer_operators import (
     operator_terms,
     read_all_mixers,
     read_mixer_kernels,
+    timed_operators,
 )
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
@@ -40,14 +40,14 @@ def products(gpu, _form, rows, columns, depth):
 
 @settings(max_examples=30, deadline=None)
 @given(
-    st.sampled_from(sorted(MIXER_OPERATORS)),
+    st.sampled_from(sorted(timed_operators())),
     st.sampled_from(["batch_size", "seq_len", "step"]),
     st.integers(1, 64),
 )
 def test_no_term_falls_with_requests_tokens_or_context(name, grown, by):
     larger = SIZES | {grown: SIZES[grown] + by}
     rows = pd.DataFrame([SIZES, larger]).assign(gpu="H100-SXM")
-    before, after = operator_terms(MIXER_OPERATORS[name], rows, BY_NAME)
+    before, after = operator_terms(timed_operators()[name], rows, BY_NAME)
     assert (after >= before * (1 - 1e-12)).all()
     assert (before >= 0).all()
 
@@ -55,7 +55,7 @@ def test_no_term_falls_with_requests_tokens_or_context(name, grown, by):
 def test_a_recurrence_knows_no_context():
     longer = SIZES | {"seq_len": 100_000, "step": 100_000}
     rows = pd.DataFrame([SIZES, longer]).assign(gpu="H100-SXM")
-    before, after = operator_terms(MIXER_OPERATORS["gated delta decode"], rows, BY_NAME)
+    before, after = operator_terms(timed_operators()["gated delta decode"], rows, BY_NAME)
     assert np.array_equal(before, after)
 
 
@@ -91,7 +91,7 @@ def test_a_fit_holds_on_its_chip_and_elsewhere_and_says_where_there_is_none():
 )
 def test_what_a_module_holds_beside_is_not_fitted_and_makes_it_whole(name, most):
     """Projections of DeepSeek-V4 and the bytes of its streams count elsewhere in a step."""
-    operator = MIXER_OPERATORS[name]
+    operator = timed_operators()[name]
     rows, _ = read_mixer_kernels(operator, H100)
     beside = operator.included(rows, BY_NAME["H100-SXM"], products)
     fits = MixerFits.fit({name: rows}, BY_NAME, products)
@@ -116,7 +116,7 @@ def test_a_held_out_model_takes_its_own_kernels_away():
 
 def test_measured_states_are_read_and_written_in_fp32():
     """At 512 requests the kernel takes 1.0 to 1.3 times what the bytes do."""
-    rows, reports = read_mixer_kernels(MIXER_OPERATORS["gated delta decode"], H100)
+    rows, reports = read_mixer_kernels(timed_operators()["gated delta decode"], H100)
     large = rows[(rows["batch_size"] == 512) & (rows["num_v_heads"] == 64)]
     floor = 512 * 64 * 128 * 128 * 8 / 3.35e12
     assert len(large)

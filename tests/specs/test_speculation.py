@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.recipe import ASSUMED, FLAG
 from pinn.errors import PinnError
-from pinn.specs.speculation import DEFAULT_ACCEPTANCE, METHODS, Speculation
+from pinn.specs.speculation import METHODS, Speculation, default_acceptance
 
 LLAMA, DEEPSEEK = "meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-R1"
 
@@ -70,7 +70,7 @@ def test_nothing_is_drafted_unless_asked():
 def test_an_acceptance_is_given_or_assumed():
     config = {"method": "eagle3", "num_speculative_tokens": 3}
     assumed = deployed(speculative_config=config).recipe
-    assert assumed.speculation.acceptance == (DEFAULT_ACCEPTANCE["eagle3"].rate,) * 3
+    assert assumed.speculation.acceptance == (default_acceptance("eagle3").rate,) * 3
     assert assumed.origins["speculation"].kind == ASSUMED
     assert "arXiv" in assumed.origins["speculation"].text
     given = deployed(speculative_config=config, speculative_acceptance="0.9,0.8,0.5,0.1").recipe
@@ -78,8 +78,8 @@ def test_an_acceptance_is_given_or_assumed():
     assert given.origins["speculation"].kind == FLAG
     assert math.isclose(given.speculation.tokens_per_step, 1 + 0.9 + 0.9 * 0.8 + 0.9 * 0.8 * 0.5)
     assert given.described()["speculation"]["value"]["method"] == "eagle3"
-    assert set(DEFAULT_ACCEPTANCE) == set(METHODS)
-    for method, default in DEFAULT_ACCEPTANCE.items():
+    for method in METHODS:
+        default = default_acceptance(method)
         assert 0 <= default.low <= default.rate <= default.high <= 1, method
 
 

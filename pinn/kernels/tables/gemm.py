@@ -172,7 +172,7 @@ def read_other_experts(
     Returns:
         Columns as of ``MOE_LAYOUT`` and ``kernels``, ``CUTLASS`` or ``TRITON``; and the reports.
     """
-    rows, reports = MOE_LAYOUT.read_all(table.OTHER_EXPERTS, gpus, systems)
+    rows, reports = MOE_LAYOUT.read_all(table.sources("other_experts"), gpus, systems)
     if not reports:
         columns = [*dict.fromkeys([*NUMBERS, *SHAPE, "gpu", "seconds", "kernel", "kernels"])]
         return pd.DataFrame(columns=columns), []

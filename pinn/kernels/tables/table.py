@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
-from pinn.common.files import ReadReport, file_sha256
+from pinn.common.files import ReadReport, data_folder, file_sha256, read_rows
 from pinn.errors import PinnError
 from pinn.kernels.tables.work import Work
 from pinn.specs.gpu import GpuSpec
@@ -61,65 +61,30 @@ class TableSource:
     kernel: str = ""
 
 
-PRIMARY = tuple(map(TableSource, SYSTEMS))
+@cache
+def sources(name: str) -> tuple[TableSource, ...]:
+    """Return the sources of a kind of table in ``data/kernels/sources.csv``; earlier ones win.
 
-#: Earlier tables win; of the later ones only numbers of ranks count that no earlier one has left.
-ALL_REDUCE = (
-    # Never later ones, since other engines' are told by their ratio to these
-    # (``all_reduce_latency`` in data/engines/defaults.csv).
-    *PRIMARY,
-    # L40S: the one machine timed whose four and eight cards do not share a path; both engines run
-    # NCCL beyond two cards without NVLink.
-    TableSource("l40s", "sglang", "0.5.12"),
-)
+    Args:
+        name: Field of ``KernelTables``. ``other_experts`` are kernels that vLLM picked in some
+            releases or under some flags, for formats that ``moe`` has with another kernel.
+    """
+    rows = read_rows(data_folder("kernels") / "sources.csv")
+    return tuple(source for row in rows if row["table"] == name for source in _of_row(row))
 
-#: NCCL's own, the newest of each system.
-EXCHANGE = tuple(TableSource(s, "nccl") for s in SYSTEMS)
 
-LATENT = tuple(source for source in PRIMARY if source.system != "a100_sxm")
-
-#: vLLM's have no more than 8 heads where none share keys and values: SGLang's beside them; those of
-#: 50 us and more that both have agree within 3 % in the median.
-DECODE_ATTENTION = (
-    *PRIMARY,
-    TableSource("a100_sxm", "sglang", "0.5.10", ungrouped_heads_above=8),
-    *(TableSource(s, "sglang", "0.5.14", ungrouped_heads_above=8) for s in SYSTEMS[1:]),
-)
-
-_BLACKWELL = ("b200_sxm", "b300_sxm", "gb200", "gb300")
-MOE = (
-    *LATENT,
-    # vLLM's has no balanced routing; the same Triton kernel.
-    TableSource("a100_sxm", "sglang", "0.5.10", ("bfloat16",), whole_experts_only=True),
-    # The Triton kernel for per-tensor fp8, whose rows of 0.24.0 are refused on Hopper.
-    TableSource("h200_sxm", "vllm", "0.19.0", ("fp8",)),
-    # The same Marlin kernel on many shapes, where vLLM's int4 table has one; the two agree within
-    # 10 % on that one without expert parallelism.
-    *(
-        TableSource(s, "sglang", "0.5.10", ("int4_wo",), whole_experts_only=True)
-        for s in ("a100_sxm", "h100_sxm", "h200_sxm")
-    ),
-    # The same FlashInfer kernel (trtllm-gen) on gpt-oss's shapes, which vLLM's table has with
-    # 16-bit activations alone; with those, the two engines' rows agree within 4 % in the median.
-    *(TableSource(s, "sglang", "0.5.14", ("w4a8_mxfp4_mxfp8",)) for s in _BLACKWELL),
-)
-
-#: Kernels that vLLM picked in some releases or under some flags, for formats that ``MOE`` has with
-#: another kernel.
-OTHER_EXPERTS = (
-    # The kernel that FlashInfer calls CUTLASS, on experts cut into slices, which vLLM's tables do
-    # not have; on whole experts the two engines' rows agree within 15 % up to 1,024 tokens.
-    *(
-        TableSource(s, "trtllm", "1.3.0rc20", ("fp8_block",), True, kernel="moe_torch_flow_cutlass")
-        for s in ("h100_sxm", "h200_sxm")
-    ),
-    # The Triton kernel, which vLLM's newest table of these systems has no longer.
-    TableSource("b200_sxm", "vllm", "0.22.0", ("fp8_block",), kernel="vllm_fused_moe"),
-    *(
-        TableSource(s, "sglang", "0.5.14", ("fp8_block",), kernel="sglang_fused_moe_triton")
-        for s in _BLACKWELL[1:]
-    ),
-)
+def _of_row(row: Mapping[str, str]) -> Iterator[TableSource]:
+    above = row["ungrouped_heads_above"]
+    for system in SYSTEMS if row["systems"] == "all" else row["systems"].split():
+        yield TableSource(
+            system,
+            row["backend"],
+            row["version"],
+            tuple(row["formats"].split()) or None,
+            row["whole_experts_only"] == "yes",
+            int(above) if above else None,
+            row["kernel"],
+        )
 
 
 # Reading one table of measured kernels: where it lies, which columns it needs, what is refused.

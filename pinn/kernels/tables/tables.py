@@ -1,7 +1,7 @@
 """All measured kernels, read at once, those of communication among ranks too."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +97,7 @@ def read_all_reduces(
 ) -> tuple[pd.DataFrame, list[ReadReport]]:
     """All-reduce rows; each (GPU, number of ranks) comes from the first table that has it."""
     taken: dict[str, set[int]] = {}
-    sources = (source for source in table.ALL_REDUCE if source.system in gpus)
+    sources = (source for source in table.sources("all_reduce") if source.system in gpus)
     return table.together(_with_new_ranks(gpus[s.system], s, taken, systems) for s in sources)
 
 
@@ -114,13 +114,21 @@ def _with_new_ranks(
 
 # Every table of the systems that were timed.
 
+#: Layouts by the kind of table, but for those that are read in a way of their own.
+_LAYOUTS = {
+    "gemm": GEMM_LAYOUT, "moe": MOE_LAYOUT, "exchange": EXCHANGE_LAYOUT,
+    "decode_attention": attention.DECODE_LAYOUT, "prefill_attention": attention.PREFILL_LAYOUT,
+    "latent_decode": attention.LATENT_DECODE_LAYOUT,
+    "latent_prefill": attention.LATENT_PREFILL_LAYOUT,
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class KernelTables:
     """Measured kernels by kind, in SI units; columns as the readers say.
 
     Attributes:
-        mixers: Rows by operator of ``MIXER_OPERATORS``.
+        mixers: Rows by operator of ``timed_operators``.
         gpus: The GPUs timed, by the name in the ``gpu`` columns.
         reports: What was read and refused, per file.
     """
@@ -156,21 +164,17 @@ def read_kernel_tables(
     if systems_gpus is None:
         systems_gpus = {name: load_gpu(name) for name in table.SYSTEMS}
     gpus = {name: systems_gpus[name] for name in table.SYSTEMS if name in systems_gpus}
-    read: dict[str, tuple[pd.DataFrame, list[ReadReport]]] = {
-        "gemm": GEMM_LAYOUT.read_all(table.PRIMARY, gpus, systems),
-        "decode_attention": attention.DECODE_LAYOUT.read_all(table.DECODE_ATTENTION, gpus, systems),
-        "prefill_attention": attention.PREFILL_LAYOUT.read_all(table.PRIMARY, gpus, systems),
-        "moe": MOE_LAYOUT.read_all(table.MOE, gpus, systems),
-        "other_experts": read_other_experts(gpus, systems),
-        "all_reduce": read_all_reduces(gpus, systems),
-        "exchange": EXCHANGE_LAYOUT.read_all(table.EXCHANGE, gpus, systems),
-        "latent_decode": attention.LATENT_DECODE_LAYOUT.read_all(table.LATENT, gpus, systems),
-        "latent_prefill": attention.LATENT_PREFILL_LAYOUT.read_all(table.LATENT, gpus, systems),
+    read = {
+        name: layout.read_all(table.sources(name), gpus, systems)
+        for name, layout in _LAYOUTS.items()
     }
+    read["other_experts"] = read_other_experts(gpus, systems)
+    read["all_reduce"] = read_all_reduces(gpus, systems)
+    names = (each.name for each in fields(KernelTables))
     mixers, mixer_reports = read_all_mixers(gpus, systems)
     return KernelTables(
         **{name: rows for name, (rows, _) in read.items()},
         gpus={gpu.name: gpu for gpu in gpus.values()},
         mixers=mixers,
-        reports=(*(r for _, reports in read.values() for r in reports), *mixer_reports),
+        reports=(*(r for name in names if name in read for r in read[name][1]), *mixer_reports),
     )

@@ -17,7 +17,7 @@ from pinn.kernels.tables.attention import (
     PREFILL_LAYOUT,
 )
 from pinn.kernels.tables.gemm import GEMM_LAYOUT, MOE_LAYOUT
-from pinn.kernels.tables.table import EXCHANGE, MOE, VLLM, TableSource
+from pinn.kernels.tables.table import VLLM, TableSource, sources
 from pinn.kernels.tables.tables import (
     ALL_REDUCE_LAYOUT,
     EXCHANGE_LAYOUT,
@@ -296,7 +296,7 @@ def test_l40s_takes_each_number_of_ranks_from_a_machine_that_does_not_share_path
     rows, reports = read_all_reduces(gpus)
     source = rows.groupby("gpus")["source"].first()
     assert ["vllm" in source[n] for n in (2, 4, 8)] == [True, False, False]
-    _, exchanges = EXCHANGE_LAYOUT.read_all(EXCHANGE, gpus)
+    _, exchanges = EXCHANGE_LAYOUT.read_all(sources("exchange"), gpus)
     assert [r.accepted for r in (*reports, *exchanges)] == [23, 46, 126]
     for report in (*reports, *exchanges):
         assert report.read == report.accepted + sum(report.refused.values())
@@ -389,7 +389,7 @@ def test_the_package_s_own_tables_add_up():
 def test_int4_experts_on_blackwell_multiply_far_below_16_bit_ones():
     """Marlin's rate hardly grows after Hopper: why int4 prefills on B200 are no mistake."""
     systems = {name: load_gpu(name) for name in ("h100_sxm", "b200_sxm")}
-    moe, _ = MOE_LAYOUT.read_all(MOE, systems)
+    moe, _ = MOE_LAYOUT.read_all(sources("moe"), systems)
     large = moe[(moe["tokens"] >= 8192) & (moe["tensor_parallel"] * moe["expert_parallel"] == 1)]
     flop = 2 * large["tokens"] * large["top_k"] * large["matrices"]
     rate = flop * large["hidden"] * large["width"] / large["seconds"]
