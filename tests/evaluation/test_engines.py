@@ -18,7 +18,7 @@ def cells(*changes):
     ((_, grid),) = engines.engine_grids(pd.DataFrame([ROW | change for change in changes]))
     headings = [column.heading for column in grid.columns]
     return {
-        (row.cells[2].text, heading): cell.text
+        (row.cells[2], heading): cell
         for row in grid.rows
         for heading, cell in zip(headings, row.cells, strict=True)
     }
