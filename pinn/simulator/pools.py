@@ -11,7 +11,7 @@ from pinn.common.screen import Grid, page
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.simulator import engine_spec, linear_latency, loop, memory, setup, simulate, statistics
-from pinn.simulator.arrays import Engine
+from pinn.simulator.engine import Engine
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.run import RequestRecords, Run
 from pinn.simulator.state import DECODES, PREFILLS, REJECTED, TIMED_OUT, UNSENT
@@ -70,8 +70,8 @@ def client_records(
         PinnError: If requests are left that a pool can never schedule.
     """
     begun = simulate.read_records(ahead, ahead_latency)
-    status = ahead.arrays["requests"]["status"]
-    answers = behind.arrays["requests"]
+    status = ahead.requests["status"]
+    answers = behind.requests
     lost = (answers["status"] == UNSENT) & np.isin(status, (TIMED_OUT, REJECTED))
     answers["status"][lost] = status[lost]
     ended = simulate.read_records(behind, behind_latency)
@@ -93,16 +93,16 @@ def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
         behind: After the run.
         token_bytes: Of a token, over all GPUs of a decode worker.
     """
-    r, record = behind.arrays["requests"], behind.record[0]
+    r, config = behind.requests, behind.config
     moved = r["moved"] > 0
-    slower_s = max(record["transfer_token_s"], record["source_token_s"])
+    slower_s = max(config.transfer_token_s, config.source_token_s)
     tokens = r["moved"].astype(np.int64)
     return Transfers(
         left_s=np.where(moved, r["sent_s"], np.nan),
         loading_s=np.where(moved, r["loading_s"], np.nan),
         ready_s=np.where(moved, r["ready_s"], np.nan),
         tokens=tokens,
-        link_s=np.where(moved, tokens * slower_s + record["transfer_latency_s"], np.nan),
+        link_s=np.where(moved, tokens * slower_s + config.transfer_latency_s, np.nan),
         link_bytes=tokens * token_bytes,
     )
 
@@ -221,14 +221,16 @@ def simulate_pools(
     refused = setup.check_run(prefill.deployment, first, prefill.engine, layouts[0])
     refused |= setup.check_run(decode.deployment, workload, decode.engine, layouts[1])
     ahead = setup.set_up(prefill.deployment, first, prefill.engine, layouts[0], refused)
-    sources = int(ahead.record["n_replicas"][0])
+    sources = int(ahead.config.n_replicas)
     behind = setup.set_up(decode.deployment, brought, decode.engine, layouts[1], refused, sources)
     token_bytes = layouts[1].token_bytes(decode.deployment.recipe.block_tokens)
     link = link or default_link(prefill, decode)
     _join(ahead, behind, prefill, decode, link, token_bytes)
     latencies = [linear_latency.complete_latency(pool.latency) for pool in (prefill, decode)]
     engines = [ahead, behind]
-    records = simulate.run_engines(loop.advance_pools, engines, latencies, compiled)
+    records = simulate.run_engines(
+        (loop.advance_pools, loop.compiled_advance_pools), engines, latencies, compiled
+    )
     requests = client_records(ahead, behind, *latencies)
     runs = [
         simulate.finished_run(workload, state, requests, recorded)
@@ -266,15 +268,15 @@ def _join(
     Each GPU of a decode worker takes what it will hold; the GPUs of a prefill worker send as much
     together.
     """
-    ahead.record["role"], behind.record["role"] = PREFILLS, DECODES
+    ahead.config.role, behind.config.role = PREFILLS, DECODES
     # A decode server has no prompts to compute apart, and starts what has arrived in its next step.
-    behind.record["prefill_first"] = 0
+    behind.config.prefill_first = 0
     # Its clients are the prefill servers; how many at once is not its concern.
-    behind.record["next"], behind.record["concurrency"] = behind.record["n_requests"], 0
+    behind.counters.next, behind.config.concurrency = behind.config.n_requests, 0
     token_s = token_bytes / link.bytes_per_s
-    behind.record["transfer_token_s"] = token_s
-    behind.record["source_token_s"] = token_s * decode.ranks / prefill.ranks
-    behind.record["transfer_latency_s"] = link.latency_s
+    behind.config.transfer_token_s = token_s
+    behind.config.source_token_s = token_s * decode.ranks / prefill.ranks
+    behind.config.transfer_latency_s = link.latency_s
 
 
 # What a run of two pools is reported by: what clients see, each pool and the link between.

@@ -13,10 +13,10 @@ from pinn.common.documents import MOST_STEPS, check_size
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.simulator import engine_spec, memory, metric_features, setup
-from pinn.simulator.arrays import Engine, PlainEngine
+from pinn.simulator.engine import Engine, plain_engine, write_back
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.linear_latency import LinearLatency, complete_latency
-from pinn.simulator.loop import BAD_STEP, FULL, advance
+from pinn.simulator.loop import BAD_STEP, FULL, advance, compiled_advance
 from pinn.simulator.run import STATUSES, GapRuns, RequestRecords, Run, StepRecords
 from pinn.simulator.state import FINISHED, REJECTED, REQUEST
 from pinn.simulator.workloads.workload import Workload
@@ -32,7 +32,7 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
     Raises:
         PinnError: If requests are left that the engine can never schedule.
     """
-    r = state.arrays["requests"]
+    r = state.requests
     stuck = np.flatnonzero(~np.isin(r["status"], list(STATUSES)))
     if len(stuck):
         raise PinnError(
@@ -72,6 +72,9 @@ def _column(values: np.ndarray) -> np.ndarray:
 
 #: What an engine has recorded of its steps, and of the gaps between tokens.
 Recorded = tuple[StepRecords, GapRuns]
+
+#: Runs engines with latency models until a record buffer is full.
+Loop = Callable[..., int]
 
 #: Whether a run is of no use any more, from its requests so far and the engine's time.
 Hopeless = Callable[[np.ndarray, float], bool]
@@ -120,20 +123,20 @@ def simulate(
     layout = memory.kv_layout(deployment, engine)
     too_long = setup.check_run(deployment, workload, engine, layout)
     state = setup.set_up(deployment, workload, engine, layout, too_long)
-    (recorded,) = run_engines(advance, [state], [latency], compiled, hopeless)
+    (recorded,) = run_engines((advance, compiled_advance), [state], [latency], compiled, hopeless)
     return finished_run(workload, state, read_records(state, latency), recorded)
 
 
 def finished_run(workload: Workload, state: Engine, records: RequestRecords, kept: Recorded) -> Run:
     """A run from its parts."""
     blocks, replicas, groups = (
-        int(state.record[name][0]) for name in ("cache_blocks", "n_replicas", "n_groups")
+        int(getattr(state.config, name)) for name in ("cache_blocks", "n_replicas", "n_groups")
     )
     return Run(workload, records, *kept, blocks, replicas, groups)
 
 
 def run_engines(
-    loop: Any,
+    loops: tuple[Loop, Loop],
     engines: Sequence[Engine],
     latencies: Sequence[LatencyModel],
     compiled: bool | None,
@@ -149,53 +152,51 @@ def run_engines(
     if compiled is None:
         compiled = len(linear) == len(latencies)
     if not compiled:
-        plain = [PlainEngine(engine) for engine in engines]
-        records = _collect(loop.py_func, plain, [each.arrays for each in plain], latencies)
+        plain = [plain_engine(engine) for engine in engines]
+        records = _collect(loops[0], plain, latencies)
         for state, engine in zip(plain, engines, strict=True):
-            state.write_back(engine)
+            write_back(state, engine)
         return records
     if len(linear) < len(latencies):
         kinds = ", ".join(type(each).__name__ for each in latencies)
         raise PinnError(f"only a LinearLatency runs compiled, got {kinds}")
-    states = [engine.handle for engine in engines]
-    pairs = zip(linear, states, strict=True)
-    models = [each.compile(bool(state.prefill_first)) for each, state in pairs]
-    return _collect(loop, states, [each.arrays for each in engines], models, hopeless)
+    pairs = zip(linear, engines, strict=True)
+    models = [each.compile(bool(engine.config.prefill_first)) for each, engine in pairs]
+    return _collect(loops[1], engines, models, hopeless)
 
 
 def _collect(
-    go: Callable[..., int],
-    states: Sequence[Any],
-    arrays: Sequence[dict[str, Any]],
+    go: Loop,
+    states: Sequence[Engine],
     models: Sequence[Any],
     hopeless: Hopeless | None = None,
 ) -> list[Recorded]:
     """Run to the end, emptying the record buffers whenever one is full or somebody looks."""
     taken: list[list[list[np.ndarray]]] = [[] for _ in states]
-    status, rows, idle, total = FULL, states[0].step_rows, 0, 0
+    status, rows, idle, total = FULL, states[0].config.step_rows, 0, 0
     while status == FULL:
         if hopeless is not None:
-            states[0].step_rows = min(rows, max(_FIRST_LOOK_STEPS, total // _LOOKS))
-        before = sum(state.progress for state in states)
+            states[0].config.step_rows = min(rows, max(_FIRST_LOOK_STEPS, total // _LOOKS))
+        before = sum(state.counters.progress for state in states)
         status = go(*states, *models)
-        steps = sum(state.n_steps for state in states)
-        idle = 0 if sum(state.progress for state in states) > before else idle + steps
+        steps = sum(state.counters.n_steps for state in states)
+        idle = 0 if sum(state.counters.progress for state in states) > before else idle + steps
         if status == FULL and idle >= rows // 2:
             raise PinnError(
                 f"the engine is stuck: {idle} steps generated no token; requests preempt each "
-                f"other, because a KV cache of {states[-1].blocks} blocks is full of others that "
+                f"other, because a KV cache of {states[-1].config.blocks} blocks is full of others that "
                 "wait for theirs"
             )
         total += steps
         check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
-        for parts, state, of_state in zip(taken, states, arrays, strict=True):
-            parts.append(_take(state, of_state))
+        for parts, state in zip(taken, states, strict=True):
+            parts.append(_take(state))
         if status == FULL and hopeless is not None:
-            now_s = float(arrays[0]["groups"]["now_s"].max())
-            if hopeless(arrays[0]["requests"], now_s):
+            now_s = float(states[0].groups["now_s"].max())
+            if hopeless(states[0].requests, now_s):
                 raise HopelessError
     if status == BAD_STEP:
-        seconds = next((s.bad_step_s for s in states if s.bad_step_s != 0), 0.0)
+        seconds = next((s.counters.bad_step_s for s in states if s.counters.bad_step_s != 0), 0.0)
         raise PinnError(
             f"the latency model gave a step {seconds} s; it must be positive and finite for every "
             "batch"
@@ -207,11 +208,12 @@ def _collect(
     return records
 
 
-def _take(state: Any, arrays: dict[str, Any]) -> list[np.ndarray]:
+def _take(state: Engine) -> list[np.ndarray]:
     """Steps and gaps that an engine has recorded since the last time, out of its buffers."""
-    steps = arrays["steps"][: state.n_steps].copy()
-    gaps = [arrays[name][: state.n_gaps].copy() for name in ("gap_s", "gap_count", "gap_tokens")]
-    state.n_steps = state.n_gaps = 0
+    counters = state.counters
+    steps = state.steps[: counters.n_steps].copy()
+    gaps = [state.gaps[name][: counters.n_gaps].copy() for name in ("seconds", "count", "tokens")]
+    counters.n_steps = counters.n_gaps = 0
     return [steps, *gaps]
 
 
