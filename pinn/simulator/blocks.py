@@ -1,19 +1,22 @@
 """Queues of requests, and the blocks of the KV cache that they hold."""
 
+import numpy as np
+
 from pinn.simulator.compiler import compiled_inside
-from pinn.simulator.state import ARRIVED, PREEMPTED, RUNNING
+from pinn.simulator.engine import Engine
+from pinn.simulator.state import ARRIVED, PREEMPTED, RUNNING, Event, Queue, Records, Request
 
 # Queues of requests: linked lists for arrival order, binary heaps for moments in time.
 
 
-def append(engine, queue, r):
+def append(engine: Engine, queue: Queue, r: int) -> None:
     """``FCFSRequestQueue.add_request``, or ``EngineCoreProc.process_input_sockets``."""
     _join(engine, queue, queue.tail, r)
     _join(engine, queue, r, -1)
     queue.size += 1
 
 
-def prepend(engine, queue, r):
+def prepend(engine: Engine, queue: Queue, r: int) -> None:
     """``FCFSRequestQueue.prepend_request``."""
     head = queue.head
     _join(engine, queue, -1, r)
@@ -21,14 +24,14 @@ def prepend(engine, queue, r):
     queue.size += 1
 
 
-def remove(engine, queue, r):
+def remove(engine: Engine, queue: Queue, r: int) -> None:
     """``FCFSRequestQueue.remove_request``."""
     request = engine.requests[r]
     _join(engine, queue, request.before, request.after)
     queue.size -= 1
 
 
-def _join(engine, queue, before, after):
+def _join(engine: Engine, queue: Queue, before: int, after: int) -> None:
     """Two requests become neighbours; -1 stands for an end of the queue."""
     if before >= 0:
         engine.requests[before].after = after
@@ -40,7 +43,7 @@ def _join(engine, queue, before, after):
         queue.tail = before
 
 
-def push_heap(heap, size, moment_s, r):
+def push_heap(heap: Records[Event], size: int, moment_s: float, r: int) -> None:
     """Insert into a heap of ``size`` events."""
     i = size
     while i > 0 and moment_s < heap[(i - 1) // 2].moment_s:
@@ -49,7 +52,7 @@ def push_heap(heap, size, moment_s, r):
     _put(heap[i], moment_s, r)
 
 
-def pop_heap(heap, size):
+def pop_heap(heap: Records[Event], size: int) -> int:
     """Remove the earliest of ``size`` events and return its request."""
     first, last = heap[0].request, heap[size - 1]
     moment_s, r = last.moment_s, last.request
@@ -65,7 +68,7 @@ def pop_heap(heap, size):
     return first
 
 
-def _put(event, moment_s, r):
+def _put(event: Event, moment_s: float, r: int) -> None:
     event.moment_s, event.request = moment_s, r
 
 
@@ -77,12 +80,12 @@ def _put(event, moment_s, r):
 # request; their prefix hits follow the full-attention group alone.
 
 
-def blocks_for(engine, tokens):
+def blocks_for(engine: Engine, tokens: int) -> int:
     """Blocks of one KV cache group that hold so many tokens."""
     return -(-tokens // engine.config.block_tokens)
 
 
-def extra_blocks_for(engine, tokens):
+def extra_blocks_for(engine: Engine, tokens: int) -> int:
     """Blocks of the other KV cache groups: further full ones, and windowed ones up to a window."""
     config = engine.config
     blocks = blocks_for(engine, tokens)
@@ -90,7 +93,7 @@ def extra_blocks_for(engine, tokens):
     return (config.full_groups - 1) * blocks + config.window_groups * windowed
 
 
-def take_block(engine, replica):
+def take_block(engine: Engine, replica: int) -> int:
     """``BlockPool.get_new_blocks``: the least recently freed block, dropped from the cache."""
     block = engine.cache[replica, 0].after
     unlink_block(engine, replica, block)
@@ -100,7 +103,7 @@ def take_block(engine, replica):
     return block
 
 
-def unlink_block(engine, replica, block):
+def unlink_block(engine: Engine, replica: int, block: int) -> None:
     """``FreeKVCacheBlockQueue.remove``."""
     taken = engine.cache[replica, block]
     engine.cache[replica, taken.before].after = taken.after
@@ -108,7 +111,7 @@ def unlink_block(engine, replica, block):
     engine.replicas[replica].free_blocks -= 1
 
 
-def release_block(engine, replica, block, first):
+def release_block(engine: Engine, replica: int, block: int, first: bool) -> None:
     """``BlockPool.free_blocks`` of one block: to the end of the free list, or to its beginning."""
     freed, state = engine.cache[replica, block], engine.replicas[replica]
     freed.references -= 1
@@ -126,7 +129,7 @@ def release_block(engine, replica, block, first):
     state.free_blocks += 1
 
 
-def touch_block(engine, replica, block):
+def touch_block(engine: Engine, replica: int, block: int) -> None:
     """``BlockPool.touch``: one more request uses a cached block."""
     touched = engine.cache[replica, block]
     if touched.references == 0:
@@ -135,7 +138,7 @@ def touch_block(engine, replica, block):
     engine.replicas[replica].held_blocks += 1
 
 
-def remember_key(engine, replica, block, key):
+def remember_key(engine: Engine, replica: int, block: int, key: int) -> None:
     """``BlockHashToBlockMap.insert``: blocks of equal content queue up behind the first."""
     fresh = engine.cache[replica, block]
     fresh.key, fresh.twin = key, 0
@@ -148,7 +151,7 @@ def remember_key(engine, replica, block, key):
     last.twin = block
 
 
-def forget_key(engine, replica, block):
+def forget_key(engine: Engine, replica: int, block: int) -> None:
     """``BlockPool._maybe_evict_cached_block``."""
     forgotten = engine.cache[replica, block]
     key = forgotten.key
@@ -164,7 +167,7 @@ def forget_key(engine, replica, block):
     before.twin = forgotten.twin
 
 
-def cached_blocks(engine, replica, r):
+def cached_blocks(engine: Engine, replica: int, r: int) -> int:
     """``KVCacheManager.get_computed_blocks``: length of the longest cached prefix, in blocks.
 
     At least one token is left to compute, so a wholly cached prompt recomputes its last block.
@@ -180,14 +183,14 @@ def cached_blocks(engine, replica, r):
     return longest
 
 
-def grow(engine, replica, request, tokens):
+def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
     """``KVCacheManager.allocate_slots`` of a request that has blocks: all it needs, or nothing."""
     if tokens <= request.blocks * engine.config.block_tokens:
         return True
     return _take_blocks(engine, replica, request, tokens)
 
 
-def _take_blocks(engine, replica, request, tokens):
+def _take_blocks(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
     config = engine.config
     blocks, extra = blocks_for(engine, tokens), 0
     if config.full_groups + config.window_groups > 1:
@@ -205,7 +208,7 @@ def _take_blocks(engine, replica, request, tokens):
     return True
 
 
-def fits(engine, replica, r, hits, tokens):
+def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
     """Whether so many tokens of a waiting request have room, its first ``hits`` blocks cached.
 
     Cached blocks that nobody uses leave the free list too, so they count against it
@@ -220,7 +223,7 @@ def fits(engine, replica, r, hits, tokens):
     return needed <= engine.replicas[replica].free_blocks
 
 
-def admit(engine, replica, r, hits, tokens):
+def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
     """``allocate_slots`` of a request without blocks, whose first ``hits`` blocks are cached."""
     request, state = engine.requests[r], engine.replicas[replica]
     if state.free_slots == 0 or not fits(engine, replica, r, hits, tokens):
@@ -237,21 +240,21 @@ def admit(engine, replica, r, hits, tokens):
     return grow(engine, replica, request, tokens)
 
 
-def key_blocks(engine, replica, request, tokens):
+def key_blocks(engine: Engine, replica: int, request: Request, tokens: int) -> None:
     """``SingleTypeKVCacheManager.cache_blocks``: full blocks become findable."""
     config = engine.config
     if tokens >= (request.keyed_blocks + 1) * config.block_tokens and config.prefix_caching:
         _remember_keys(engine, replica, request, tokens // config.block_tokens)
 
 
-def _remember_keys(engine, replica, request, blocks):
+def _remember_keys(engine: Engine, replica: int, request: Request, blocks: int) -> None:
     for i in range(request.keyed_blocks, blocks):
         block = engine.table[replica, request.slot, i]
         remember_key(engine, replica, block, engine.keys[request.first_key + i])
     request.keyed_blocks = blocks
 
 
-def free_request(engine, replica, r):
+def free_request(engine: Engine, replica: int, r: int) -> None:
     """``KVCacheManager.free``: last block first, so that the tail of a prefix is evicted first.
 
     Where blocks without a key go first, the last of them is the very first.
@@ -275,7 +278,7 @@ def free_request(engine, replica, r):
     request.slot, request.blocks, request.keyed_blocks, request.extra_blocks = -1, 0, 0, 0
 
 
-def enter(engine, replica, r, computed):
+def enter(engine: Engine, replica: int, r: int, computed: int) -> None:
     """A waiting request becomes a running one, so many of its tokens found in the cache."""
     request, state = engine.requests[r], engine.replicas[replica]
     remove(engine, engine.waiting[replica], r)
@@ -291,7 +294,7 @@ def enter(engine, replica, r, computed):
     state.running += 1
 
 
-def preempt(engine, replica, r):
+def preempt(engine: Engine, replica: int, r: int) -> None:
     """A running request loses its blocks and begins anew; where it waits is the caller's to say."""
     request, state = engine.requests[r], engine.replicas[replica]
     free_request(engine, replica, r)
@@ -305,7 +308,7 @@ def preempt(engine, replica, r):
 # What a batch holds: its requests, and the sums that step features are made of.
 
 
-def add_to_batch(engine, replica, r, tokens):
+def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
     """Put a request into the batch that is being made up, and advance it.
 
     In vLLM full blocks become findable before they are computed (``KVCacheManager.
@@ -343,7 +346,7 @@ def add_to_batch(engine, replica, r, tokens):
         sums[9] += tokens * (request.prompt + tokens / 2)
 
 
-def _account(sums, new, cached, prefill, window):
+def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int) -> None:
     """Add a request to the sums of ``pinn.physics.batch_sums.BatchSums``, in order."""
     if prefill:
         sums[0] += 1
@@ -358,13 +361,13 @@ def _account(sums, new, cached, prefill, window):
         sums[6] += min(cached + 1, window)
 
 
-def _pairs(tokens, window):
+def _pairs(tokens: int, window: int) -> float:
     """(query, key) pairs of a prompt: the i-th token sees min(i, window) keys."""
     inside = min(tokens, window)
     return inside * (inside + 1) / 2 + (tokens - inside) * inside
 
 
-def round_up_decodes(engine, replica):
+def round_up_decodes(engine: Engine, replica: int) -> None:
     """A step of decodes alone runs as the next larger CUDA graph, with rows of one token added.
 
     Beyond the largest graph it is launched as it is; ``graph_requests`` of the costs tells.

@@ -1,10 +1,22 @@
 """What clients send and get, and the replicas and API servers behind it."""
 
 import numpy as np
+from jaxtyping import Float
 
 from pinn.simulator import blocks
 from pinn.simulator.compiler import compiled_inside
-from pinn.simulator.state import DECODES, FINISHED, PREEMPTED, REJECTED, RUNNING, SENT, TIMED_OUT
+from pinn.simulator.engine import Engine
+from pinn.simulator.state import (
+    DECODES,
+    FINISHED,
+    PREEMPTED,
+    REJECTED,
+    RUNNING,
+    SENT,
+    TIMED_OUT,
+    Request,
+    Server,
+)
 
 # Who belongs to whom: replicas step in groups, and each copy of the deployment has API servers.
 #
@@ -12,30 +24,30 @@ from pinn.simulator.state import DECODES, FINISHED, PREEMPTED, REJECTED, RUNNING
 # each on its own otherwise, so a group never reaches beyond its copy.
 
 
-def group_of(engine, replica):
+def group_of(engine: Engine, replica: int) -> int:
     """The group that a replica steps with."""
     config = engine.config
     return replica * config.n_groups // config.n_replicas
 
 
-def first_of(engine, group):
+def first_of(engine: Engine, group: int) -> int:
     """The first of the replicas that step together."""
     config = engine.config
     return group * (config.n_replicas // config.n_groups)
 
 
-def replicas_of(engine, group):
+def replicas_of(engine: Engine, group: int) -> range:
     """The replicas that step together."""
     return range(first_of(engine, group), first_of(engine, group + 1))
 
 
-def first_server(engine, replica):
+def first_server(engine: Engine, replica: int) -> int:
     """The first API server of a replica's copy."""
     config = engine.config
     return replica * config.n_copies // config.n_replicas * (config.n_servers // config.n_copies)
 
 
-def server_of(engine, r):
+def server_of(engine: Engine, r: int) -> Server:
     """The API server that a request came to: those of a copy take turns.
 
     Where requests go round several copies, a copy's own come at even distances, so each round
@@ -57,7 +69,7 @@ def server_of(engine, r):
 # operating system's own choice is not modelled.
 
 
-def take_in(engine, r, work_s):
+def take_in(engine: Engine, r: int, work_s: float) -> float:
     """Take a request in; when that is done."""
     request, server = engine.requests[r], server_of(engine, r)
     _begin(server, request.sent_s)
@@ -68,27 +80,27 @@ def take_in(engine, r, work_s):
     return server.free_s
 
 
-def hear_of_step(engine, now):
+def hear_of_step(engine: Engine, now: float) -> None:
     """The engine reports a step: when each server begins with its tokens."""
     for i in range(engine.config.n_servers):
         server = engine.servers[i]
         server.start_s = max(server.free_s, now)
 
 
-def stream(server, now, token_s):
+def stream(server: Server, now: float, token_s: float) -> None:
     """Send one token of a step that ended ``now``; the server is free when it is sent."""
     _begin(server, now)
     server.work[2] += 1
     server.free_s = max(server.free_s, now) + token_s
 
 
-def note_work(server, noted):
+def note_work(server: Server, noted: Float[np.ndarray, " 3"]) -> None:
     """Remember what the server has done."""
     for i in range(3):
         noted[i] = server.work[i]
 
 
-def _begin(server, now):
+def _begin(server: Server, now: float) -> None:
     """A server that is idle begins to count its work anew.
 
     What comes in one moment waits for each other, even if it takes no time; so does what comes as
@@ -107,7 +119,7 @@ def _begin(server, now):
 # of a dense model do not keep step here, so that none waits for another.
 
 
-def prompts_wait(engine, group):
+def prompts_wait(engine: Engine, group: int) -> bool:
     """Whether the next step of a group's replicas leaves new prompts waiting; counts the steps."""
     config = engine.config
     if config.prompt_wait_steps == 0:
@@ -117,7 +129,7 @@ def prompts_wait(engine, group):
     return _waits_for_tokens(engine, group)
 
 
-def _waits_for_tokens(engine, group):
+def _waits_for_tokens(engine: Engine, group: int) -> bool:
     """Until so many steps have passed, or prompts and decodes make up a step worth taking."""
     config = engine.config
     state = engine.groups[group]
@@ -130,7 +142,7 @@ def _waits_for_tokens(engine, group):
     return waits
 
 
-def _waits_for_all(engine, group):
+def _waits_for_all(engine: Engine, group: int) -> bool:
     """Until every replica has a prompt, one has no decodes, or so many steps have passed."""
     state = engine.groups[group]
     prompts = decodes = 0
@@ -144,13 +156,13 @@ def _waits_for_all(engine, group):
     return waits
 
 
-def _has_prompt(engine, replica):
+def _has_prompt(engine: Engine, replica: int) -> bool:
     """Whether a request waits and a place is free."""
     state = engine.replicas[replica]
     return engine.waiting[replica].size > 0 and state.running < engine.config.max_seqs
 
 
-def _step_tokens(engine, replica):
+def _step_tokens(engine: Engine, replica: int) -> int:
     """Tokens of a step of all decodes and waiting prompts, counted up to where a wait ends."""
     config = engine.config
     state = engine.replicas[replica]
@@ -175,7 +187,7 @@ def _step_tokens(engine, replica):
 _MASK, _FIRST, _SECOND, _STRIDE = 0x7FFFFFFF, 0x21F0AAAD, 0x735A2D97, 0x1E3779B1
 
 
-def verified_tokens(engine, r, sampled):
+def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
     """Tokens that a step gives to a request: the next one and the drafted ones that are accepted.
 
     Args:
@@ -200,13 +212,13 @@ def verified_tokens(engine, r, sampled):
     return 1 + accepted
 
 
-def uniform_number(r, place):
+def uniform_number(r: int, place: int) -> float:
     """A number from 0 to 1 that belongs to a request and a place in its output."""
     bits = _mixed((r * _STRIDE & _MASK) ^ _mixed(place + 1))
     return bits / (_MASK + 1)
 
 
-def _mixed(bits):
+def _mixed(bits: int) -> int:
     bits = (bits ^ (bits >> 16)) * _FIRST & _MASK
     bits = (bits ^ (bits >> 15)) * _SECOND & _MASK
     return bits ^ (bits >> 15)
@@ -219,7 +231,7 @@ def _mixed(bits):
 PUBLISH_INTERVAL_S = 0.1
 
 
-def next_send_s(engine):
+def next_send_s(engine: Engine) -> float:
     """When the next request is sent; infinity while that is not known yet."""
     config, counters = engine.config, engine.counters
     if config.role == DECODES:
@@ -238,26 +250,26 @@ def next_send_s(engine):
     return moment
 
 
-def _leave(engine):
+def _leave(engine: Engine) -> None:
     pop_ending(engine)
     engine.counters.sent -= 1
 
 
-def push_ending(engine, r, moment):
+def push_ending(engine: Engine, r: int, moment: float) -> None:
     """A client will see a request end, or a decode server will get it."""
     counters = engine.counters
     blocks.push_heap(engine.endings, counters.endings, moment, r)
     counters.endings += 1
 
 
-def pop_ending(engine):
+def pop_ending(engine: Engine) -> int:
     """The earliest of those requests."""
     counters = engine.counters
     counters.endings -= 1
     return blocks.pop_heap(engine.endings, counters.endings + 1)
 
 
-def send(engine, moment):
+def send(engine: Engine, moment: float) -> int:
     """Send the next request; -1 if the server refuses it at once.
 
     Where all places were taken it takes the one that was freed first. Others that are freed in the
@@ -280,7 +292,7 @@ def send(engine, moment):
     return r
 
 
-def _take_next(engine):
+def _take_next(engine: Engine) -> int:
     """Requests in their order; at a decode server, as they come from the prefill servers."""
     counters = engine.counters
     if engine.config.role == DECODES:
@@ -289,7 +301,7 @@ def _take_next(engine):
     return counters.next - 1
 
 
-def _route(engine, moment):
+def _route(engine: Engine, moment: float) -> int:
     """``DPLBAsyncMPClient.get_core_engine_for_request``: least of 4 x waiting + running.
 
     Between two reports of the coordinator the client counts what it has sent itself.
@@ -316,7 +328,7 @@ def _route(engine, moment):
     return best
 
 
-def hand_over(engine, r, work_s):
+def hand_over(engine: Engine, r: int, work_s: float) -> None:
     """The API server takes a request in and passes it on.
 
     Requests of one replica stay in the order of arrival, whichever server takes them in.
@@ -336,7 +348,7 @@ def hand_over(engine, r, work_s):
         counters.deadlines += 1
 
 
-def resolve(engine, r, moment):
+def resolve(engine: Engine, r: int, moment: float) -> None:
     """A client sees its request end; the stage may be over and the next one open."""
     config, counters = engine.config, engine.counters
     if config.role == DECODES:
@@ -352,7 +364,7 @@ def resolve(engine, r, moment):
         _open_stage(engine, counters.stage_end_s + config.stage_gap_s)
 
 
-def pass_on(engine, r, moment):
+def pass_on(engine: Engine, r: int, moment: float) -> None:
     """A request leaves for the other pool, where it arrives at a moment."""
     counters = engine.counters
     engine.leaving[counters.leaving].moment_s = moment
@@ -361,7 +373,7 @@ def pass_on(engine, r, moment):
     counters.progress += 1
 
 
-def _open_stage(engine, moment):
+def _open_stage(engine: Engine, moment: float) -> None:
     counters = engine.counters
     counters.open_stage += 1
     counters.opened_s = moment
@@ -369,7 +381,7 @@ def _open_stage(engine, moment):
         counters.unresolved = engine.stages[counters.open_stage].size
 
 
-def open_next_stage(engine):
+def open_next_stage(engine: Engine) -> None:
     """Stages that do not wait open by the clock, once the one before is sent."""
     config, counters = engine.config, engine.counters
     if config.stages_wait or counters.next == config.n_requests:
@@ -378,7 +390,7 @@ def open_next_stage(engine):
         _open_stage(engine, engine.stages[counters.open_stage + 1].start_s)
 
 
-def hang_up(engine, now):
+def hang_up(engine: Engine, now: float) -> None:
     """Clients whose patience has run out disconnect, which aborts their requests.
 
     ``EngineCore._process_aborts_queue`` and ``Scheduler.finish_requests``: blocks are freed at
@@ -409,7 +421,9 @@ def hang_up(engine, now):
 # ``AsyncScheduler._update_request_with_output``.
 
 
-def update_from_output(engine, replica, column, now, token_s, completion_s):
+def update_from_output(
+    engine: Engine, replica: int, column: int, now: float, token_s: float, completion_s: float
+) -> None:
     """Hand the tokens of batch ``column`` to its requests at engine time ``now``."""
     config = engine.config
     hear_of_step(engine, now)
@@ -434,11 +448,9 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
         if config.asynchronous and not stale:
             request.placeholders -= sampled
         ends = request.generated == request.output
-        if config.prefill_first:
-            # SGLang's tree takes prompts when they are computed, and outputs when they end.
-            findable = ends or batch.prompts > 0
-        else:
-            findable = config.asynchronous > 0
+        # SGLang's tree takes prompts when they are computed, and outputs when they end.
+        in_tree = ends or batch.prompts > 0
+        findable = in_tree if config.prefill_first else config.asynchronous > 0
         if findable and request.status == RUNNING:
             # The token after the last one is in flight, and SGLang's tree takes its place too.
             in_flight = 0 if config.prefill_first and ends else request.placeholders
@@ -455,7 +467,9 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
         _drop_ended(engine, replica)
 
 
-def _append_tokens(engine, request, server, now, tokens):
+def _append_tokens(
+    engine: Engine, request: Request, server: Server, now: float, tokens: int
+) -> None:
     """Count a step's tokens and the gap since those before, runs of equal gaps together.
 
     A gap lies between the moments when the server begins with two steps' tokens: all requests of
@@ -483,7 +497,7 @@ def _append_tokens(engine, request, server, now, tokens):
     request.gap_start_s = server.start_s
 
 
-def _finish(engine, replica, r, completion_s):
+def _finish(engine: Engine, replica: int, r: int, completion_s: float) -> None:
     """``check_stop`` at max_tokens and ``_free_request``; a preempted request may end too."""
     request = engine.requests[r]
     if request.status == PREEMPTED:
@@ -497,7 +511,7 @@ def _finish(engine, replica, r, completion_s):
         resolve(engine, r, request.last_sent_s + delay)
 
 
-def _drop_ended(engine, replica):
+def _drop_ended(engine: Engine, replica: int) -> None:
     """``remove_all`` of those that run no more: the others keep their order."""
     state = engine.replicas[replica]
     kept = 0

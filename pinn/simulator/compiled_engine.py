@@ -9,10 +9,10 @@ from numba import from_dtype, types
 from numba.core.base import BaseContext
 from numba.core.typing.templates import AttributeTemplate, Signature
 
-from pinn.simulator.engine import ARRAYS, ENGINE, Engine
+from pinn.simulator.engine import ARRAYS, ENGINE, Engine, offsets
 
 _INT64 = ir.IntType(64)
-_OFFSETS, _LENGTHS = ({n: f[1] for n, f in d.fields.items()} for d in (ENGINE, ENGINE["config"]))
+_OFFSETS, _LENGTHS = offsets(ENGINE), offsets(ENGINE["config"])
 
 
 class _Pointer(types.Opaque):
@@ -42,8 +42,8 @@ def _unbox(_: types.Type, engine: ir.Value, c: Any) -> nb.NativeValue:
 class _Attributes(AttributeTemplate):
     key = _Pointer
 
-    def generic_resolve(self, _: types.Type, name: str) -> types.Type | None:
-        return from_dtype(ENGINE[name]) if name in _OFFSETS else _TABLES.get(name)
+    def generic_resolve(self, _: types.Type, attr: str) -> types.Type | None:  # type: ignore
+        return from_dtype(ENGINE[attr]) if attr in _OFFSETS else _TABLES.get(attr)
 
 
 @nb.lower_getattr_generic(_Pointer)

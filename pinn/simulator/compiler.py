@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 from numba.extending import overload, register_jitable
@@ -15,6 +15,9 @@ from numba.extending import overload, register_jitable
 from pinn.common.code import code_digest
 from pinn.common.files import cache_folder
 from pinn.errors import PinnError
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_config: Any = numba.config
 
 #: First release of numba that ``pinn.simulator.compiled_engine`` has not been tested with.
 _UNTESTED = (0, 69)
@@ -39,7 +42,7 @@ def _folder(function: Callable[..., Any]) -> str:
 
     numba notices a change of the file that holds a compiled function, not of the others.
     """
-    base = numba.config.CACHE_DIR or cache_folder()
+    base = _config.CACHE_DIR or cache_folder()
     return str(Path(base) / f"simulator-{code_digest(function)[:16]}")
 
 
@@ -54,13 +57,13 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     _know_engines()
     jit = partial(numba.njit, nogil=True, error_model="numpy")
-    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, _folder(function)
+    before, _config.CACHE_DIR = _config.CACHE_DIR, _folder(function)
     try:
         jitted = jit(cache=True)(function)
     except RuntimeError:
         jitted = jit()(function)
     finally:
-        numba.config.CACHE_DIR = before
+        _config.CACHE_DIR = before
     return wraps(function)(partial(_call, jitted))
 
 
@@ -86,14 +89,18 @@ def _call(jitted: Any, *args: Any) -> Any:
 
 
 #: Of functions that compiled functions alone call.
-_INNER: dict[str, Any] = {
+_INNER: Any = {
     "nogil": True,
     "error_model": "numpy",
 }
 #: For functions that compiled functions call; from Python they are called as they are.
 inner = register_jitable(**_INNER)
-#: A function's form in compiled code, as ``numba.extending.overload``.
-compiled_as: Any = partial(overload, jit_options=_INNER)
+
+
+def compiled_as(plain: Callable[..., Any]) -> Callable[[_Function], _Function]:
+    """Decorate what chooses a function's form in compiled code, as ``numba.extending.overload``."""
+    decorate: Callable[[_Function], _Function] = overload(plain, jit_options=_INNER)
+    return decorate
 
 
 def compiled_inside(module: str) -> None:

@@ -6,9 +6,10 @@
 import math
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
 
 import numpy as np
+from jaxtyping import Float, Int, Shaped
 
 from pinn.common.documents import MOST_ENGINE_BYTES, check_size
 from pinn.simulator import state
@@ -107,14 +108,14 @@ class Counters:
     bad_step_s: F8
 
 
-_OfRequests = Annotated[np.ndarray, np.int64, "n_replicas", "max_seqs"]
+_OfRequests: TypeAlias = Annotated[Int[np.ndarray, "n_replicas max_seqs"], np.int64]
 
 
 class Engine(NamedTuple):
     """An engine and its clients.
 
-    The annotation of an array has the type of its items and the lengths of its axes, by their names
-    in :class:`Config`.
+    The annotation of an array has its items' type, and the lengths of its axes by their names in
+    :class:`Config`.
     """
 
     config: Config
@@ -126,27 +127,27 @@ class Engine(NamedTuple):
     groups: Annotated[Records[state.Group], state.Group, "n_groups"]
     servers: Annotated[Records[state.Server], state.Server, "n_servers"]
     stages: Annotated[Records[state.Stage], state.Stage, "n_stages"]
-    keys: Annotated[np.ndarray, np.int32, "n_keys"]  # block keys of request after request
+    keys: Annotated[Int[np.ndarray, " n_keys"], np.int32]  # block keys of request after request
     running: _OfRequests
     started: _OfRequests
     preempted: _OfRequests
-    table: Annotated[np.ndarray, np.int32, "n_replicas", "slots", "row"]
-    slot_stack: Annotated[np.ndarray, np.int32, "n_replicas", "slots"]
+    table: Annotated[Int[np.ndarray, "n_replicas slots row"], np.int32]
+    slot_stack: Annotated[Int[np.ndarray, "n_replicas slots"], np.int32]
     cache: Annotated[Records[state.Block], state.Block, "n_replicas", "n_block_ids"]
-    holder: Annotated[np.ndarray, np.int32, "n_replicas", "n_distinct_keys"]  # first block, or 0
+    holder: Annotated[Int[np.ndarray, "n_replicas n_distinct_keys"], np.int32]  # first block, or 0
     batches: Annotated[Records[state.Batch], state.Batch, "n_replicas", "depth"]
-    batch_end_s: Annotated[np.ndarray, np.float64, "n_groups", "depth"]
+    batch_end_s: Annotated[Float[np.ndarray, "n_groups depth"], np.float64]
     entries: Annotated[Records[state.Entry], state.Entry, "n_replicas", "depth", "max_seqs"]
-    graph_size: Annotated[np.ndarray, np.int64, "n_graphs"]  # what so many decodes are rounded to
-    chances: Annotated[np.ndarray, np.float64, "n_chances"]  # that 1, 2, ... drafts are accepted
+    graph_size: Annotated[Int[np.ndarray, " n_graphs"], np.int64]  # by the number of decodes
+    chances: Annotated[Float[np.ndarray, " n_chances"], np.float64]  # to accept 1, 2, ... drafts
     guesses: Annotated[Records[state.Guess], state.Guess, "n_guesses"]
     endings: Annotated[Records[state.Event], state.Event, "n_requests"]  # heap, as clients see them
     deadlines: Annotated[Records[state.Event], state.Event, "n_requests"]  # heap of hang-ups
     leaving: Annotated[Records[state.Event], state.Event, "n_requests"]
-    source_free_s: Annotated[np.ndarray, np.float64, "n_sources"]
-    steps: Annotated[np.ndarray, np.float64, "step_rows", "n_columns"]
+    source_free_s: Annotated[Float[np.ndarray, " n_sources"], np.float64]
+    steps: Annotated[Float[np.ndarray, "step_rows n_columns"], np.float64]
     gaps: Annotated[Records[state.Gap], state.Gap, "gap_rows"]
-    record: np.recarray[Any, Any]  # ``ENGINE [1]``
+    record: Shaped[np.recarray, "1"]  # ``ENGINE``
 
     @property
     def pointer(self) -> int:
@@ -169,13 +170,15 @@ class ArrayType(NamedTuple):
     shape: tuple[str, ...]
 
 
-def _array_type(kind: type, *shape: str) -> ArrayType:
-    number = issubclass(kind, np.generic)
-    return ArrayType(np.dtype(kind) if number else record_dtype(kind), shape)
+def _array_type(hint: Any) -> ArrayType:
+    kind, *shape = hint.__metadata__
+    if issubclass(kind, np.generic):
+        return ArrayType(np.dtype(kind), tuple(hint.__origin__.dim_str.split()))
+    return ArrayType(record_dtype(kind), tuple(shape))
 
 
 ARRAYS = {
-    name: _array_type(*hint.__metadata__)
+    name: _array_type(hint)
     for name, hint in get_type_hints(Engine, include_extras=True).items()
     if hasattr(hint, "__metadata__")
 }
@@ -189,6 +192,12 @@ ENGINE = np.dtype(
     ]
 )
 
+
+def offsets(record: np.dtype[Any]) -> dict[str, int]:
+    """Return where the fields of a record begin, in bytes."""
+    return {name: field[1] for name, field in (record.fields or {}).items()}
+
+
 # An engine before its first request: settings, idle replicas, empty queues.
 
 _STEP_ROWS = 1 << 16
@@ -197,7 +206,7 @@ _RECORDED = {"steps", "gaps"}
 
 
 def new_engine(
-    settings: Mapping[str, float], given: Mapping[str, np.ndarray], distinct: int
+    settings: Mapping[str, float], given: Mapping[str, Shaped[np.ndarray, " n"]], distinct: int
 ) -> Engine:
     """Build an idle engine.
 
@@ -266,7 +275,8 @@ def _make_idle(engine: Engine) -> None:
 
 def plain_engine(engine: Engine) -> Engine:
     """Return an engine whose records are objects, for plain Python."""
-    plain = Engine(*(_plain(part) for part in engine[:-1]), record=engine.record)
+    parts = zip(engine._fields[:-1], engine[:-1], strict=True)
+    plain = engine._replace(**{name: _plain(part) for name, part in parts})
     plain.config.keeps_batches = 1
     return plain
 
@@ -281,7 +291,7 @@ def _plain(part: Any) -> Any:
     if part.size > _STEP_ROWS:  # records that are only written
         return part.view(np.recarray)
     objects = np.empty(part.shape, object)
-    objects.flat = [_plain(row) for row in part.flat]
+    objects.flat[:] = [_plain(row) for row in part.flat]
     return objects
 
 

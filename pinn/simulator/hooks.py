@@ -1,7 +1,7 @@
 """What the loop asks of a latency model: steps and requests, compiled."""
 
 from collections import namedtuple
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
@@ -26,7 +26,7 @@ from pinn.surrogate.step_features import STEP_FEATURES
 
 
 #: What a request feature can be, by the last part of its name in the registry.
-RequestValues: Any = namedtuple("RequestValues", ("constant", "prompt_token"))
+RequestValues = namedtuple("RequestValues", ("constant", "prompt_token"))
 
 ARRIVAL, SCHEDULE, FIRST_TOKEN, OUTPUT_TOKEN, COMPLETION, PREEMPTION = range(len(PHASES))
 #: Phases whose methods know no request (``output_token_processing_time`` takes no argument).
@@ -56,7 +56,7 @@ def request_coefficients(
 
 
 @inner
-def request_values(prompt_tokens):
+def request_values(prompt_tokens: float) -> RequestValues:
     """Values of one request."""
     return RequestValues(1.0, float(prompt_tokens))
 
@@ -84,7 +84,7 @@ def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray,
     return np.array([by_name.get(name, 0.0) for name in StepValues._fields], dtype=np.float64)
 
 
-def numbers(**values: float | np.ndarray | np.record) -> np.record:
+def numbers(**values: float | Float[np.ndarray, "..."] | np.record) -> np.record:
     """Return numbers, arrays of numbers and further such records as one, in their order.
 
     Compiled code takes it as one pointer; its type has the names and the shapes.
@@ -106,7 +106,7 @@ def cost_numbers(costs: StepCosts) -> np.record:
 
 
 @inner
-def step_values(c, sums):
+def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
     """Features of one batch.
 
     Args:
@@ -121,7 +121,7 @@ def step_values(c, sums):
 
 
 @inner
-def _read_contexts(sums):
+def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
     """What decodes read, of all layers and of windowed ones, but for what the cache has already."""
     context, near = sums[3], sums[6]
     if sums[REREAD] > 0:
@@ -184,7 +184,7 @@ def after_output_seconds(latency: LatencyModel) -> tuple[float, float]:
 
 
 @inner
-def _dot(weights, values):
+def _dot(weights: np.ndarray, values: tuple[float, ...]) -> float:
     total = 0.0
     for i in range(len(weights)):
         total += weights[i] * values[i]
@@ -192,7 +192,7 @@ def _dot(weights, values):
 
 
 @inner
-def speculative_seconds(latency, sums):
+def speculative_seconds(latency: np.record, sums: Float[np.ndarray, " sums"]) -> float:
     """A step of several passes, see ``pinn.surrogate.deployment_features``."""
     context, near = _read_contexts(sums)
     added = sums[1] * latency.tokens
@@ -217,13 +217,25 @@ def speculative_seconds(latency, sums):
     return total + (latency.passes - 1) * _dot(latency.pass_beta, later)
 
 
+#: A function for compiled code; None where the arguments are not its.
+Form = Callable[..., object] | None
+
+
 def _fields(latency: types.Type) -> set[str]:
     """Return the names in a record of coefficients; none of anything else."""
     return set(latency.fields) if isinstance(latency, types.Record) else set()
 
 
-@compiled_as(step_seconds)
-def _(latency, engine, replica):
+@inner
+def _request_seconds(latency: np.record, prompt_tokens: int, phase: int) -> float:
+    values = request_values(prompt_tokens)
+    total = _dot(latency.alpha[phase], values)
+    if phase == SCHEDULE:
+        total += _dot(latency.alpha[FIRST_TOKEN], values)
+    return total
+
+
+def _step_form(latency: types.Type) -> Form:
     if "pass_beta" in _fields(latency):
         return lambda latency, engine, replica: speculative_seconds(
             latency, engine.replicas[replica].sums
@@ -235,32 +247,28 @@ def _(latency, engine, replica):
     return None
 
 
-@compiled_as(schedule_apart_if)
-def _(latency, engine, replica):
-    if "beta" not in _fields(latency):
-        return None
-    if "apart" not in _fields(latency):
-        return lambda latency, engine, replica: None
-    return lambda latency, engine, replica: schedule_apart(engine, replica)
+def _apart_form(latency: types.Type) -> Form:
+    if "apart" in _fields(latency):
+        return lambda latency, engine, replica: schedule_apart(engine, replica)  # noqa: ARG005
+    return lambda latency, engine, replica: None  # noqa: ARG005
 
 
-@compiled_as(request_seconds)
-def _(latency, engine, r, phase):
-    if "beta" not in _fields(latency):
-        return None
-
-    def seconds(latency, engine, r, phase):
-        values = request_values(engine.requests[r].prompt)
-        total = _dot(latency.alpha[phase], values)
-        if phase == SCHEDULE:
-            total += _dot(latency.alpha[FIRST_TOKEN], values)
-        return total
-
-    return seconds
+def _request_form(latency: types.Type) -> Form:
+    if "beta" in _fields(latency):
+        return lambda latency, engine, r, phase: _request_seconds(
+            latency, engine.requests[r].prompt, phase
+        )
+    return None
 
 
-@compiled_as(after_output_seconds)
-def _(latency):
+def _output_form(latency: types.Type) -> Form:
     if "beta" in _fields(latency):
         return lambda latency: (latency.alpha[OUTPUT_TOKEN, 0], latency.alpha[COMPLETION, 0])
     return None
+
+
+# numba compares the names of arguments, annotations included.
+compiled_as(step_seconds)(lambda latency, engine, replica: _step_form(latency))  # noqa: ARG005
+compiled_as(schedule_apart_if)(lambda latency, engine, replica: _apart_form(latency))  # noqa: ARG005
+compiled_as(request_seconds)(lambda latency, engine, r, phase: _request_form(latency))  # noqa: ARG005
+compiled_as(after_output_seconds)(lambda latency: _output_form(latency))

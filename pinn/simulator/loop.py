@@ -10,6 +10,8 @@ import numpy as np
 from pinn.simulator import blocks, client, hooks
 from pinn.simulator.client import first_of, first_server, group_of, prompts_wait, replicas_of
 from pinn.simulator.compiler import compiled, compiled_inside
+from pinn.simulator.engine import Engine
+from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.scheduler import schedule
 from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
 
@@ -27,7 +29,7 @@ DONE, FULL, BAD_STEP, _PAUSED = range(4)
 END, _SEND, _TURN, _HANG_UP = range(4)
 
 
-def advance(engine, latency, until_s=np.inf):
+def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> int:
     """Run until every request has ended (DONE) or a record buffer is nearly FULL.
 
     It pauses after ``until_s``, and where requests leave for the other pool. In plain Python
@@ -74,7 +76,7 @@ def advance(engine, latency, until_s=np.inf):
     return FULL
 
 
-def _group_seconds(latency, engine, group):
+def _group_seconds(latency: LatencyModel, engine: Engine, group: int) -> tuple[float, int]:
     """The longest step among the replicas of a group, and whose it is.
 
     Experts spread over data-parallel ranks exchange tokens in every layer, so the ranks keep step
@@ -89,7 +91,7 @@ def _group_seconds(latency, engine, group):
     return longest, slowest
 
 
-def _charge_requests(latency, engine, group):
+def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
     """Delays of the requests that this scheduling started or preempted."""
     for replica in replicas_of(engine, group):
         state = engine.replicas[replica]
@@ -101,7 +103,7 @@ def _charge_requests(latency, engine, group):
             _charge_preemption(latency, engine, engine.preempted[replica, i])
 
 
-def has_room(engine):
+def has_room(engine: Engine) -> bool:
     """Whether the record buffers can take one more turn."""
     config, counters = engine.config, engine.counters
     steps_left = config.step_rows - counters.n_steps
@@ -109,7 +111,7 @@ def has_room(engine):
     return steps_left > config.depth and gaps_left >= config.n_replicas * config.max_seqs
 
 
-def next_event(engine):
+def next_event(engine: Engine) -> tuple[int, int, float]:
     """What happens next: (kind, group, moment)."""
     group = 0
     for other in range(1, engine.config.n_groups):
@@ -128,7 +130,9 @@ def next_event(engine):
     return END, group, wake
 
 
-def _begin_turn(engine, group, now, token_s, completion_s):
+def _begin_turn(
+    engine: Engine, group: int, now: float, token_s: float, completion_s: float
+) -> None:
     """``EngineCore.step_with_batch_queue`` after its wait, then ``_process_input_queue``."""
     state = engine.groups[group]
     now = _engine_free_s(engine, group, now)
@@ -146,13 +150,13 @@ def _begin_turn(engine, group, now, token_s, completion_s):
         _drain_input(engine, replica, now)
 
 
-def _engine_free_s(engine, group, now):
+def _engine_free_s(engine: Engine, group: int, now: float) -> float:
     """When the engine's loop goes on: it waits for an API server that shares its process."""
     server = engine.servers[first_server(engine, first_of(engine, group))]
     return max(now, server.free_s) if engine.config.one_process else now
 
 
-def _drain_input(engine, replica, now):
+def _drain_input(engine: Engine, replica: int, now: float) -> None:
     """``EngineCoreProc._process_input_queue``: the scheduler learns of what has arrived.
 
     An engine that polls looks once in so many decode steps; a step of prompts, or an idle engine,
@@ -177,7 +181,7 @@ def _drain_input(engine, replica, now):
             blocks.append(engine, engine.waiting[replica], r)
 
 
-def _wants_batch(engine, group):
+def _wants_batch(engine: Engine, group: int) -> bool:
     """Whether the batch queue has room and the scheduler has requests."""
     if engine.groups[group].in_flight >= engine.config.depth:
         return False
@@ -187,7 +191,7 @@ def _wants_batch(engine, group):
     return False
 
 
-def _launch(engine, group, duration, slowest):
+def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
     """Append the batch to the queue; the GPU takes it when it is free.
 
     Pipeline stages work side by side: the first one is free for the next batch after its share.
@@ -205,7 +209,7 @@ def _launch(engine, group, duration, slowest):
     _record(engine, group, start, duration, slowest)
 
 
-def _launch_nothing(engine, group):
+def _launch_nothing(engine: Engine, group: int) -> None:
     """A batch without tokens takes a place in the queue and is over with the batch before it.
 
     ``EngineCore.step_with_batch_queue``; with one place beside the running batch it hinders none.
@@ -218,7 +222,7 @@ def _launch_nothing(engine, group):
         state.in_flight += 1
 
 
-def _tokens_known_s(engine, group, column):
+def _tokens_known_s(engine: Engine, group: int, column: int) -> float:
     """When the tokens that a batch goes on from are known: other stages may be at work on them."""
     moment = 0.0
     if engine.config.pipeline_parallel_size == 1:
@@ -230,7 +234,7 @@ def _tokens_known_s(engine, group, column):
     return moment
 
 
-def _note_tokens(engine, group, column, end):
+def _note_tokens(engine: Engine, group: int, column: int, end: float) -> None:
     if engine.config.pipeline_parallel_size == 1:
         return
     for replica in replicas_of(engine, group):
@@ -240,7 +244,7 @@ def _note_tokens(engine, group, column, end):
                 engine.requests[r].token_s = end
 
 
-def _record(engine, group, start, duration, slowest):
+def _record(engine: Engine, group: int, start: float, duration: float, slowest: int) -> None:
     config, counters = engine.config, engine.counters
     step = counters.n_steps
     counters.n_steps += 1
@@ -263,7 +267,7 @@ def _record(engine, group, start, duration, slowest):
         engine.steps[step, FIRST_SUM + i] = sums[i]
 
 
-def _end_turn(engine, group):
+def _end_turn(engine: Engine, group: int) -> None:
     """When the group acts again: at the end of its oldest batch, or when something arrives."""
     state = engine.groups[group]
     if state.in_flight > 0:
@@ -282,7 +286,7 @@ def _end_turn(engine, group):
             r = request.after
 
 
-def _charge_preemption(latency, engine, r):
+def _charge_preemption(latency: LatencyModel, engine: Engine, r: int) -> None:
     """A delay that the client sees and the engine does not: it widens the gap to the next token."""
     request = engine.requests[r]
     seconds = hooks.request_seconds(latency, engine, r, hooks.PREEMPTION)
@@ -292,7 +296,9 @@ def _charge_preemption(latency, engine, r):
         request.gap_start_s -= seconds
 
 
-def advance_pools(prefill, decode, prefill_latency, decode_latency):
+def advance_pools(
+    prefill: Engine, decode: Engine, prefill_latency: LatencyModel, decode_latency: LatencyModel
+) -> int:
     """Run both pools until every request has ended (DONE) or a record buffer is nearly FULL."""
     while has_room(prefill) and has_room(decode):
         event, _, moment = next_event(prefill)
@@ -312,7 +318,7 @@ def advance_pools(prefill, decode, prefill_latency, decode_latency):
     return FULL
 
 
-def _send_on(prefill, decode):
+def _send_on(prefill: Engine, decode: Engine) -> None:
     """Requests whose prompts are computed go to the decode servers, with what patience is left."""
     for i in range(prefill.counters.leaving):
         r, moment = prefill.leaving[i].request, prefill.leaving[i].moment_s
@@ -323,7 +329,7 @@ def _send_on(prefill, decode):
     prefill.counters.leaving = 0
 
 
-def _answer(decode, prefill):
+def _answer(decode: Engine, prefill: Engine) -> None:
     """Clients of requests that have ended hear of it."""
     for i in range(decode.counters.leaving):
         client.resolve(prefill, decode.leaving[i].request, decode.leaving[i].moment_s)

@@ -11,7 +11,8 @@ LoRA, hierarchical cache, sliding-window pools. Outputs always have their full l
 from pinn.simulator import blocks
 from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_inside
-from pinn.simulator.state import RUNNING
+from pinn.simulator.engine import Engine
+from pinn.simulator.state import RUNNING, Guess, Records, Request
 
 # Steps of decodes where prompts have steps of their own, and whom SGLang retracts for memory.
 #
@@ -22,7 +23,7 @@ from pinn.simulator.state import RUNNING
 LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
 
 
-def schedule_decodes(engine, replica):
+def schedule_decodes(engine: Engine, replica: int) -> None:
     """``update_running_batch``: every running request decodes; some are retracted for memory."""
     config = engine.config
     state = engine.replicas[replica]
@@ -53,16 +54,16 @@ def schedule_decodes(engine, replica):
         blocks.add_to_batch(engine, replica, r, tokens)
 
 
-def _ends_in_flight(engine, r):
+def _ends_in_flight(engine: Engine, r: int) -> bool:
     """``_reqs_finishing_inflight`` of 0.5.22 and later: whose last token a queued step makes."""
     config = engine.config
     request = engine.requests[r]
     # A step with drafts may make fewer tokens than it is waited for.
-    known = config.foresees_ends and config.asynchronous and config.drafts == 0
+    known = config.foresees_ends > 0 and config.asynchronous > 0 and config.drafts == 0
     return known and request.generated + request.placeholders >= request.output
 
 
-def _decode_blocks(engine, replica):
+def _decode_blocks(engine: Engine, replica: int) -> int:
     """``new_tokens_required_next_decode``, in blocks."""
     state = engine.replicas[replica]
     needed = 0
@@ -75,7 +76,7 @@ def _decode_blocks(engine, replica):
     return needed
 
 
-def _retract(engine, replica):
+def _retract(engine: Engine, replica: int) -> None:
     """``retract_decode``: who has written least goes, the longest prompt first; one stays.
 
     They go to the end of the queue and begin anew.
@@ -119,7 +120,7 @@ SPARE_TOKENS = 1
 _ADDED, _NO_ROOM, _STOPPED = range(3)
 
 
-def schedule_apart(engine, replica):
+def schedule_apart(engine: Engine, replica: int) -> None:
     """Fill a batch with prompts or, where none can start, with the decodes."""
     state = engine.replicas[replica]
     _take_stock(engine, replica)
@@ -137,7 +138,7 @@ def schedule_apart(engine, replica):
         state.polls += PROMPTS_WEIGHT if state.last_prompts else DECODES_WEIGHT
 
 
-def _take_stock(engine, replica):
+def _take_stock(engine: Engine, replica: int) -> None:
     """``get_next_batch_to_run`` up to the prompts: what has become of the last batch.
 
     Requests that have ended keep their places until the next step of decodes, but for those that
@@ -164,7 +165,7 @@ def _take_stock(engine, replica):
         state.full = 0
 
 
-def _schedule_prompts(engine, replica):
+def _schedule_prompts(engine: Engine, replica: int) -> None:
     """``_get_new_batch_prefill_raw``: the prompt that was cut, then waiting ones in their order."""
     config = engine.config
     state = engine.replicas[replica]
@@ -213,12 +214,12 @@ def _schedule_prompts(engine, replica):
         r = after
 
 
-def _free_tokens(engine, replica):
+def _free_tokens(engine: Engine, replica: int) -> int:
     """``available_size`` and ``evictable_size`` together."""
     return engine.replicas[replica].free_blocks * engine.config.block_tokens
 
 
-def _expected_tokens(engine, replica):
+def _expected_tokens(engine: Engine, replica: int) -> float:
     """``rem_total_token_offset``: what the running requests are expected to write still.
 
     From 0.5.22 on all of it, for requests that ignore the end of text.
@@ -233,7 +234,7 @@ def _expected_tokens(engine, replica):
     return total
 
 
-def _go_on(engine, replica, left, expected):
+def _go_on(engine: Engine, replica: int, left: int, expected: float) -> tuple[int, float]:
     """``add_chunked_req``: (tokens in whole blocks, what is expected to be written)."""
     state = engine.replicas[replica]
     r = state.chunked
@@ -253,13 +254,22 @@ def _go_on(engine, replica, left, expected):
     )
 
 
-def _spare_block(engine):
+def _spare_block(engine: Engine) -> int:
     """A block that 0.5.22 and later keep back for each request of a batch."""
     config = engine.config
     return config.block_tokens if config.foresees_ends else 0
 
 
-def _start(engine, replica, r, left, prompts_left, taken, guesses, expected):
+def _start(
+    engine: Engine,
+    replica: int,
+    r: int,
+    left: int,
+    prompts_left: int,
+    taken: int,
+    guesses: int,
+    expected: float,
+) -> tuple[int, int, int]:
     """``add_one_req``: (result, its tokens in whole blocks, tokens it is expected to write)."""
     config = engine.config
     request, state = engine.requests[r], engine.replicas[replica]
@@ -295,7 +305,7 @@ def _start(engine, replica, r, left, prompts_left, taken, guesses, expected):
     return _ADDED, paged, promised
 
 
-def _unlocked_tokens(engine, replica, r, hits):
+def _unlocked_tokens(engine: Engine, replica: int, r: int, hits: int) -> int:
     """Cached prefix tokens that nobody else uses: they can no longer be evicted."""
     request, found = engine.requests[r], 0
     for i in range(hits):
@@ -304,7 +314,7 @@ def _unlocked_tokens(engine, replica, r, hits):
     return found * engine.config.block_tokens
 
 
-def _guess(engine, replica, r, guesses):
+def _guess(engine: Engine, replica: int, r: int, guesses: int) -> int:
     """``add_req_state``: requests by the tokens that they will still write, with what they hold.
 
     The first request of a batch makes the list of all; a later one is put in its place, or before
@@ -322,7 +332,7 @@ def _guess(engine, replica, r, guesses):
     return guesses
 
 
-def _insert(queue, size, request, late):
+def _insert(queue: Records[Guess], size: int, request: Request, late: bool) -> int:
     """Put a request into the ordered queue; unless ``late``, behind its equals."""
     tokens = request.output - request.generated
     if tokens <= 0:
@@ -342,7 +352,7 @@ def _insert(queue, size, request, late):
     return size + 1
 
 
-def _all_fit(engine, replica, paged, guesses):
+def _all_fit(engine: Engine, replica: int, paged: int, guesses: int) -> bool:
     """``add_one_req_ignore_eos``: whether memory lasts until each of the requests has ended."""
     free = _free_tokens(engine, replica) - paged
     for i in range(guesses):

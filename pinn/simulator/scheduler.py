@@ -12,11 +12,13 @@ decoding every decode brings all its drafts. Left out: LoRA, encoder inputs and 
 from pinn.simulator import blocks
 from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_inside
+from pinn.simulator.engine import Engine
 from pinn.simulator.hooks import schedule_apart_if
-from pinn.simulator.state import ARRIVED, DECODES, LOADING, REREAD, WAITING
+from pinn.simulator.latency_model import LatencyModel
+from pinn.simulator.state import ARRIVED, DECODES, LOADING, REREAD, WAITING, Replica, Request
 
 
-def schedule(latency, engine, replica, prompts_wait):
+def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: bool) -> int:
     """Fill a replica's next batch, update its requests and return the batch's tokens."""
     config = engine.config
     state = engine.replicas[replica]
@@ -43,7 +45,7 @@ def schedule(latency, engine, replica, prompts_wait):
     return state.tokens
 
 
-def _reread_tokens(engine, replica, decodes, context):
+def _reread_tokens(engine: Engine, replica: int, decodes: float, context: float) -> float:
     """Context of decodes that a shared prefix has brought into the GPU's cache already.
 
     Attention goes through a layer head by head, so what one head reads of all requests has to fit.
@@ -60,7 +62,7 @@ def _reread_tokens(engine, replica, decodes, context):
     return min(reread, config.most_reread * context)
 
 
-def _schedule_running(engine, replica):
+def _schedule_running(engine: Engine, replica: int) -> None:
     """Running requests in their order, decodes and chunks alike; the last one makes room."""
     config = engine.config
     state = engine.replicas[replica]
@@ -86,7 +88,7 @@ def _schedule_running(engine, replica):
         i += 1
 
 
-def _slots(engine, tokens):
+def _slots(engine: Engine, tokens: int) -> int:
     """Tokens to hold blocks for: those and what a draft is about to write after them."""
     config = engine.config
     if config.lookahead > 0:
@@ -94,14 +96,14 @@ def _slots(engine, tokens):
     return tokens
 
 
-def _cut(engine, wanted, budget):
+def _cut(engine: Engine, wanted: int, budget: int) -> int:
     """Tokens of a request that fit the budget; a chunk that is not the last is a whole multiple."""
     if wanted <= budget:
         return wanted
     return budget - budget % engine.config.chunk_multiple
 
 
-def _running_tokens(engine, state, request):
+def _running_tokens(engine: Engine, state: Replica, request: Request) -> int:
     """New tokens of a running request; 0 if it only waits for tokens in flight.
 
     With asynchronous scheduling a request stops being scheduled once the tokens in flight complete
@@ -124,7 +126,7 @@ def _running_tokens(engine, state, request):
     return min(tokens, config.max_model_len - 1 - request.computed)
 
 
-def _preempt(engine, replica, r):
+def _preempt(engine: Engine, replica: int, r: int) -> None:
     """``Scheduler._preempt_request``: all blocks are freed, the request goes first in line."""
     blocks.preempt(engine, replica, r)
     if engine.config.awaits_preempted:
@@ -133,7 +135,7 @@ def _preempt(engine, replica, r):
     blocks.prepend(engine, engine.waiting[replica], r)
 
 
-def _schedule_waiting(engine, replica):
+def _schedule_waiting(engine: Engine, replica: int) -> None:
     """Waiting requests in their order, until one does not fit; loading ones are passed over."""
     config = engine.config
     state = engine.replicas[replica]
@@ -155,7 +157,7 @@ def _schedule_waiting(engine, replica):
         r = after
 
 
-def _start(engine, replica, r):
+def _start(engine: Engine, replica: int, r: int) -> tuple[bool, bool]:
     """Schedule a waiting request: (whether it fits, whether it loads its keys and values first)."""
     config = engine.config
     request, state = engine.requests[r], engine.replicas[replica]
@@ -189,7 +191,7 @@ def _start(engine, replica, r):
     return True, False
 
 
-def _load(engine, replica, r, hits):
+def _load(engine: Engine, replica: int, r: int, hits: int) -> tuple[bool, bool]:
     """Keys and values arrive over the network: blocks now, work later, one transfer at a time.
 
     ``Scheduler.schedule`` with ``load_kv_async`` of a KV connector: the request keeps its place in
@@ -217,7 +219,7 @@ def _load(engine, replica, r, hits):
     return True, True
 
 
-def _finish_loading(engine, replica, r):
+def _finish_loading(engine: Engine, replica: int, r: int) -> None:
     """``Scheduler._update_waiting_for_remote_kv``: at least one token is left to compute."""
     request = engine.requests[r]
     computed = min(request.transferred, request.prompt + request.generated - 1)

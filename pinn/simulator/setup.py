@@ -45,7 +45,9 @@ def block_keys(
 
 
 @compiled
-def _fill(keys, first, full, donors, shared):
+def _fill(
+    keys: np.ndarray, first: np.ndarray, full: np.ndarray, donors: np.ndarray, shared: np.ndarray
+) -> int:
     fresh = 0
     for r in range(len(first)):
         for i in range(full[r]):

@@ -182,10 +182,11 @@ def _collect(
         steps = sum(state.counters.n_steps for state in states)
         idle = 0 if sum(state.counters.progress for state in states) > before else idle + steps
         if status == FULL and idle >= rows // 2:
+            blocks = states[-1].config.blocks
             raise PinnError(
                 f"the engine is stuck: {idle} steps generated no token; requests preempt each "
-                f"other, because a KV cache of {states[-1].config.blocks} blocks is full of others that "
-                "wait for theirs"
+                f"other, because a KV cache of {blocks} blocks is full of others that wait for "
+                "theirs"
             )
         total += steps
         check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
@@ -193,7 +194,7 @@ def _collect(
             parts.append(_take(state))
         if status == FULL and hopeless is not None:
             now_s = float(states[0].groups["now_s"].max())
-            if hopeless(states[0].requests, now_s):
+            if hopeless(np.asarray(states[0].requests), now_s):
                 raise HopelessError
     if status == BAD_STEP:
         seconds = next((s.counters.bad_step_s for s in states if s.counters.bad_step_s != 0), 0.0)
@@ -203,8 +204,8 @@ def _collect(
         )
     records = []
     for parts in taken:
-        steps, *gaps = (np.concatenate(column) for column in zip(*parts, strict=True))
-        records.append((StepRecords(steps), GapRuns(*gaps)))
+        table, *gaps = (np.concatenate(column) for column in zip(*parts, strict=True))
+        records.append((StepRecords(table), GapRuns(*gaps)))
     return records
 
 

@@ -5,17 +5,19 @@ and go on after it was emptied.
 """
 
 from dataclasses import fields
-from typing import Annotated, Any, Protocol, TypeVar, get_type_hints, overload
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar, get_type_hints, overload
 
 import numpy as np
 
 from pinn.physics.batch_sums import BatchSums
 
 #: Types of the fields of a record.
-I1, I4, I8 = Annotated[int, "i1"], Annotated[int, "i4"], Annotated[int, "i8"]
-F8 = Annotated[float, "f8"]
-Work = Annotated[np.ndarray, "f8", 3]
-Sums = Annotated[np.ndarray, "f8", 11]
+I1: TypeAlias = Annotated[int, "i1"]
+I4: TypeAlias = Annotated[int, "i4"]
+I8: TypeAlias = Annotated[int, "i8"]
+F8: TypeAlias = Annotated[float, "f8"]
+Work: TypeAlias = Annotated[np.ndarray, "f8", 3]
+Sums: TypeAlias = Annotated[np.ndarray, "f8", 11]
 
 #: A record.
 Item = TypeVar("Item", covariant=True)
