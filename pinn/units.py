@@ -4,13 +4,6 @@
 0.00025
 """
 
-import numpy as np
-from jaxtyping import Real
-
-#: Real numbers that broadcast together: arrays of any shape, or single ones.
-Numbers = Real[np.ndarray, "..."] | np.number | float | int
-
-
 NANOSECOND = 1e-9
 MICROSECOND = 1e-6
 MILLISECOND = 1e-3

@@ -32,7 +32,7 @@ _ARRAY = re.compile(r"\b(?:ndarray|NDArray|ArrayLike|Tensor)\b")
 ROW, TWO, THREE = np.ones((2, 3)), np.ones(2), np.ones(3)
 LLAMA_8B = make_deployment({"model": "meta-llama/Llama-3.1-8B", "gpu": "H100"})
 #: Where no function computes with arrays.
-NO_CALLS = {"common", "cli", "api", "units.py"}
+NO_CALLS = {"common", "cli", "api"}
 #: Package -> a call whose arrays do not fit together, or have an axis too many.
 WRONG = {
     "physics": lambda: BatchSums(*[TWO] * 8, THREE),

@@ -115,7 +115,7 @@ def given_flags(
     *specifications: type,
     gpu: str | None = None,
     beside: list[str] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The flags that are given, each in its type; ``quantization`` is called ``precision``.
 
     ``serve`` stands for the model and the flags of its command; what is not modelled of them is

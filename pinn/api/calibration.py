@@ -33,7 +33,7 @@ def calibrate(
     benchmarks: str | Path | Sequence[str | Path] = (),
     model: str | Path | None = None,
     gpu: str | Path | None = None,
-    **given: Any,
+    **given: object,
 ) -> CalibratedServer:
     """Fit the coefficients to your own server, as ``pinn calibrate`` does.
 
@@ -51,7 +51,7 @@ def calibrate(
     return calibrated_server(asked, flags)
 
 
-def calibrated_server(asked: CalibrationRequest, flags: Mapping[str, Any]) -> CalibratedServer:
+def calibrated_server(asked: CalibrationRequest, flags: Mapping[str, object]) -> CalibratedServer:
     """Fit to a folder of observations, to files of benchmarks, or to measured steps.
 
     Args:
@@ -78,7 +78,7 @@ def calibrated_server(asked: CalibrationRequest, flags: Mapping[str, Any]) -> Ca
 
 
 def _fit_traces(
-    folder: Path, asked: CalibrationRequest, start: Start, flags: Mapping[str, Any]
+    folder: Path, asked: CalibrationRequest, start: Start, flags: Mapping[str, object]
 ) -> fitting.Fit:
     """The fit to whatever an ingested folder holds: traces, steps or benchmarks."""
     engine, server = flags_apart(EngineSpec, flags)
@@ -98,7 +98,7 @@ def _fit_traces(
 
 
 def _fit_benchmarks(
-    asked: CalibrationRequest, start: Start, flags: Mapping[str, Any]
+    asked: CalibrationRequest, start: Start, flags: Mapping[str, object]
 ) -> fitting.Fit:
     """The fit to files of benchmarks, of the server that ``--append`` knows or that is given."""
     engine, flags = flags_apart(EngineSpec, flags)
@@ -113,7 +113,7 @@ def _fit_benchmarks(
 
 
 def _fit_steps(
-    steps: Path, asked: CalibrationRequest, start: Start, flags: Mapping[str, Any]
+    steps: Path, asked: CalibrationRequest, start: Start, flags: Mapping[str, object]
 ) -> fitting.Fit:
     """The fit to measured steps, and to benchmarks that were made beside them."""
     engine, flags = flags_apart(EngineSpec, flags)

@@ -64,7 +64,7 @@ class MeasuringProgram:
 
 
 def measuring_program(
-    wanted: Wanted, flags: Mapping[str, Any], words: Sequence[str] = ()
+    wanted: Wanted, flags: Mapping[str, object], words: Sequence[str] = ()
 ) -> MeasuringProgram:
     """Choose batches for a server, and write the program that measures them.
 

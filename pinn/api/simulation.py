@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pinn.api import simulation_report
 from pinn.api.arguments import read_request, with_arguments
@@ -39,11 +39,11 @@ class Simulation:
 
     deployment: Deployment
     run: Run
-    intervals: dict[str, Any] | None
-    sensitivity: dict[str, Any] | None
+    intervals: dict[str, object] | None
+    sensitivity: dict[str, object] | None
 
     @cached_property
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, object]:
         """What ``pinn simulate --json`` writes: ``e2e_mean_ms``, ``ttft_p99_ms``, ``stages``."""
         return simulation_report.simulation_figures((self.run, self.intervals, self.sensitivity))
 
@@ -67,10 +67,10 @@ _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
 
 @with_arguments(*_SPECIFICATIONS, request=SimulationRequest, deploys=True)
 def simulate(
-    workload: str | Path | Mapping[str, Any] | pd.DataFrame | None = None,
+    workload: str | Path | Mapping[str, object] | pd.DataFrame | None = None,
     model: str | Path | None = None,
     gpu: str | Path | None = None,
-    **given: Any,
+    **given: object,
 ) -> Simulation:
     """Serve a workload on a simulated engine, as ``pinn simulate`` does.
 
@@ -106,7 +106,7 @@ def simulate(
 
 @contextlib.contextmanager
 def workload_file(
-    workload: str | Path | Mapping[str, Any] | pd.DataFrame | None,
+    workload: str | Path | Mapping[str, object] | pd.DataFrame | None,
 ) -> Iterator[Path | None]:
     """The file of a workload; written for the time being where it is none."""
     if workload is None or isinstance(workload, str | Path):

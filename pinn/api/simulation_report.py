@@ -39,7 +39,7 @@ from pinn.units import GIGA
 Served = tuple[Run, dict[str, Any] | None, dict[str, Any] | None]
 
 
-def simulation_job(asked: SimulationRequest, load: Load, flags: dict[str, Any]) -> Job:
+def simulation_job(asked: SimulationRequest, load: Load, flags: dict[str, object]) -> Job:
     """What is simulated; flags go before the request."""
     of_engine, others = flags_apart(EngineSpec, flags)
     engine = EngineSpec(**of_engine)
@@ -59,7 +59,7 @@ def serve(job: Job, asked: SimulationRequest) -> Served:
     """The run, its intervals where anything tells, and sensitivities where they are asked for."""
     doing(f"serving {len(job.workload):,} requests")
     run, file, figure = job.run(), asked.coefficients, asked.sensitivity
-    trust: dict[str, Any] | None
+    trust: dict[str, object] | None
     if file is None:
         trust = simulation_trust(run, job, find_checkpoint(asked.checkpoint))
     else:
@@ -68,7 +68,7 @@ def serve(job: Job, asked: SimulationRequest) -> Served:
     return run, trust, moved
 
 
-def about(job: Job, load: Load, asked: SimulationRequest) -> dict[str, Any]:
+def about(job: Job, load: Load, asked: SimulationRequest) -> dict[str, object]:
     """What was simulated and with what, so that the figures can be had again."""
     facts = deployment_facts(job.deployment)
     facts["serving"] |= asdict(job.engine or EngineSpec())
@@ -84,10 +84,10 @@ def about(job: Job, load: Load, asked: SimulationRequest) -> dict[str, Any]:
     }
 
 
-def simulation_figures(served: Served) -> dict[str, Any]:
+def simulation_figures(served: Served) -> dict[str, object]:
     """All figures of a run, ready for JSON: None is what does not exist."""
     run, trust, sensitivity = served
-    report: dict[str, Any] = finite(run_statistics(run))
+    report: dict[str, object] = finite(run_statistics(run))
     report["stages"] = [finite(run_statistics(run, i)) for i in range(run.workload.stages)]
     report["overloaded"] = overload(run)
     if trust is not None:
@@ -97,7 +97,7 @@ def simulation_figures(served: Served) -> dict[str, Any]:
     return report
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> Any:
     """JSON has no NaN and no infinity: null stands for them."""
     if isinstance(value, dict):
         return {key: finite(each) for key, each in value.items()}
@@ -128,7 +128,7 @@ def print_simulation(deployment: Deployment, served: Served) -> None:
 _PRINTED, _MOST = 0.001, 10
 
 
-def simulated_sensitivity(job: Job, run: Run, figure: str) -> dict[str, Any]:
+def simulated_sensitivity(job: Job, run: Run, figure: str) -> dict[str, object]:
     """Derivatives of a figure with respect to every coefficient, ready for JSON.
 
     Returns:
@@ -218,7 +218,7 @@ def _figures(run: Run) -> simulate.Figures:
     return found | {_UNSERVED: 1 - float(run.requests.finished.mean())}
 
 
-def posterior_trust(run: Run, job: Job, found: CoefficientSet) -> dict[str, Any] | None:
+def posterior_trust(run: Run, job: Job, found: CoefficientSet) -> dict[str, object] | None:
     """Intervals of the means by a calibrated file's posterior; None where it has none.
 
     The run is simulated twice more, with all times at either end of the mean step's interval.
@@ -236,7 +236,7 @@ def posterior_trust(run: Run, job: Job, found: CoefficientSet) -> dict[str, Any]
     }
 
 
-def _simulated_ends(run: Run, job: Job, step: float, ttft: float) -> dict[str, Any]:
+def _simulated_ends(run: Run, job: Job, step: float, ttft: float) -> dict[str, object]:
     """Ends of the ``figures``, and the share of requests that the slow end does not serve."""
     fast, slow = simulate.end_figures(job, step, ttft, _figures)
     value = _figures(run)
@@ -291,7 +291,7 @@ def pool_flags(prefill: str | None, decode: str | None) -> list[tuple[int, dict[
     ]
 
 
-def refuse(given: Mapping[str, Any]) -> None:
+def refuse(given: Mapping[str, object]) -> None:
     """Refuse options that say something of one engine.
 
     Raises:
@@ -313,8 +313,8 @@ def serve_pools(
     workers: Sequence[int],
     gb_per_s: float | None,
     requests: Path | None,
-    about: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
+    about: Sequence[Mapping[str, object]],
+) -> dict[str, object]:
     """Simulate, print, and write every request; the figures ready for JSON.
 
     Args:

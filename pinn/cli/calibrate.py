@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,7 +21,7 @@ def calibrate(
     out: Annotated[Path, output(".json", names=("--out", "-o"))] = Path("coefficients.json"),
     details: Details = False,
     *,
-    flags: dict[str, Any],
+    flags: dict[str, object],
 ) -> None:
     """Fit the coefficients to your own server.
 

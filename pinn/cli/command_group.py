@@ -50,7 +50,7 @@ class PlainHelpCommand(TyperCommand):
             args = [*args, "--engine-words", shlex.join(foreign)] if foreign else args
         return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: Any) -> object:
         """Run, once every output has a place of its own."""
         given = [
             (max(parameter.opts, key=len), ctx.params[parameter.name])
@@ -209,7 +209,7 @@ class Subcommand:
         """The module's name."""
         return f"pinn.cli.{self.name}"
 
-    def load(self) -> Any:
+    def load(self) -> object:
         """Import the module and build its command."""
         module = importlib.import_module(self.module)
         application = getattr(module, "app", None)
@@ -245,7 +245,7 @@ class CommandGroup(PlainHelpGroup):
         name, listed, rest = super().resolve_command(ctx, args)
         return name, None if listed is None else self._known[str(listed.name)].load(), rest
 
-    def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> object:
         """Run; what the user can correct is said in one line on stderr."""
         warnings.showwarning = _show_warning
         try:
@@ -279,5 +279,5 @@ def _fail(message: str, code: int) -> None:
     sys.exit(code)
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     typer.echo(f"warning: {printable(message, _ERROR_CHARACTERS)}", err=True)

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -50,7 +50,7 @@ def measure(
     asked: MeasureRequest,
     more: Annotated[list[str] | None, typer.Argument(metavar="FLAGS")] = None,
     *,
-    flags: dict[str, Any],
+    flags: dict[str, object],
 ) -> None:
     """Measure whole steps of vLLM on this machine's GPU.
 

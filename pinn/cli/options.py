@@ -20,7 +20,7 @@ from pinn.specs.flags import FORCE, Flag, FlagValue, flags_of
 from pinn.specs.serving import VLLM, ServingSpec
 
 
-def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> Any:
+def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> object:
     """An option that names a file to write, with the suffixes of the formats that it may have.
 
     With one suffix the name may have none; with none it names a folder.
@@ -112,7 +112,7 @@ def _named(name: str, annotation: object) -> inspect.Parameter:
 
 def _described(
     name: str, hint: Any, helps: Mapping[str, str], owner: str = "", panel: str | None = None
-) -> Any:
+) -> object:
     """Return an argument's type with its option, which has a help and a heading."""
     spelled = _SPELLED.get(f"{owner}.{name}", _SPELLED.get(name)) if owner else None
     if get_origin(hint) is Annotated:
@@ -183,7 +183,7 @@ def engine_flags(
         signature = inspect.signature(command, eval_str=True)
 
         @wraps(command)
-        def run(**arguments: Any) -> None:
+        def run(**arguments: object) -> None:
             options = {name: arguments.pop(name) for name in names}
             given = {name: value for name, value in options.items() if value is not None}
             started = _started(arguments, given, declared) if deploys else {}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from pinn.common import Json
 from pinn.common.files import json_text, write_json_file
@@ -120,7 +120,7 @@ def only_json() -> Iterator[None]:
         _STANDARD_OUTPUT.reset(before)
 
 
-def write_csv(table: pd.DataFrame, path: Path | None, **written: Any) -> None:
+def write_csv(table: pd.DataFrame, path: Path | None, **written: object) -> None:
     """Write a table as CSV where ``--out`` says; None writes nothing."""
     from pinn.common.tables import write_frame
 

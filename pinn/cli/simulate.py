@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -41,7 +41,7 @@ def simulate(
     requests: Annotated[Path | None, output(".parquet")] = None,
     timeline: Annotated[Path | None, output(".png")] = None,
     *,
-    flags: dict[str, Any],
+    flags: dict[str, object],
 ) -> None:
     """Serve a workload on a simulated engine and report what its clients see.
 

@@ -224,7 +224,7 @@ def _too_deep(where: str) -> PinnError:
     return PinnError(f"{where}: {fault}: flatten the file")
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path) -> object:
     """Read a YAML (or JSON) file.
 
     Raises:

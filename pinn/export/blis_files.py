@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ _TEMPLATE = Path(__file__).with_name("blis_run.sh")
 _PICK = Path(__file__).with_name("blis_pick.awk")
 
 
-def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, Any]) -> str:
+def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, object]) -> str:
     """A file for ``--defaults-filepath``; facts are comments, since BLIS refuses unknown keys."""
     comments = [f"# {name}: {json_text(value)}" for name, value in facts.items()]
     beta = ", ".join(repr(value) for value in vector.projection.beta.tolist())
@@ -39,10 +38,10 @@ def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, Any]) ->
     return "\n".join([*comments, "trained_physics_coefficients:", *values, ""])
 
 
-def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, Any]:
+def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
     """What a vector says of itself: its error, and what it costs to take it for another load."""
     low, high = vector.taken
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "load": vector.load,
         "mean_step_us": round(vector.mean_step_us, 1),
         "median_step_error": round(vector.projection.median_error, 5),
@@ -156,7 +155,7 @@ def run_script(
     )
 
 
-def vector_row(vector: blis_vectors.BlisVector, replicas: int) -> dict[str, Any]:
+def vector_row(vector: blis_vectors.BlisVector, replicas: int) -> dict[str, object]:
     """A line of ``loads.csv``: the vector by name, what it is for and what it is off by.
 
     Args:

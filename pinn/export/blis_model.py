@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -169,7 +168,7 @@ _FORMAT_IN_NAME = re.compile(r"(?:^|[./_-])(?:w\d+a16|fp8)(?:$|[./_-])", re.IGNO
 _BLIS_GPUS = ("H100", "A100-SXM", "A100-80", "L40S")
 
 
-def blis_config(deployment: Deployment) -> dict[str, Any]:
+def blis_config(deployment: Deployment) -> dict[str, object]:
     """The config.json for ``--model-config-folder``.
 
     Its bytes per weight are ours, whatever the model's name says. ``intermediate_size`` is the
@@ -179,7 +178,7 @@ def blis_config(deployment: Deployment) -> dict[str, Any]:
     model, m = deployment.model, blis_model(deployment)
     attention = model.layer_groups[0].attention
     assert isinstance(attention, models.Attention)
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "model_type": model.model_type,
         "torch_dtype": "bfloat16",
         "hidden_act": "silu",

@@ -82,7 +82,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
     ]
 
 
-def metadata(checkpoint: Checkpoint, provenance: dict[str, Any]) -> dict[str, str]:
+def metadata(checkpoint: Checkpoint, provenance: dict[str, object]) -> dict[str, str]:
     """What both graphs say of themselves; every value but the format is JSON."""
     scale = vars(checkpoint.network.input_scale)
     facts = {

@@ -14,9 +14,9 @@ from pinn.kernels.surrogate import fit_terms
 from pinn.kernels.tables.attention import HIDDEN_SIZE, SHAPE
 from pinn.kernels.tables.work import Work, latent_decode_work, latent_prefill_work
 from pinn.physics.layer_work import latent_matmuls
+from pinn.physics.numbers import Numbers
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import ACTIVATION_BYTES, precision
-from pinn.units import Numbers
 
 # Decode attention over compressed keys (multi-head latent attention, MLA).
 #

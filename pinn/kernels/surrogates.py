@@ -23,8 +23,8 @@ from pinn.kernels.operator import Operator, TrainingPlan
 from pinn.kernels.stored import MeasuredShapes
 from pinn.kernels.surrogate import OperatorSurrogate, OtherExperts
 from pinn.kernels.tables.tables import KernelTables
+from pinn.physics.numbers import Numbers
 from pinn.specs.gpu import GpuSpec
-from pinn.units import Numbers
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())
 

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float, Real
 
+from pinn.physics.numbers import Numbers
 from pinn.specs.batch import Batch
-from pinn.units import Numbers
 
 # Sums over a batch's requests: all that the step features need to know of it.
 

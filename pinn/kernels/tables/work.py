@@ -11,8 +11,8 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Float
 
+from pinn.physics.numbers import Numbers
 from pinn.specs.precision import ACTIVATION_BYTES
-from pinn.units import Numbers
 
 Array = Float[np.ndarray, "..."]
 

@@ -140,16 +140,16 @@ class VllmEngine:
         schedule, update = scheduler.schedule, scheduler.update_from_output
         detail = self._core.log_error_detail
 
-        def schedule_noted(*given: Any, **named: Any) -> Any:
+        def schedule_noted(*given: object, **named: object) -> object:
             output = schedule(*given, **named)
             self._scheduled[id(output)] = (self._begin, output)  # kept, so that ids stay unique
             return output
 
-        def update_noted(output: Any, *given: Any, **named: Any) -> Any:
+        def update_noted(output: object, *given: object, **named: object) -> object:
             self._finished.append((time.perf_counter() - self._waits, output))
             return update(output, *given, **named)
 
-        def detail_noted(*given: Any, **named: Any) -> Any:
+        def detail_noted(*given: object, **named: object) -> object:
             self._waits = time.perf_counter()
             return detail(*given, **named)
 
@@ -209,7 +209,7 @@ def _limits(config: Any, groups: int) -> Limits:
     )
 
 
-def _facts(config: Any, release: str, limits: Limits) -> dict[str, Any]:
+def _facts(config: Any, release: str, limits: Limits) -> dict[str, object]:
     return {
         "engine": "vllm",
         "engine_version": release,
