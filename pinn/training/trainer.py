@@ -20,7 +20,7 @@ _LAST = "last"
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """One CPU process with a progress bar; fields are arguments of ``lightning.Trainer``.
+    """One CPU process with a progress bar; fields are arguments of Lightning's trainer.
 
     Attributes:
         accelerator: Kind of device, such as ``cpu`` or ``gpu``.
@@ -51,7 +51,7 @@ class TrainerSettings:
             )
         except (MisconfigurationException, ValueError, ImportError, RuntimeError) as error:
             given = f"trainer.accelerator={self.accelerator} devices={self.devices}"
-            reason = str(error).partition("\n")[0].rstrip(".")
+            reason = str(error).partition("\n")[0].rstrip(".!")
             remedy = "use trainer.accelerator=cpu trainer.devices=1 trainer.strategy=auto"
             raise PinnError(f"{given} strategy={self.strategy}: {reason}: {remedy}") from error
 

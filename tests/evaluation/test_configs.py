@@ -96,10 +96,9 @@ def test_help_has_a_line_for_every_experiment_and_choice():
 def train(tmp_path, monkeypatch, capsys):
     """Run ``train.py`` and return its output, that on stderr where it ends with a fault."""
     monkeypatch.chdir(tmp_path)
-    quiet = ("hydra/job_logging=none", "hydra/hydra_logging=none")
 
     def run(*overrides, code=None):
-        monkeypatch.setattr(sys, "argv", ["train.py", *overrides, *quiet])
+        monkeypatch.setattr(sys, "argv", ["train.py", *overrides, "hydra/hydra_logging=none"])
         with pytest.raises(SystemExit) if code is not None else nullcontext() as end:
             runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
         return str(end.value.code) if code else capsys.readouterr().out
