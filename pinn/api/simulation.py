@@ -5,69 +5,49 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinn.api import simulation_report
+import pinn
 from pinn.api.arguments import read_request, with_arguments
-from pinn.api.requests import SimulationRequest
-from pinn.common.files import json_text
-from pinn.common.screen import printed
-from pinn.engines.deployment import Deployment
+from pinn.api.requests import SimulationRequest, named
+from pinn.calibration.posterior import posterior_step_half_widths
+from pinn.common import Json, JsonObject
+from pinn.common.files import file_sha256, find_checkpoint, json_text
+from pinn.common.progress import doing
+from pinn.engines import configurations
+from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.run import Run, plot_timeline, request_table
-from pinn.simulator.workloads.load import LoadFlags, asked_load
+from pinn.simulator.intervals import Intervals, simulated_intervals, standing_step
+from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json
+from pinn.simulator.pools import Link, Pool, default_link, simulate_pools
+from pinn.simulator.pools_result import PoolsSimulation
+from pinn.simulator.result import Simulation
+from pinn.simulator.run import Run
+from pinn.simulator.sensitivity import sensitivity
+from pinn.simulator.simulate import Job
+from pinn.simulator.workloads.load import Load, LoadFlags, asked_load
+from pinn.specs.flags import FlagValue, flags_apart
 from pinn.specs.serving import ServingSpec
+from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, read_coefficient_set
+from pinn.surrogate.uncertainty.distance import outside_inputs
+from pinn.surrogate.uncertainty.intervals import METRICS, read_calibration
+from pinn.surrogate.uncertainty.kinds import situation_of
+from pinn.surrogate.uncertainty.quantiles import LEVEL
+from pinn.surrogate.uncertainty.trust import describe_trust
+from pinn.units import GIGA
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """What a workload's clients see.
-
-    Attributes:
-        deployment: What served it.
-        run: Records of every request and step.
-        intervals: Ends of the mean figures, and what they rest on; None where nothing tells.
-        sensitivity: How far each coefficient moves a figure; None where none was asked for.
-    """
-
-    deployment: Deployment
-    run: Run
-    intervals: dict[str, object] | None
-    sensitivity: dict[str, object] | None
-
-    @cached_property
-    def figures(self) -> dict[str, object]:
-        """What ``pinn simulate --json`` writes: ``e2e_mean_ms``, ``ttft_p99_ms``, ``stages``."""
-        return simulation_report.simulation_figures((self.run, self.intervals, self.sensitivity))
-
-    def requests(self) -> pd.DataFrame:
-        """A row per request: status, tokens, every moment of its life in seconds."""
-        found: pd.DataFrame = request_table(self.run).to_pandas()
-        return found
-
-    def timeline(self, path: str | Path) -> None:
-        """Draw the run over time as a PNG."""
-        plot_timeline(self.run, Path(path))
-
-    def __str__(self) -> str:
-        """What ``pinn simulate`` prints."""
-        served = self.run, self.intervals, self.sensitivity
-        return printed(simulation_report.print_simulation, self.deployment, served)
-
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
 
 
 @with_arguments(*_SPECIFICATIONS, request=SimulationRequest, deploys=True)
 def simulate(
-    workload: str | Path | Mapping[str, object] | pd.DataFrame | None = None,
+    workload: str | Path | Mapping[str, Json] | pd.DataFrame | None = None,
     model: str | Path | None = None,
     gpu: str | Path | None = None,
     **given: object,
@@ -99,14 +79,149 @@ def simulate(
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
-        load, flags = asked_load(asked.workload, flags, asked.seed)
-        job = simulation_report.simulation_job(asked, load, flags)
-    return Simulation(job.deployment, *simulation_report.serve(job, asked))
+        return simulated(asked, *asked_load(asked.workload, flags, asked.seed))
+
+
+def simulation_job(asked: SimulationRequest, load: Load, flags: Mapping[str, FlagValue]) -> Job:
+    """Return what is simulated; flags go before the request."""
+    of_engine, others = flags_apart(EngineSpec, flags)
+    file = asked.coefficients
+    known = {} if file is None else read_coefficient_set(file).configuration()
+    known |= named(asked.model, asked.gpu)
+    deployment = configurations.make_deployment(configurations.canonical(known | others))
+    workload = load.draw(asked.rate)
+    if file is None:
+        latency = latency_from_checkpoint(deployment, find_checkpoint(asked.checkpoint))
+    else:
+        latency = latency_from_json(deployment, file)
+    return Job(deployment, workload, latency, EngineSpec(**of_engine))
+
+
+def simulated(asked: SimulationRequest, load: Load, flags: Mapping[str, FlagValue]) -> Simulation:
+    """Serve a load: the run, its intervals where there is evidence, sensitivities if asked for."""
+    job = simulation_job(asked, load, flags)
+    doing(f"serving {len(job.workload):,} requests")
+    run, file, figure = job.run(), asked.coefficients, asked.sensitivity
+    trust: Intervals | None
+    if file is None:
+        trust = network_intervals(run, job, find_checkpoint(asked.checkpoint))
+    else:
+        trust = posterior_intervals(run, job, read_coefficient_set(file))
+    moved = None if figure is None else sensitivity(job, run, figure)
+    return Simulation(job.deployment, run, trust, moved, _about(job, load, asked))
+
+
+def _about(job: Job, load: Load, asked: SimulationRequest) -> JsonObject:
+    """Return what was simulated and with what, so that the figures can be had again."""
+    facts = deployment_facts(job.deployment)
+    facts["serving"] |= asdict(job.engine or EngineSpec())
+    serving = job.deployment.serving
+    notice = unread_notice(serving.engine, serving.engine_version)
+    source = asked.coefficients or find_checkpoint(asked.checkpoint)
+    return {
+        **facts,
+        "recipe": job.deployment.recipe.described(),
+        **({"notices": [notice]} if notice else {}),
+        "workload": load.document | {"rate_per_s": asked.rate, "seed": load.seed},
+        "coefficients": {"path": str(source), "sha256": file_sha256(source)},
+        "simulated_by": f"pinn {pinn.__version__}",
+    }
+
+
+def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:
+    """Return intervals of a run's metrics by what held-out data showed, or why there are none."""
+    if not run.requests.finished.any():
+        return Intervals(missing="no request was served")
+    try:
+        calibration = read_calibration(checkpoint)
+        situation = situation_of(checkpoint, job.deployment, standing_step(run))
+        outside = outside_inputs(checkpoint, job.deployment)
+    except PinnError as error:
+        return Intervals(missing=str(error))
+    step, ttft = (calibration.half_width(metric, situation.gpu_known) for metric in METRICS)
+    distance = describe_trust(situation, outside, calibration)
+    return simulated_intervals(job, run, (step, ttft), calibration.level, distance)
+
+
+def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals | None:
+    """Return intervals of a run's metrics by a file's posterior; None where it has none."""
+    if found.covariance is None or not run.requests.finished.any():
+        return None
+    prompt = "1 prefill 2048 @ 0"
+    halves = posterior_step_half_widths(found, job.deployment, [standing_step(run), prompt])
+    step, ttft = (float(half) for half in halves)
+    names = ", ".join(Path(source["path"]).name for source in found.calibration.get("sources", ()))
+    sentence = f"Calibrated to {names}: intervals are those of its posterior."
+    return simulated_intervals(job, run, (step, ttft), LEVEL, {"sentence": sentence})
+
+
+def _pool_flags(prefill: str | None, decode: str | None) -> list[tuple[int, dict[str, FlagValue]]]:
+    """Return (servers, flags) of the prefill and of the decode pool.
+
+    Raises:
+        PinnError: If one is missing or cannot be read.
+    """
+    texts = {"--prefill": prefill, "--decode": decode}
+    missing = [option for option, text in texts.items() if text is None]
+    if missing:
+        raise PinnError(
+            f"{missing[0]} is missing: prefill and decode apart take both, such as "
+            "--prefill '2x tp=4' --decode '1x tp=8' (--kv-link-gb-per-s is the link between them)"
+        )
+    return [
+        configurations.parse_pool(text, option)
+        for option, text in texts.items()
+        if text is not None
+    ]
+
+
+#: Options that say something of one engine -> what to do instead.
+_OF_ONE_ENGINE = {
+    "replicas": "write the number of servers in each pool, such as --prefill '2x tp=4'",
+    "kv_transfer_bytes_per_s": "give --kv-link-gb-per-s",
+    "sensitivity": "its coefficients would be of two deployments: leave it out",
+}
+
+
+def simulated_pools(
+    asked: SimulationRequest,
+    pools: tuple[str | None, str | None],
+    kv_link_gb_per_s: float | None,
+    load: Load,
+    flags: Mapping[str, FlagValue],
+) -> PoolsSimulation:
+    """Serve a load on a prefill and a decode pool.
+
+    Args:
+        asked: What is simulated.
+        pools: Prefill and decode servers as written, such as ``2x tp=4``.
+        kv_link_gb_per_s: Rate of each GPU in GB/s; None for the GPUs' network adapters.
+        load: The load.
+        flags: Of both pools.
+
+    Raises:
+        PinnError: If an option says something of one engine, or the pools do not fit together.
+    """
+    for name, remedy in _OF_ONE_ENGINE.items():
+        if flags.get(name) is not None or getattr(asked, name, None) is not None:
+            raise PinnError(f"--{name.replace('_', '-')} with --prefill and --decode: {remedy}")
+    counts, of_pools = zip(*_pool_flags(*pools), strict=True)
+    jobs = [simulation_job(asked, load, {**flags, **of_pool}) for of_pool in of_pools]
+    prefill, decode = (
+        Pool(job.deployment, job.latency, replace(job.engine or EngineSpec(), replicas=count))
+        for job, count in zip(jobs, counts, strict=True)
+    )
+    network = default_link(prefill, decode).bytes_per_s
+    rate = network if kv_link_gb_per_s is None else kv_link_gb_per_s * GIGA
+    link = Link(rate, decode.engine.kv_transfer_latency_s)
+    found = simulate_pools(prefill, decode, jobs[0].workload, link)
+    about = [_about(job, load, asked) for job in jobs]
+    return PoolsSimulation(found, prefill, decode, about)
 
 
 @contextlib.contextmanager
 def workload_file(
-    workload: str | Path | Mapping[str, object] | pd.DataFrame | None,
+    workload: str | Path | Mapping[str, Json] | pd.DataFrame | None,
 ) -> Iterator[Path | None]:
     """The file of a workload; written for the time being where it is none."""
     if workload is None or isinstance(workload, str | Path):

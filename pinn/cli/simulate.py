@@ -9,8 +9,10 @@ import typer
 from pinn.api.requests import SimulationRequest
 from pinn.cli.options import JsonPath, engine_flags, output
 from pinn.cli.outputs import write_json
-from pinn.simulator import engine_spec, run
+from pinn.errors import PinnError
+from pinn.simulator import engine_spec
 from pinn.simulator.workloads.load import LoadFlags, asked_load
+from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
 
 
@@ -41,7 +43,7 @@ def simulate(
     requests: Annotated[Path | None, output(".parquet")] = None,
     timeline: Annotated[Path | None, output(".png")] = None,
     *,
-    flags: dict[str, object],
+    flags: dict[str, FlagValue],
 ) -> None:
     """Serve a workload on a simulated engine and report what its clients see.
 
@@ -68,32 +70,23 @@ def simulate(
         requests: Also write every request, as Parquet.
         timeline: Also draw the run over time, as PNG.
     """
-    from pinn.api import simulation_report
+    from pinn.api.simulation import simulated, simulated_pools
 
     load, flags = asked_load(asked.workload, flags, asked.seed)
-    if apart != PoolsRequest():
-        simulation_report.refuse(flags | {"timeline": timeline, "sensitivity": asked.sensitivity})
-        workers, of_pools = zip(
-            *simulation_report.pool_flags(apart.prefill, apart.decode), strict=True
-        )
-        jobs = [
-            simulation_report.simulation_job(asked, load, flags | of_pool) for of_pool in of_pools
-        ]
-        about = [simulation_report.about(job, load, asked) for job in jobs]
-        document = simulation_report.serve_pools(
-            jobs, workers, apart.kv_link_gb_per_s, requests, about
-        )
-        write_json(document, json_path)
+    if apart == PoolsRequest():
+        found = simulated(asked, load, flags)
+        found.print_report()
+        write_json(found.to_json(), json_path)
+        if requests is not None:
+            found.write_requests(requests)
+        if timeline is not None:
+            found.timeline(timeline)
         return
-    job = simulation_report.simulation_job(asked, load, flags)
-    served = simulation_report.serve(job, asked)
-    simulation_report.print_simulation(job.deployment, served)
-    if json_path is not None:
-        document = simulation_report.about(job, load, asked) | simulation_report.simulation_figures(
-            served
-        )
-        write_json(document, json_path)
-    if requests is not None:
-        run.write_requests(served[0], requests)
     if timeline is not None:
-        run.plot_timeline(served[0], timeline)
+        raise PinnError("--timeline with --prefill and --decode: it draws one engine: leave it out")
+    pools = apart.prefill, apart.decode
+    served = simulated_pools(asked, pools, apart.kv_link_gb_per_s, load, flags)
+    served.print_report()
+    write_json(served.to_json(), json_path)
+    if requests is not None:
+        served.write_requests(requests)

@@ -19,10 +19,11 @@ from pinn.evaluation.serving_runs import LEFT_OUT, RUNS_LEFT_OUT, network_latenc
 from pinn.kernels.exclusion import is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.measurements.runs.measured_runs import MeasuredRun
+from pinn.simulator.intervals import Figures, gains
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
 from pinn.simulator.run import Run
-from pinn.simulator.simulate import Figures, Job, gains
+from pinn.simulator.simulate import Job
 from pinn.specs.gpu import load_gpu
 from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
 from pinn.surrogate.uncertainty import interval_fit

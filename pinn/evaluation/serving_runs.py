@@ -13,9 +13,10 @@ from pinn.evaluation.metrics import RESULT_COLUMNS, error_summary, inversions
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.measurements.runs import measured_runs
 from pinn.measurements.runs.measured_runs import FIGURES, MeasuredRun
+from pinn.simulator.intervals import figure_ends, scaled
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, failed_share, figure_seconds
-from pinn.simulator.simulate import Job, figure_ends, scaled, simulate_many
+from pinn.simulator.simulate import Job, simulate_many
 from pinn.specs.model import ModelSpec
 from pinn.surrogate import surrogate
 from pinn.surrogate.checkpoint import load_checkpoint

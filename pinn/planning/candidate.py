@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from pinn.engines.configurations import Values
 from pinn.engines.deployment import Deployment
+from pinn.engines.labels import hardware_label
 from pinn.planning.plan import RejectedCandidate
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Hopeless, simulate
 from pinn.simulator.workloads.workload import Workload
-from pinn.specs.serving import VLLM
 
 NETWORK = "network"
 #: Gives the coefficients that are simulated for the predicted ones.
@@ -91,23 +91,3 @@ def gpu_count(deployment: Deployment) -> int:
     """Return the GPUs of one replica: tensor x pipeline x data-parallel ranks."""
     recipe = deployment.recipe
     return recipe.tensor_parallel_size * recipe.pipeline_parallel_size * recipe.data_parallel_size
-
-
-def hardware_label(deployment: Deployment) -> str:
-    """GPU, parallelism of the attention, number formats and engine: ``H100-SXM TP 8 bf16``."""
-    recipe, engine = deployment.recipe, deployment.serving.engine
-    ranks = {"PP": recipe.pipeline_parallel_size, "DP": recipe.data_parallel_size}
-    parts = [deployment.gpu.name, f"TP {recipe.tensor_parallel_size}"]
-    parts += [f"{name} {size}" for name, size in ranks.items() if size > 1]
-    parts += ["EP"] if recipe.expert_parallel_size > 1 else []
-    parts += [format_label(deployment)]
-    return " ".join(parts if engine == VLLM else [*parts, engine])
-
-
-def format_label(deployment: Deployment) -> str:
-    """Formats of attention and of what follows it, once where they are alike."""
-    formats = deployment.model.precisions
-    ffn = formats.dense_ffn if deployment.model.moe is None else formats.experts
-    names = dict.fromkeys([formats.attention.name, ffn.name])
-    cache = deployment.kv_cache_precision.name
-    return "/".join(names) + (f" with {cache} cache" if cache not in names else "")

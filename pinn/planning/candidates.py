@@ -6,8 +6,9 @@ from pathlib import Path
 
 from pinn.engines.configurations import Values, canonical, make_deployment
 from pinn.engines.deployment import Deployment
+from pinn.engines.labels import hardware_label
 from pinn.errors import PinnError, RefusedError
-from pinn.planning.candidate import NETWORK, Candidate, gpu_count, hardware_label
+from pinn.planning.candidate import NETWORK, Candidate, gpu_count
 from pinn.planning.plan import RejectedCandidate
 from pinn.planning.search_space import SearchSpace, read_candidates_file
 from pinn.simulator import memory, setup

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from pinn.engines.configurations import Values, parse_pool, pool_text
 from pinn.engines.deployment import Deployment
+from pinn.engines.labels import format_label
 from pinn.errors import PinnError
-from pinn.planning.candidate import Candidate, Rescale, format_label
+from pinn.planning.candidate import Candidate, Rescale
 from pinn.planning.candidates import deployments_of, predicted
 from pinn.planning.plan import RejectedCandidate
 from pinn.planning.search_space import LAYOUT, SearchSpace, read_candidates_file

@@ -17,9 +17,10 @@ from pinn.planning.run_metrics import (
 )
 from pinn.planning.slo import METRICS, Latencies, Slo
 from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.intervals import scaled
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
-from pinn.simulator.simulate import HopelessError, scaled
+from pinn.simulator.simulate import HopelessError
 from pinn.simulator.workloads.workload import Workload
 
 

@@ -1,10 +1,22 @@
 """What clients send and get, and the replicas and API servers behind it."""
 
 import numpy as np
+from jaxtyping import Float
 
-from pinn.simulator import arrays, blocks
+from pinn.simulator import blocks
 from pinn.simulator.compiler import compiled_inside
-from pinn.simulator.state import DECODES, FINISHED, PREEMPTED, REJECTED, RUNNING, SENT, TIMED_OUT
+from pinn.simulator.engine import Engine
+from pinn.simulator.state import (
+    DECODES,
+    FINISHED,
+    PREEMPTED,
+    REJECTED,
+    RUNNING,
+    SENT,
+    TIMED_OUT,
+    Request,
+    Server,
+)
 
 # Who belongs to whom: replicas step in groups, and each copy of the deployment has API servers.
 #
@@ -12,35 +24,39 @@ from pinn.simulator.state import DECODES, FINISHED, PREEMPTED, REJECTED, RUNNING
 # each on its own otherwise, so a group never reaches beyond its copy.
 
 
-def group_of(engine, replica):
+def group_of(engine: Engine, replica: int) -> int:
     """The group that a replica steps with."""
-    return replica * engine.n_groups // engine.n_replicas
+    config = engine.config
+    return replica * config.n_groups // config.n_replicas
 
 
-def first_of(engine, group):
+def first_of(engine: Engine, group: int) -> int:
     """The first of the replicas that step together."""
-    return group * (engine.n_replicas // engine.n_groups)
+    config = engine.config
+    return group * (config.n_replicas // config.n_groups)
 
 
-def replicas_of(engine, group):
+def replicas_of(engine: Engine, group: int) -> range:
     """The replicas that step together."""
     return range(first_of(engine, group), first_of(engine, group + 1))
 
 
-def first_server(engine, replica):
+def first_server(engine: Engine, replica: int) -> int:
     """The first API server of a replica's copy."""
-    return replica * engine.n_copies // engine.n_replicas * (engine.n_servers // engine.n_copies)
+    config = engine.config
+    return replica * config.n_copies // config.n_replicas * (config.n_servers // config.n_copies)
 
 
-def server_of(engine, r):
+def server_of(engine: Engine, r: int) -> Server:
     """The API server that a request came to: those of a copy take turns.
 
     Where requests go round several copies, a copy's own come at even distances, so each round
     begins with another server.
     """
-    begin = r // engine.n_replicas if engine.n_copies > 1 else 0
-    turn = (begin + r) % (engine.n_servers // engine.n_copies)
-    return arrays.servers(engine, first_server(engine, arrays.requests(engine, r).replica) + turn)
+    config = engine.config
+    begin = r // config.n_replicas if config.n_copies > 1 else 0
+    turn = (begin + r) % (config.n_servers // config.n_copies)
+    return engine.servers[first_server(engine, engine.requests[r].replica) + turn]
 
 
 # API servers: processes that take requests in and stream tokens out, one thing after another.
@@ -53,9 +69,9 @@ def server_of(engine, r):
 # operating system's own choice is not modelled.
 
 
-def take_in(engine, r, work_s):
+def take_in(engine: Engine, r: int, work_s: float) -> float:
     """Take a request in; when that is done."""
-    request, server = arrays.requests(engine, r), server_of(engine, r)
+    request, server = engine.requests[r], server_of(engine, r)
     _begin(server, request.sent_s)
     server.work[0] += 1
     server.work[1] += request.prompt
@@ -64,27 +80,27 @@ def take_in(engine, r, work_s):
     return server.free_s
 
 
-def hear_of_step(engine, now):
+def hear_of_step(engine: Engine, now: float) -> None:
     """The engine reports a step: when each server begins with its tokens."""
-    for i in range(engine.n_servers):
-        server = arrays.servers(engine, i)
+    for i in range(engine.config.n_servers):
+        server = engine.servers[i]
         server.start_s = max(server.free_s, now)
 
 
-def stream(server, now, token_s):
+def stream(server: Server, now: float, token_s: float) -> None:
     """Send one token of a step that ended ``now``; the server is free when it is sent."""
     _begin(server, now)
     server.work[2] += 1
     server.free_s = max(server.free_s, now) + token_s
 
 
-def note_work(server, noted):
+def note_work(server: Server, noted: Float[np.ndarray, " 3"]) -> None:
     """Remember what the server has done."""
     for i in range(3):
         noted[i] = server.work[i]
 
 
-def _begin(server, now):
+def _begin(server: Server, now: float) -> None:
     """A server that is idle begins to count its work anew.
 
     What comes in one moment waits for each other, even if it takes no time; so does what comes as
@@ -103,54 +119,57 @@ def _begin(server, now):
 # of a dense model do not keep step here, so that none waits for another.
 
 
-def prompts_wait(engine, group):
+def prompts_wait(engine: Engine, group: int) -> bool:
     """Whether the next step of a group's replicas leaves new prompts waiting; counts the steps."""
-    if engine.prompt_wait_steps == 0:
+    config = engine.config
+    if config.prompt_wait_steps == 0:
         return False
-    if engine.waits_for_all:
+    if config.waits_for_all:
         return _waits_for_all(engine, group)
     return _waits_for_tokens(engine, group)
 
 
-def _waits_for_tokens(engine, group):
+def _waits_for_tokens(engine: Engine, group: int) -> bool:
     """Until so many steps have passed, or prompts and decodes make up a step worth taking."""
-    state = arrays.groups(engine, group)
+    config = engine.config
+    state = engine.groups[group]
     replica = first_of(engine, group)
-    if not _has_prompt(engine, replica) or arrays.replicas(engine, replica).running == 0:
+    if not _has_prompt(engine, replica) or engine.replicas[replica].running == 0:
         return False
-    few = _step_tokens(engine, replica) < engine.prompt_wait_tokens
-    waits = few and state.waited < engine.prompt_wait_steps
+    few = _step_tokens(engine, replica) < config.prompt_wait_tokens
+    waits = few and state.waited < config.prompt_wait_steps
     state.waited = state.waited + 1 if waits else 0
     return waits
 
 
-def _waits_for_all(engine, group):
+def _waits_for_all(engine: Engine, group: int) -> bool:
     """Until every replica has a prompt, one has no decodes, or so many steps have passed."""
-    state = arrays.groups(engine, group)
+    state = engine.groups[group]
     prompts = decodes = 0
     replicas = replicas_of(engine, group)
     for replica in replicas:
         prompts += _has_prompt(engine, replica)
-        decodes += arrays.replicas(engine, replica).running > 0
+        decodes += engine.replicas[replica].running > 0
     may_wait = prompts < len(replicas) and decodes == len(replicas)
-    waits = may_wait and state.waited + 1 < engine.prompt_wait_steps
+    waits = may_wait and state.waited + 1 < engine.config.prompt_wait_steps
     state.waited = state.waited + 1 if waits else 0
     return waits
 
 
-def _has_prompt(engine, replica):
+def _has_prompt(engine: Engine, replica: int) -> bool:
     """Whether a request waits and a place is free."""
-    state = arrays.replicas(engine, replica)
-    return arrays.waiting(engine, replica).size > 0 and state.running < engine.max_seqs
+    state = engine.replicas[replica]
+    return engine.waiting[replica].size > 0 and state.running < engine.config.max_seqs
 
 
-def _step_tokens(engine, replica):
+def _step_tokens(engine: Engine, replica: int) -> int:
     """Tokens of a step of all decodes and waiting prompts, counted up to where a wait ends."""
-    state = arrays.replicas(engine, replica)
-    tokens = state.running * (1 + engine.drafts)
-    r = arrays.waiting(engine, replica).head
-    while r >= 0 and tokens < engine.prompt_wait_tokens:
-        request = arrays.requests(engine, r)
+    config = engine.config
+    state = engine.replicas[replica]
+    tokens = state.running * (1 + config.drafts)
+    r = engine.waiting[replica].head
+    while r >= 0 and tokens < config.prompt_wait_tokens:
+        request = engine.requests[r]
         tokens += request.prompt + request.generated - request.computed
         r = request.after
     return tokens
@@ -168,7 +187,7 @@ def _step_tokens(engine, replica):
 _MASK, _FIRST, _SECOND, _STRIDE = 0x7FFFFFFF, 0x21F0AAAD, 0x735A2D97, 0x1E3779B1
 
 
-def verified_tokens(engine, r, sampled):
+def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
     """Tokens that a step gives to a request: the next one and the drafted ones that are accepted.
 
     Args:
@@ -176,12 +195,12 @@ def verified_tokens(engine, r, sampled):
         r: The request.
         sampled: Tokens that the step sampled of it: 1 + the drafted ones.
     """
-    request, drafted = arrays.requests(engine, r), sampled - 1
+    request, drafted = engine.requests[r], sampled - 1
     if drafted == 0:
         return 1
     number, accepted = uniform_number(r, request.generated), 0
-    most = min(drafted, engine.n_chances)
-    while accepted < most and number < arrays.chances(engine, accepted):
+    most = min(drafted, engine.config.n_chances)
+    while accepted < most and number < engine.chances[accepted]:
         accepted += 1
     request.drafted_tokens += drafted
     request.accepted_tokens += accepted
@@ -193,13 +212,13 @@ def verified_tokens(engine, r, sampled):
     return 1 + accepted
 
 
-def uniform_number(r, place):
+def uniform_number(r: int, place: int) -> float:
     """A number from 0 to 1 that belongs to a request and a place in its output."""
     bits = _mixed((r * _STRIDE & _MASK) ^ _mixed(place + 1))
     return bits / (_MASK + 1)
 
 
-def _mixed(bits):
+def _mixed(bits: int) -> int:
     bits = (bits ^ (bits >> 16)) * _FIRST & _MASK
     bits = (bits ^ (bits >> 15)) * _SECOND & _MASK
     return bits ^ (bits >> 15)
@@ -212,53 +231,57 @@ def _mixed(bits):
 PUBLISH_INTERVAL_S = 0.1
 
 
-def next_send_s(engine):
+def next_send_s(engine: Engine) -> float:
     """When the next request is sent; infinity while that is not known yet."""
-    if engine.role == DECODES:
-        return arrays.ending_s(engine, 0) if engine.endings > 0 else np.inf
-    if engine.next == engine.n_requests:
+    config, counters = engine.config, engine.counters
+    if config.role == DECODES:
+        return engine.endings[0].moment_s if counters.endings > 0 else np.inf
+    if counters.next == config.n_requests:
         return np.inf
-    request = arrays.requests(engine, engine.next)
-    if request.stage != engine.open_stage:
+    request = engine.requests[counters.next]
+    if request.stage != counters.open_stage:
         return np.inf
-    moment = engine.opened_s + request.offset_s
-    if engine.concurrency > 0:
-        while engine.endings > 0 and arrays.ending_s(engine, 0) <= moment:
+    moment = counters.opened_s + request.offset_s
+    if config.concurrency > 0:
+        while counters.endings > 0 and engine.endings[0].moment_s <= moment:
             _leave(engine)
-        if engine.sent >= engine.concurrency:
-            return arrays.ending_s(engine, 0) if engine.endings > 0 else np.inf
+        if counters.sent >= config.concurrency:
+            return engine.endings[0].moment_s if counters.endings > 0 else np.inf
     return moment
 
 
-def _leave(engine):
+def _leave(engine: Engine) -> None:
     pop_ending(engine)
-    engine.sent -= 1
+    engine.counters.sent -= 1
 
 
-def push_ending(engine, r, moment):
+def push_ending(engine: Engine, r: int, moment: float) -> None:
     """A client will see a request end, or a decode server will get it."""
-    blocks.push_heap(arrays.ending_s(engine), arrays.ending_id(engine), engine.endings, moment, r)
-    engine.endings += 1
+    counters = engine.counters
+    blocks.push_heap(engine.endings, counters.endings, moment, r)
+    counters.endings += 1
 
 
-def pop_ending(engine):
+def pop_ending(engine: Engine) -> int:
     """The earliest of those requests."""
-    engine.endings -= 1
-    return blocks.pop_heap(arrays.ending_s(engine), arrays.ending_id(engine), engine.endings + 1)
+    counters = engine.counters
+    counters.endings -= 1
+    return blocks.pop_heap(engine.endings, counters.endings + 1)
 
 
-def send(engine, moment):
+def send(engine: Engine, moment: float) -> int:
     """Send the next request; -1 if the server refuses it at once.
 
     Where all places were taken it takes the one that was freed first. Others that are freed in the
     same moment stay for the requests after it, which are then sent in that moment too.
     """
+    config, counters = engine.config, engine.counters
     r = _take_next(engine)
-    request = arrays.requests(engine, r)
-    if engine.concurrency > 0:
-        if engine.sent >= engine.concurrency:
+    request = engine.requests[r]
+    if config.concurrency > 0:
+        if counters.sent >= config.concurrency:
             _leave(engine)
-        engine.sent += 1
+        counters.sent += 1
     request.sent_s = moment
     if request.status == REJECTED:
         request.last_s = moment
@@ -269,118 +292,124 @@ def send(engine, moment):
     return r
 
 
-def _take_next(engine):
+def _take_next(engine: Engine) -> int:
     """Requests in their order; at a decode server, as they come from the prefill servers."""
-    if engine.role == DECODES:
+    counters = engine.counters
+    if engine.config.role == DECODES:
         return pop_ending(engine)
-    engine.next += 1
-    return engine.next - 1
+    counters.next += 1
+    return counters.next - 1
 
 
-def _route(engine, moment):
+def _route(engine: Engine, moment: float) -> int:
     """``DPLBAsyncMPClient.get_core_engine_for_request``: least of 4 x waiting + running.
 
     Between two reports of the coordinator the client counts what it has sent itself.
     """
-    if engine.n_replicas == 1:
+    config, counters = engine.config, engine.counters
+    if config.n_replicas == 1:
         return 0
-    if not engine.least_loaded:
-        engine.round_robin += 1
-        return (engine.round_robin - 1) % engine.n_replicas
-    if moment >= engine.publish_s:
-        for replica in range(engine.n_replicas):
-            state = arrays.replicas(engine, replica)
-            state.seen_waiting = arrays.waiting(engine, replica).size
+    if not config.least_loaded:
+        counters.round_robin += 1
+        return (counters.round_robin - 1) % config.n_replicas
+    if moment >= counters.publish_s:
+        for replica in range(config.n_replicas):
+            state = engine.replicas[replica]
+            state.seen_waiting = engine.waiting[replica].size
             state.seen_running = state.running
-        engine.publish_s = (np.floor(moment / PUBLISH_INTERVAL_S) + 1) * PUBLISH_INTERVAL_S
+        counters.publish_s = (np.floor(moment / PUBLISH_INTERVAL_S) + 1) * PUBLISH_INTERVAL_S
     best, least = 0, 1 << 60
-    for replica in range(engine.n_replicas):
-        state = arrays.replicas(engine, replica)
+    for replica in range(config.n_replicas):
+        state = engine.replicas[replica]
         score = 4 * state.seen_waiting + state.seen_running
         if score < least:
             best, least = replica, score
-    arrays.replicas(engine, best).seen_waiting += 1
+    engine.replicas[best].seen_waiting += 1
     return best
 
 
-def hand_over(engine, r, work_s):
+def hand_over(engine: Engine, r: int, work_s: float) -> None:
     """The API server takes a request in and passes it on.
 
     Requests of one replica stay in the order of arrival, whichever server takes them in.
     """
-    request = arrays.requests(engine, r)
-    state = arrays.replicas(engine, request.replica)
+    counters = engine.counters
+    request = engine.requests[r]
+    state = engine.replicas[request.replica]
     state.handed_s = max(state.handed_s, take_in(engine, r, work_s))
     request.handed_s = state.handed_s
-    blocks.append(engine, arrays.input(engine, request.replica), r)
-    group = arrays.groups(engine, group_of(engine, request.replica))
+    blocks.append(engine, engine.input[request.replica], r)
+    group = engine.groups[group_of(engine, request.replica)]
     if group.in_flight == 0:
         group.wake_s = min(group.wake_s, request.handed_s)
     if request.timeout_s < np.inf:
         deadline = request.sent_s + request.timeout_s
-        blocks.push_heap(
-            arrays.deadline_s(engine), arrays.deadline_id(engine), engine.deadlines, deadline, r
-        )
-        engine.deadlines += 1
+        blocks.push_heap(engine.deadlines, counters.deadlines, deadline, r)
+        counters.deadlines += 1
 
 
-def resolve(engine, r, moment):
+def resolve(engine: Engine, r: int, moment: float) -> None:
     """A client sees its request end; the stage may be over and the next one open."""
-    if engine.role == DECODES:
+    config, counters = engine.config, engine.counters
+    if config.role == DECODES:
         pass_on(engine, r, moment)
         return
-    if engine.concurrency > 0:
+    if config.concurrency > 0:
         push_ending(engine, r, moment)
-    engine.progress += 1
-    engine.stage_end_s = max(engine.stage_end_s, moment)
-    if arrays.requests(engine, r).stage == engine.open_stage:
-        engine.unresolved -= 1
-    if engine.stages_wait and engine.unresolved == 0:
-        _open_stage(engine, engine.stage_end_s + engine.stage_gap_s)
+    counters.progress += 1
+    counters.stage_end_s = max(counters.stage_end_s, moment)
+    if engine.requests[r].stage == counters.open_stage:
+        counters.unresolved -= 1
+    if config.stages_wait and counters.unresolved == 0:
+        _open_stage(engine, counters.stage_end_s + config.stage_gap_s)
 
 
-def pass_on(engine, r, moment):
+def pass_on(engine: Engine, r: int, moment: float) -> None:
     """A request leaves for the other pool, where it arrives at a moment."""
-    arrays.leaving_s(engine)[engine.leaving] = moment
-    arrays.leaving_id(engine)[engine.leaving] = r
-    engine.leaving += 1
-    engine.progress += 1
+    counters = engine.counters
+    engine.leaving[counters.leaving].moment_s = moment
+    engine.leaving[counters.leaving].request = r
+    counters.leaving += 1
+    counters.progress += 1
 
 
-def _open_stage(engine, moment):
-    engine.open_stage += 1
-    engine.opened_s = moment
-    if engine.open_stage < engine.n_stages:
-        engine.unresolved = arrays.stage_sizes(engine, engine.open_stage)
+def _open_stage(engine: Engine, moment: float) -> None:
+    counters = engine.counters
+    counters.open_stage += 1
+    counters.opened_s = moment
+    if counters.open_stage < engine.config.n_stages:
+        counters.unresolved = engine.stages[counters.open_stage].size
 
 
-def open_next_stage(engine):
+def open_next_stage(engine: Engine) -> None:
     """Stages that do not wait open by the clock, once the one before is sent."""
-    if engine.stages_wait or engine.next == engine.n_requests:
+    config, counters = engine.config, engine.counters
+    if config.stages_wait or counters.next == config.n_requests:
         return
-    if arrays.requests(engine, engine.next).stage > engine.open_stage:
-        _open_stage(engine, arrays.stage_starts_s(engine, engine.open_stage + 1))
+    if engine.requests[counters.next].stage > counters.open_stage:
+        _open_stage(engine, engine.stages[counters.open_stage + 1].start_s)
 
 
-def hang_up(engine, now):
+def hang_up(engine: Engine, now: float) -> None:
     """Clients whose patience has run out disconnect, which aborts their requests.
 
     ``EngineCore._process_aborts_queue`` and ``Scheduler.finish_requests``: blocks are freed at
     once, even those of a batch in flight. The engine learns of it at its next turn, until which it
     plans nothing; by then other clients' requests may have taken the places.
     """
-    while engine.deadlines > 0 and arrays.deadline_s(engine, 0) <= now:
-        deadline = arrays.deadline_s(engine, 0)
-        r = blocks.pop_heap(arrays.deadline_s(engine), arrays.deadline_id(engine), engine.deadlines)
-        engine.deadlines -= 1
-        request = arrays.requests(engine, r)
+    counters = engine.counters
+    while counters.deadlines > 0 and engine.deadlines[0].moment_s <= now:
+        deadline = engine.deadlines[0].moment_s
+        r = blocks.pop_heap(engine.deadlines, counters.deadlines)
+        counters.deadlines -= 1
+        request = engine.requests[r]
         if request.status == FINISHED:
             continue
         status, request.status = request.status, TIMED_OUT
         if status == RUNNING:
             _drop_ended(engine, request.replica)
         elif status != SENT:
-            blocks.remove(engine, arrays.waiting(engine, request.replica), r)
+            blocks.remove(engine, engine.waiting[request.replica], r)
         blocks.free_request(engine, request.replica, r)
         request.last_s = deadline
         resolve(engine, r, deadline)
@@ -392,58 +421,63 @@ def hang_up(engine, now):
 # ``AsyncScheduler._update_request_with_output``.
 
 
-def update_from_output(engine, replica, column, now, token_s, completion_s):
+def update_from_output(
+    engine: Engine, replica: int, column: int, now: float, token_s: float, completion_s: float
+) -> None:
     """Hand the tokens of batch ``column`` to its requests at engine time ``now``."""
+    config = engine.config
     hear_of_step(engine, now)
     finished = 0
-    for i in range(arrays.batch_size(engine, replica, column)):
-        sampled = int(arrays.batch_sampled(engine, replica, column, i))
-        r = arrays.batch_request(engine, replica, column, i)
-        request = arrays.requests(engine, r)
+    batch = engine.batches[replica, column]
+    for i in range(batch.size):
+        entry = engine.entries[replica, column, i]
+        sampled, r = int(entry.sampled), entry.request
+        request = engine.requests[r]
         request.in_flight -= 1
         stale = request.stale > 0
         request.stale -= stale
         if sampled == 0 or request.status == TIMED_OUT or request.status == FINISHED:
             continue
-        if engine.prefill_first and request.status == PREEMPTED:
+        if config.prefill_first and request.status == PREEMPTED:
             # SGLang drops the tokens of a request that it has retracted.
             request.placeholders -= sampled
             continue
         server = server_of(engine, r)
         stream(server, now, token_s)
         _append_tokens(engine, request, server, now, verified_tokens(engine, r, sampled))
-        if engine.asynchronous and not stale:
+        if config.asynchronous and not stale:
             request.placeholders -= sampled
         ends = request.generated == request.output
-        if engine.prefill_first:
-            # SGLang's tree takes prompts when they are computed, and outputs when they end.
-            findable = ends or arrays.batch_prompts(engine, replica, column) > 0
-        else:
-            findable = engine.asynchronous > 0
+        # SGLang's tree takes prompts when they are computed, and outputs when they end.
+        in_tree = ends or batch.prompts > 0
+        findable = in_tree if config.prefill_first else config.asynchronous > 0
         if findable and request.status == RUNNING:
             # The token after the last one is in flight, and SGLang's tree takes its place too.
-            in_flight = 0 if engine.prefill_first and ends else request.placeholders
+            in_flight = 0 if config.prefill_first and ends else request.placeholders
             known = request.prompt + request.generated
             # Drafts that were planned beyond the last token are no keys.
-            blocks.key_blocks(engine, replica, r, min(request.computed - in_flight, known))
+            blocks.key_blocks(engine, replica, request, min(request.computed - in_flight, known))
         if ends:
             finished += request.status == RUNNING
             request.last_sent_s = server.free_s
             note_work(server, request.last_work)
             _finish(engine, replica, r, completion_s)
     if finished > 0:
-        arrays.replicas(engine, replica).ended += finished
+        engine.replicas[replica].ended += finished
         _drop_ended(engine, replica)
 
 
-def _append_tokens(engine, request, server, now, tokens):
+def _append_tokens(
+    engine: Engine, request: Request, server: Server, now: float, tokens: int
+) -> None:
     """Count a step's tokens and the gap since those before, runs of equal gaps together.
 
     A gap lies between the moments when the server begins with two steps' tokens: all requests of
     a batch share it, whatever their places in the batch.
     """
+    counters = engine.counters
     request.generated += tokens
-    engine.progress += 1
+    counters.progress += 1
     request.last_s = now
     if request.generated == 1:
         request.first_s = now
@@ -453,39 +487,37 @@ def _append_tokens(engine, request, server, now, tokens):
         request.early_preemptions = request.preemptions
     else:
         gap = server.start_s - request.gap_start_s
-        last = engine.n_gaps - 1
-        alike = last >= 0 and arrays.gap_s(engine, last) == gap
-        if alike and arrays.gap_tokens(engine, last) == tokens:
-            arrays.gap_count(engine)[last] += 1
+        last = engine.gaps[max(counters.n_gaps - 1, 0)]
+        if counters.n_gaps > 0 and last.seconds == gap and last.tokens == tokens:
+            last.count += 1
         else:
-            arrays.gap_s(engine)[engine.n_gaps] = gap
-            arrays.gap_count(engine)[engine.n_gaps] = 1
-            arrays.gap_tokens(engine)[engine.n_gaps] = tokens
-            engine.n_gaps += 1
+            run = engine.gaps[counters.n_gaps]
+            run.seconds, run.count, run.tokens = gap, 1, tokens
+            counters.n_gaps += 1
     request.gap_start_s = server.start_s
 
 
-def _finish(engine, replica, r, completion_s):
+def _finish(engine: Engine, replica: int, r: int, completion_s: float) -> None:
     """``check_stop`` at max_tokens and ``_free_request``; a preempted request may end too."""
-    request = arrays.requests(engine, r)
+    request = engine.requests[r]
     if request.status == PREEMPTED:
-        blocks.remove(engine, arrays.waiting(engine, replica), r)
+        blocks.remove(engine, engine.waiting[replica], r)
     request.status = FINISHED
     blocks.free_request(engine, replica, r)
     delay = request.scheduling_s + request.preemption_s + completion_s
-    if engine.role:  # of one of two pools; the decoding one's answers pass on in either way
+    if engine.config.role:  # of one of two pools; the decoding one's answers pass on in either way
         pass_on(engine, r, request.last_sent_s + delay)
     else:
         resolve(engine, r, request.last_sent_s + delay)
 
 
-def _drop_ended(engine, replica):
+def _drop_ended(engine: Engine, replica: int) -> None:
     """``remove_all`` of those that run no more: the others keep their order."""
-    running, state = arrays.running(engine, replica), arrays.replicas(engine, replica)
+    state = engine.replicas[replica]
     kept = 0
     for i in range(state.running):
-        if arrays.requests(engine, running[i]).status == RUNNING:
-            running[kept] = running[i]
+        if engine.requests[engine.running[replica, i]].status == RUNNING:
+            engine.running[replica, kept] = engine.running[replica, i]
             kept += 1
     state.running = kept
 

@@ -1,7 +1,7 @@
 """What the loop asks of a latency model: steps and requests, compiled."""
 
 from collections import namedtuple
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
@@ -9,9 +9,9 @@ from numba import types
 
 from pinn.errors import PinnError
 from pinn.physics.costs import COST_NAMES, StepCosts
-from pinn.simulator import arrays
 from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_as, inner
+from pinn.simulator.engine import Engine
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.prefill_first import schedule_apart
 from pinn.simulator.state import REREAD
@@ -26,7 +26,7 @@ from pinn.surrogate.step_features import STEP_FEATURES
 
 
 #: What a request feature can be, by the last part of its name in the registry.
-RequestValues: Any = namedtuple("RequestValues", ("constant", "prompt_token"))
+RequestValues = namedtuple("RequestValues", ("constant", "prompt_token"))
 
 ARRIVAL, SCHEDULE, FIRST_TOKEN, OUTPUT_TOKEN, COMPLETION, PREEMPTION = range(len(PHASES))
 #: Phases whose methods know no request (``output_token_processing_time`` takes no argument).
@@ -56,7 +56,7 @@ def request_coefficients(
 
 
 @inner
-def request_values(prompt_tokens):
+def request_values(prompt_tokens: float) -> RequestValues:
     """Values of one request."""
     return RequestValues(1.0, float(prompt_tokens))
 
@@ -66,9 +66,6 @@ def request_values(prompt_tokens):
 # ``pinn.surrogate.step_features`` defines them, and ``step_formulas`` has them again. A test
 # compares the two for random batches and models, and ``step_coefficients`` refuses a registry
 # with a name that is missing there.
-
-#: One deployment's ``StepCosts`` as numbers, same names and order.
-Costs: Any = namedtuple("Costs", COST_NAMES)  # type: ignore[misc]
 
 
 def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray, " values"]:
@@ -87,13 +84,29 @@ def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray,
     return np.array([by_name.get(name, 0.0) for name in StepValues._fields], dtype=np.float64)
 
 
-def cost_numbers(costs: StepCosts) -> Any:
-    """Costs of one deployment, of shape ``[1]``, as numbers."""
-    return Costs(*(float(getattr(costs, name)[0]) for name in COST_NAMES))
+def numbers(**values: float | Float[np.ndarray, "..."] | np.record) -> np.record:
+    """Return numbers, arrays of numbers and further such records as one, in their order.
+
+    Compiled code takes it as one pointer; its type has the names and the shapes.
+    """
+    columns = {name: np.asarray(value) for name, value in values.items()}
+    kinds = [
+        (name, column.dtype if column.dtype.names else "f8", column.shape)
+        for name, column in columns.items()
+    ]
+    record = np.zeros(1, kinds).view(np.recarray)
+    for name, column in columns.items():
+        record[name] = column
+    return record[0]
+
+
+def cost_numbers(costs: StepCosts) -> np.record:
+    """Return the costs of one deployment, of shape ``[1]``, under their names."""
+    return numbers(**{name: getattr(costs, name)[0] for name in COST_NAMES})
 
 
 @inner
-def step_values(c, sums):
+def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
     """Features of one batch.
 
     Args:
@@ -108,7 +121,7 @@ def step_values(c, sums):
 
 
 @inner
-def _read_contexts(sums):
+def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
     """What decodes read, of all layers and of windowed ones, but for what the cache has already."""
     context, near = sums[3], sums[6]
     if sums[REREAD] > 0:
@@ -120,55 +133,28 @@ def _read_contexts(sums):
 # Where the loop asks the latency model.
 #
 # Each hook is a plain function for any Python object with the methods of ``LatencyModel`` and,
-# under ``numba.extending.overload``, a compiled one for ``LinearCoefficients``.
+# under ``numba.extending.overload``, a compiled one for the coefficients of
+# ``pinn.simulator.linear_latency.LinearLatency.compile``.
 
 
-class LinearCoefficients(NamedTuple):
-    """A deployment's linear latency model as compiled code reads it."""
-
-    costs: Any  # Costs
-    beta: Float[np.ndarray, " step_values"]
-    alpha: Float[np.ndarray, "phases request_values"]
-    apart: int | None = None  # 1 where prompts have steps of their own: a type of its own
-
-
-class SpeculativeCoefficients(NamedTuple):
-    """Step times of a deployment that drafts and verifies (``pinn.surrogate.deployment_features``).
-
-    A type of its own, so that the code of plain steps stays what it is.
-    """
-
-    costs: Any  # Costs of the pass that verifies
-    first: Any  # of the draft's first pass
-    later: Any  # and of the further ones
-    beta: Float[np.ndarray, " step_values"]  # Of what happens once a step
-    pass_beta: Float[np.ndarray, " step_values"]  # and in every pass
-    alpha: Float[np.ndarray, "phases request_values"]
-    tokens: float
-    passes: float
-    branches: float
-    apart: int | None = None
-
-
-def step_seconds(latency: LatencyModel, engine: arrays.PlainEngine, replica: int) -> float:
+def step_seconds(latency: LatencyModel, engine: Engine, replica: int) -> float:
     """StepTime of the batch that a replica has just scheduled."""
-    group = arrays.groups(engine, group_of(engine, replica))
-    column = (group.oldest + group.in_flight) % engine.depth
-    rows = slice(0, arrays.batch_size(engine, replica, column))
-    added = arrays.replicas(engine, replica).padding
+    group = engine.groups[group_of(engine, replica)]
+    column = (group.oldest + group.in_flight) % engine.config.depth
+    rows = [engine.entries[replica, column, i] for i in range(engine.batches[replica, column].size)]
+    added = engine.replicas[replica].padding
     batch = Batch(
-        tuple(arrays.batch_new(engine, replica, column, rows).tolist()) + (1,) * added,
-        tuple(arrays.batch_cached(engine, replica, column, rows).tolist()) + (0,) * added,
-        tuple(arrays.batch_prefill(engine, replica, column, rows).astype(bool).tolist())
-        + (False,) * added,
-        float(arrays.sums(engine, replica, REREAD)),
+        (*(row.new for row in rows), *(1,) * added),
+        (*(row.cached for row in rows), *(0,) * added),
+        (*(bool(row.prefill) for row in rows), *(False,) * added),
+        float(engine.replicas[replica].sums[REREAD]),
     )
     return float(latency.step_time(batch))
 
 
 def schedule_apart_if(
     latency: LatencyModel,  # noqa: ARG001  compiled code goes by its type
-    engine: arrays.PlainEngine,
+    engine: Engine,
     replica: int,
 ) -> None:
     """Fill a batch with prompts alone or decodes alone, where an engine does so.
@@ -186,9 +172,9 @@ _METHODS = {
 }
 
 
-def request_seconds(latency: LatencyModel, engine: arrays.PlainEngine, r: int, phase: int) -> float:
+def request_seconds(latency: LatencyModel, engine: Engine, r: int, phase: int) -> float:
     """What a request takes that was just sent, scheduled for the first time, or preempted."""
-    return float(getattr(latency, _METHODS[phase])(float(arrays.requests(engine, r).prompt)))
+    return float(getattr(latency, _METHODS[phase])(float(engine.requests[r].prompt)))
 
 
 def after_output_seconds(latency: LatencyModel) -> tuple[float, float]:
@@ -198,7 +184,7 @@ def after_output_seconds(latency: LatencyModel) -> tuple[float, float]:
 
 
 @inner
-def _dot(weights, values):
+def _dot(weights: np.ndarray, values: tuple[float, ...]) -> float:
     total = 0.0
     for i in range(len(weights)):
         total += weights[i] * values[i]
@@ -206,7 +192,7 @@ def _dot(weights, values):
 
 
 @inner
-def speculative_seconds(latency, sums):
+def speculative_seconds(latency: np.record, sums: Float[np.ndarray, " sums"]) -> float:
     """A step of several passes, see ``pinn.surrogate.deployment_features``."""
     context, near = _read_contexts(sums)
     added = sums[1] * latency.tokens
@@ -231,50 +217,58 @@ def speculative_seconds(latency, sums):
     return total + (latency.passes - 1) * _dot(latency.pass_beta, later)
 
 
-def _is_linear(latency) -> bool:
-    kind = getattr(latency, "instance_class", None)
-    return kind in (LinearCoefficients, SpeculativeCoefficients)
+#: A function for compiled code; None where the arguments are not its.
+Form = Callable[..., object] | None
 
 
-@compiled_as(step_seconds)
-def _(latency, engine, replica):  # noqa: ARG001
-    if getattr(latency, "instance_class", None) is SpeculativeCoefficients:
+def _fields(latency: types.Type) -> set[str]:
+    """Return the names in a record of coefficients; none of anything else."""
+    return set(latency.fields) if isinstance(latency, types.Record) else set()
+
+
+@inner
+def _request_seconds(latency: np.record, prompt_tokens: int, phase: int) -> float:
+    values = request_values(prompt_tokens)
+    total = _dot(latency.alpha[phase], values)
+    if phase == SCHEDULE:
+        total += _dot(latency.alpha[FIRST_TOKEN], values)
+    return total
+
+
+def _step_form(latency: types.Type) -> Form:
+    if "pass_beta" in _fields(latency):
         return lambda latency, engine, replica: speculative_seconds(
-            latency, arrays.sums(engine, replica)
+            latency, engine.replicas[replica].sums
         )
-    if _is_linear(latency):
+    if "beta" in _fields(latency):
         return lambda latency, engine, replica: _dot(
-            latency.beta, step_values(latency.costs, arrays.sums(engine, replica))
+            latency.beta, step_values(latency.costs, engine.replicas[replica].sums)
         )
     return None
 
 
-@compiled_as(schedule_apart_if)
-def _(latency, engine, replica):  # noqa: ARG001
-    if not _is_linear(latency):
-        return None
-    if latency[latency.fields.index("apart")] is types.none:
-        return lambda latency, engine, replica: None  # noqa: ARG005
-    return lambda latency, engine, replica: schedule_apart(engine, replica)  # noqa: ARG005
+def _apart_form(latency: types.Type) -> Form:
+    if "apart" in _fields(latency):
+        return lambda latency, engine, replica: schedule_apart(engine, replica)  # noqa: ARG005
+    return lambda latency, engine, replica: None  # noqa: ARG005
 
 
-@compiled_as(request_seconds)
-def _(latency, engine, r, phase):  # noqa: ARG001
-    if not _is_linear(latency):
-        return None
-
-    def seconds(latency, engine, r, phase):
-        values = request_values(arrays.requests(engine, r).prompt)
-        total = _dot(latency.alpha[phase], values)
-        if phase == SCHEDULE:
-            total += _dot(latency.alpha[FIRST_TOKEN], values)
-        return total
-
-    return seconds
+def _request_form(latency: types.Type) -> Form:
+    if "beta" in _fields(latency):
+        return lambda latency, engine, r, phase: _request_seconds(
+            latency, engine.requests[r].prompt, phase
+        )
+    return None
 
 
-@compiled_as(after_output_seconds)
-def _(latency):
-    if _is_linear(latency):
+def _output_form(latency: types.Type) -> Form:
+    if "beta" in _fields(latency):
         return lambda latency: (latency.alpha[OUTPUT_TOKEN, 0], latency.alpha[COMPLETION, 0])
     return None
+
+
+# numba compares the names of arguments, annotations included.
+compiled_as(step_seconds)(lambda latency, engine, replica: _step_form(latency))  # noqa: ARG005
+compiled_as(schedule_apart_if)(lambda latency, engine, replica: _apart_form(latency))  # noqa: ARG005
+compiled_as(request_seconds)(lambda latency, engine, r, phase: _request_form(latency))  # noqa: ARG005
+compiled_as(after_output_seconds)(lambda latency: _output_form(latency))

@@ -37,26 +37,30 @@ class LinearLatency:
     beta: Float[np.ndarray, " step_features"]
     alpha: Float[np.ndarray, " request_features"]
 
-    def compile(self, apart: bool) -> hooks.LinearCoefficients | hooks.SpeculativeCoefficients:
-        """As compiled code reads them; ``apart`` where prompts get steps of their own."""
-        kind = 1 if apart else None
-        alpha = hooks.request_coefficients(self.alpha)
+    def compile(self, apart: bool) -> np.record:
+        """Return what compiled code reads; ``apart`` where prompts get steps of their own.
+
+        ``apart`` and the passes of a draft are told by the names in it, so that the code of other
+        steps does without.
+        """
+        values = {"alpha": hooks.request_coefficients(self.alpha)}
+        if apart:
+            values["apart"] = np.ones(())
         drafts = speculation.speculative_costs(self.deployment)
         if drafts is None:
             costs = hooks.cost_numbers(model_costs([self.deployment]))
-            return hooks.LinearCoefficients(costs, hooks.step_coefficients(self.beta), alpha, kind)
+            return hooks.numbers(costs=costs, beta=hooks.step_coefficients(self.beta), **values)
         once = np.isin(np.arange(len(self.beta)), speculation.ONCE)
-        return hooks.SpeculativeCoefficients(
-            hooks.cost_numbers(drafts.verified),
-            hooks.cost_numbers(drafts.first),
-            hooks.cost_numbers(drafts.later),
-            hooks.step_coefficients(np.where(once, self.beta, 0.0)),
-            hooks.step_coefficients(np.where(once, 0.0, self.beta)),
-            alpha,
-            float(drafts.tokens),
-            float(drafts.passes),
-            float(drafts.branches),
-            kind,
+        return hooks.numbers(
+            costs=hooks.cost_numbers(drafts.verified),
+            first=hooks.cost_numbers(drafts.first),
+            later=hooks.cost_numbers(drafts.later),
+            beta=hooks.step_coefficients(np.where(once, self.beta, 0.0)),
+            pass_beta=hooks.step_coefficients(np.where(once, 0.0, self.beta)),
+            tokens=drafts.tokens,
+            passes=drafts.passes,
+            branches=drafts.branches,
+            **values,
         )
 
     def step_time(self, batch: Batch) -> float:

@@ -7,9 +7,11 @@ event that it follows from, so the order of events is that of one clock.
 
 import numpy as np
 
-from pinn.simulator import arrays, blocks, client, hooks
+from pinn.simulator import blocks, client, hooks
 from pinn.simulator.client import first_of, first_server, group_of, prompts_wait, replicas_of
 from pinn.simulator.compiler import compiled, compiled_inside
+from pinn.simulator.engine import Engine
+from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.scheduler import schedule
 from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
 
@@ -23,58 +25,58 @@ from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
 # one per stage, and one more where decodes are staggered (``max_concurrent_batches``,
 # ``pinn.engines.recipe``).
 
-DONE, FULL, BAD_STEP = range(3)
+DONE, FULL, BAD_STEP, _PAUSED = range(4)
 END, _SEND, _TURN, _HANG_UP = range(4)
 
 
-@compiled
-def advance(engine, latency):
+def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> int:
     """Run until every request has ended (DONE) or a record buffer is nearly FULL.
 
-    It runs compiled, with coefficients, and its ``py_func`` as plain Python, with any object that
-    has the methods of ``pinn.simulator.latency_model.LatencyModel``.
+    It pauses after ``until_s``, and where requests leave for the other pool. In plain Python
+    ``latency`` is any object with the methods of ``pinn.simulator.latency_model.LatencyModel``.
+    One long function: what a function calls is compiled once more for each of its callers.
     """
     while has_room(engine):
-        event, index, moment = next_event(engine)
+        if engine.counters.leaving > 0:
+            return _PAUSED
+        event, group, moment = next_event(engine)
         if event == END:
             return DONE
-        if not act(engine, latency, event, index, moment):
-            return BAD_STEP
+        if moment > until_s:
+            return _PAUSED
+        if event == _HANG_UP:
+            client.hang_up(engine, moment)
+            continue
+        if event == _SEND:
+            r = client.send(engine, moment)
+            if r >= 0:
+                work_s = hooks.request_seconds(latency, engine, r, hooks.ARRIVAL)
+                client.hand_over(engine, r, work_s)
+            continue
+        token_s, completion_s = hooks.after_output_seconds(latency)
+        _begin_turn(engine, group, moment, token_s, completion_s)
+        tries = 0
+        while _wants_batch(engine, group):
+            tokens, waits = 0, prompts_wait(engine, group)
+            for replica in replicas_of(engine, group):
+                tokens += schedule(latency, engine, replica, waits)
+            _charge_requests(latency, engine, group)  # also of those that it preempted
+            if tokens == 0:
+                _launch_nothing(engine, group)
+                tries += 1
+                if tries > engine.config.stagger:
+                    break
+                continue
+            duration, slowest = _group_seconds(latency, engine, group)
+            if not 0 < duration < np.inf:
+                engine.counters.bad_step_s = duration
+                return BAD_STEP
+            _launch(engine, group, duration, slowest)
+        _end_turn(engine, group)
     return FULL
 
 
-def act(engine, latency, event, index, moment):
-    """Let an event happen; whether every step that it launched has a time."""
-    if event == _SEND:
-        r = client.send(engine, moment)
-        if r >= 0:
-            client.hand_over(engine, r, hooks.request_seconds(latency, engine, r, hooks.ARRIVAL))
-        return True
-    if event == _HANG_UP:
-        client.hang_up(engine, moment)
-        return True
-    token_s, completion_s = hooks.after_output_seconds(latency)
-    _begin_turn(engine, index, moment, token_s, completion_s)
-    tries = 0
-    while _wants_batch(engine, index):
-        tokens = _schedule_group(latency, engine, index)
-        _charge_requests(latency, engine, index)  # a batch may be empty for those it preempted
-        if tokens == 0:
-            _launch_nothing(engine, index)
-            tries += 1
-            if tries > engine.stagger:
-                break
-            continue
-        duration, slowest = _group_seconds(latency, engine, index)
-        if not 0 < duration < np.inf:
-            engine.bad_step_s = duration
-            return False
-        _launch(engine, index, duration, slowest)
-    _end_turn(engine, index)
-    return True
-
-
-def _group_seconds(latency, engine, group):
+def _group_seconds(latency: LatencyModel, engine: Engine, group: int) -> tuple[float, int]:
     """The longest step among the replicas of a group, and whose it is.
 
     Experts spread over data-parallel ranks exchange tokens in every layer, so the ranks keep step
@@ -82,42 +84,43 @@ def _group_seconds(latency, engine, group):
     """
     longest, slowest = 0.0, first_of(engine, group)
     for replica in replicas_of(engine, group):
-        if arrays.replicas(engine, replica).tokens > 0:
+        if engine.replicas[replica].tokens > 0:
             duration = hooks.step_seconds(latency, engine, replica)
             if not duration <= longest:
                 longest, slowest = duration, replica
     return longest, slowest
 
 
-def _charge_requests(latency, engine, group):
+def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
     """Delays of the requests that this scheduling started or preempted."""
     for replica in replicas_of(engine, group):
-        state = arrays.replicas(engine, replica)
+        state = engine.replicas[replica]
         for i in range(state.new):
-            r = arrays.new(engine, replica, i)
-            request = arrays.requests(engine, r)
+            r = engine.started[replica, i]
+            request = engine.requests[r]
             request.scheduling_s = hooks.request_seconds(latency, engine, r, hooks.SCHEDULE)
         for i in range(state.preempted):
-            _charge_preemption(latency, engine, arrays.preempted(engine, replica, i))
+            _charge_preemption(latency, engine, engine.preempted[replica, i])
 
 
-def has_room(engine):
+def has_room(engine: Engine) -> bool:
     """Whether the record buffers can take one more turn."""
-    steps_left = engine.step_rows - engine.n_steps
-    gaps_left = engine.gap_rows - engine.n_gaps
-    return steps_left > engine.depth and gaps_left >= engine.n_replicas * engine.max_seqs
+    config, counters = engine.config, engine.counters
+    steps_left = config.step_rows - counters.n_steps
+    gaps_left = config.gap_rows - counters.n_gaps
+    return steps_left > config.depth and gaps_left >= config.n_replicas * config.max_seqs
 
 
-def next_event(engine):
+def next_event(engine: Engine) -> tuple[int, int, float]:
     """What happens next: (kind, group, moment)."""
     group = 0
-    for other in range(1, engine.n_groups):
-        if arrays.groups(engine, other).wake_s < arrays.groups(engine, group).wake_s:
+    for other in range(1, engine.config.n_groups):
+        if engine.groups[other].wake_s < engine.groups[group].wake_s:
             group = other
-    wake = arrays.groups(engine, group).wake_s
+    wake = engine.groups[group].wake_s
     client.open_next_stage(engine)
     moment = client.next_send_s(engine)
-    deadline = arrays.deadline_s(engine, 0) if engine.deadlines > 0 else np.inf
+    deadline = engine.deadlines[0].moment_s if engine.counters.deadlines > 0 else np.inf
     if deadline <= min(moment, wake) and deadline < np.inf:
         return _HANG_UP, group, deadline
     if moment <= wake and moment < np.inf:
@@ -127,17 +130,19 @@ def next_event(engine):
     return END, group, wake
 
 
-def _begin_turn(engine, group, now, token_s, completion_s):
+def _begin_turn(
+    engine: Engine, group: int, now: float, token_s: float, completion_s: float
+) -> None:
     """``EngineCore.step_with_batch_queue`` after its wait, then ``_process_input_queue``."""
-    state = arrays.groups(engine, group)
+    state = engine.groups[group]
     now = _engine_free_s(engine, group, now)
     client.hang_up(engine, now)  # of those whose patience ran out while the loop was held up
-    if state.in_flight > 0 and arrays.batch_end_s(engine, group, state.oldest) <= now:
+    if state.in_flight > 0 and engine.batch_end_s[group, state.oldest] <= now:
         launched = 0
         for replica in replicas_of(engine, group):
-            launched += arrays.batch_size(engine, replica, state.oldest)
+            launched += engine.batches[replica, state.oldest].size
             client.update_from_output(engine, replica, state.oldest, now, token_s, completion_s)
-        state.oldest = (state.oldest + 1) % engine.depth
+        state.oldest = (state.oldest + 1) % engine.config.depth
         state.in_flight -= 1
         state.launched -= launched > 0
     state.now_s = now = _engine_free_s(engine, group, now)
@@ -145,150 +150,145 @@ def _begin_turn(engine, group, now, token_s, completion_s):
         _drain_input(engine, replica, now)
 
 
-def _engine_free_s(engine, group, now):
+def _engine_free_s(engine: Engine, group: int, now: float) -> float:
     """When the engine's loop goes on: it waits for an API server that shares its process."""
-    server = arrays.servers(engine, first_server(engine, first_of(engine, group)))
-    return max(now, server.free_s) if engine.one_process else now
+    server = engine.servers[first_server(engine, first_of(engine, group))]
+    return max(now, server.free_s) if engine.config.one_process else now
 
 
-def _drain_input(engine, replica, now):
+def _drain_input(engine: Engine, replica: int, now: float) -> None:
     """``EngineCoreProc._process_input_queue``: the scheduler learns of what has arrived.
 
     An engine that polls looks once in so many decode steps; a step of prompts, or an idle engine,
     makes it look at once (``sglang/srt/managers/scheduler_recv_skipper.py``).
     """
-    state = arrays.replicas(engine, replica)
-    if state.running + arrays.waiting(engine, replica).size == 0:
-        if arrays.groups(engine, group_of(engine, replica)).in_flight == 0:
-            state.expected = engine.admission_share
-    elif engine.poll_interval > 1:
-        if state.polls < engine.poll_interval:
+    config = engine.config
+    state = engine.replicas[replica]
+    if state.running + engine.waiting[replica].size == 0:
+        if engine.groups[group_of(engine, replica)].in_flight == 0:
+            state.expected = config.admission_share
+    elif config.poll_interval > 1:
+        if state.polls < config.poll_interval:
             return
         state.polls = 0
-    queue = arrays.input(engine, replica)
-    while queue.size > 0 and arrays.requests(engine, queue.head).handed_s <= now:
+    queue = engine.input[replica]
+    while queue.size > 0 and engine.requests[queue.head].handed_s <= now:
         r = queue.head
         blocks.remove(engine, queue, r)
-        if arrays.requests(engine, r).status == SENT:
-            arrays.requests(engine, r).status = WAITING
-            arrays.requests(engine, r).queued_s = now
-            blocks.append(engine, arrays.waiting(engine, replica), r)
+        if engine.requests[r].status == SENT:
+            engine.requests[r].status = WAITING
+            engine.requests[r].queued_s = now
+            blocks.append(engine, engine.waiting[replica], r)
 
 
-def _wants_batch(engine, group):
+def _wants_batch(engine: Engine, group: int) -> bool:
     """Whether the batch queue has room and the scheduler has requests."""
-    if arrays.groups(engine, group).in_flight >= engine.depth:
+    if engine.groups[group].in_flight >= engine.config.depth:
         return False
     for replica in replicas_of(engine, group):
-        if arrays.replicas(engine, replica).running + arrays.waiting(engine, replica).size > 0:
+        if engine.replicas[replica].running + engine.waiting[replica].size > 0:
             return True
     return False
 
 
-def _schedule_group(latency, engine, group):
-    """Schedule every replica of a group; their tokens together."""
-    state = arrays.groups(engine, group)
-    column = (state.oldest + state.in_flight) % engine.depth
-    tokens, waits = 0, prompts_wait(engine, group)
-    for replica in replicas_of(engine, group):
-        tokens += schedule(latency, engine, replica, column, state.now_s, waits)
-    return tokens
-
-
-def _launch(engine, group, duration, slowest):
+def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
     """Append the batch to the queue; the GPU takes it when it is free.
 
     Pipeline stages work side by side: the first one is free for the next batch after its share.
     """
-    state = arrays.groups(engine, group)
-    column = (state.oldest + state.in_flight) % engine.depth
+    config = engine.config
+    state = engine.groups[group]
+    column = (state.oldest + state.in_flight) % config.depth
     start = max(state.now_s, state.gpu_free_s, _tokens_known_s(engine, group, column))
     end = max(start + duration, state.last_end_s)
-    arrays.batch_end_s(engine, group)[column] = state.last_end_s = end
-    state.gpu_free_s = start + duration / engine.pipeline_parallel_size
+    engine.batch_end_s[group, column] = state.last_end_s = end
+    state.gpu_free_s = start + duration / config.pipeline_parallel_size
     state.in_flight += 1
     state.launched += 1
     _note_tokens(engine, group, column, end)
     _record(engine, group, start, duration, slowest)
 
 
-def _launch_nothing(engine, group):
+def _launch_nothing(engine: Engine, group: int) -> None:
     """A batch without tokens takes a place in the queue and is over with the batch before it.
 
     ``EngineCore.step_with_batch_queue``; with one place beside the running batch it hinders none.
     """
-    state = arrays.groups(engine, group)
-    if engine.depth > 2 and state.launched > 0:
-        column = (state.oldest + state.in_flight) % engine.depth
-        arrays.batch_end_s(engine, group)[column] = state.last_end_s
+    config = engine.config
+    state = engine.groups[group]
+    if config.depth > 2 and state.launched > 0:
+        column = (state.oldest + state.in_flight) % config.depth
+        engine.batch_end_s[group, column] = state.last_end_s
         state.in_flight += 1
 
 
-def _tokens_known_s(engine, group, column):
+def _tokens_known_s(engine: Engine, group: int, column: int) -> float:
     """When the tokens that a batch goes on from are known: other stages may be at work on them."""
     moment = 0.0
-    if engine.pipeline_parallel_size == 1:
+    if engine.config.pipeline_parallel_size == 1:
         return moment
     for replica in replicas_of(engine, group):
-        for i in range(arrays.batch_size(engine, replica, column)):
-            r = arrays.batch_request(engine, replica, column, i)
-            moment = max(moment, arrays.requests(engine, r).token_s)
+        for i in range(engine.batches[replica, column].size):
+            r = engine.entries[replica, column, i].request
+            moment = max(moment, engine.requests[r].token_s)
     return moment
 
 
-def _note_tokens(engine, group, column, end):
-    if engine.pipeline_parallel_size == 1:
+def _note_tokens(engine: Engine, group: int, column: int, end: float) -> None:
+    if engine.config.pipeline_parallel_size == 1:
         return
     for replica in replicas_of(engine, group):
-        for i in range(arrays.batch_size(engine, replica, column)):
-            if arrays.batch_sampled(engine, replica, column, i) > 0:
-                r = arrays.batch_request(engine, replica, column, i)
-                arrays.requests(engine, r).token_s = end
+        for i in range(engine.batches[replica, column].size):
+            if engine.entries[replica, column, i].sampled > 0:
+                r = engine.entries[replica, column, i].request
+                engine.requests[r].token_s = end
 
 
-def _record(engine, group, start, duration, slowest):
-    row = arrays.steps(engine, engine.n_steps)
-    engine.n_steps += 1
-    row[0], row[1], row[2] = start, duration, group
+def _record(engine: Engine, group: int, start: float, duration: float, slowest: int) -> None:
+    config, counters = engine.config, engine.counters
+    step = counters.n_steps
+    counters.n_steps += 1
+    engine.steps[step, 0], engine.steps[step, 1], engine.steps[step, 2] = start, duration, group
     for i in range(3, FIRST_SUM):
-        row[i] = 0
-    column = arrays.groups(engine, group).oldest + arrays.groups(engine, group).in_flight - 1
-    column %= engine.depth
+        engine.steps[step, i] = 0
+    column = engine.groups[group].oldest + engine.groups[group].in_flight - 1
+    column %= config.depth
     for replica in replicas_of(engine, group):
-        state = arrays.replicas(engine, replica)
-        row[3] += arrays.batch_size(engine, replica, column)
-        row[4] += state.tokens
-        row[5] += state.running
-        row[6] += arrays.waiting(engine, replica).size
-        row[7] += engine.blocks - state.free_blocks
-        row[8] += state.new
-        row[9] += state.preempted
-    for i in range(engine.n_sums):
-        row[FIRST_SUM + i] = arrays.sums(engine, slowest, i)
+        state = engine.replicas[replica]
+        engine.steps[step, 3] += engine.batches[replica, column].size
+        engine.steps[step, 4] += state.tokens
+        engine.steps[step, 5] += state.running
+        engine.steps[step, 6] += engine.waiting[replica].size
+        engine.steps[step, 7] += config.blocks - state.free_blocks
+        engine.steps[step, 8] += state.new
+        engine.steps[step, 9] += state.preempted
+    sums = engine.replicas[slowest].sums
+    for i in range(len(sums)):
+        engine.steps[step, FIRST_SUM + i] = sums[i]
 
 
-def _end_turn(engine, group):
+def _end_turn(engine: Engine, group: int) -> None:
     """When the group acts again: at the end of its oldest batch, or when something arrives."""
-    state = arrays.groups(engine, group)
+    state = engine.groups[group]
     if state.in_flight > 0:
-        state.wake_s = arrays.batch_end_s(engine, group, state.oldest)
+        state.wake_s = engine.batch_end_s[group, state.oldest]
         return
     state.wake_s = np.inf
     for replica in replicas_of(engine, group):
-        queue = arrays.input(engine, replica)
+        queue = engine.input[replica]
         if queue.size > 0:
-            state.wake_s = min(state.wake_s, arrays.requests(engine, queue.head).handed_s)
-        r = arrays.waiting(engine, replica).head
+            state.wake_s = min(state.wake_s, engine.requests[queue.head].handed_s)
+        r = engine.waiting[replica].head
         while r >= 0:
-            request = arrays.requests(engine, r)
+            request = engine.requests[r]
             if request.status == LOADING and request.ready_s > state.now_s:
                 state.wake_s = min(state.wake_s, request.ready_s)
             r = request.after
 
 
-def _charge_preemption(latency, engine, r):
+def _charge_preemption(latency: LatencyModel, engine: Engine, r: int) -> None:
     """A delay that the client sees and the engine does not: it widens the gap to the next token."""
-    request = arrays.requests(engine, r)
+    request = engine.requests[r]
     seconds = hooks.request_seconds(latency, engine, r, hooks.PREEMPTION)
     request.preemption_s += seconds
     request.recomputed_tokens += request.prompt + request.generated
@@ -296,41 +296,46 @@ def _charge_preemption(latency, engine, r):
         request.gap_start_s -= seconds
 
 
-@compiled
-def advance_pools(prefill, decode, prefill_latency, decode_latency):
+def advance_pools(
+    prefill: Engine, decode: Engine, prefill_latency: LatencyModel, decode_latency: LatencyModel
+) -> int:
     """Run both pools until every request has ended (DONE) or a record buffer is nearly FULL."""
     while has_room(prefill) and has_room(decode):
-        event, index, moment = next_event(prefill)
-        other_event, other_index, other_moment = next_event(decode)
+        event, _, moment = next_event(prefill)
+        other_event, _, other_moment = next_event(decode)
         if event == END and other_event == END:
             return DONE
         if other_event == END or (event != END and moment <= other_moment):
-            if not act(prefill, prefill_latency, event, index, moment):
-                return BAD_STEP
+            until_s = np.inf if other_event == END else other_moment
+            status = advance(prefill, prefill_latency, until_s)
             _send_on(prefill, decode)
         else:
-            if not act(decode, decode_latency, other_event, other_index, other_moment):
-                return BAD_STEP
+            until_s = np.inf if event == END else np.nextafter(moment, -np.inf)
+            status = advance(decode, decode_latency, until_s)
             _answer(decode, prefill)
+        if status == BAD_STEP:
+            return BAD_STEP
     return FULL
 
 
-def _send_on(prefill, decode):
+def _send_on(prefill: Engine, decode: Engine) -> None:
     """Requests whose prompts are computed go to the decode servers, with what patience is left."""
-    for i in range(prefill.leaving):
-        r, moment = arrays.leaving_id(prefill, i), arrays.leaving_s(prefill, i)
-        prompt, answer = arrays.requests(prefill, r), arrays.requests(decode, r)
+    for i in range(prefill.counters.leaving):
+        r, moment = prefill.leaving[i].request, prefill.leaving[i].moment_s
+        prompt, answer = prefill.requests[r], decode.requests[r]
         answer.source = prompt.replica
         answer.timeout_s = max(prompt.sent_s + prompt.timeout_s - moment, 0.0)
         client.push_ending(decode, r, moment)
-    prefill.leaving = 0
+    prefill.counters.leaving = 0
 
 
-def _answer(decode, prefill):
+def _answer(decode: Engine, prefill: Engine) -> None:
     """Clients of requests that have ended hear of it."""
-    for i in range(decode.leaving):
-        client.resolve(prefill, arrays.leaving_id(decode, i), arrays.leaving_s(decode, i))
-    decode.leaving = 0
+    for i in range(decode.counters.leaving):
+        client.resolve(prefill, decode.leaving[i].request, decode.leaving[i].moment_s)
+    decode.counters.leaving = 0
 
 
 compiled_inside(__name__)
+
+compiled_advance, compiled_advance_pools = compiled(advance), compiled(advance_pools)

@@ -1,17 +1,14 @@
 """Prefill and decode on servers of their own, and what such a run is reported by."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from pinn.common.screen import Grid, page
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.simulator import engine_spec, linear_latency, loop, memory, setup, simulate, statistics
-from pinn.simulator.arrays import Engine
+from pinn.simulator import engine_spec, linear_latency, loop, memory, setup, simulate
+from pinn.simulator.engine import Engine
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.run import RequestRecords, Run
 from pinn.simulator.state import DECODES, PREFILLS, REJECTED, TIMED_OUT, UNSENT
@@ -70,8 +67,8 @@ def client_records(
         PinnError: If requests are left that a pool can never schedule.
     """
     begun = simulate.read_records(ahead, ahead_latency)
-    status = ahead.arrays["requests"]["status"]
-    answers = behind.arrays["requests"]
+    status = ahead.requests["status"]
+    answers = behind.requests
     lost = (answers["status"] == UNSENT) & np.isin(status, (TIMED_OUT, REJECTED))
     answers["status"][lost] = status[lost]
     ended = simulate.read_records(behind, behind_latency)
@@ -93,16 +90,16 @@ def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
         behind: After the run.
         token_bytes: Of a token, over all GPUs of a decode worker.
     """
-    r, record = behind.arrays["requests"], behind.record[0]
+    r, config = behind.requests, behind.config
     moved = r["moved"] > 0
-    slower_s = max(record["transfer_token_s"], record["source_token_s"])
+    slower_s = max(config.transfer_token_s, config.source_token_s)
     tokens = r["moved"].astype(np.int64)
     return Transfers(
         left_s=np.where(moved, r["sent_s"], np.nan),
         loading_s=np.where(moved, r["loading_s"], np.nan),
         ready_s=np.where(moved, r["ready_s"], np.nan),
         tokens=tokens,
-        link_s=np.where(moved, tokens * slower_s + record["transfer_latency_s"], np.nan),
+        link_s=np.where(moved, tokens * slower_s + config.transfer_latency_s, np.nan),
         link_bytes=tokens * token_bytes,
     )
 
@@ -221,14 +218,16 @@ def simulate_pools(
     refused = setup.check_run(prefill.deployment, first, prefill.engine, layouts[0])
     refused |= setup.check_run(decode.deployment, workload, decode.engine, layouts[1])
     ahead = setup.set_up(prefill.deployment, first, prefill.engine, layouts[0], refused)
-    sources = int(ahead.record["n_replicas"][0])
+    sources = int(ahead.config.n_replicas)
     behind = setup.set_up(decode.deployment, brought, decode.engine, layouts[1], refused, sources)
     token_bytes = layouts[1].token_bytes(decode.deployment.recipe.block_tokens)
     link = link or default_link(prefill, decode)
     _join(ahead, behind, prefill, decode, link, token_bytes)
     latencies = [linear_latency.complete_latency(pool.latency) for pool in (prefill, decode)]
     engines = [ahead, behind]
-    records = simulate.run_engines(loop.advance_pools, engines, latencies, compiled)
+    records = simulate.run_engines(
+        (loop.advance_pools, loop.compiled_advance_pools), engines, latencies, compiled
+    )
     requests = client_records(ahead, behind, *latencies)
     runs = [
         simulate.finished_run(workload, state, requests, recorded)
@@ -266,109 +265,12 @@ def _join(
     Each GPU of a decode worker takes what it will hold; the GPUs of a prefill worker send as much
     together.
     """
-    ahead.record["role"], behind.record["role"] = PREFILLS, DECODES
+    ahead.config.role, behind.config.role = PREFILLS, DECODES
     # A decode server has no prompts to compute apart, and starts what has arrived in its next step.
-    behind.record["prefill_first"] = 0
+    behind.config.prefill_first = 0
     # Its clients are the prefill servers; how many at once is not its concern.
-    behind.record["next"], behind.record["concurrency"] = behind.record["n_requests"], 0
+    behind.counters.next, behind.config.concurrency = behind.config.n_requests, 0
     token_s = token_bytes / link.bytes_per_s
-    behind.record["transfer_token_s"] = token_s
-    behind.record["source_token_s"] = token_s * decode.ranks / prefill.ranks
-    behind.record["transfer_latency_s"] = link.latency_s
-
-
-# What a run of two pools is reported by: what clients see, each pool and the link between.
-
-
-def pools_statistics(
-    found: PoolsRun, prefill: Pool, decode: Pool, stage: int | None = None
-) -> dict[str, Any]:
-    """Figures of the clients, and under ``pools`` and ``kv_transfer`` those of what serves them.
-
-    ``tpot`` is over each request's mean gap between tokens. Of ``kv_transfer``, ``link`` is the
-    time that keys and values were on the link, and ``wait`` the rest between the prefill server's
-    answer and their arrival: for the decode server to take the request in, for blocks of its KV
-    cache, and for transfers before it.
-
-    Args:
-        found: The run.
-        prefill: Its prefill pool.
-        decode: Its decode pool.
-        stage: Only the clients of this stage.
-    """
-    r, run = found.decode.requests, found.decode
-    mine = r.finished & r.of_stage(stage)
-    tpot_s = r.mean_itl_s[mine]
-    figures = statistics.client_statistics(run, stage)
-    figures |= statistics.latency_statistics("tpot", tpot_s[~np.isnan(tpot_s)])
-    if stage is not None:
-        return figures
-    pools = {"prefill": (prefill, found.prefill), "decode": (decode, found.decode)}
-    figures["pools"] = {
-        name: {"workers": pool.engine.replicas, "gpus": pool.gpus}
-        | statistics.engine_statistics(of_pool)
-        for name, (pool, of_pool) in pools.items()
-    }
-    return figures | {"kv_transfer": _transfer_statistics(found)}
-
-
-def _transfer_statistics(found: PoolsRun) -> dict[str, Any]:
-    transfers = found.transfers
-    moved = transfers.tokens > 0
-    figures: dict[str, Any] = {
-        "transfers": int(moved.sum()),
-        "link_bytes_per_s": found.link.bytes_per_s,
-        "latency_s": found.link.latency_s,
-        "gigabytes": float(transfers.link_bytes.sum()) / 1e9,
-        "gigabytes_mean": float(transfers.link_bytes[moved].mean()) / 1e9 if moved.any() else 0.0,
-    }
-    figures |= statistics.latency_statistics("link", transfers.link_s[moved])
-    return figures | statistics.latency_statistics("wait", transfers.waited_s[moved])
-
-
-# The figures of two pools as tables for the terminal.
-
-_LATENCIES = {
-    "e2e": "end to end",
-    "ttft": "time to first token",
-    "tpot": "per output token",
-    "itl": "between tokens",
-    "scheduling_delay": "arrival to prefill",
-    "wait": "wait before a transfer",
-    "link": "on the link",
-}
-
-
-def print_pools(run: Run, figures: Mapping[str, Any], labels: Mapping[str, str]) -> None:
-    """Print latencies, the transfer and each pool.
-
-    Args:
-        run: Of the decode pool, with the requests as clients see them.
-        figures: Of :func:`pinn.simulator.pools.pools_statistics`.
-        labels: Pool -> what one of its servers is.
-    """
-    transfer, pools = figures["kv_transfer"], figures["pools"]
-    statistics.print_latencies(run, figures | transfer, _LATENCIES, {})
-    table = Grid.of("pool", *pools)
-    for row, text in _POOL_ROWS.items():
-        table.add(row, *(text(found, labels[name]) for name, found in pools.items()))
-    page().print(table)
-    moved = (
-        f"{transfer['transfers']:,} prompts, {transfer['gigabytes_mean']:.3g} GB each on average, "
-        f"at {transfer['link_bytes_per_s'] / 1e9:g} GB/s a GPU"
-    )
-    for name, words in (statistics.served_facts(figures) | {"KV transfer": moved}).items():
-        page().print(f"{name:<12}  {words}")
-
-
-_POOL_ROWS: Mapping[str, Callable[[Mapping[str, Any], str], str]] = {
-    "servers": lambda found, label: f"{found['workers']} x {label}",
-    "GPUs": lambda found, _: str(found["gpus"]),
-    "busy": lambda found, _: f"{100 * found['busy_share']:.1f} % of the time",
-    "waiting": lambda found, _: f"{found['waiting_mean']:.2f}, at most {found['waiting_max']:,}",
-    "running": lambda found, _: f"at most {found['running_max']:,}",
-    "KV cache": lambda found, _: (
-        f"{100 * found['kv_usage_mean']:.1f} %, at most {100 * found['kv_usage_max']:.1f} %"
-    ),
-    "steps": lambda found, _: f"{found['steps']:,} of {found['tokens_per_step']:,.1f} tokens",
-}
+    behind.config.transfer_token_s = token_s
+    behind.config.source_token_s = token_s * decode.ranks / prefill.ranks
+    behind.config.transfer_latency_s = link.latency_s

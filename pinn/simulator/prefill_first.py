@@ -8,10 +8,11 @@ LoRA, hierarchical cache, sliding-window pools. Outputs always have their full l
 ``ignore_eos``. A prefix that two requests computed side by side is held twice until they end.
 """
 
-from pinn.simulator import arrays, blocks
+from pinn.simulator import blocks
 from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_inside
-from pinn.simulator.state import RUNNING
+from pinn.simulator.engine import Engine
+from pinn.simulator.state import RUNNING, Guess, Records, Request
 
 # Steps of decodes where prompts have steps of their own, and whom SGLang retracts for memory.
 #
@@ -22,14 +23,15 @@ from pinn.simulator.state import RUNNING
 LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
 
 
-def schedule_decodes(engine, replica):
+def schedule_decodes(engine: Engine, replica: int) -> None:
     """``update_running_batch``: every running request decodes; some are retracted for memory."""
-    state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
+    config = engine.config
+    state = engine.replicas[replica]
     if state.unfiltered > 0:
         state.full = state.unfiltered = 0
     ending = 0
     for i in range(state.running):
-        ending += _ends_in_flight(engine, running[i])
+        ending += _ends_in_flight(engine, engine.running[replica, i])
     if ending > 0 or state.running == 0:
         state.full = 0
     if state.running == ending:
@@ -39,66 +41,68 @@ def schedule_decodes(engine, replica):
             return  # They free their blocks when their step ends.
         _retract(engine, replica)
     else:
-        least = engine.admission_share * LEAST_EXPECTED
-        decay = (engine.admission_share - least) / DECAY_STEPS
+        least = config.admission_share * LEAST_EXPECTED
+        decay = (config.admission_share - least) / DECAY_STEPS
         state.expected = max(state.expected - decay, least)
     for i in range(state.running):
-        r = running[i]
+        r = engine.running[replica, i]
         if _ends_in_flight(engine, r):
             continue
-        tokens = 1 + engine.drafts
-        blocks.grow(engine, replica, r, arrays.requests(engine, r).computed + tokens)
+        tokens = 1 + config.drafts
+        request = engine.requests[r]
+        blocks.grow(engine, replica, request, request.computed + tokens)
         blocks.add_to_batch(engine, replica, r, tokens)
 
 
-def _ends_in_flight(engine, r):
+def _ends_in_flight(engine: Engine, r: int) -> bool:
     """``_reqs_finishing_inflight`` of 0.5.22 and later: whose last token a queued step makes."""
-    request = arrays.requests(engine, r)
+    config = engine.config
+    request = engine.requests[r]
     # A step with drafts may make fewer tokens than it is waited for.
-    known = engine.foresees_ends and engine.asynchronous and engine.drafts == 0
+    known = config.foresees_ends > 0 and config.asynchronous > 0 and config.drafts == 0
     return known and request.generated + request.placeholders >= request.output
 
 
-def _decode_blocks(engine, replica):
+def _decode_blocks(engine: Engine, replica: int) -> int:
     """``new_tokens_required_next_decode``, in blocks."""
-    state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
+    state = engine.replicas[replica]
     needed = 0
     for i in range(state.running):
-        request = arrays.requests(engine, running[i])
-        if _ends_in_flight(engine, running[i]):
+        request = engine.requests[engine.running[replica, i]]
+        if _ends_in_flight(engine, engine.running[replica, i]):
             continue
-        whole = blocks.blocks_for(engine, request.computed + 1 + engine.drafts)
+        whole = blocks.blocks_for(engine, request.computed + 1 + engine.config.drafts)
         needed += max(whole - request.blocks, 0)
     return needed
 
 
-def _retract(engine, replica):
+def _retract(engine: Engine, replica: int) -> None:
     """``retract_decode``: who has written least goes, the longest prompt first; one stays.
 
     They go to the end of the queue and begin anew.
     """
-    state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
+    state = engine.replicas[replica]
     while state.running > 1 and (
         state.preempted == 0 or _decode_blocks(engine, replica) > state.free_blocks
     ):
         chosen = 0
         for i in range(1, state.running):
-            request = arrays.requests(engine, running[i])
-            least = arrays.requests(engine, running[chosen])
+            request = engine.requests[engine.running[replica, i]]
+            least = engine.requests[engine.running[replica, chosen]]
             if request.generated < least.generated or (
                 request.generated == least.generated and request.prompt >= least.prompt
             ):
                 chosen = i
-        r = running[chosen]
+        r = engine.running[replica, chosen]
         for i in range(chosen, state.running - 1):
-            running[i] = running[i + 1]
+            engine.running[replica, i] = engine.running[replica, i + 1]
         state.running -= 1
         # ``release_req`` and ``_add_request_to_queue``.
         blocks.preempt(engine, replica, r)
-        blocks.append(engine, arrays.waiting(engine, replica), r)
+        blocks.append(engine, engine.waiting[replica], r)
     written = outputs = 0
     for i in range(state.running):
-        request = arrays.requests(engine, running[i])
+        request = engine.requests[engine.running[replica, i]]
         written += request.generated + RETRACT_STEPS
         outputs += request.output
     state.expected = min(written / (outputs + 1), 1.0)
@@ -116,34 +120,35 @@ SPARE_TOKENS = 1
 _ADDED, _NO_ROOM, _STOPPED = range(3)
 
 
-def schedule_apart(engine, replica):
+def schedule_apart(engine: Engine, replica: int) -> None:
     """Fill a batch with prompts or, where none can start, with the decodes."""
-    state = arrays.replicas(engine, replica)
+    state = engine.replicas[replica]
     _take_stock(engine, replica)
     _schedule_prompts(engine, replica)
     state.last_prompts = state.tokens > 0
     if state.tokens == 0:
         schedule_decodes(engine, replica)
-        idle = arrays.groups(engine, group_of(engine, replica)).in_flight == 0
+        idle = engine.groups[group_of(engine, replica)].in_flight == 0
         if state.tokens == 0 and state.running == 0 and idle:
             # The last ones have ended and the loop turns once more.
             _schedule_prompts(engine, replica)
             state.last_prompts = state.tokens > 0
-    arrays.batch_prompts(engine, replica)[state.column] = state.last_prompts
+    engine.batches[replica, state.column].prompts = state.last_prompts
     if state.tokens > 0:
         state.polls += PROMPTS_WEIGHT if state.last_prompts else DECODES_WEIGHT
 
 
-def _take_stock(engine, replica):
+def _take_stock(engine: Engine, replica: int) -> None:
     """``get_next_batch_to_run`` up to the prompts: what has become of the last batch.
 
     Requests that have ended keep their places until the next step of decodes, but for those that
     end with their prompt's step before it is merged.
     """
-    state = arrays.replicas(engine, replica)
+    config = engine.config
+    state = engine.replicas[replica]
     chunked = state.chunked
     if state.ended > 0 and (
-        engine.foresees_ends or (state.last_prompts and not engine.asynchronous)
+        config.foresees_ends or (state.last_prompts and not config.asynchronous)
     ):  # From 0.5.22 on those that have ended are filtered out in every turn.
         state.full = 0
     else:
@@ -152,42 +157,44 @@ def _take_stock(engine, replica):
     if state.last_prompts and state.alone:
         state.full = 0  # The batch takes the place of an empty running_batch, and of its flag.
     if chunked >= 0:
-        if arrays.requests(engine, chunked).status != RUNNING:
+        request = engine.requests[chunked]
+        if request.status != RUNNING:
             state.chunked = -1
             return
-        blocks.key_blocks(engine, replica, chunked, arrays.requests(engine, chunked).computed)
+        blocks.key_blocks(engine, replica, request, request.computed)
         state.full = 0
 
 
-def _schedule_prompts(engine, replica):
+def _schedule_prompts(engine: Engine, replica: int) -> None:
     """``_get_new_batch_prefill_raw``: the prompt that was cut, then waiting ones in their order."""
-    state = arrays.replicas(engine, replica)
+    config = engine.config
+    state = engine.replicas[replica]
     others = state.running - (state.chunked >= 0)
-    if engine.foresees_ends and others == 0:
+    if config.foresees_ends and others == 0:
         state.full = 0
-    if state.chunked < 0 and (state.full > 0 or arrays.waiting(engine, replica).size == 0):
+    if state.chunked < 0 and (state.full > 0 or engine.waiting[replica].size == 0):
         return
-    places = engine.max_seqs - others - state.unfiltered
-    state.alone = places == engine.max_seqs
-    if places <= 0 and (state.chunked >= 0) != (engine.foresees_ends > 0):
+    places = config.max_seqs - others - state.unfiltered
+    state.alone = places == config.max_seqs
+    if places <= 0 and (state.chunked >= 0) != (config.foresees_ends > 0):
         state.full = 1
         return
     expected = _expected_tokens(engine, replica)
-    left = engine.token_budget if engine.chunked_prefill else 1 << 60
-    prompts_left, taken, guesses = engine.prompt_budget, 0, 0
+    left = config.token_budget if config.chunked_prefill else 1 << 60
+    prompts_left, taken, guesses = config.prompt_budget, 0, 0
     if state.chunked >= 0:
         tokens, expected = _go_on(engine, replica, left, expected)
         left, prompts_left, taken = left - tokens, prompts_left - tokens, 1
-    r = arrays.waiting(engine, replica).head
+    r = engine.waiting[replica].head
     while r >= 0:
-        after = arrays.requests(engine, r).after
+        after = engine.requests[r].after
         spent = prompts_left <= 0 or left <= 0
-        if engine.foresees_ends and spent and _free_tokens(engine, replica) > expected:
+        if config.foresees_ends and spent and _free_tokens(engine, replica) > expected:
             return
         if taken >= places:
             state.full = 1
             return
-        if not engine.prefix_caching:
+        if not config.prefix_caching:
             guesses = _guess(engine, replica, r, guesses)
         result, tokens, promised = _start(
             engine, replica, r, left, prompts_left, taken, guesses, expected
@@ -200,70 +207,83 @@ def _schedule_prompts(engine, replica):
                 result = _NO_ROOM
             elif prompts_left <= 0 or left <= 0:
                 result = _STOPPED
-        if result == _NO_ROOM and (not engine.foresees_ends or taken > 0 or others > 0):
+        if result == _NO_ROOM and (not config.foresees_ends or taken > 0 or others > 0):
             state.full = 1
         if result != _ADDED:
             return
         r = after
 
 
-def _free_tokens(engine, replica):
+def _free_tokens(engine: Engine, replica: int) -> int:
     """``available_size`` and ``evictable_size`` together."""
-    return arrays.replicas(engine, replica).free_blocks * engine.block_tokens
+    return engine.replicas[replica].free_blocks * engine.config.block_tokens
 
 
-def _expected_tokens(engine, replica):
+def _expected_tokens(engine: Engine, replica: int) -> float:
     """``rem_total_token_offset``: what the running requests are expected to write still.
 
     From 0.5.22 on all of it, for requests that ignore the end of text.
     """
-    state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
+    state = engine.replicas[replica]
     total = 0.0
     for i in range(state.running):
-        if running[i] != state.chunked:
-            request = arrays.requests(engine, running[i])
+        if engine.running[replica, i] != state.chunked:
+            request = engine.requests[engine.running[replica, i]]
             left = min(request.output - request.generated, MOST_EXPECTED_TOKENS)
-            total += left if engine.foresees_ends else left * state.expected
+            total += left if engine.config.foresees_ends else left * state.expected
     return total
 
 
-def _go_on(engine, replica, left, expected):
+def _go_on(engine: Engine, replica: int, left: int, expected: float) -> tuple[int, float]:
     """``add_chunked_req``: (tokens in whole blocks, what is expected to be written)."""
-    state = arrays.replicas(engine, replica)
+    state = engine.replicas[replica]
     r = state.chunked
-    request = arrays.requests(engine, r)
+    request = engine.requests[r]
     room = min(left, int(_free_tokens(engine, replica) - expected))
     if room <= 0:
         room = left
     wanted = request.prompt + request.generated - request.computed
     tokens = min(wanted, room)
-    blocks.grow(engine, replica, r, request.computed + tokens)
+    blocks.grow(engine, replica, request, request.computed + tokens)
     blocks.add_to_batch(engine, replica, r, tokens)
     if tokens == wanted:
         state.chunked = -1
         expected += min(request.output, MOST_EXPECTED_TOKENS)
-    return blocks.blocks_for(engine, tokens) * engine.block_tokens, expected + _spare_block(engine)
+    return blocks.blocks_for(engine, tokens) * engine.config.block_tokens, expected + _spare_block(
+        engine
+    )
 
 
-def _spare_block(engine):
+def _spare_block(engine: Engine) -> int:
     """A block that 0.5.22 and later keep back for each request of a batch."""
-    return engine.block_tokens if engine.foresees_ends else 0
+    config = engine.config
+    return config.block_tokens if config.foresees_ends else 0
 
 
-def _start(engine, replica, r, left, prompts_left, taken, guesses, expected):
+def _start(
+    engine: Engine,
+    replica: int,
+    r: int,
+    left: int,
+    prompts_left: int,
+    taken: int,
+    guesses: int,
+    expected: float,
+) -> tuple[int, int, int]:
     """``add_one_req``: (result, its tokens in whole blocks, tokens it is expected to write)."""
-    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
+    config = engine.config
+    request, state = engine.requests[r], engine.replicas[replica]
     hits = blocks.cached_blocks(engine, replica, r)
-    computed = hits * engine.block_tokens
+    computed = hits * config.block_tokens
     tokens = request.prompt + request.generated - computed
-    paged = blocks.blocks_for(engine, tokens) * engine.block_tokens
+    paged = blocks.blocks_for(engine, tokens) * config.block_tokens
     spare = _spare_block(engine)
     room = _free_tokens(engine, replica) - expected
-    if engine.prefix_caching:
+    if config.prefix_caching:
         written = min(request.output - request.generated, MOST_EXPECTED_TOKENS) + spare
         if tokens + written >= room - _unlocked_tokens(engine, replica, r, hits):
             return _NO_ROOM, 0, 0
-        stops = not (engine.foresees_ends and engine.chunked_prefill)
+        stops = not (config.foresees_ends and config.chunked_prefill)
         if stops and taken > 0 and paged >= prompts_left:
             return _STOPPED, 0, 0
     elif paged + spare > min(room, _free_tokens(engine, replica) - taken * spare) or not _all_fit(
@@ -272,10 +292,10 @@ def _start(engine, replica, r, left, prompts_left, taken, guesses, expected):
         return _NO_ROOM, 0, 0
     promised = min(request.output, MOST_EXPECTED_TOKENS)
     if paged > left:
-        tokens = left - left % engine.chunk_multiple if engine.prefix_caching else left
+        tokens = left - left % config.chunk_multiple if config.prefix_caching else left
         if tokens <= 0:
             return _STOPPED, 0, 0
-        paged, promised = blocks.blocks_for(engine, tokens) * engine.block_tokens, 0
+        paged, promised = blocks.blocks_for(engine, tokens) * config.block_tokens, 0
     if not blocks.admit(engine, replica, r, hits, computed + tokens):
         return _NO_ROOM, 0, 0
     blocks.enter(engine, replica, r, computed)
@@ -285,62 +305,61 @@ def _start(engine, replica, r, left, prompts_left, taken, guesses, expected):
     return _ADDED, paged, promised
 
 
-def _unlocked_tokens(engine, replica, r, hits):
+def _unlocked_tokens(engine: Engine, replica: int, r: int, hits: int) -> int:
     """Cached prefix tokens that nobody else uses: they can no longer be evicted."""
-    request, found = arrays.requests(engine, r), 0
+    request, found = engine.requests[r], 0
     for i in range(hits):
-        block = arrays.holder(engine, replica, arrays.keys(engine, request.first_key + i))
-        found += arrays.references(engine, replica, block) == 0
-    return found * engine.block_tokens
+        block = engine.holder[replica, engine.keys[request.first_key + i]]
+        found += engine.cache[replica, block].references == 0
+    return found * engine.config.block_tokens
 
 
-def _guess(engine, replica, r, guesses):
+def _guess(engine: Engine, replica: int, r: int, guesses: int) -> int:
     """``add_req_state``: requests by the tokens that they will still write, with what they hold.
 
     The first request of a batch makes the list of all; a later one is put in its place, or before
     the last where it has the most to write, as SGLang has it.
     """
-    left, held = arrays.tokens_left(engine), arrays.tokens_held(engine)
-    request = arrays.requests(engine, r)
+    request = engine.requests[r]
     if guesses > 0:
-        return _insert(left, held, guesses, request, True)
-    state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
-    guesses = _insert(left, held, guesses, request, False)
+        return _insert(engine.guesses, guesses, request, True)
+    state = engine.replicas[replica]
+    guesses = _insert(engine.guesses, guesses, request, False)
     for i in range(state.running):
-        other = arrays.requests(engine, running[i])
-        guesses = _insert(left, held, guesses, other, False)
+        guesses = _insert(
+            engine.guesses, guesses, engine.requests[engine.running[replica, i]], False
+        )
     return guesses
 
 
-def _insert(left, held, guesses, request, late):
-    """Put a request into the ordered list; unless ``late``, behind its equals."""
+def _insert(queue: Records[Guess], size: int, request: Request, late: bool) -> int:
+    """Put a request into the ordered queue; unless ``late``, behind its equals."""
     tokens = request.output - request.generated
     if tokens <= 0:
-        return guesses
-    place = guesses
+        return size
+    place = size
     if late:
         place = 0
-        while place < guesses - 1 and tokens > left[place]:
+        while place < size - 1 and tokens > queue[place].left:
             place += 1
-        for i in range(guesses, place, -1):
-            left[i], held[i] = left[i - 1], held[i - 1]
+        for i in range(size, place, -1):
+            queue[i].left, queue[i].held = queue[i - 1].left, queue[i - 1].held
     else:
-        while place > 0 and left[place - 1] > tokens:
-            left[place], held[place] = left[place - 1], held[place - 1]
+        while place > 0 and queue[place - 1].left > tokens:
+            queue[place].left, queue[place].held = queue[place - 1].left, queue[place - 1].held
             place -= 1
-    left[place], held[place] = tokens, request.prompt + request.generated
-    return guesses + 1
+    queue[place].left, queue[place].held = tokens, request.prompt + request.generated
+    return size + 1
 
 
-def _all_fit(engine, replica, paged, guesses):
+def _all_fit(engine: Engine, replica: int, paged: int, guesses: int) -> bool:
     """``add_one_req_ignore_eos``: whether memory lasts until each of the requests has ended."""
-    left, held = arrays.tokens_left(engine), arrays.tokens_held(engine)
     free = _free_tokens(engine, replica) - paged
     for i in range(guesses):
-        still = guesses - i
-        if free - left[i] * still <= SPARE_TOKENS * still:
+        guess, still = engine.guesses[i], guesses - i
+        if free - guess.left * still <= SPARE_TOKENS * still:
             return False
-        free += held[i]
+        free += guess.held
     return True
 
 

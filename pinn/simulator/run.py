@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -17,6 +17,7 @@ from pinn.simulator.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from matplotlib.axes import Axes
 
 
 # What a simulated run leaves behind: a record per request and per step.
@@ -266,7 +267,7 @@ def plot_timeline(run: Run, path: Path) -> None:
     replace_atomically(path, lambda target: figure.savefig(target, format="png", dpi=110))
 
 
-def _draw_steps(axes: Any, run: Run, edges: np.ndarray) -> None:
+def _draw_steps(axes: Sequence[Axes], run: Run, edges: np.ndarray) -> None:
     """Means over each span's steps, weighted by their time (0 where none runs), and rates."""
     steps, centres = run.steps, (edges[1:] + edges[:-1]) / 2
     where = _span(steps["start_s"], edges)
@@ -301,7 +302,7 @@ def _span(moments: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.clip(np.digitize(moments, edges) - 1, 0, _BINS - 1)
 
 
-def _draw_latencies(axis: Any, run: Run, edges: np.ndarray) -> None:
+def _draw_latencies(axis: Axes, run: Run, edges: np.ndarray) -> None:
     requests = run.requests
     done = requests.finished
     where = _span(requests.arrival_s[done], edges)

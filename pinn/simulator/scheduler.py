@@ -9,128 +9,139 @@ decodes are rounded up to a CUDA graph, and new prompts may wait for others. Und
 decoding every decode brings all its drafts. Left out: LoRA, encoder inputs and structured output.
 """
 
-from pinn.simulator import arrays, blocks
+from pinn.simulator import blocks
+from pinn.simulator.client import group_of
 from pinn.simulator.compiler import compiled_inside
+from pinn.simulator.engine import Engine
 from pinn.simulator.hooks import schedule_apart_if
-from pinn.simulator.state import ARRIVED, DECODES, LOADING, REREAD, WAITING
+from pinn.simulator.latency_model import LatencyModel
+from pinn.simulator.state import ARRIVED, DECODES, LOADING, REREAD, WAITING, Replica, Request
 
 
-def schedule(latency, engine, replica, column, now, prompts_wait):
-    """Fill batch ``column`` of a replica, update its requests and return the batch's tokens."""
-    state = arrays.replicas(engine, replica)
+def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: bool) -> int:
+    """Fill a replica's next batch, update its requests and return the batch's tokens."""
+    config = engine.config
+    state = engine.replicas[replica]
     state.new = state.preempted = state.tokens = 0
-    state.column, state.now_s = column, now
+    group = engine.groups[group_of(engine, replica)]
+    state.now_s = group.now_s
+    state.column = (group.oldest + group.in_flight) % config.depth
     state.schedulings += 1
-    alone = state.running + arrays.waiting(engine, replica).size <= 1
-    state.longest_chunk = engine.long_prefill if engine.cuts_lone_prompts or not alone else 0
-    arrays.batch_size(engine, replica)[column] = 0
-    for i in range(engine.n_sums):
-        arrays.sums(engine, replica)[i] = 0
-    if engine.prefill_first:
+    alone = state.running + engine.waiting[replica].size <= 1
+    state.longest_chunk = config.long_prefill if config.cuts_lone_prompts or not alone else 0
+    engine.batches[replica, state.column].size = 0
+    sums = state.sums
+    for i in range(len(sums)):
+        sums[i] = 0.0
+    if config.prefill_first:
         schedule_apart_if(latency, engine, replica)
     else:
         _schedule_running(engine, replica)
         if state.preempted == 0 and not prompts_wait:
             _schedule_waiting(engine, replica)
-    sums = arrays.sums(engine, replica)
     sums[REREAD] = _reread_tokens(engine, replica, sums[1], sums[3])
-    if engine.rounds_up:
+    if config.rounds_up:
         blocks.round_up_decodes(engine, replica)
     return state.tokens
 
 
-def _reread_tokens(engine, replica, decodes, context):
+def _reread_tokens(engine: Engine, replica: int, decodes: float, context: float) -> float:
     """Context of decodes that a shared prefix has brought into the GPU's cache already.
 
     Attention goes through a layer head by head, so what one head reads of all requests has to fit.
     Arithmetic is not saved: reading never gets shorter than it.
     """
-    state = arrays.replicas(engine, replica)
-    used = engine.blocks - state.free_blocks
+    config = engine.config
+    state = engine.replicas[replica]
+    used = config.blocks - state.free_blocks
     if decodes < 2 or state.held_blocks <= used:
         return 0.0
-    shared = (state.held_blocks - used) * engine.block_tokens * min(decodes / state.running, 1.0)
+    shared = (state.held_blocks - used) * config.block_tokens * min(decodes / state.running, 1.0)
     shared = min(shared, context - decodes)
-    reread = shared * min(engine.gpu_cache_tokens / (context - shared), 1.0)
-    return min(reread, engine.most_reread * context)
+    reread = shared * min(config.gpu_cache_tokens / (context - shared), 1.0)
+    return min(reread, config.most_reread * context)
 
 
-def _schedule_running(engine, replica):
+def _schedule_running(engine: Engine, replica: int) -> None:
     """Running requests in their order, decodes and chunks alike; the last one makes room."""
-    state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
+    config = engine.config
+    state = engine.replicas[replica]
     i = 0
-    while i < state.running and state.tokens < engine.token_budget:
-        r = running[i]
-        request = arrays.requests(engine, r)
+    while i < state.running and state.tokens < config.token_budget:
+        r = engine.running[replica, i]
+        request = engine.requests[r]
         wanted = _running_tokens(engine, state, request)
-        tokens = _cut(engine, wanted, engine.token_budget - state.tokens)
+        tokens = _cut(engine, wanted, config.token_budget - state.tokens)
         if tokens <= 0:
             i += 1
             continue
         slots = _slots(engine, request.computed + tokens)
-        enough = blocks.grow(engine, replica, r, slots)
+        enough = blocks.grow(engine, replica, request, slots)
         while not enough:
-            last = running[state.running - 1]
+            last = engine.running[replica, state.running - 1]
             state.running -= 1
             _preempt(engine, replica, last)
             if last == r:
                 return
-            enough = blocks.grow(engine, replica, r, slots)
+            enough = blocks.grow(engine, replica, request, slots)
         blocks.add_to_batch(engine, replica, r, tokens)
         i += 1
 
 
-def _slots(engine, tokens):
+def _slots(engine: Engine, tokens: int) -> int:
     """Tokens to hold blocks for: those and what a draft is about to write after them."""
-    if engine.lookahead > 0:
-        return max(min(tokens + engine.lookahead, engine.max_model_len), tokens)
+    config = engine.config
+    if config.lookahead > 0:
+        return max(min(tokens + config.lookahead, config.max_model_len), tokens)
     return tokens
 
 
-def _cut(engine, wanted, budget):
+def _cut(engine: Engine, wanted: int, budget: int) -> int:
     """Tokens of a request that fit the budget; a chunk that is not the last is a whole multiple."""
     if wanted <= budget:
         return wanted
-    return budget - budget % engine.chunk_multiple
+    return budget - budget % engine.config.chunk_multiple
 
 
-def _running_tokens(engine, state, request):
+def _running_tokens(engine: Engine, state: Replica, request: Request) -> int:
     """New tokens of a running request; 0 if it only waits for tokens in flight.
 
     With asynchronous scheduling a request stops being scheduled once the tokens in flight complete
     its output; under pipeline parallelism it is in one batch at a time, or in every so many-th.
     """
+    config = engine.config
     if state.schedulings < request.eligible:
         return 0
     if request.placeholders > 0:
         in_flight = request.placeholders
-        if engine.one_batch:
+        if config.one_batch:
             return 0
         if request.computed + 2 - in_flight >= request.prompt + request.output:
             return 0
     tokens = request.prompt + request.generated + request.placeholders - request.computed
     if tokens == 1 and request.computed >= request.prompt:
-        tokens += engine.drafts
+        tokens += config.drafts
     if 0 < state.longest_chunk < tokens:
         tokens = state.longest_chunk
-    return min(tokens, engine.max_model_len - 1 - request.computed)
+    return min(tokens, config.max_model_len - 1 - request.computed)
 
 
-def _preempt(engine, replica, r):
+def _preempt(engine: Engine, replica: int, r: int) -> None:
     """``Scheduler._preempt_request``: all blocks are freed, the request goes first in line."""
     blocks.preempt(engine, replica, r)
-    if engine.awaits_preempted:
-        request = arrays.requests(engine, r)
+    if engine.config.awaits_preempted:
+        request = engine.requests[r]
         request.stale, request.placeholders = request.in_flight, 0
-    blocks.prepend(engine, arrays.waiting(engine, replica), r)
+    blocks.prepend(engine, engine.waiting[replica], r)
 
 
-def _schedule_waiting(engine, replica):
+def _schedule_waiting(engine: Engine, replica: int) -> None:
     """Waiting requests in their order, until one does not fit; loading ones are passed over."""
-    state = arrays.replicas(engine, replica)
-    r = arrays.waiting(engine, replica).head
-    while r >= 0 and state.tokens < engine.token_budget and state.running < engine.max_seqs:
-        request = arrays.requests(engine, r)
+    config = engine.config
+    state = engine.replicas[replica]
+    r = engine.waiting[replica].head
+    while r >= 0 and state.tokens < config.token_budget and state.running < config.max_seqs:
+        request = engine.requests[r]
         after = request.after
         if request.stale > 0 or (request.status == LOADING and request.ready_s > state.now_s):
             r = after
@@ -146,30 +157,31 @@ def _schedule_waiting(engine, replica):
         r = after
 
 
-def _start(engine, replica, r):
+def _start(engine: Engine, replica: int, r: int) -> tuple[bool, bool]:
     """Schedule a waiting request: (whether it fits, whether it loads its keys and values first)."""
-    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
+    config = engine.config
+    request, state = engine.requests[r], engine.replicas[replica]
     hits = blocks.cached_blocks(engine, replica, r) if request.computed == 0 else 0
-    computed = max(request.computed, hits * engine.block_tokens)
+    computed = max(request.computed, hits * config.block_tokens)
     if request.transferred > computed:
         return _load(engine, replica, r, hits)
     tokens = request.prompt + request.generated - computed
     if 0 < state.longest_chunk < tokens:
         tokens = state.longest_chunk
-    budget = engine.token_budget - state.tokens
-    if tokens > budget and not engine.chunked_prefill:
+    budget = config.token_budget - state.tokens
+    if tokens > budget and not config.chunked_prefill:
         return False, False
     tokens = _cut(engine, tokens, budget)
     if tokens <= 0:
         return False, False
     held = computed + tokens
-    if engine.reserves:
-        held = request.prompt + request.output + 2 * engine.drafts
-    room = max(held, request.prompt + request.generated) if engine.whole_prompts else held
+    if config.reserves:
+        held = request.prompt + request.output + 2 * config.drafts
+    room = max(held, request.prompt + request.generated) if config.whole_prompts else held
     if not blocks.fits(engine, replica, r, hits, room):
         return False, False
     if request.slot >= 0:
-        enough = blocks.grow(engine, replica, r, held)
+        enough = blocks.grow(engine, replica, request, held)
     else:
         enough = blocks.admit(engine, replica, r, hits, held)
     if not enough:
@@ -179,40 +191,41 @@ def _start(engine, replica, r):
     return True, False
 
 
-def _load(engine, replica, r, hits):
+def _load(engine: Engine, replica: int, r: int, hits: int) -> tuple[bool, bool]:
     """Keys and values arrive over the network: blocks now, work later, one transfer at a time.
 
     ``Scheduler.schedule`` with ``load_kv_async`` of a KV connector: the request keeps its place in
     the queue as WAITING_FOR_REMOTE_KVS.
     """
-    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
+    config = engine.config
+    request, state = engine.requests[r], engine.replicas[replica]
     room = request.transferred
-    if engine.whole_prompts:
+    if config.whole_prompts:
         room = max(room, request.prompt + request.generated)
     if not blocks.fits(engine, replica, r, hits, room) or not blocks.admit(
         engine, replica, r, hits, request.transferred
     ):
         return False, False
-    missing = request.transferred - hits * engine.block_tokens
+    missing = request.transferred - hits * config.block_tokens
     start = max(state.now_s, state.transfer_free_s)
-    if engine.role == DECODES:
-        start = max(start, arrays.source_free_s(engine, request.source))
-        arrays.source_free_s(engine)[request.source] = start + missing * engine.source_token_s
-    state.transfer_free_s = start + missing * engine.transfer_token_s
-    slower = max(engine.transfer_token_s, engine.source_token_s)
+    if config.role == DECODES:
+        start = max(start, engine.source_free_s[request.source])
+        engine.source_free_s[request.source] = start + missing * config.source_token_s
+    state.transfer_free_s = start + missing * config.transfer_token_s
+    slower = max(config.transfer_token_s, config.source_token_s)
     request.moved, request.loading_s = missing, state.now_s
-    request.ready_s = start + missing * slower + engine.transfer_latency_s
+    request.ready_s = start + missing * slower + config.transfer_latency_s
     request.status = LOADING
     return True, True
 
 
-def _finish_loading(engine, replica, r):
+def _finish_loading(engine: Engine, replica: int, r: int) -> None:
     """``Scheduler._update_waiting_for_remote_kv``: at least one token is left to compute."""
-    request = arrays.requests(engine, r)
+    request = engine.requests[r]
     computed = min(request.transferred, request.prompt + request.generated - 1)
     request.computed, request.transferred = computed, ARRIVED
     request.status = WAITING
-    blocks.key_blocks(engine, replica, r, computed)
+    blocks.key_blocks(engine, replica, request, computed)
 
 
 compiled_inside(__name__)

@@ -8,7 +8,7 @@ from pinn.engines import recipe as recipes
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.costs import model_costs
-from pinn.simulator import arrays, state
+from pinn.simulator import engine, state
 from pinn.simulator.compiler import compiled
 from pinn.simulator.engine_spec import EngineSpec, api_servers
 from pinn.simulator.memory import KvLayout, gpu_cache_tokens, max_model_len, tokens_beyond
@@ -45,7 +45,9 @@ def block_keys(
 
 
 @compiled
-def _fill(keys, first, full, donors, shared):
+def _fill(
+    keys: np.ndarray, first: np.ndarray, full: np.ndarray, donors: np.ndarray, shared: np.ndarray
+) -> int:
     fresh = 0
     for r in range(len(first)):
         for i in range(full[r]):
@@ -155,7 +157,7 @@ def set_up(
     layout: KvLayout,
     too_long: Bool[np.ndarray, " n"],
     sources: int = 1,
-) -> arrays.Engine:
+) -> engine.Engine:
     """An idle engine with the workload's requests unsent.
 
     ``sources`` is the number of prefill workers whose keys and values it takes.
@@ -179,19 +181,21 @@ def set_up(
     requests["slot"] = -1
     for name in ("handed_s", "queued_s", "scheduled_s", "first_s"):
         requests[name] = -1.0
-    starts = workload.stage_starts_s if not workload.stages_wait else (workload.stage_starts_s[0],)
-    sizes = np.bincount(workload.stage, minlength=workload.stages).astype(np.int64)
+    stages = np.zeros(workload.stages, state.STAGE)
+    stages["start_s"] = (
+        workload.stage_starts_s[0] if workload.stages_wait else workload.stage_starts_s
+    )
+    stages["size"] = np.bincount(workload.stage, minlength=workload.stages)
     settings = _settings(deployment, workload, spec, layout) | {"n_sources": sources}
     drafts = recipe.speculation
     given = {
         "requests": requests,
         "keys": keys,
-        "stage_starts_s": np.array(starts, np.float64),
-        "stage_sizes": sizes,
+        "stages": stages,
         "graph_size": _graph_sizes(recipe, int(settings["max_seqs"])),
         "chances": np.array(drafts.chances if drafts else (), np.float64),
     }
-    return arrays.new_engine(settings, given, n_keys)
+    return engine.new_engine(settings, given, n_keys)
 
 
 def _graph_sizes(recipe: recipes.EffectiveRecipe, seqs: int) -> np.ndarray:
@@ -224,7 +228,7 @@ def _settings(
     ahead = overlap and pipeline > 1
     stagger = pipeline if ahead and rules.pipelined_decodes == recipes.STAGGERED else 0
     # Those that have the name of a field of one of these are that field.
-    known, names = (recipe, rules, layout, workload), arrays.ENGINE.names or ()
+    known, names = (recipe, rules, layout, workload), engine.CONFIG_FIELDS
     named = {n: getattr(each, n) for each in known for n in names if hasattr(each, n)}
     return named | {
         "max_seqs": seqs,

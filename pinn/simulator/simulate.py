@@ -1,10 +1,9 @@
 """Serve a workload in simulated time: once, or many times for intervals and what moves figures."""
 
-import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,16 +11,14 @@ import numpy as np
 from pinn.common.documents import MOST_STEPS, check_size
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.simulator import engine_spec, memory, metric_features, setup
-from pinn.simulator.arrays import Engine, PlainEngine
+from pinn.simulator import engine_spec, memory, setup
+from pinn.simulator.engine import Engine, plain_engine, write_back
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.linear_latency import LinearLatency, complete_latency
-from pinn.simulator.loop import BAD_STEP, FULL, advance
+from pinn.simulator.loop import BAD_STEP, FULL, advance, compiled_advance
 from pinn.simulator.run import STATUSES, GapRuns, RequestRecords, Run, StepRecords
 from pinn.simulator.state import FINISHED, REJECTED, REQUEST
 from pinn.simulator.workloads.workload import Workload
-from pinn.surrogate.request_features import REQUEST_FEATURES
-from pinn.surrogate.step_features import STEP_FEATURES
 
 # The records of a run, read off the engine's final state.
 
@@ -32,7 +29,7 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
     Raises:
         PinnError: If requests are left that the engine can never schedule.
     """
-    r = state.arrays["requests"]
+    r = state.requests
     stuck = np.flatnonzero(~np.isin(r["status"], list(STATUSES)))
     if len(stuck):
         raise PinnError(
@@ -72,6 +69,9 @@ def _column(values: np.ndarray) -> np.ndarray:
 
 #: What an engine has recorded of its steps, and of the gaps between tokens.
 Recorded = tuple[StepRecords, GapRuns]
+
+#: Runs engines with latency models until a record buffer is full.
+Loop = Callable[..., int]
 
 #: Whether a run is of no use any more, from its requests so far and the engine's time.
 Hopeless = Callable[[np.ndarray, float], bool]
@@ -120,20 +120,20 @@ def simulate(
     layout = memory.kv_layout(deployment, engine)
     too_long = setup.check_run(deployment, workload, engine, layout)
     state = setup.set_up(deployment, workload, engine, layout, too_long)
-    (recorded,) = run_engines(advance, [state], [latency], compiled, hopeless)
+    (recorded,) = run_engines((advance, compiled_advance), [state], [latency], compiled, hopeless)
     return finished_run(workload, state, read_records(state, latency), recorded)
 
 
 def finished_run(workload: Workload, state: Engine, records: RequestRecords, kept: Recorded) -> Run:
     """A run from its parts."""
     blocks, replicas, groups = (
-        int(state.record[name][0]) for name in ("cache_blocks", "n_replicas", "n_groups")
+        int(getattr(state.config, name)) for name in ("cache_blocks", "n_replicas", "n_groups")
     )
     return Run(workload, records, *kept, blocks, replicas, groups)
 
 
 def run_engines(
-    loop: Any,
+    loops: tuple[Loop, Loop],
     engines: Sequence[Engine],
     latencies: Sequence[LatencyModel],
     compiled: bool | None,
@@ -149,69 +149,69 @@ def run_engines(
     if compiled is None:
         compiled = len(linear) == len(latencies)
     if not compiled:
-        plain = [PlainEngine(engine) for engine in engines]
-        records = _collect(loop.py_func, plain, [each.arrays for each in plain], latencies)
+        plain = [plain_engine(engine) for engine in engines]
+        records = _collect(loops[0], plain, latencies)
         for state, engine in zip(plain, engines, strict=True):
-            state.write_back(engine)
+            write_back(state, engine)
         return records
     if len(linear) < len(latencies):
         kinds = ", ".join(type(each).__name__ for each in latencies)
         raise PinnError(f"only a LinearLatency runs compiled, got {kinds}")
-    states = [engine.handle for engine in engines]
-    pairs = zip(linear, states, strict=True)
-    models = [each.compile(bool(state.prefill_first)) for each, state in pairs]
-    return _collect(loop, states, [each.arrays for each in engines], models, hopeless)
+    pairs = zip(linear, engines, strict=True)
+    models = [each.compile(bool(engine.config.prefill_first)) for each, engine in pairs]
+    return _collect(loops[1], engines, models, hopeless)
 
 
 def _collect(
-    go: Callable[..., int],
-    states: Sequence[Any],
-    arrays: Sequence[dict[str, Any]],
-    models: Sequence[Any],
+    go: Loop,
+    states: Sequence[Engine],
+    models: Sequence[object],
     hopeless: Hopeless | None = None,
 ) -> list[Recorded]:
     """Run to the end, emptying the record buffers whenever one is full or somebody looks."""
     taken: list[list[list[np.ndarray]]] = [[] for _ in states]
-    status, rows, idle, total = FULL, states[0].step_rows, 0, 0
+    status, rows, idle, total = FULL, states[0].config.step_rows, 0, 0
     while status == FULL:
         if hopeless is not None:
-            states[0].step_rows = min(rows, max(_FIRST_LOOK_STEPS, total // _LOOKS))
-        before = sum(state.progress for state in states)
+            states[0].config.step_rows = min(rows, max(_FIRST_LOOK_STEPS, total // _LOOKS))
+        before = sum(state.counters.progress for state in states)
         status = go(*states, *models)
-        steps = sum(state.n_steps for state in states)
-        idle = 0 if sum(state.progress for state in states) > before else idle + steps
+        steps = sum(state.counters.n_steps for state in states)
+        idle = 0 if sum(state.counters.progress for state in states) > before else idle + steps
         if status == FULL and idle >= rows // 2:
+            blocks = states[-1].config.blocks
             raise PinnError(
                 f"the engine is stuck: {idle} steps generated no token; requests preempt each "
-                f"other, because a KV cache of {states[-1].blocks} blocks is full of others that "
-                "wait for theirs"
+                f"other, because a KV cache of {blocks} blocks is full of others that wait for "
+                "theirs"
             )
         total += steps
         check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
-        for parts, state, of_state in zip(taken, states, arrays, strict=True):
-            parts.append(_take(state, of_state))
+        for parts, state in zip(taken, states, strict=True):
+            parts.append(_take(state))
         if status == FULL and hopeless is not None:
-            now_s = float(arrays[0]["groups"]["now_s"].max())
-            if hopeless(arrays[0]["requests"], now_s):
+            now_s = float(states[0].groups["now_s"].max())
+            if hopeless(np.asarray(states[0].requests), now_s):
                 raise HopelessError
     if status == BAD_STEP:
-        seconds = next((s.bad_step_s for s in states if s.bad_step_s != 0), 0.0)
+        seconds = next((s.counters.bad_step_s for s in states if s.counters.bad_step_s != 0), 0.0)
         raise PinnError(
             f"the latency model gave a step {seconds} s; it must be positive and finite for every "
             "batch"
         )
     records = []
     for parts in taken:
-        steps, *gaps = (np.concatenate(column) for column in zip(*parts, strict=True))
-        records.append((StepRecords(steps), GapRuns(*gaps)))
+        table, *gaps = (np.concatenate(column) for column in zip(*parts, strict=True))
+        records.append((StepRecords(table), GapRuns(*gaps)))
     return records
 
 
-def _take(state: Any, arrays: dict[str, Any]) -> list[np.ndarray]:
+def _take(state: Engine) -> list[np.ndarray]:
     """Steps and gaps that an engine has recorded since the last time, out of its buffers."""
-    steps = arrays["steps"][: state.n_steps].copy()
-    gaps = [arrays[name][: state.n_gaps].copy() for name in ("gap_s", "gap_count", "gap_tokens")]
-    state.n_steps = state.n_gaps = 0
+    counters = state.counters
+    steps = state.steps[: counters.n_steps].copy()
+    gaps = [state.gaps[name][: counters.n_gaps].copy() for name in ("seconds", "count", "tokens")]
+    counters.n_steps = counters.n_gaps = 0
     return [steps, *gaps]
 
 
@@ -253,144 +253,3 @@ def map_runs(
     """Simulate and keep what ``figure`` makes of each run: records of long runs are large."""
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         return list(pool.map(lambda job: figure(job, job.run()), jobs))
-
-
-# Ends of a simulated run's figures: the run again with every time shorter, and with every
-# longer.
-#
-# Step time moves all figures one way, so its interval has two ends that are two runs. Below
-# saturation a figure follows the step time; where queues grow it moves farther, and so do its
-# ends.
-
-#: Log change of the step time by which gains are measured, either way.
-NUDGE = math.log(1.1)
-
-#: Mean figures by name, in any unit of time.
-Figures = dict[str, float]
-
-
-def scaled(latency: LinearLatency, step: float, request: float) -> LinearLatency:
-    """Every step time and every time of a request outside the steps, changed by log factors."""
-    beta, alpha = latency.beta * math.exp(step), latency.alpha * math.exp(request)
-    return replace(latency, beta=beta, alpha=alpha)
-
-
-def end_figures(
-    job: Job, step: float, request: float, figures: Callable[[Run], Figures]
-) -> tuple[Figures, Figures]:
-    """Figures of the run with all times shorter, and with all longer.
-
-    Args:
-        job: The run.
-        step: Log half-width of the step time.
-        request: Log half-width of the times of a request outside the steps.
-        figures: What is reported of a run.
-    """
-    jobs = [replace(job, latency=scaled(job.latency, way * step, way * request)) for way in (-1, 1)]
-    fast, slow = map_runs(lambda _, run: figures(run), jobs)
-    return fast, slow
-
-
-def figure_ends(
-    value: Figures, fast: Figures, slow: Figures, ttft_half: float
-) -> dict[str, tuple[float, float]]:
-    """The intervals of a run's means, or of the same percentile of all; each holds the value.
-
-    TTFT has the wider of what simulating shows and of its own spread below saturation. E2E has
-    simulated ends, moved by as much as TTFT's were.
-
-    Args:
-        value: ``ttft``, ``e2e`` and any others that follow the step time.
-        fast: Of the run with shorter times.
-        slow: Of the run with longer ones; NaN where nothing was served in time: no upper end.
-        ttft_half: Log half-width of TTFT below saturation.
-    """
-    found = {name: ends(value[name], fast[name], slow[name]) for name in value}
-    (low, high), ttft = found["ttft"], value["ttft"]
-    wider = min(low, ttft * math.exp(-ttft_half)), max(high, ttft * math.exp(ttft_half))
-    # Where TTFT has no upper end, neither has E2E; its own is infinite already.
-    beyond = wider[1] - high if math.isfinite(high) else 0.0
-    shortest, longest = found["e2e"]
-    # No answer ends before its first token; decodes take what the fast run says.
-    return found | {"ttft": wider, "e2e": (max(shortest - (low - wider[0]), 0.0), longest + beyond)}
-
-
-def ends(value: float, fast: float, slow: float) -> tuple[float, float]:
-    """The least and the most of three; without end where the slow run has no value."""
-    known = [x for x in (value, fast, slow) if not math.isnan(x)]
-    return min(known), math.inf if math.isnan(slow) else max(known)
-
-
-def standing_step(run: Run) -> str:
-    """The decode step that stands for a run: its mean number of requests at their mean context."""
-    r = run.requests
-    steps = max(len(run.steps), 1)
-    requests = max(round(float(run.steps["requests"].sum()) / steps), 1)
-    tokens = float(r.prompt_tokens.sum()) + float(r.output_tokens.sum()) / 2
-    return f"{requests} decode @ {max(round(tokens / max(len(r), 1)), 1)}"
-
-
-def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figures:
-    """Log change of each figure per log change of the step time; at least 0.
-
-    1 where a figure follows the step time, more where queues magnify it.
-    """
-    fast, slow = end_figures(job, NUDGE, 0.0, figures)
-    return {name: max(float(np.log(slow[name] / fast[name])) / (2 * NUDGE), 0.0) for name in value}
-
-
-# What a figure of a run depends on: its derivative with respect to every coefficient.
-#
-# Both sides of each difference serve the same requests at the same times (common random
-# numbers), so what remains is the coefficient's effect, queues included.
-
-#: Change of a coefficient as a share of it; smallest change, for those that are 0.
-_RELATIVE_STEP, _LEAST_STEP = 0.02, 1e-6
-
-
-def coefficient_sensitivities(
-    job: Job, figure: Callable[[Run], float]
-) -> dict[str, dict[str, float]]:
-    """Differentiate a figure of a run with respect to every coefficient.
-
-    A symmetric difference, or a forward one where a coefficient would turn negative. Step
-    features that never occur in the run have derivative 0 without a further run.
-
-    Args:
-        job: The run.
-        figure: Such as ``lambda run: run.requests.e2e_s.mean()``.
-
-    Returns:
-        Name of a feature, those of beta first, then those of alpha -> ``value`` of its coefficient,
-        ``derivative`` (units of the figure per unit of the coefficient) and ``elasticity`` (per
-        cent of the figure per per cent of the coefficient).
-
-    Raises:
-        PinnError: If the figure is 0 or does not exist in the run.
-    """
-    latency, base = job.latency, job.run()
-    base_figure = figure(base)
-    if not (math.isfinite(base_figure) and base_figure != 0):
-        raise PinnError(
-            f"the figure is {base_figure:g} in this run, so no share of it can be told: choose "
-            "another"
-        )
-    in_steps = metric_features.features_spent(latency.deployment, base.steps.table)[-1] > 0
-    occurs = np.concatenate([in_steps, np.ones(len(REQUEST_FEATURES), bool)])
-    values, split = np.concatenate([latency.beta, latency.alpha]), [len(latency.beta)]
-    steps = np.maximum(values * _RELATIVE_STEP, _LEAST_STEP)
-    lows, highs = np.maximum(values - steps, 0.0), values + steps
-    jobs = []
-    for i in np.flatnonzero(occurs):
-        for value in (lows[i], highs[i]):
-            beta, alpha = np.split(np.where(np.arange(len(values)) == i, value, values), split)
-            jobs.append(replace(job, latency=replace(latency, beta=beta, alpha=alpha)))
-    figures = np.reshape(map_runs(lambda _, run: figure(run), jobs), (-1, 2))
-    derivative = np.zeros(len(values))
-    derivative[occurs] = (figures[:, 1] - figures[:, 0]) / (highs - lows)[occurs]
-    elasticity = derivative * values / base_figure
-    columns = {"value": values, "derivative": derivative, "elasticity": elasticity}
-    return {
-        name: {column: float(of_all[i]) for column, of_all in columns.items()}
-        for i, name in enumerate([*STEP_FEATURES, *REQUEST_FEATURES])
-    }

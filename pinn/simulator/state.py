@@ -1,14 +1,46 @@
-"""The whole state of a simulation, in arrays that compiled and plain Python code share.
+"""The records of a simulation's state, which compiled and plain Python code share.
 
-A run is resumable: everything lives here, so the loop may return when a record buffer is full
+A run is resumable: everything lives in them, so the loop may return when a record buffer is full
 and go on after it was emptied.
 """
 
 from dataclasses import fields
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar, get_type_hints, overload
 
 import numpy as np
 
 from pinn.physics.batch_sums import BatchSums
+
+#: Types of the fields of a record.
+I1: TypeAlias = Annotated[int, "i1"]
+I4: TypeAlias = Annotated[int, "i4"]
+I8: TypeAlias = Annotated[int, "i8"]
+F8: TypeAlias = Annotated[float, "f8"]
+Work: TypeAlias = Annotated[np.ndarray, "f8", 3]
+Sums: TypeAlias = Annotated[np.ndarray, "f8", 11]
+
+#: A record.
+Item = TypeVar("Item", covariant=True)
+
+
+class Records(Protocol[Item]):
+    """An array of records: a structured array, or a list of objects for plain Python."""
+
+    @overload
+    def __getitem__(self, place: int | tuple[int, ...], /) -> Item: ...
+    @overload
+    def __getitem__(self, field: str, /) -> np.ndarray: ...
+    def __getitem__(self, key: Any, /) -> Any:
+        """One record by its place, or a field of all by its name."""
+
+    def __len__(self) -> int: ...
+
+
+def record_dtype(kind: type) -> np.dtype:
+    """Return the numpy type of a record: its fields in their order."""
+    hints = get_type_hints(kind, include_extras=True)
+    return np.dtype([(name, *hint.__metadata__) for name, hint in hints.items()], align=True)
+
 
 #: Life of a request, after ``vllm/v1/request.py: RequestStatus``.
 UNSENT, SENT, WAITING, LOADING, PREEMPTED, RUNNING, FINISHED, TIMED_OUT, REJECTED = range(9)
@@ -20,124 +52,183 @@ ALONE, PREFILLS, DECODES = range(3)
 #: In place of a request's transferred tokens, once they are there.
 ARRIVED = -1
 
-#: What every step touches comes first, in one cache line.
-REQUEST = np.dtype(
-    [
-        ("prompt", "i4"),
-        ("output", "i4"),
-        ("computed", "i4"),  # num_computed_tokens
-        ("generated", "i4"),  # num_output_tokens
-        ("placeholders", "i4"),  # num_output_placeholders
-        ("blocks", "i4"),  # blocks of the group whose blocks have hashes
-        ("keyed_blocks", "i4"),  # num_cached_block
-        ("extra_blocks", "i4"),  # blocks of the other KV cache groups
-        ("slot", "i4"),  # row of the block table; -1 without blocks
-        ("status", "i4"),
-        ("in_flight", "i4"),  # batches in flight that hold it
-        ("stale", "i4"),  # of those, from before it was preempted
-        ("last_s", "f8"),  # engine time of the last token, or of the abort
-        ("gap_start_s", "f8"),  # when the API server began to stream the token before
-        ("worked", "i8"),  # tokens computed, recomputation included
-        ("replica", "i8"),
-        ("stage", "i4"),
-        ("before", "i8"),  # neighbours in the queue that it is in
-        ("after", "i8"),
-        ("transferred", "i8"),
-        ("preemptions", "i4"),
-        ("cached_tokens", "i4"),  # num_cached_tokens at its first scheduling
-        ("reused_tokens", "i4"),  # tokens found in the cache over all its schedulings
-        ("first_key", "i8"),
-        ("offset_s", "f8"),
-        ("timeout_s", "f8"),
-        ("ready_s", "f8"),  # when its transferred keys and values are there
-        ("sent_s", "f8"),
-        ("handed_s", "f8"),  # in the engine's input queue
-        ("queued_s", "f8"),
-        ("scheduled_s", "f8"),
-        ("first_s", "f8"),  # engine time of the first token
-        ("first_sent_s", "f8"),  # when the API server had sent it
-        ("last_sent_s", "f8"),
-        ("scheduling_s", "f8"),  # delays that the client sees and the engine does not
-        ("preemption_s", "f8"),
-        ("early_preemption_s", "f8"),  # of that, before the first token
-        ("early_preemptions", "i8"),
-        ("recomputed_tokens", "i8"),  # tokens known at each preemption, together
-        # Work of the API server, since it was last idle, up to the request's hand-over, its first
-        # and its last token.
-        ("handed_work", "f8", 3),
-        ("first_work", "f8", 3),
-        ("last_work", "f8", 3),
-        ("source", "i8"),  # prefill worker that has its keys and values
-        ("loading_s", "f8"),  # when their blocks were there
-        ("moved", "i8"),  # tokens of them that were not there before
-        ("eligible", "i8"),  # scheduling from which on it may decode again
-        ("token_s", "f8"),  # when the last batch that samples for it ends
-        ("unverified", "i8"),  # drafted tokens among those computed, in batches in flight
-        ("drafted_tokens", "i8"),  # tokens that steps have verified
-        ("accepted_tokens", "i8"),  # of those
-    ],
-    align=True,
-)
 
-#: An API server process: it takes requests in and streams tokens out, one thing after another.
-SERVER = np.dtype(
-    [
-        ("free_s", "f8"),
-        ("came_s", "f8"),  # when its last task came
-        ("start_s", "f8"),  # when it begins with the tokens of the step that has just ended
-        ("work", "f8", 3),  # since it was last idle: requests, their prompt tokens, tokens sent
-    ],
-    align=True,
-)
+class Request:
+    """A request. What every step touches comes first, in one cache line."""
 
-#: Requests that are in line, by the first and the last of them; -1 without any.
-QUEUE = np.dtype([("size", "i8"), ("head", "i8"), ("tail", "i8")])
+    prompt: I4
+    output: I4
+    computed: I4  # num_computed_tokens
+    generated: I4  # num_output_tokens
+    placeholders: I4  # num_output_placeholders
+    blocks: I4  # blocks of the group whose blocks have hashes
+    keyed_blocks: I4  # num_cached_block
+    extra_blocks: I4  # blocks of the other KV cache groups
+    slot: I4  # row of the block table; -1 without blocks
+    status: I4
+    in_flight: I4  # batches in flight that hold it
+    stale: I4  # of those, from before it was preempted
+    last_s: F8  # engine time of the last token, or of the abort
+    gap_start_s: F8  # when the API server began to stream the token before
+    worked: I8  # tokens computed, recomputation included
+    replica: I8
+    stage: I4
+    before: I8  # neighbours in the queue that it is in
+    after: I8
+    transferred: I8
+    preemptions: I4
+    cached_tokens: I4  # num_cached_tokens at its first scheduling
+    reused_tokens: I4  # tokens found in the cache over all its schedulings
+    first_key: I8
+    offset_s: F8
+    timeout_s: F8
+    ready_s: F8  # when its transferred keys and values are there
+    sent_s: F8
+    handed_s: F8  # in the engine's input queue
+    queued_s: F8
+    scheduled_s: F8
+    first_s: F8  # engine time of the first token
+    first_sent_s: F8  # when the API server had sent it
+    last_sent_s: F8
+    scheduling_s: F8  # delays that the client sees and the engine does not
+    preemption_s: F8
+    early_preemption_s: F8  # of that, before the first token
+    early_preemptions: I8
+    recomputed_tokens: I8  # tokens known at each preemption, together
+    # Work of the API server, since it was last idle, up to the request's hand-over, its first
+    # and its last token.
+    handed_work: Work
+    first_work: Work
+    last_work: Work
+    source: I8  # prefill worker that has its keys and values
+    loading_s: F8  # when their blocks were there
+    moved: I8  # tokens of them that were not there before
+    eligible: I8  # scheduling from which on it may decode again
+    token_s: F8  # when the last batch that samples for it ends
+    unverified: I8  # drafted tokens among those computed, in batches in flight
+    drafted_tokens: I8  # tokens that steps have verified
+    accepted_tokens: I8  # of those
 
-REPLICA = np.dtype(
-    [
-        ("running", "i8"),
-        ("free_blocks", "i8"),
-        ("held_blocks", "i8"),  # by each request for itself: a shared block counts for all of them
-        ("free_slots", "i8"),
-        ("new", "i8"),  # requests scheduled for the first time in the last scheduling
-        ("preempted", "i8"),
-        ("tokens", "i8"),
-        ("schedulings", "i8"),  # current_step
-        ("column", "i8"),  # of the batch that is being made up
-        ("now_s", "f8"),  # and the moment
-        ("longest_chunk", "i8"),  # of the last scheduling; 0 for no limit
-        ("seen_waiting", "i8"),  # what the load balancer believes
-        ("seen_running", "i8"),
-        ("handed_s", "f8"),
-        ("transfer_free_s", "f8"),
-        ("padding", "i8"),  # rows that round the decodes up to a CUDA graph
-        # Of schedules with prompts apart, after ``sglang/srt/managers/scheduler.py``.
-        ("chunked", "i8"),  # chunked_req: the request whose prompt goes on, or -1
-        ("full", "i8"),  # running_batch.batch_is_full
-        ("ended", "i8"),  # requests that have ended since the last schedule
-        ("unfiltered", "i8"),  # and those of before that running_batch still counts
-        ("alone", "i8"),  # whether running_batch was empty beside the last batch of prompts
-        ("last_prompts", "i8"),  # whether the last batch was of prompts
-        ("polls", "i8"),  # SchedulerRecvSkipper._counter
-        ("expected", "f8"),  # new_token_ratio
-    ],
-    align=True,
-)
 
-#: Replicas that step together: one for a dense model, all of a mixture of experts.
-GROUP = np.dtype(
-    [
-        ("in_flight", "i8"),
-        ("launched", "i8"),  # of those, with tokens
-        ("oldest", "i8"),
-        ("wake_s", "f8"),
-        ("now_s", "f8"),
-        ("gpu_free_s", "f8"),
-        ("last_end_s", "f8"),
-        ("waited", "i8"),  # steps that prompts have waited for others
-    ],
-    align=True,
-)
+class Server:
+    """An API server process: it takes requests in and streams tokens out, one at a time."""
+
+    free_s: F8
+    came_s: F8  # when its last task came
+    start_s: F8  # when it begins with the tokens of the step that has just ended
+    work: Work  # since it was last idle: requests, their prompt tokens, tokens sent
+
+
+class Queue:
+    """Requests that are in line, by the first and the last of them; -1 without any."""
+
+    size: I8
+    head: I8
+    tail: I8
+
+
+class Replica:
+    """A replica of the engine."""
+
+    running: I8
+    free_blocks: I8
+    held_blocks: I8  # by each request for itself: a shared block counts for all of them
+    free_slots: I8
+    new: I8  # requests scheduled for the first time in the last scheduling
+    preempted: I8
+    tokens: I8
+    schedulings: I8  # current_step
+    column: I8  # of the batch that is being made up
+    sums: Sums  # of that batch, see ``STEP_COLUMNS``
+    now_s: F8  # and the moment
+    longest_chunk: I8  # of the last scheduling; 0 for no limit
+    seen_waiting: I8  # what the load balancer believes
+    seen_running: I8
+    handed_s: F8
+    transfer_free_s: F8
+    padding: I8  # rows that round the decodes up to a CUDA graph
+    # Of schedules with prompts apart, after ``sglang/srt/managers/scheduler.py``.
+    chunked: I8  # chunked_req: the request whose prompt goes on, or -1
+    full: I8  # running_batch.batch_is_full
+    ended: I8  # requests that have ended since the last schedule
+    unfiltered: I8  # and those of before that running_batch still counts
+    alone: I8  # whether running_batch was empty beside the last batch of prompts
+    last_prompts: I8  # whether the last batch was of prompts
+    polls: I8  # SchedulerRecvSkipper._counter
+    expected: F8  # new_token_ratio
+
+
+class Group:
+    """Replicas that step together: one for a dense model, all of a mixture of experts."""
+
+    in_flight: I8
+    launched: I8  # of those, with tokens
+    oldest: I8
+    wake_s: F8
+    now_s: F8
+    gpu_free_s: F8
+    last_end_s: F8
+    waited: I8  # steps that prompts have waited for others
+
+
+class Stage:
+    """A load stage."""
+
+    start_s: F8
+    size: I8  # requests
+
+
+class Block:
+    """A block of the KV cache; entry 0 is the sentinel of the free list."""
+
+    after: I4  # neighbours in the free list
+    before: I4
+    references: I4
+    key: I4  # of its content, or -1
+    twin: I4  # next block with the same key, or 0
+
+
+class Batch:
+    """A batch of a replica, in flight or being made up."""
+
+    size: I8
+    prompts: I1  # whether it is of prompts alone
+
+
+class Entry:
+    """A request in a batch."""
+
+    request: I8
+    new: I4  # tokens
+    cached: I4  # tokens before them
+    prefill: I1
+    sampled: I1  # tokens that may come of it
+
+
+class Guess:
+    """A request of which an admission asks whether memory lasts until it has ended."""
+
+    left: I8  # tokens that it will still write
+    held: I8  # tokens that it holds
+
+
+class Event:
+    """Something that happens to a request at a moment."""
+
+    moment_s: F8
+    request: I8
+
+
+class Gap:
+    """A run of equal gaps between tokens."""
+
+    seconds: F8
+    count: I8
+    tokens: I8  # that come together at the end of each of them
+
+
+#: The records that are read by the names of their fields.
+REQUEST, STAGE = record_dtype(Request), record_dtype(Stage)
 
 SUMS = tuple(f.name for f in fields(BatchSums))
 

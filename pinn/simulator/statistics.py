@@ -1,16 +1,15 @@
-"""Statistics of a run, and how they are shown."""
+"""Metrics of a run: latencies, throughput, queueing, cache and batches."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from pinn.common.screen import Grid, page
 from pinn.simulator.run import Run
 from pinn.units import MILLISECOND
 
-# What a run is reported by: latencies, throughput, queueing, cache and batches.
+#: Metrics by the names that JSON gives them; times in milliseconds.
+Metrics: TypeAlias = dict[str, float]
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -48,7 +47,7 @@ def statistic(values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], na
     return weighted_percentiles(values, counts, (float(name[1:]),))[0]
 
 
-def run_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
+def run_statistics(run: Run, stage: int | None = None) -> Metrics:
     """Figures of a run or of one of its stages, under BLIS's names where it has one.
 
     Figures of steps, batches and the KV cache are of the whole run and left out for a stage.
@@ -61,7 +60,7 @@ def run_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
     return found | engine_statistics(run) if stage is None else found
 
 
-def client_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
+def client_statistics(run: Run, stage: int | None = None) -> Metrics:
     """Statistics that clients see.
 
     ``e2e``, ``ttft`` and ``scheduling_delay`` (arrival to first scheduling) are over finished
@@ -76,7 +75,7 @@ def client_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
     r = run.requests
     mine = r.of_stage(stage)
     done = mine & r.finished
-    found: dict[str, Any] = _counts(run, mine, done)
+    found = _counts(run, mine, done)
     for name, seconds in (
         ("e2e", r.e2e_s),
         ("ttft", r.ttft_s),
@@ -92,7 +91,7 @@ def client_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
     return found | latency_statistics("itl", means)
 
 
-def _counts(run: Run, mine: np.ndarray, done: np.ndarray) -> dict[str, Any]:
+def _counts(run: Run, mine: np.ndarray, done: np.ndarray) -> Metrics:
     r = run.requests
     duration = float(r.finish_s[mine].max() - r.arrival_s[mine].min())
     prompt, cached = int(r.prompt_tokens[mine].sum()), int(r.cached_tokens[mine].sum())
@@ -124,7 +123,7 @@ def _recomputed(run: Run, done: np.ndarray) -> int:
 
 def latency_statistics(
     name: str, seconds: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"] | None = None
-) -> dict[str, float]:
+) -> Metrics:
     """Mean and percentiles in milliseconds of times that each occur so often, once by default."""
     if counts is None:
         counts = np.ones(len(seconds), np.int64)
@@ -135,7 +134,7 @@ def latency_statistics(
     return found
 
 
-def _verification(run: Run) -> dict[str, Any]:
+def _verification(run: Run) -> Metrics:
     """What drafting brought; nothing without it."""
     r, gaps = run.requests, run.gaps
     drafted, accepted = int(r.drafted_tokens.sum()), int(r.accepted_tokens.sum())
@@ -149,7 +148,7 @@ def _verification(run: Run) -> dict[str, Any]:
     }
 
 
-def engine_statistics(run: Run) -> dict[str, Any]:
+def engine_statistics(run: Run) -> Metrics:
     """Statistics of steps, batches and the KV cache."""
     steps = run.steps
     duration = steps["duration_s"]
@@ -216,115 +215,3 @@ def _waiting(run: Run, stage: int) -> tuple[int, int]:
         return 0, 1
     last_s = r.arrival_s[mine].max()
     return int((~(r.scheduled_s[mine] <= last_s)).sum()), int(mine.sum())
-
-
-# A run's figures as tables for the terminal.
-
-#: Name of a mean in milliseconds -> ends of its 90 % interval; no upper one where the slow end
-#: serves nothing.
-Intervals = Mapping[str, tuple[float, float | None]]
-_LATENCIES = {
-    "e2e": "end to end",
-    "ttft": "time to first token",
-    "itl": "between tokens",
-    "step_itl": "between steps' tokens",
-    "scheduling_delay": "arrival to schedule",
-    "step": "engine step",
-}
-
-
-def print_report(run: Run, statistics: dict[str, Any], intervals: Intervals) -> None:
-    """Print latencies, stages, throughput, queueing, cache and steps.
-
-    Args:
-        run: The run.
-        statistics: Of it.
-        intervals: Of its means.
-    """
-    print_latencies(run, statistics, _LATENCIES, intervals)
-    table = Grid.of("", "", text=2)
-    for name, text in (served_facts(statistics) | _engine_facts(statistics)).items():
-        table.add(name, text)
-    page().print(table)
-
-
-def print_latencies(
-    run: Run, found: Mapping[str, Any], rows: Mapping[str, str], intervals: Intervals
-) -> None:
-    """Print means, their intervals where there are some, and percentiles; the same of stages."""
-    columns = ["mean", *(f"p{percent}" for percent in PERCENTILES)]
-    headings = ["mean", *["90 % interval"] * bool(intervals), *columns[1:]]
-    table = Grid.of("latency (ms)", *headings)
-    for key, label in rows.items():
-        mean = f"{key}_mean_ms"
-        if mean not in found:
-            continue
-        values = [_number(found[f"{key}_{column}_ms"]) for column in columns]
-        ends = [_ends(intervals[mean]) if mean in intervals else "-"] * bool(intervals)
-        table.add(label, values[0], *ends, *values[1:])
-    page().print(table)
-    if run.workload.stages > 1:
-        page().print(_stage_table(run))
-
-
-def _ends(ends: tuple[float, float | None]) -> str:
-    low, high = ends
-    return f"{_number(low)} or more" if high is None else f"{_number(low)} to {_number(high)}"
-
-
-def _stage_table(run: Run) -> Grid:
-    """Rates and latencies of each load stage."""
-    table = Grid.of("stage", "served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL")
-    for stage in range(run.workload.stages):
-        found = run_statistics(run, stage)
-        latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")
-        table.add(
-            str(stage),
-            f"{found['completed_requests']:,}/{found['injected_requests']:,}",
-            f"{found['responses_per_sec']:.2f}",
-            *(_number(found[name]) for name in latencies),
-        )
-    return table
-
-
-def served_facts(found: Mapping[str, Any]) -> dict[str, str]:
-    """How many requests were served, and how fast, in words."""
-    lost = [
-        f"{found[f'{how}_requests']:,} {how.replace('_', ' ')}"
-        for how in ("timed_out", "rejected")
-        if found[f"{how}_requests"]
-    ]
-    served = f"{found['completed_requests']:,} of {found['injected_requests']:,} served"
-    rates = (
-        f"{found['responses_per_sec']:.2f} requests/s, "
-        f"{found['tokens_per_sec']:,.0f} output tokens/s over "
-        f"{found['vllm_estimated_duration_s']:,.1f} s"
-    )
-    return {"requests": ", ".join([served, *lost]), "throughput": rates}
-
-
-def _engine_facts(found: Mapping[str, Any]) -> dict[str, str]:
-    rows = {
-        "queue": f"{found['waiting_mean']:.2f} waiting on average, {found['waiting_max']:,} at "
-        f"most; {found['running_max']:,} running at most",
-        "preemptions": f"{found['preemption_count']:,} "
-        f"({found['recomputed_tokens']:,} tokens computed again)",
-        "prefix cache": f"{100 * found['cache_hit_rate']:.1f} % of "
-        f"{found['total_input_tokens']:,} prompt tokens",
-        "KV cache": f"{100 * found['kv_usage_mean']:.1f} % in use on average, "
-        f"{100 * found['kv_usage_max']:.1f} % at most, of {found['kv_blocks']:,} blocks",
-        "steps": f"{found['steps']:,} ({found['prefill_steps']:,} with prefill), "
-        f"{found['requests_per_step']:.1f} requests and {found['tokens_per_step']:.1f} tokens "
-        f"each; busy {100 * found['busy_share']:.1f} % of the time",
-    }
-    if "drafted_tokens" in found:
-        rows["drafts"] = (
-            f"{100 * found['acceptance_rate']:.1f} % of {found['drafted_tokens']:,} tokens "
-            f"accepted; {found['tokens_per_decode']:.2f} tokens of a request per step"
-        )
-    return rows
-
-
-def _number(value: float) -> str:
-    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2
-    return f"{value:,.{digits}f}"

@@ -7,12 +7,13 @@ constants mean; ``tests/simulator/test_step_kernel.py`` compares the two.
 from __future__ import annotations
 
 from collections import namedtuple
-from typing import Any
+
+import numpy as np
 
 from pinn.simulator.compiler import inner
 
 #: The features that compiled code knows, by their names in the registry.
-StepValues: Any = namedtuple("StepValues", (
+StepValues = namedtuple("StepValues", (
     "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "eager_layer",
     "prefill_layer", "decode_layer", "request", "sampling", "activations", "gemm", "gemm_weights",
     "gemm_compute", "gemm_beyond_128", "gemm_beyond_1024", "experts", "experts_hit",
@@ -24,7 +25,7 @@ StepValues: Any = namedtuple("StepValues", (
 
 
 @inner
-def step_formulas(c, sums):
+def step_formulas(c: np.record, sums: tuple[float, ...]) -> StepValues:
     """Return the features of one batch from its costs ``c`` and the fields of ``BatchSums``."""
     (
         prefill_requests,

@@ -10,7 +10,8 @@ import pytest
 from assumed_priors import prior_coefficients
 
 from pinn.engines.configurations import canonical, make_deployment
-from pinn.planning.candidate import Candidate, hardware_label
+from pinn.engines.labels import hardware_label
+from pinn.planning.candidate import Candidate
 from pinn.planning.commands import serve_command, simulate_command
 from pinn.planning.search_space import SearchSpace, grid_configurations
 from pinn.simulator.engine_spec import EngineSpec

@@ -14,7 +14,7 @@ from simulator_helpers import deployment, load
 
 from pinn.simulator import scheduler
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.loop import DONE, advance
+from pinn.simulator.loop import DONE, compiled_advance
 from pinn.simulator.memory import kv_layout
 from pinn.simulator.metric_features import (
     features_spent,
@@ -58,11 +58,11 @@ def test_every_block_is_free_at_the_end(case):
     target, workload, spec = case.build()
     layout = kv_layout(target, spec)
     state = set_up(target, workload, spec, layout, check_run(target, workload, spec, layout))
-    assert advance(state.handle, latency_of(target).compile(apart=False)) == DONE
-    replicas = state.arrays["replicas"]
-    assert (replicas["free_blocks"] == state.record["blocks"]).all()
+    assert compiled_advance(state, latency_of(target).compile(apart=False)) == DONE
+    replicas = state.replicas
+    assert (replicas["free_blocks"] == state.config.blocks).all()
     assert (replicas["held_blocks"] == 0).all()
-    assert (state.arrays["references"] == 0).all()
+    assert (state.cache["references"] == 0).all()
 
 
 @given(cases())
@@ -72,7 +72,7 @@ def test_tokens_computed_are_those_needed_and_those_that_preemptions_lost(case):
     lost = np.zeros(case.requests, np.int64)
 
     def preempt(engine, replica, r):
-        lost[r] += engine.arrays["requests"][r].computed
+        lost[r] += engine.requests[r].computed
         _preempt(engine, replica, r)
 
     with patch.object(scheduler, "_preempt", preempt):

@@ -16,9 +16,11 @@ from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency, latency_from_checkpoint, latency_from_json
 from pinn.simulator.metric_features import request_delay_features, request_feature_sums
+from pinn.simulator.report import print_report
 from pinn.simulator.run import plot_timeline, write_requests
-from pinn.simulator.simulate import Job, coefficient_sensitivities, simulate, simulate_many
-from pinn.simulator.statistics import print_report, run_statistics, weighted_percentiles
+from pinn.simulator.sensitivity import coefficient_sensitivities
+from pinn.simulator.simulate import Job, simulate, simulate_many
+from pinn.simulator.statistics import run_statistics, weighted_percentiles
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import open_loop
 from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
@@ -99,14 +101,14 @@ def test_sensitivities_equal_the_mean_features_where_nothing_queues():
     run = simulate(model.deployment, workload, model)
     sums = request_feature_sums(model.deployment, run)[1].mean(0)
     for name, expected in zip(STEP_FEATURES, sums, strict=True):
-        assert found[name]["derivative"] == pytest.approx(expected, rel=1e-5, abs=1e-9), name
+        assert found[name].derivative == pytest.approx(expected, rel=1e-5, abs=1e-9), name
     for name, expected in zip(
         REQUEST_FEATURES, request_delay_features(run)[1].mean(0), strict=True
     ):
-        assert found[name]["derivative"] == pytest.approx(expected, rel=1e-5, abs=1e-9), name
+        assert found[name].derivative == pytest.approx(expected, rel=1e-5, abs=1e-9), name
     # The API server sends a token while the engine makes the next: the last one's is waited for.
-    assert found["output_token.constant"]["derivative"] == pytest.approx(1, rel=1e-6)
-    assert found["cpu_offload"]["elasticity"] == 0
+    assert found["output_token.constant"].derivative == pytest.approx(1, rel=1e-6)
+    assert found["cpu_offload"].elasticity == 0
 
 
 def test_requests_are_written_as_parquet(tmp_path):

@@ -289,3 +289,17 @@ def test_a_preemption_delays_what_its_client_sees():
     assert got.run.requests.finish_s.tolist() == [5.0, 9.5]
     gaps = got.run.gaps
     assert sorted(np.repeat(gaps.seconds, gaps.count).tolist()) == [1.0] * 7 + [5.5]
+
+
+def test_a_shared_prefix_is_read_once_by_the_decodes_among_those_that_hold_it():
+    """Two answers share 16 tokens; while a prompt runs beside them, it may be one of the two."""
+    got = play(
+        load(
+            [17, 17, 60], [6, 6, 2], [0, 0, 1.5], shares_with=[-1, 0, -1], shared_tokens=[0, 16, 0]
+        ),
+        max_num_batched_tokens=34,
+        max_model_len=80,
+    )
+    assert got.batches[1:4] == [["1@17"] * 2, ["1@18"] * 2 + ["32@0"], ["1@19"] * 2 + ["28@32"]]
+    reread = got.run.steps["reread_tokens"][1:6]
+    np.testing.assert_allclose(reread, [16, 16 * 2 / 3, 16 * 2 / 3, 16, 16])

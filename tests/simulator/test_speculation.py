@@ -11,7 +11,7 @@ from simulator_helpers import DENSE, deployment, load, play
 
 from pinn.simulator.client import uniform_number
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.loop import DONE, advance
+from pinn.simulator.loop import DONE, compiled_advance
 from pinn.simulator.memory import gpu_weight_bytes, kv_layout
 from pinn.simulator.metric_features import request_feature_sums
 from pinn.simulator.setup import check_run, set_up
@@ -101,9 +101,9 @@ def test_every_block_is_free_at_the_end(case):
     target, workload, spec = case.build()
     layout = kv_layout(target, spec)
     state = set_up(target, workload, spec, layout, check_run(target, workload, spec, layout))
-    assert advance(state.handle, latency_of(target).compile(apart=False)) == DONE
-    assert (state.arrays["replicas"]["free_blocks"] == state.record["blocks"]).all()
-    assert (state.arrays["references"] == 0).all()
+    assert compiled_advance(state, latency_of(target).compile(apart=False)) == DONE
+    assert (state.replicas["free_blocks"] == state.config.blocks).all()
+    assert (state.cache["references"] == 0).all()
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["mtp", "ngram", "eagle3"]), st.integers(1, 6))

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinn.evaluation.folds import mean_figures
+from pinn.simulator.intervals import end_figures, figure_ends, gains, scaled
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.simulate import Job, end_figures, figure_ends, gains, scaled
+from pinn.simulator.simulate import Job
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.surrogate import Surrogate
 

@@ -10,8 +10,9 @@ import numpy as np
 from pinn.common.documents import check_size
 from pinn.engines import configurations
 from pinn.engines.deployment import Deployment
+from pinn.engines.labels import format_label
 from pinn.errors import PinnError
-from pinn.planning import candidate, fleet
+from pinn.planning import fleet
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import max_model_len, memory_fit
 from pinn.specs.gpu import load_gpu
@@ -75,7 +76,7 @@ class Server:
     @property
     def format(self) -> str:
         """Name of the weights' number format."""
-        return candidate.format_label(self.deployment)
+        return format_label(self.deployment)
 
     @property
     def kv_tokens(self) -> int:
@@ -149,7 +150,7 @@ def find_servers(
             left_out.append(LeftOut(asked, reason))
         else:
             # The checkpoint's own format may be one of the formats that were asked for.
-            key = (asked.gpu, size, candidate.format_label(deployment))
+            key = (asked.gpu, size, format_label(deployment))
             started.setdefault(key, (asked, deployment))
     if not started:
         reasons = "; ".join(dict.fromkeys(each.reason for each in left_out))

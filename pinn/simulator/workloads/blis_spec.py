@@ -10,13 +10,14 @@ be simulated here.
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 from pydantic import Field
 
+from pinn.common import Json
 from pinn.common.documents import MOST_SECONDS
 from pinn.errors import PinnError
 from pinn.simulator.workloads import arrivals, workload
@@ -107,7 +108,7 @@ class _Network(Strict):
 
 
 class _Reasoning(Strict):
-    reason_ratio_distribution: dict[str, Any] | None = None
+    reason_ratio_distribution: dict[str, object] | None = None
     multi_turn: None = None
 
 
@@ -207,7 +208,7 @@ class _Spec(Strict):
     aggregate_rate: Number | None = None
     num_requests: Whole | None = Field(default=None, ge=1)
     horizon: Number | None = Field(default=None, gt=0)
-    goodput_slo_targets: dict[str, Any] = Field(default_factory=dict)
+    goodput_slo_targets: dict[str, object] = Field(default_factory=dict)
     clients: list[BlisClient] = Field(default_factory=list)
     inference_perf: _InferencePerf | None = None
 
@@ -222,7 +223,7 @@ OWN_KEYS = {"clients", "aggregate_rate", "inference_perf", "cohorts", "servegen_
 
 
 def read_blis_spec(
-    values: dict[str, Any], path: Path, seed: int | None = None, rate_per_s: float | None = None
+    values: Mapping[str, Json], path: Path, seed: int | None = None, rate_per_s: float | None = None
 ) -> workload.Workload:
     """The load of a BLIS workload specification, all clients merged in the order of arrival.
 
@@ -258,7 +259,7 @@ def read_blis_spec(
     return _merged(_clients(spec, path, faster, rng), spec, path)
 
 
-def _check_served(values: Any, where: str) -> None:
+def _check_served(values: object, where: str) -> None:
     """Refuse keys of BLIS's that ask for what is not simulated."""
     items = values.items() if isinstance(values, dict) else ()
     for key, value in items:

@@ -29,12 +29,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pinn.common import documents
+from pinn.common import JsonObject, documents
 from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECONDS, check_size
 from pinn.errors import PinnError
 from pinn.simulator.workloads import arrivals, workload
 from pinn.simulator.workloads.workload import Workload
-from pinn.specs.flags import check_flags, flag, flags_apart, flags_of
+from pinn.specs.flags import FlagValue, check_flags, flag, flags_apart, flags_of
 from pinn.units import MICROSECOND, MILLISECOND
 
 # A recorded load: a CSV trace.
@@ -316,7 +316,7 @@ class LoadFlags:
         check_flags(self)
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, FlagValue]:
         """Flags that are not the default."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
 
@@ -427,14 +427,14 @@ class Load:
         return words if self.seed is None else [*words, "--seed", str(self.seed)]
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """For JSON."""
         return {"path": str(self.path)} if self.path is not None else asdict(self.flags)
 
 
 def asked_load(
-    path: Path | None, flags: Mapping[str, Any], seed: int | None, closed: bool = True
-) -> tuple[Load, dict[str, Any]]:
+    path: Path | None, flags: Mapping[str, FlagValue], seed: int | None, closed: bool = True
+) -> tuple[Load, dict[str, FlagValue]]:
     """The load, and the flags that are not its own.
 
     Args:

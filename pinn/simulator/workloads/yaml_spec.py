@@ -1,11 +1,13 @@
 """Loads in YAML: this project's own, and inference-perf's."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from pinn.common import Json
 from pinn.common.documents import first_fault, read_yaml, written
 from pinn.errors import PinnError
 from pinn.simulator.workloads import arrivals, workload
@@ -16,7 +18,7 @@ from pinn.simulator.workloads.workload import PromptGroups, closed_loop, open_lo
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def _no_truth_value(value: Any) -> Any:
+def _no_truth_value(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError(f"expected a number, got {str(value).lower()}")
     return value
@@ -48,7 +50,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return values
 
 
-def check(model: type[Model], values: Any, path: Path, remedy: str) -> Model:
+def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
     """Validate values.
 
     Raises:
@@ -98,8 +100,14 @@ class _Spec(Strict):
     seed: Whole = 0
 
 
+class _Sent(TypedDict):
+    timeout_s: float
+    seed: int
+    name: str
+
+
 def read_plain_spec(
-    values: dict[str, Any], path: Path, seed: int | None = None, rate_per_s: float | None = None
+    values: Mapping[str, Json], path: Path, seed: int | None = None, rate_per_s: float | None = None
 ) -> workload.Workload:
     """The load of a plain specification.
 
@@ -116,7 +124,7 @@ def read_plain_spec(
     spec = check(_Spec, values, path, known)
     seed = spec.seed if seed is None else seed
     _check_lengths(spec, path)
-    sent: dict[str, Any] = {"timeout_s": spec.timeout_s, "seed": seed, "name": path.stem}
+    sent: _Sent = {"timeout_s": spec.timeout_s, "seed": seed, "name": path.stem}
     lengths = spec.prompt_tokens, spec.output_tokens
     if spec.concurrency is not None:
         if spec.requests is None or spec.stages is not None:
@@ -197,7 +205,7 @@ class _Config(BaseModel):
 
 
 def read_inference_perf(
-    values: dict[str, Any],
+    values: Mapping[str, Json],
     path: Path,
     seed: int = 0,
     prompt_range: tuple[float, float] = (1.0, 1.0),

@@ -1,0 +1,24 @@
+"""Short names of deployments for tables and headings."""
+
+from pinn.engines.deployment import Deployment
+from pinn.specs.serving import VLLM
+
+
+def hardware_label(deployment: Deployment) -> str:
+    """Return GPU, parallelism of the attention, formats and engine: ``H100-SXM TP 8 bf16``."""
+    recipe, engine = deployment.recipe, deployment.serving.engine
+    ranks = {"PP": recipe.pipeline_parallel_size, "DP": recipe.data_parallel_size}
+    parts = [deployment.gpu.name, f"TP {recipe.tensor_parallel_size}"]
+    parts += [f"{name} {size}" for name, size in ranks.items() if size > 1]
+    parts += ["EP"] if recipe.expert_parallel_size > 1 else []
+    parts += [format_label(deployment)]
+    return " ".join(parts if engine == VLLM else [*parts, engine])
+
+
+def format_label(deployment: Deployment) -> str:
+    """Return the formats of attention and of the FFN, once where they are alike."""
+    formats = deployment.model.precisions
+    ffn = formats.dense_ffn if deployment.model.moe is None else formats.experts
+    names = dict.fromkeys([formats.attention.name, ffn.name])
+    cache = deployment.kv_cache_precision.name
+    return "/".join(names) + (f" with {cache} cache" if cache not in names else "")

@@ -1,0 +1,301 @@
+"""The state of a simulated engine: settings, counters, records and arrays.
+
+:mod:`pinn.simulator.compiled_engine` has it in compiled code, :func:`plain_engine` in plain Python.
+"""
+
+import math
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+
+from pinn.common.documents import MOST_ENGINE_BYTES, check_size
+from pinn.simulator import state
+from pinn.simulator.state import F8, I8, STEP_COLUMNS, Records, record_dtype
+
+
+class Config:
+    """Settings of an engine and lengths of its arrays, which do not change during a run."""
+
+    token_budget: I8
+    max_model_len: I8
+    block_tokens: I8
+    slots: I8
+    long_prefill: I8
+    window: I8
+    full_groups: I8
+    window_groups: I8
+    window_blocks: I8
+    prefix_caching: I8
+    chunked_prefill: I8
+    asynchronous: I8
+    pipeline_parallel_size: I8
+    least_loaded: I8
+    concurrency: I8
+    stages_wait: I8
+    max_seqs: I8  # rows of a batch
+    blocks: I8  # blocks of one replica that a run can come to use
+    cache_blocks: I8  # blocks of one replica
+    row: I8  # width of a block-table row
+    # Rules of the scheduler, see ``pinn.engines.recipe``.
+    whole_prompts: I8
+    uncached_first: I8
+    cuts_lone_prompts: I8
+    awaits_preempted: I8
+    chunk_multiple: I8
+    poll_interval: I8
+    prompt_wait_steps: I8
+    prompt_wait_tokens: I8
+    one_batch: I8  # a request is in one batch at a time
+    stagger: I8  # schedulings between two decodes of a request; 0 for any
+    foresees_ends: I8  # whether SGLang plans by the lengths of outputs
+    prefill_first: I8  # prompts in steps of their own
+    prompt_budget: I8  # prompt tokens after which such a step takes no further request
+    reserves: I8  # requests are admitted with room for their whole output
+    waits_for_all: I8  # until every replica has a prompt
+    rounds_up: I8  # decodes to the next CUDA graph
+    drafts: I8  # drafted tokens that a decode brings to be verified
+    lookahead: I8  # tokens beyond those for which it holds blocks
+    depth: I8  # batches in flight
+    one_process: I8  # engine and API server share it
+    keeps_batches: I8  # for latency models that read them
+    role: I8  # of prefill and decode apart, see ``pinn.simulator.state``
+    gpu_cache_tokens: F8
+    stage_gap_s: F8
+    transfer_latency_s: F8
+    transfer_token_s: F8
+    source_token_s: F8  # the same on the prefill worker's link
+    admission_share: F8  # of an output, at first
+    most_reread: F8  # share of the decodes' context
+    # Lengths of arrays.
+    n_requests: I8
+    n_replicas: I8
+    n_groups: I8
+    n_servers: I8
+    n_stages: I8
+    n_distinct_keys: I8
+    n_chances: I8
+    n_columns: I8
+    step_rows: I8
+    gap_rows: I8
+    n_copies: I8  # of the deployment, behind one load balancer
+    n_sources: I8  # prefill workers that keys and values come from
+    n_keys: I8  # of all requests together
+    n_block_ids: I8  # blocks and the sentinel of the free list
+    n_graphs: I8  # entries of the table of CUDA graphs
+    n_guesses: I8  # requests that an admission looks at
+
+
+class Counters:
+    """Numbers of an engine that change."""
+
+    open_stage: I8
+    round_robin: I8
+    endings: I8  # entries of the heap
+    deadlines: I8  # entries of the heap
+    next: I8  # request that is sent next
+    sent: I8  # requests whose clients wait, under a concurrency limit
+    unresolved: I8  # requests of the open stage that have not ended
+    n_steps: I8  # filled rows of the record buffers
+    n_gaps: I8
+    progress: I8  # tokens generated and requests ended
+    leaving: I8  # requests that go over to the other pool
+    opened_s: F8
+    stage_end_s: F8
+    publish_s: F8
+    bad_step_s: F8
+
+
+_OfRequests: TypeAlias = Annotated[Int[np.ndarray, "n_replicas max_seqs"], np.int64]
+
+
+class Engine(NamedTuple):
+    """An engine and its clients.
+
+    The annotation of an array has its items' type, and the lengths of its axes by their names in
+    :class:`Config`.
+    """
+
+    config: Config
+    counters: Counters
+    requests: Annotated[Records[state.Request], state.Request, "n_requests"]
+    replicas: Annotated[Records[state.Replica], state.Replica, "n_replicas"]
+    waiting: Annotated[Records[state.Queue], state.Queue, "n_replicas"]  # in the scheduler
+    input: Annotated[Records[state.Queue], state.Queue, "n_replicas"]  # of the engine
+    groups: Annotated[Records[state.Group], state.Group, "n_groups"]
+    servers: Annotated[Records[state.Server], state.Server, "n_servers"]
+    stages: Annotated[Records[state.Stage], state.Stage, "n_stages"]
+    keys: Annotated[Int[np.ndarray, " n_keys"], np.int32]  # block keys of request after request
+    running: _OfRequests
+    started: _OfRequests
+    preempted: _OfRequests
+    table: Annotated[Int[np.ndarray, "n_replicas slots row"], np.int32]
+    slot_stack: Annotated[Int[np.ndarray, "n_replicas slots"], np.int32]
+    cache: Annotated[Records[state.Block], state.Block, "n_replicas", "n_block_ids"]
+    holder: Annotated[Int[np.ndarray, "n_replicas n_distinct_keys"], np.int32]  # first block, or 0
+    batches: Annotated[Records[state.Batch], state.Batch, "n_replicas", "depth"]
+    batch_end_s: Annotated[Float[np.ndarray, "n_groups depth"], np.float64]
+    entries: Annotated[Records[state.Entry], state.Entry, "n_replicas", "depth", "max_seqs"]
+    graph_size: Annotated[Int[np.ndarray, " n_graphs"], np.int64]  # by the number of decodes
+    chances: Annotated[Float[np.ndarray, " n_chances"], np.float64]  # to accept 1, 2, ... drafts
+    guesses: Annotated[Records[state.Guess], state.Guess, "n_guesses"]
+    endings: Annotated[Records[state.Event], state.Event, "n_requests"]  # heap, as clients see them
+    deadlines: Annotated[Records[state.Event], state.Event, "n_requests"]  # heap of hang-ups
+    leaving: Annotated[Records[state.Event], state.Event, "n_requests"]
+    source_free_s: Annotated[Float[np.ndarray, " n_sources"], np.float64]
+    steps: Annotated[Float[np.ndarray, "step_rows n_columns"], np.float64]
+    gaps: Annotated[Records[state.Gap], state.Gap, "gap_rows"]
+    record: Shaped[np.recarray, "1"]  # ``ENGINE``
+
+    @property
+    def pointer(self) -> int:
+        """Address of the record, for compiled code."""
+        return int(self.record.ctypes.data)
+
+
+CONFIG_FIELDS = tuple(get_type_hints(Config))
+
+
+class ArrayType(NamedTuple):
+    """Type of an array of an engine.
+
+    Attributes:
+        dtype: Of its items.
+        shape: Fields of ``Config`` that have the lengths of its axes.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[str, ...]
+
+
+def _array_type(hint: Any) -> ArrayType:
+    kind, *shape = hint.__metadata__
+    if issubclass(kind, np.generic):
+        return ArrayType(np.dtype(kind), tuple(hint.__origin__.dim_str.split()))
+    return ArrayType(record_dtype(kind), tuple(shape))
+
+
+ARRAYS = {
+    name: _array_type(hint)
+    for name, hint in get_type_hints(Engine, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
+
+#: Settings, counters, and where the arrays are.
+ENGINE = np.dtype(
+    [
+        ("config", record_dtype(Config)),
+        ("counters", record_dtype(Counters)),
+        ("address", "i8", len(ARRAYS)),
+    ]
+)
+
+
+def offsets(record: np.dtype[Any]) -> dict[str, int]:
+    """Return where the fields of a record begin, in bytes."""
+    return {name: field[1] for name, field in (record.fields or {}).items()}
+
+
+# An engine before its first request: settings, idle replicas, empty queues.
+
+_STEP_ROWS = 1 << 16
+#: Written row by row before anything reads them; clearing it takes as long as a short run.
+_RECORDED = {"steps", "gaps"}
+
+
+def new_engine(
+    settings: Mapping[str, float], given: Mapping[str, Shaped[np.ndarray, " n"]], distinct: int
+) -> Engine:
+    """Build an idle engine.
+
+    Args:
+        settings: Value of every setting, and ``n_replicas``, ``n_groups``, ``n_copies``,
+            ``n_servers`` and ``n_sources``.
+        given: Arrays ``requests``, ``keys``, ``stages``, ``graph_size`` and ``chances``.
+        distinct: How many different block keys there are.
+    """
+    record = np.zeros(1, ENGINE).view(np.recarray)
+    config, counters = record[0].config, record[0].counters
+    for name, value in settings.items():
+        setattr(config, name, value)
+    for name, array in given.items():
+        (size,) = ARRAYS[name].shape
+        setattr(config, size, len(array))
+    config.n_distinct_keys = distinct
+    config.n_block_ids = config.blocks + 1
+    config.n_guesses = config.max_seqs + 2
+    config.n_columns = len(STEP_COLUMNS)
+    config.step_rows = _STEP_ROWS
+    config.gap_rows = _STEP_ROWS + config.n_replicas * config.max_seqs * config.depth
+    counters.unresolved, counters.opened_s = (
+        given["stages"]["size"][0],
+        given["stages"]["start_s"][0],
+    )
+    made = {
+        name: (tuple(int(getattr(config, size)) for size in shape), dtype)
+        for name, (dtype, shape) in ARRAYS.items()
+        if name not in given
+    }
+    check_size(
+        sum(math.prod(shape) * dtype.itemsize for shape, dtype in made.values()),
+        MOST_ENGINE_BYTES,
+        "bytes of the simulated engine",
+        "lower --max-num-seqs, --data-parallel-size or --num-gpu-blocks-override",
+    )
+    arrays = {
+        name: (np.empty if name in _RECORDED else np.zeros)(*made[name])
+        if name in made
+        else np.ascontiguousarray(given[name], dtype=dtype)
+        for name, (dtype, _) in ARRAYS.items()
+    }
+    record.address = [array.ctypes.data for array in arrays.values()]
+    engine = Engine(config, counters, **arrays, record=record)
+    _make_idle(engine)
+    return engine
+
+
+def _make_idle(engine: Engine) -> None:
+    """Empty queues; every block free, in the order of its number, around sentinel 0."""
+    config = engine.config
+    ids = np.arange(config.n_block_ids, dtype=np.int32)
+    engine.cache["after"][:] = np.roll(ids, -1)
+    engine.cache["before"][:] = np.roll(ids, 1)
+    engine.cache["key"][:] = -1
+    engine.slot_stack[:] = np.arange(config.slots)
+    for queue in (engine.waiting, engine.input):
+        queue["head"][:] = queue["tail"][:] = -1
+    engine.replicas["chunked"][:] = -1
+    engine.replicas["expected"][:] = config.admission_share
+    engine.replicas["free_blocks"][:] = config.blocks
+    engine.replicas["free_slots"][:] = config.slots
+    engine.groups["wake_s"][:] = np.inf
+
+
+def plain_engine(engine: Engine) -> Engine:
+    """Return an engine whose records are objects, for plain Python."""
+    parts = zip(engine._fields[:-1], engine[:-1], strict=True)
+    plain = engine._replace(**{name: _plain(part) for name, part in parts})
+    plain.config.keeps_batches = 1
+    return plain
+
+
+def _plain(part: Any) -> Any:
+    """Return a record, or an array of records, as objects; arrays of numbers as they are."""
+    names = part.dtype.names
+    if names is None:
+        return part
+    if not part.shape:
+        return SimpleNamespace(**{name: part[name].tolist() for name in names})
+    if part.size > _STEP_ROWS:  # records that are only written
+        return part.view(np.recarray)
+    objects = np.empty(part.shape, object)
+    objects.flat[:] = [_plain(row) for row in part.flat]
+    return objects
+
+
+def write_back(plain: Engine, engine: Engine) -> None:
+    """Copy the requests of a plain engine into the other's array."""
+    for i in range(len(engine.requests)):
+        engine.requests[i] = tuple(vars(plain.requests[i]).values())  # type: ignore[index]

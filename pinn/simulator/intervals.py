@@ -1,0 +1,165 @@
+"""Intervals of a run's metrics: the run again with every time shorter, and with every longer.
+
+Step time moves all metrics one way, so its interval has two ends that are two runs. Below
+saturation a metric follows the step time; where queues grow it moves farther, and so do its ends.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pinn.common import Json, JsonObject
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.run import Run
+from pinn.simulator.simulate import Job, map_runs
+from pinn.simulator.statistics import run_statistics
+
+#: Log change of the step time by which gains are measured, either way.
+NUDGE = math.log(1.1)
+
+#: Mean figures by name, in any unit of time.
+Figures = dict[str, float]
+
+
+def scaled(latency: LinearLatency, step: float, request: float) -> LinearLatency:
+    """Every step time and every time of a request outside the steps, changed by log factors."""
+    beta, alpha = latency.beta * math.exp(step), latency.alpha * math.exp(request)
+    return replace(latency, beta=beta, alpha=alpha)
+
+
+def end_figures(
+    job: Job, step: float, request: float, figures: Callable[[Run], Figures]
+) -> tuple[Figures, Figures]:
+    """Figures of the run with all times shorter, and with all longer.
+
+    Args:
+        job: The run.
+        step: Log half-width of the step time.
+        request: Log half-width of the times of a request outside the steps.
+        figures: What is reported of a run.
+    """
+    jobs = [replace(job, latency=scaled(job.latency, way * step, way * request)) for way in (-1, 1)]
+    fast, slow = map_runs(lambda _, run: figures(run), jobs)
+    return fast, slow
+
+
+def figure_ends(
+    value: Figures, fast: Figures, slow: Figures, ttft_half: float
+) -> dict[str, tuple[float, float]]:
+    """The intervals of a run's means, or of the same percentile of all; each holds the value.
+
+    TTFT has the wider of what simulating shows and of its own spread below saturation. E2E has
+    simulated ends, moved by as much as TTFT's were.
+
+    Args:
+        value: ``ttft``, ``e2e`` and any others that follow the step time.
+        fast: Of the run with shorter times.
+        slow: Of the run with longer ones; NaN where nothing was served in time: no upper end.
+        ttft_half: Log half-width of TTFT below saturation.
+    """
+    found = {name: ends(value[name], fast[name], slow[name]) for name in value}
+    (low, high), ttft = found["ttft"], value["ttft"]
+    wider = min(low, ttft * math.exp(-ttft_half)), max(high, ttft * math.exp(ttft_half))
+    # Where TTFT has no upper end, neither has E2E; its own is infinite already.
+    beyond = wider[1] - high if math.isfinite(high) else 0.0
+    shortest, longest = found["e2e"]
+    # No answer ends before its first token; decodes take what the fast run says.
+    return found | {"ttft": wider, "e2e": (max(shortest - (low - wider[0]), 0.0), longest + beyond)}
+
+
+def ends(value: float, fast: float, slow: float) -> tuple[float, float]:
+    """The least and the most of three; without end where the slow run has no value."""
+    known = [x for x in (value, fast, slow) if not math.isnan(x)]
+    return min(known), math.inf if math.isnan(slow) else max(known)
+
+
+def standing_step(run: Run) -> str:
+    """The decode step that stands for a run: its mean number of requests at their mean context."""
+    r = run.requests
+    steps = max(len(run.steps), 1)
+    requests = max(round(float(run.steps["requests"].sum()) / steps), 1)
+    tokens = float(r.prompt_tokens.sum()) + float(r.output_tokens.sum()) / 2
+    return f"{requests} decode @ {max(round(tokens / max(len(r), 1)), 1)}"
+
+
+def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figures:
+    """Log change of each figure per log change of the step time; at least 0.
+
+    1 where a figure follows the step time, more where queues magnify it.
+    """
+    fast, slow = end_figures(job, NUDGE, 0.0, figures)
+    return {name: max(float(np.log(slow[name] / fast[name])) / (2 * NUDGE), 0.0) for name in value}
+
+
+#: Statistic -> latencies whose intervals are reported.
+_TAILS = {"mean": ("e2e", "ttft", "itl", "step"), "p99": ("e2e", "ttft", "itl")}
+#: Rates: they fall where times rise.
+_RATES = ("responses_per_sec", "tokens_per_sec")
+_UNSERVED = "unserved"
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Intervals of a simulation's metrics, and the evidence that they rest on.
+
+    Attributes:
+        level: Share of measurements that the intervals cover.
+        figures: Metric -> its two ends; the upper one is None where the slow end serves nothing.
+        slow_end_unserved: Share of requests that are not served to the end at the slow end.
+        distance: ``sentence``; for a network also what held-out data of the same kind showed.
+        missing: Why there are none.
+    """
+
+    level: float = 0.0
+    figures: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+    slow_end_unserved: float = 0.0
+    distance: Mapping[str, Json] = field(default_factory=dict)
+    missing: str = ""
+
+    def to_json(self) -> JsonObject:
+        """Return the key ``intervals`` of the JSON."""
+        if self.missing:
+            return {"missing": self.missing}
+        return {
+            "level": self.level,
+            "figures": self.figures,
+            "slow_end_unserved": self.slow_end_unserved,
+            "distance": self.distance,
+        }
+
+
+def simulated_intervals(
+    job: Job, run: Run, half_widths: tuple[float, float], level: float, distance: Mapping[str, Json]
+) -> Intervals:
+    """Simulate a run twice more, with all times at either end of their intervals.
+
+    The times of a percentile's requests are taken to be off as the means are.
+
+    Args:
+        job: The simulation.
+        run: Its run.
+        half_widths: Log half-widths of the step time and of TTFT below saturation.
+        level: Share of measurements that they cover.
+        distance: See :class:`Intervals`.
+    """
+    step, ttft = half_widths
+    value, (fast, slow) = _figures(run), end_figures(job, step, ttft, _figures)
+    found = {name: ends(value[name], fast[name], slow[name]) for name in _RATES}
+    for tail, names in _TAILS.items():
+        # No gaps where outputs are one token.
+        keys = {n: k for n in names if not math.isnan(value[k := f"{n}_{tail}_ms"])}
+        one, quick, late = ({n: of[k] for n, k in keys.items()} for of in (value, fast, slow))
+        of_tail = figure_ends(one, quick, late, ttft)
+        found |= {keys[name]: pair for name, pair in of_tail.items()}
+    known = {n: (low, high if math.isfinite(high) else None) for n, (low, high) in found.items()}
+    return Intervals(level, known, slow[_UNSERVED], distance)
+
+
+def _figures(run: Run) -> Figures:
+    """Return what has an interval, and the share of requests that were not served to the end."""
+    metrics = run_statistics(run)
+    times = [f"{name}_{tail}_ms" for tail, names in _TAILS.items() for name in names]
+    found = {name: float(metrics[name]) for name in (*times, *_RATES)}
+    return found | {_UNSERVED: 1 - float(run.requests.finished.mean())}

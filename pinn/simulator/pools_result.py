@@ -1,0 +1,173 @@
+"""A workload served on a prefill and a decode pool: what its clients see, and each pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from pinn.common import Json, JsonObject
+from pinn.common.screen import Grid, page, say
+from pinn.engines.labels import hardware_label
+from pinn.simulator.pools import Pool, PoolsRun
+from pinn.simulator.report import print_latencies, served_facts
+from pinn.simulator.result import finite
+from pinn.simulator.run import Run, write_requests
+from pinn.simulator.statistics import (
+    Metrics,
+    client_statistics,
+    engine_statistics,
+    latency_statistics,
+    overload,
+)
+from pinn.specs.serving import VLLM
+
+_NO_INTERVALS = "nothing measured says how far off two pools together are"
+
+
+@dataclass(frozen=True)
+class PoolsSimulation:
+    """What a workload's clients see of two pools.
+
+    Attributes:
+        found: The run.
+        prefill: The prefill pool.
+        decode: The decode pool.
+        about: What was simulated of each, prefill first, for JSON.
+    """
+
+    found: PoolsRun
+    prefill: Pool
+    decode: Pool
+    about: Sequence[Mapping[str, Json]] = ()
+
+    @property
+    def run(self) -> Run:
+        """The decode pool's run, with the requests as clients see them."""
+        return self.found.decode
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """What clients see; ``tpot`` is over each request's mean gap between tokens."""
+        return self._client_metrics(None)
+
+    def _client_metrics(self, stage: int | None) -> Metrics:
+        r = self.run.requests
+        tpot_s = r.mean_itl_s[r.finished & r.of_stage(stage)]
+        tpot = latency_statistics("tpot", tpot_s[~np.isnan(tpot_s)])
+        return client_statistics(self.run, stage) | tpot
+
+    @cached_property
+    def pools(self) -> dict[str, Metrics]:
+        """Metrics of each pool's engines."""
+        pools = {"prefill": (self.prefill, self.found.prefill), "decode": (self.decode, self.run)}
+        return {
+            name: {"workers": pool.engine.replicas, "gpus": pool.gpus} | engine_statistics(run)
+            for name, (pool, run) in pools.items()
+        }
+
+    @cached_property
+    def kv_transfer(self) -> Metrics:
+        """Metrics of the link.
+
+        ``link`` is the time that keys and values were on the link, and ``wait`` the rest between
+        the prefill server's answer and their arrival: for the decode server to take the request in,
+        for blocks of its KV cache, and for transfers before it.
+        """
+        transfers, link = self.found.transfers, self.found.link
+        moved = transfers.tokens > 0
+        sizes = transfers.link_bytes[moved]
+        return {
+            "transfers": int(moved.sum()),
+            "link_bytes_per_s": link.bytes_per_s,
+            "latency_s": link.latency_s,
+            "gigabytes": float(transfers.link_bytes.sum()) / 1e9,
+            "gigabytes_mean": float(sizes.mean()) / 1e9 if moved.any() else 0.0,
+            **latency_statistics("link", transfers.link_s[moved]),
+            **latency_statistics("wait", transfers.waited_s[moved]),
+        }
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What is taken for granted about two pools of the engine."""
+        return [
+            "a transfer follows the prefill and does not overlap it",
+            "the link of each prefill worker and of each decode worker carries one transfer at a "
+            "time",
+            "the decode server computes the prompt's last token again and gives the first token, "
+            "as with vLLM's NixlConnector"
+            if self.decode.deployment.serving.engine == VLLM
+            else "the first token travels beside the keys and values",
+            "a prompt's blocks on the prefill server are free when its step ends",
+        ]
+
+    def to_json(self) -> JsonObject:
+        """Return what ``pinn simulate --json`` writes."""
+        abouts: Sequence[Mapping[str, Json]] = self.about or ({}, {})
+        pools: JsonObject = {
+            name: {**metrics, "deployment": about}
+            for (name, metrics), about in zip(self.pools.items(), abouts, strict=True)
+        }
+        stages = [self._client_metrics(stage) for stage in range(self.run.workload.stages)]
+        return {
+            **{name: finite(value) for name, value in self.metrics.items()},
+            "pools": finite(pools),
+            "kv_transfer": finite(self.kv_transfer),
+            "stages": finite(stages),
+            "overloaded": overload(self.run),
+            "intervals": {"missing": _NO_INTERVALS},
+            "assumptions": self.assumptions,
+        }
+
+    def write_requests(self, path: Path) -> None:
+        """Write a row per request as Parquet, its transfer too."""
+        write_requests(self.run, path, self.found.transfers.columns())
+
+    def print_report(self) -> None:
+        """Print latencies, the transfer and each pool for people."""
+        deployment = self.decode.deployment
+        heading = f"{deployment.model.name}, {self.run.workload.name}"
+        say(", ".join(filter(None, (heading, "prefill and decode apart", overload(self.run)))))
+        transfer = self.kv_transfer
+        print_latencies(self.run, self.metrics | transfer, _LATENCIES, {})
+        labels = [hardware_label(pool.deployment) for pool in (self.prefill, self.decode)]
+        table = Grid.of("pool", *self.pools)
+        for row, text in _POOL_ROWS.items():
+            of_pools = zip(self.pools.values(), labels, strict=True)
+            table.add(row, *(text(metrics, label) for metrics, label in of_pools))
+        page().print(table)
+        moved = (
+            f"{transfer['transfers']:,} prompts, {transfer['gigabytes_mean']:.3g} GB each on "
+            f"average, at {transfer['link_bytes_per_s'] / 1e9:g} GB/s a GPU"
+        )
+        for name, words in (served_facts(self.metrics) | {"KV transfer": moved}).items():
+            page().print(f"{name:<12}  {words}")
+        say(f"Assumed: {'; '.join(self.assumptions)}.")
+        say(f"No intervals: {_NO_INTERVALS}.")
+
+
+_LATENCIES = {
+    "e2e": "end to end",
+    "ttft": "time to first token",
+    "tpot": "per output token",
+    "itl": "between tokens",
+    "scheduling_delay": "arrival to prefill",
+    "wait": "wait before a transfer",
+    "link": "on the link",
+}
+
+
+_POOL_ROWS: Mapping[str, Callable[[Metrics, str], str]] = {
+    "servers": lambda found, label: f"{found['workers']} x {label}",
+    "GPUs": lambda found, _: str(found["gpus"]),
+    "busy": lambda found, _: f"{100 * found['busy_share']:.1f} % of the time",
+    "waiting": lambda found, _: f"{found['waiting_mean']:.2f}, at most {found['waiting_max']:,}",
+    "running": lambda found, _: f"at most {found['running_max']:,}",
+    "KV cache": lambda found, _: (
+        f"{100 * found['kv_usage_mean']:.1f} %, at most {100 * found['kv_usage_max']:.1f} %"
+    ),
+    "steps": lambda found, _: f"{found['steps']:,} of {found['tokens_per_step']:,.1f} tokens",
+}

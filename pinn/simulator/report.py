@@ -1,0 +1,133 @@
+"""A simulation as tables and sentences for the terminal."""
+
+from collections.abc import Mapping
+
+from pinn.common.screen import Grid, page
+from pinn.simulator.run import Run
+from pinn.simulator.sensitivity import Sensitivity
+from pinn.simulator.statistics import PERCENTILES, Metrics, run_statistics
+
+#: Name of a mean in milliseconds -> ends of its 90 % interval; no upper one where the slow end
+#: serves nothing.
+Ends = Mapping[str, tuple[float, float | None]]
+_LATENCIES = {
+    "e2e": "end to end",
+    "ttft": "time to first token",
+    "itl": "between tokens",
+    "step_itl": "between steps' tokens",
+    "scheduling_delay": "arrival to schedule",
+    "step": "engine step",
+}
+
+
+def print_report(run: Run, statistics: Metrics, intervals: Ends) -> None:
+    """Print latencies, stages, throughput, queueing, cache and steps.
+
+    Args:
+        run: The run.
+        statistics: Of it.
+        intervals: Of its means.
+    """
+    print_latencies(run, statistics, _LATENCIES, intervals)
+    table = Grid.of("", "", text=2)
+    for name, text in (served_facts(statistics) | _engine_facts(statistics)).items():
+        table.add(name, text)
+    page().print(table)
+
+
+def print_latencies(
+    run: Run, found: Mapping[str, float], rows: Mapping[str, str], intervals: Ends
+) -> None:
+    """Print means, their intervals where there are some, and percentiles; the same of stages."""
+    columns = ["mean", *(f"p{percent}" for percent in PERCENTILES)]
+    headings = ["mean", *["90 % interval"] * bool(intervals), *columns[1:]]
+    table = Grid.of("latency (ms)", *headings)
+    for key, label in rows.items():
+        mean = f"{key}_mean_ms"
+        if mean not in found:
+            continue
+        values = [_number(found[f"{key}_{column}_ms"]) for column in columns]
+        ends = [_ends(intervals[mean]) if mean in intervals else "-"] * bool(intervals)
+        table.add(label, values[0], *ends, *values[1:])
+    page().print(table)
+    if run.workload.stages > 1:
+        page().print(_stage_table(run))
+
+
+def _ends(ends: tuple[float, float | None]) -> str:
+    low, high = ends
+    return f"{_number(low)} or more" if high is None else f"{_number(low)} to {_number(high)}"
+
+
+def _stage_table(run: Run) -> Grid:
+    """Rates and latencies of each load stage."""
+    table = Grid.of("stage", "served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL")
+    for stage in range(run.workload.stages):
+        found = run_statistics(run, stage)
+        latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")
+        table.add(
+            str(stage),
+            f"{found['completed_requests']:,}/{found['injected_requests']:,}",
+            f"{found['responses_per_sec']:.2f}",
+            *(_number(found[name]) for name in latencies),
+        )
+    return table
+
+
+def served_facts(found: Mapping[str, float]) -> dict[str, str]:
+    """How many requests were served, and how fast, in words."""
+    lost = [
+        f"{found[f'{how}_requests']:,} {how.replace('_', ' ')}"
+        for how in ("timed_out", "rejected")
+        if found[f"{how}_requests"]
+    ]
+    served = f"{found['completed_requests']:,} of {found['injected_requests']:,} served"
+    rates = (
+        f"{found['responses_per_sec']:.2f} requests/s, "
+        f"{found['tokens_per_sec']:,.0f} output tokens/s over "
+        f"{found['vllm_estimated_duration_s']:,.1f} s"
+    )
+    return {"requests": ", ".join([served, *lost]), "throughput": rates}
+
+
+def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
+    rows = {
+        "queue": f"{found['waiting_mean']:.2f} waiting on average, {found['waiting_max']:,} at "
+        f"most; {found['running_max']:,} running at most",
+        "preemptions": f"{found['preemption_count']:,} "
+        f"({found['recomputed_tokens']:,} tokens computed again)",
+        "prefix cache": f"{100 * found['cache_hit_rate']:.1f} % of "
+        f"{found['total_input_tokens']:,} prompt tokens",
+        "KV cache": f"{100 * found['kv_usage_mean']:.1f} % in use on average, "
+        f"{100 * found['kv_usage_max']:.1f} % at most, of {found['kv_blocks']:,} blocks",
+        "steps": f"{found['steps']:,} ({found['prefill_steps']:,} with prefill), "
+        f"{found['requests_per_step']:.1f} requests and {found['tokens_per_step']:.1f} tokens "
+        f"each; busy {100 * found['busy_share']:.1f} % of the time",
+    }
+    if "drafted_tokens" in found:
+        rows["drafts"] = (
+            f"{100 * found['acceptance_rate']:.1f} % of {found['drafted_tokens']:,} tokens "
+            f"accepted; {found['tokens_per_decode']:.2f} tokens of a request per step"
+        )
+    return rows
+
+
+def _number(value: float) -> str:
+    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2
+    return f"{value:,.{digits}f}"
+
+
+#: Smallest share that is printed, in per cent per per cent, and how many; JSON has all.
+_PRINTED, _MOST = 0.001, 10
+
+
+def print_sensitivity(found: Sensitivity) -> None:
+    """Print the ten coefficients that move a metric most, where by 0.001 % per % at least."""
+    table = Grid.of("coefficient", "+1 % moves it by")
+    shares = {name: share.elasticity for name, share in found.coefficients.items()}
+    largest = sorted(shares, key=lambda name: -abs(shares[name]))
+    for name in largest[:_MOST]:
+        if abs(shares[name]) >= _PRINTED:
+            table.add(name, f"{shares[name]:+.3f} %")
+    page().print(f"{found.figure} {found.value:,.4g} depends on")
+    page().print(table)

@@ -1,0 +1,127 @@
+"""A workload served on a simulated engine: what its clients see, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinn.common import Json, JsonObject
+from pinn.common.screen import printed, say
+from pinn.engines.deployment import Deployment
+from pinn.engines.labels import hardware_label
+from pinn.simulator.intervals import Intervals
+from pinn.simulator.report import print_report, print_sensitivity
+from pinn.simulator.run import Run, plot_timeline, request_table, write_requests
+from pinn.simulator.sensitivity import Sensitivity
+from pinn.simulator.statistics import Metrics, overload, run_statistics
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def finite(value: Json) -> Json:
+    """Replace NaN and infinity, which JSON lacks, by null."""
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a workload's clients see.
+
+    Attributes:
+        deployment: What served it.
+        run: Records of every request and step.
+        intervals: Of the metrics; None where nothing tells.
+        sensitivity: Of a metric; None where none was asked for.
+        about: What was simulated and with what, for JSON.
+    """
+
+    deployment: Deployment
+    run: Run
+    intervals: Intervals | None = None
+    sensitivity: Sensitivity | None = None
+    about: Mapping[str, Json] = field(default_factory=dict)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """Latencies (TTFT, ITL, E2E), throughput, preemptions, queueing and cache, by name."""
+        return run_statistics(self.run)
+
+    @cached_property
+    def stages(self) -> list[Metrics]:
+        """The same of the clients of each load stage."""
+        return [run_statistics(self.run, stage) for stage in range(self.run.workload.stages)]
+
+    @property
+    def overloaded(self) -> str | None:
+        """What shows that the server could not keep up; None where it could."""
+        return overload(self.run)
+
+    @cached_property
+    def figures(self) -> JsonObject:
+        """Metrics, ``stages``, ``overloaded``, ``intervals`` and ``sensitivity``, for JSON."""
+        found: JsonObject = {name: finite(value) for name, value in self.metrics.items()}
+        found |= {"stages": finite(self.stages), "overloaded": self.overloaded}
+        if self.intervals is not None:
+            found["intervals"] = self.intervals.to_json()
+        if self.sensitivity is not None:
+            found["sensitivity"] = self.sensitivity.to_json()
+        return found
+
+    def to_json(self) -> JsonObject:
+        """Return what ``pinn simulate --json`` writes."""
+        return {**self.about, **self.figures}
+
+    def requests(self) -> pd.DataFrame:
+        """Return a row per request: status, tokens, every moment of its life in seconds."""
+        found: pd.DataFrame = request_table(self.run).to_pandas()
+        return found
+
+    def write_requests(self, path: Path) -> None:
+        """Write that table as Parquet."""
+        write_requests(self.run, path)
+
+    def timeline(self, path: str | Path) -> None:
+        """Draw the run over time as a PNG."""
+        plot_timeline(self.run, Path(path))
+
+    def print_report(self) -> None:
+        """Print metrics, intervals and sensitivities for people."""
+        recipe, late = self.deployment.recipe, self.overloaded
+        heading = (
+            f"{self.deployment.model.title} on {hardware_label(self.deployment)}, "
+            f"{recipe.token_budget:,} tokens and {recipe.max_requests:,} requests a step, "
+            f"{self.run.workload.name}"
+        )
+        say(f"{heading}, {late}" if late else heading)
+        print_report(self.run, self.metrics, self.intervals.figures if self.intervals else {})
+        for line in self._trust_lines():
+            say(line)
+        if self.sensitivity is not None:
+            print_sensitivity(self.sensitivity)
+
+    def _trust_lines(self) -> list[str]:
+        """Return lines on how far to trust it."""
+        found = self.intervals
+        if found is None:
+            return []
+        if found.missing:
+            return [f"No intervals: {found.missing}."]
+        lines = ["Intervals are simulated at the ends of the step time's."]
+        served = self.metrics["completed_requests"] / max(self.metrics["injected_requests"], 1)
+        if found.slow_end_unserved > 1 - served:
+            share = f"{100 * found.slow_end_unserved:.0f} %"
+            lines.append(f"At the slow end {share} of the requests are not served in time.")
+        return [*lines, str(found.distance["sentence"])]
+
+    def __str__(self) -> str:
+        """Return what ``pinn simulate`` prints."""
+        return printed(self.print_report)
