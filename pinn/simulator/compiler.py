@@ -1,7 +1,6 @@
 """The compiler of the simulator: numba, with an on-disk cache that follows the sources."""
 
 import gc
-import os
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
@@ -12,29 +11,12 @@ from typing import Any, TypeVar
 import numba
 from numba.extending import overload, register_jitable
 
+import pinn.simulator.compiled_engine  # noqa: F401  tells numba what an engine is
 from pinn.common.code import code_digest
 from pinn.common.files import cache_folder
-from pinn.errors import PinnError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _config: Any = numba.config
-
-#: First release of numba that ``pinn.simulator.compiled_engine`` has not been tested with.
-_UNTESTED = (0, 69)
-
-
-def _know_engines() -> None:
-    """Tell numba what an engine is.
-
-    Raises:
-        PinnError: If this release of numba is untested.
-    """
-    if tuple(int(part) for part in numba.__version__.split(".")[:2]) >= _UNTESTED:
-        raise PinnError(
-            f"numba {numba.__version__} is untested; the simulator was tested with 0.60 to 0.68: "
-            "pip install 'numba<0.69'"
-        )
-    from pinn.simulator import compiled_engine  # noqa: F401
 
 
 def _folder(function: Callable[..., Any]) -> str:
@@ -51,11 +33,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     It releases the interpreter lock, so that threads run simulations side by side. Without a
     writable cache folder every process compiles anew.
-
-    Raises:
-        PinnError: If this release of numba is untested.
     """
-    _know_engines()
     jit = partial(numba.njit, nogil=True, error_model="numpy")
     before, _config.CACHE_DIR = _config.CACHE_DIR, _folder(function)
     try:
@@ -68,19 +46,12 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _call(jitted: Any, *args: Any) -> Any:
-    """Call a function that may have to be compiled first.
-
-    ``NUMBA_OPT`` 1 saves a seventh of the compiler's time and costs the loop nothing; the garbage
-    collector would go through all that the compiler makes.
-    """
-    known, enabled, level = len(jitted.signatures), gc.isenabled(), os.environ.get("NUMBA_OPT")
+    """Call a function, with the garbage collector off while it may have to be compiled."""
+    known, enabled = len(jitted.signatures), gc.isenabled()
     gc.disable()
-    os.environ["NUMBA_OPT"] = level or "1"
     try:
         return jitted(*args)
     finally:
-        if level is None:
-            os.environ.pop("NUMBA_OPT", None)
         if enabled:
             if len(jitted.signatures) > known:
                 gc.freeze()  # What the compiler made counts as old, so that it is not looked
@@ -89,10 +60,7 @@ def _call(jitted: Any, *args: Any) -> Any:
 
 
 #: Of functions that compiled functions alone call.
-_INNER: Any = {
-    "nogil": True,
-    "error_model": "numpy",
-}
+_INNER: Any = {"nogil": True, "error_model": "numpy"}
 #: For functions that compiled functions call; from Python they are called as they are.
 inner = register_jitable(**_INNER)
 
