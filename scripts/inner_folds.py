@@ -124,17 +124,22 @@ def _scored(teacher: Teacher, fit: RunFit, judges: Judges) -> pd.DataFrame:
     if len(judges.rows):
         tables.append(_deployments(teacher, fit, judges.rows))
     if judges.runs:
-        deployments = [run.deployment for run in judges.runs]
-        betas = teacher.betas(deployments)
-        latencies = [
-            LinearLatency(*each, fit.alpha) for each in zip(deployments, betas, strict=True)
-        ]
+        latencies = _latencies(teacher, fit, judges.runs)
         scores = serving_runs.score_runs(judges.runs, latencies, "composed steps")
         tables.append(panel_rows.of_scores(scores.assign(gpu=panel_rows.RUNS_GPU), panel_rows.RUNS))
     if judges.steps:
-        betas = teacher.betas([one.deployment for one in judges.steps])
-        tables += map(panel_rows.step_rows, judges.steps, betas)
+        latencies = _latencies(teacher, fit, judges.steps)
+        tables += map(panel_rows.step_rows, judges.steps, latencies)
     return pd.concat([table[list(panel_rows.ROW_COLUMNS)] for table in tables], ignore_index=True)
+
+
+def _latencies(
+    teacher: Teacher, fit: RunFit, measured: Sequence[MeasuredRun | MeasuredSteps]
+) -> list[LinearLatency]:
+    """Coefficients of what ran."""
+    deployments = [one.deployment for one in measured]
+    betas = teacher.betas(deployments)
+    return [LinearLatency(*each, fit.alpha) for each in zip(deployments, betas, strict=True)]
 
 
 def _deployments(teacher: Teacher, fit: RunFit, rows: ServingRows) -> pd.DataFrame:

@@ -110,8 +110,10 @@ def speculation(
 def panel(
     checkpoint: Checkpoint = None,
     against: Path | None = None,
-    judges: Annotated[Path | None, typer.Option(envvar="PINN_JUDGE_RUNS")] = None,
+    alone: Annotated[str | None, typer.Option(metavar="GROUP")] = None,
+    judges: Annotated[list[Path] | None, typer.Option(envvar="PINN_JUDGE_RUNS")] = None,
     steps: Annotated[Path | None, typer.Option(envvar="PINN_WHOLE_STEPS")] = None,
+    public: Annotated[list[Path] | None, typer.Option(envvar="PINN_PUBLIC_MEASUREMENTS")] = None,
     ledger: Annotated[str | None, typer.Option(metavar="WHAT")] = None,
     out: Annotated[Path | None, output(".csv")] = None,
 ) -> None:
@@ -119,14 +121,16 @@ def panel(
 
     Prints mean absolute log errors in percent by group, models left out, with 95 % intervals over
     configurations; with --against every group's difference and whether the checkpoint may take the
-    other's place. Two minutes on two cores.
+    other's place. Four minutes on two cores.
 
     Example: pinn evaluate panel --out panel.csv
 
     Options:
         against: Another panel, written by --out: compare.
-        judges: CSV of serving runs that nothing was fitted to.
+        alone: With --against, the group in which the one new mechanism stands alone.
+        judges: CSV of serving runs that nothing was fitted to; may be repeated.
         steps: CSV of measured whole steps.
+        public: Folder of public measurements; may be repeated.
         ledger: Add a line to the ledger.csv of the shipped one.
         out: Also write errors by configuration, as CSV.
     """
@@ -138,13 +142,13 @@ def panel(
     other = None if against is None else read_frame(against, "write one with --out")
     if steps is not None and learned_steps(path, steps):
         typer.echo(f"{path} learned from {steps}: whole steps do not judge it", err=True)
-    found = scoring.sum_up(panel_rows(path, judges, steps))
+    found = scoring.sum_up(panel_rows(path, judges or (), steps, public or ()))
     scores = scoring.group_scores(found)
     write_csv(found, out, float_format="%.6g")
     if other is None:
         typer.echo(scoring.panel_grid(scores).markdown())
     else:
-        table, verdict = scoring.compare_panels(other, found, scoring.shipped_noise())
+        table, verdict = scoring.compare_panels(other, found, scoring.shipped_noise(), alone)
         typer.echo(f"{scoring.panel_grid(table).markdown()}\n\nB is {verdict}.")
     if ledger is not None:
         ledger_path = find_checkpoint().with_name("ledger.csv")

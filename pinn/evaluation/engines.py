@@ -6,8 +6,9 @@ shapes may have taught it.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,10 +16,14 @@ from jaxtyping import Float
 
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import Grid
+from pinn.engines.deployment import Deployment
 from pinn.evaluation.metrics import error_summary
+from pinn.kernels.exclusion import is_near_copy
 from pinn.measurements.deployments.measured import MeasuredDeployment, measured_deployment
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import Job
+from pinn.specs.catalog import load_model
+from pinn.specs.model import ModelSpec
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.surrogate import predict_coefficients
@@ -42,8 +47,33 @@ def engine_rows() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def networks(checkpoint: Path | None = None) -> tuple[NetworkWeights, dict[str, NetworkWeights]]:
-    """The checkpoint's network, and by left-out model those in the folder ``left_out`` beside it.
+class Networks(NamedTuple):
+    """A checkpoint's networks.
+
+    Attributes:
+        network: What ships.
+        left_out: Model -> the network that never saw it or its near copies.
+    """
+
+    network: NetworkWeights
+    left_out: Mapping[str, NetworkWeights]
+
+    def without(self, model: ModelSpec) -> NetworkWeights:
+        """Return the network that never saw a model; of models that taught none, what ships."""
+        if model.name in self.left_out:
+            return self.left_out[model.name]
+        near = (name for name in self.left_out if is_near_copy(model, load_model(name)))
+        return self.left_out.get(next(near, ""), self.network)
+
+    def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
+        """Return each deployment's coefficients by what never saw its model."""
+        found = (predict_coefficients(self.without(one.model), [one]) for one in deployments)
+        each = zip(deployments, found, strict=True)
+        return [LinearLatency(one, of.beta[0], of.alpha[0]) for one, of in each]
+
+
+def networks(checkpoint: Path | None = None) -> Networks:
+    """Return the checkpoint's network, and those in the folder ``left_out`` beside it.
 
     Warns where there are none: the checkpoint itself may have learned from the rows.
 
@@ -61,7 +91,7 @@ def networks(checkpoint: Path | None = None) -> tuple[NetworkWeights, dict[str, 
             "predicts every row, and may have learned from some of their models",
             stacklevel=2,
         )
-    return load_checkpoint(path).network, left_out
+    return Networks(load_checkpoint(path).network, left_out)
 
 
 def score_engines(
@@ -102,7 +132,7 @@ def with_coefficients(
     """Yield each row's deployment, with beta and alpha by what never saw its model."""
     for _, row in rows.iterrows():
         one = measured_deployment(row)
-        chosen = left_out.get(one.deployment.model.name, network)
+        chosen = Networks(network, left_out).without(one.deployment.model)
         found = predict_coefficients(chosen, [one.deployment])
         yield one, found.beta[0], found.alpha[0]
 

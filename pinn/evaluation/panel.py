@@ -2,17 +2,21 @@
 
 A group is one source and one model: measured deployments of vLLM, of other engines, of another
 campaign (dense 16-bit models, TPOT alone), serving runs, serving runs that nothing is ever fitted
-to (judges), and whole engine steps, of which decodes alone count as TPOT and those with prompts as
-TTFT. Deployments are judged by the networks in ``left_out`` beside the checkpoint, serving runs by
-the predictions that its training kept. Whole steps have no such network: they judge a checkpoint
-that learned from none, and no other.
+to (judges), whole engine steps, of which decodes alone count as TPOT and those with prompts as
+TTFT, and public measurements of other people's servers. Every group's model was held out: the
+networks in ``left_out`` beside the checkpoint judge, and the predictions of serving runs that its
+training kept. Of groups that say so, half of the batches may have taught.
 
-A row's error is the absolute log of predicted over measured. Rows are averaged over a
-configuration, configurations over a group, groups over the panel; TPOT counts two thirds and TTFT,
-two to three times as uncertain, one third, or all where a group has nothing else. These weights
-were set before any checkpoint was scored. How much a score depends on the configurations at hand
-says a bootstrap over them; how much on the network's random start, the same recipe trained with
-other seeds.
+A row's error is the absolute log of predicted over measured, at most log 3. Rows are averaged over
+a configuration, configurations over a group. Groups of one model family and source share one
+weight in the panel. TPOT counts two thirds and TTFT, two to three times as uncertain, one third, or
+all where a group has nothing else; TTFT counts only below saturation.
+
+A candidate takes the shipped checkpoint's place if the panel falls with a probability of 90 %, and
+no group is worse by more than 1 % and beyond its noise, at a level that Holm's method corrects for
+their number. A mechanism that halves the error of the group in which it stands alone ships unless
+the panel gets worse beyond its noise. The noise is a bootstrap's over configurations, and that of
+the network's random start, from trainings of the same recipe with other seeds.
 """
 
 from datetime import UTC, datetime
@@ -20,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.common.screen import Grid
@@ -30,8 +34,14 @@ from pinn.evaluation.tables import frame_grid
 
 #: Metric -> what it counts in a configuration's score.
 WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}
-#: Of the bootstrap.
-DRAWS = 2000
+#: No row counts for more: beyond it, a prediction is as wrong as it can be.
+LARGEST_ERROR = np.log(3)
+#: Of the bootstrap: enough for the smallest level of Holm's method.
+DRAWS = 10_000
+#: Probability that the panel falls, with which a candidate ships.
+SURE = 0.9
+#: A group is worse if its score, in percent, grows by more, beyond its noise at this level.
+WORSE, LEVEL = 1.0, 0.05
 #: A group with fewer configurations has the deviations of its source's groups for its own, of all
 #: groups where that has few, too.
 LEAST = 4
@@ -47,6 +57,8 @@ LEDGER = ("date", "checkpoint", "what", "panel")
 
 BETTER = "better, and no group is worse beyond its noise"
 NOT_BETTER = "not better"
+ADOPTED = "adopted: the error where it stands alone is halved, and the panel no worse"
+NOT_ADOPTED = "not adopted"
 
 
 def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
@@ -61,7 +73,11 @@ def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
         raise PinnError(f"no finite prediction for every row of {named}: mend or leave them out")
     keys = ["group", "configuration", "metric"]
     inside = 100.0 * (log.abs() <= 100 * rows["half"])
-    table = rows.assign(error=log.abs(), bias=log, inside=inside.where(rows["half"].notna()))
+    table = rows.assign(
+        error=log.abs().clip(upper=100 * LARGEST_ERROR),
+        bias=log,
+        inside=inside.where(rows["half"].notna()),
+    )
     means = table.groupby(keys, sort=True)[["error", "bias", "inside"]].mean()
     return means.assign(rows=table.groupby(keys).size()).reset_index()[list(COLUMNS)]
 
@@ -98,8 +114,10 @@ def group_scores(panel: pd.DataFrame) -> pd.DataFrame:
     table.loc[table["configurations"] < LEAST, ["low", "high"]] = np.nan
     table = table.rename_axis("group").reset_index()
     whole = {"group": "panel", "configurations": len(scores), "rows": int(table["rows"].sum())}
-    ends = dict(zip(("low", "high"), np.quantile(drawn.mean(axis=1), [0.025, 0.975]), strict=True))
-    means = {name: float(table[name].mean()) for name in (*WEIGHTS, "inside", "score")}
+    weights = group_weights(table["group"])
+    ends = dict(zip(("low", "high"), np.quantile(drawn @ weights, [0.025, 0.975]), strict=True))
+    names = (*WEIGHTS, "inside", "score")
+    means = {name: _mean(table[name].to_numpy(), weights) for name in names}
     return pd.concat([table, pd.DataFrame([whole | means | ends])], ignore_index=True)
 
 
@@ -124,20 +142,42 @@ def shipped_noise() -> pd.Series:
     return read_frame(path, "scripts/training_noise.py writes it").set_index("group")["score"]
 
 
-def compare_panels(a: pd.DataFrame, b: pd.DataFrame, noise: pd.Series) -> tuple[pd.DataFrame, str]:
+def group_weights(groups: pd.Series) -> Float[np.ndarray, " groups"]:
+    """Weight of each group in the panel: every family of models of a source counts the same."""
+    found = groups.str.extract(_GROUP)
+    alike = found[0] + found[1].str.lower()
+    return (1 / (alike.map(alike.value_counts()) * alike.nunique())).to_numpy()
+
+
+#: Source and model family of a group: the first word of the model's own name, without its version.
+_GROUP = r"([^:]+): (?:.*/)?(?:Meta-)?([A-Za-z]+)"
+
+
+def _mean(values: Float[np.ndarray, " groups"], weights: Float[np.ndarray, " groups"]) -> float:
+    """Mean of the groups that have a value; NaN without any."""
+    known = ~np.isnan(values)
+    return float(np.average(values[known], weights=weights[known])) if known.any() else np.nan
+
+
+def compare_panels(
+    a: pd.DataFrame, b: pd.DataFrame, noise: pd.Series, alone: str | None = None
+) -> tuple[pd.DataFrame, str]:
     """Whether B may take the place of A.
 
     Args:
         a: Panel of the checkpoint that is shipped, as ``sum_up`` gives it.
         b: Of the candidate.
         noise: ``training_noise`` by group, which both carry; a group it lacks has the median.
+        alone: Group in which the one mechanism stands alone that B has and A has not; None for
+            the rule of candidates.
 
     Returns:
         One row per group that both have and, last, of the panel: ``group``, ``configurations``,
-        ``a``, ``b``, ``difference`` and its 95 % interval ``low`` to ``high``; and the verdict.
+        ``a``, ``b``, ``difference``, its 95 % interval ``low`` to ``high``, and ``worse``, the
+        probability that it is above 0; and the verdict.
 
     Raises:
-        PinnError: If they have no group in common.
+        PinnError: If they have no group in common, or lack the one that is named.
     """
     both = pd.concat([configuration_scores(a), configuration_scores(b)], axis=1, keys=["a", "b"])
     both = both.dropna()
@@ -148,19 +188,42 @@ def compare_panels(a: pd.DataFrame, b: pd.DataFrame, noise: pd.Series) -> tuple[
     of_both = np.sqrt(2) * noise.reindex(list(groups.groups)).fillna(noise.median()).to_numpy()
     drawn = _drawn(difference)
     drawn = drawn + np.random.default_rng(1).normal(0, of_both, drawn.shape)
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    table = groups.mean().assign(
-        configurations=groups.size(), difference=difference.groupby(level=0).mean(),
-        low=low, high=high,
-    ).rename_axis("group").reset_index()  # fmt: skip
-    low, high = np.quantile(drawn.mean(axis=1), [0.025, 0.975])
-    whole = {"group": "panel", "configurations": len(both), "low": low, "high": high}
-    whole |= {name: float(table[name].mean()) for name in ("a", "b", "difference")}
-    worse = table.loc[table["low"] > 0, "group"].tolist()
-    verdict = BETTER if whole["difference"] < 0 else NOT_BETTER
-    if worse:
-        verdict = f"{verdict.partition(',')[0]}; worse beyond its noise: {', '.join(worse)}"
-    return pd.concat([table, pd.DataFrame([whole])], ignore_index=True), verdict
+    table = groups.mean().assign(configurations=groups.size())
+    table = table.rename_axis("group").reset_index()
+    weights = group_weights(table["group"])
+    whole = {"group": "panel", "configurations": len(both)}
+    whole |= {name: float(table[name] @ weights) for name in ("a", "b")}
+    table = pd.concat([table, pd.DataFrame([whole])], ignore_index=True)
+    drawn = np.column_stack([drawn, drawn @ weights])
+    table["difference"] = table["b"] - table["a"]
+    table["low"], table["high"] = np.quantile(drawn, [0.025, 0.975], axis=0)
+    table["worse"] = (drawn > 0).mean(axis=0)
+    return table, _verdict(table) if alone is None else _mechanism_verdict(table, alone)
+
+
+def _verdict(table: pd.DataFrame) -> str:
+    groups, panel = table.iloc[:-1], table["worse"].to_numpy()[-1]
+    verdict = BETTER if panel <= 1 - SURE else NOT_BETTER
+    is_worse = _rejected(1 - groups["worse"].to_numpy()) & (groups["difference"] > WORSE)
+    if worse := groups.loc[is_worse, "group"].tolist():
+        return f"{verdict.partition(',')[0]}; worse beyond its noise: {', '.join(worse)}"
+    return verdict
+
+
+def _rejected(p: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    """Which of ``n`` hypotheses Holm's method rejects at ``LEVEL``."""
+    order = np.argsort(p)
+    holds = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1) > LEVEL)
+    return ~holds[np.argsort(order)]
+
+
+def _mechanism_verdict(table: pd.DataFrame, alone: str) -> str:
+    mine = table[table["group"] == alone]
+    if mine.empty:
+        raise PinnError(f"no group {alone!r}: use one of {', '.join(table['group'][:-1])}")
+    is_halved = bool((mine["b"] <= mine["a"] / 2).all())
+    is_worse = table["worse"].to_numpy()[-1] > 1 - LEVEL
+    return ADOPTED if is_halved and not is_worse else NOT_ADOPTED
 
 
 def _drawn(values: pd.Series, pooled: bool = True) -> Float[np.ndarray, "draws groups"]:

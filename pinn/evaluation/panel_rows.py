@@ -1,26 +1,27 @@
 """Rows of the panel: measured times and a checkpoint's predictions of them."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from pinn.common.files import file_sha256
 from pinn.errors import PinnError
-from pinn.evaluation.engines import networks, score_engines
+from pinn.evaluation.engines import Networks, networks, score_engines
 from pinn.evaluation.measured import json_sha256
 from pinn.evaluation.metrics import CHECKPOINT_COLUMN
 from pinn.evaluation.serving_runs import OVERLOADED, network_latencies, score_runs
-from pinn.measurements.runs.measured_runs import read_measured_runs
+from pinn.measurements.runs.measured_runs import MeasuredRun, read_measured_runs
+from pinn.measurements.runs.public import read_public_runs, read_public_steps
 from pinn.measurements.runs.whole_steps import MeasuredSteps, read_whole_steps
 from pinn.physics.costs import step_costs
+from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.specs.gpu import load_gpu
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.step_features import step_features
-from pinn.surrogate.surrogate import predict_coefficients
 from pinn.surrogate.uncertainty.distance import served_gpus
 from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.training.data.engine_deployments import (
@@ -33,6 +34,9 @@ from pinn.training.data.silicon import read_silicon
 
 #: Of a deployment's loads, in order, one of so many is simulated: the panel is to be quick.
 EVERY = 3
+#: A TTFT this many times that of the lowest load is mostly a queue's, which answers to a step time
+#: many times over.
+SATURATED = 3.0
 #: What whole steps ran on and the largest captured step, which their table does not say.
 STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
 
@@ -49,28 +53,33 @@ _FIGURES = {"itl_mean_s": "tpot", "ttft_mean_s": "ttft"}
 
 
 def panel_rows(
-    checkpoint: Path, judges: Path | None = None, steps: Path | None = None
+    checkpoint: Path,
+    judges: Sequence[Path] = (),
+    steps: Path | None = None,
+    public: Sequence[Path] = (),
 ) -> pd.DataFrame:
-    """Measured and predicted times of every group; simulations of a minute or two.
+    """Measured and predicted times of every group; simulations of a few minutes.
 
     Args:
         checkpoint: The network; ``left_out`` and the table of its serving runs lie beside it.
-        judges: CSV of serving runs that nothing was fitted to; None for none.
+        judges: CSVs of serving runs that nothing was fitted to.
         steps: CSV of whole steps, ``runs.csv`` beside it; None for none.
+        public: Folders of public measurements.
 
     Returns:
-        Table with ``ROW_COLUMNS``, times in seconds, and ``half``, the log half-width of the
-        interval below saturation (NaN where the checkpoint has none).
+        Table with ``ROW_COLUMNS``, times in seconds, TTFT below saturation alone, and ``half``, the
+        log half-width of the interval below saturation (NaN where the checkpoint has none).
 
     Raises:
         PinnError: If a file cannot be used or belongs to another checkpoint.
     """
-    network, left_out = networks(checkpoint)
-    parts = [_deployments(network, left_out), _runs(checkpoint)]
-    if judges is not None:
-        parts.append(_judges(network, judges))
+    of = networks(checkpoint)
+    parts = [_deployments(of), _runs(checkpoint), *(_judges(of.network, path) for path in judges)]
     if steps is not None and not learned_steps(checkpoint, steps):
-        parts.append(_steps(network, steps))
+        measured = read_panel_steps(steps)
+        parts += map(step_rows, measured, network_latencies(of.network, measured))
+    parts += _public_runs(public, of)
+    parts += _public_steps(public, of)
     found = pd.concat(parts, ignore_index=True)[list(ROW_COLUMNS)]
     return found.assign(half=_half_widths(checkpoint, found))
 
@@ -85,7 +94,7 @@ def _half_widths(checkpoint: Path, rows: pd.DataFrame) -> pd.Series:
     return pd.Series([calibration.half_width(m, known[g]) for m, g in pairs], rows.index)
 
 
-def _deployments(network: NetworkWeights, left_out: dict[str, NetworkWeights]) -> pd.DataFrame:
+def _deployments(of: Networks) -> pd.DataFrame:
     engines = pd.concat([read_engines()[0], read_other_attention()[0]], ignore_index=True)
     rows = pd.concat(
         [
@@ -99,18 +108,31 @@ def _deployments(network: NetworkWeights, left_out: dict[str, NetworkWeights]) -
         group=rows["source"] + ": " + rows["model"],
         configuration=rows[list(_DEPLOYMENT)].astype(str).agg(" ".join, axis=1),
     )
-    rows = rows.sort_values(["group", "configuration", "concurrency", "row_id"])
-    nth = rows.groupby(["group", "configuration"]).cumcount()
-    scored = score_engines(rows[nth % EVERY == 0], network, left_out)
+    key = ["group", "configuration"]
+    rows = rows.sort_values([*key, "concurrency", "row_id"])
+    rows["saturated"] = is_saturated(rows, [*key, "prompt_tokens", "output_tokens"], "ttft_s")
+    scored = score_engines(rows[rows.groupby(key).cumcount() % EVERY == 0], *of)
     found = [
-        scored.rename(columns={f"{metric}_s": "measured_s", f"network_{metric}_s": "predicted_s"})
-        .assign(metric=metric)
-        .loc[:, list(ROW_COLUMNS)]
+        scored.rename(
+            columns={f"{metric}_s": "measured_s", f"network_{metric}_s": "predicted_s"}
+        ).assign(metric=metric)
         for metric in _FIGURES.values()
     ]
     table = pd.concat(found, ignore_index=True)
     # What that campaign's client waited for before a first token nobody knows.
-    return table[~(table["group"].str.startswith(CAMPAIGN) & (table["metric"] == "ttft"))]
+    unknown = table["saturated"] | table["group"].str.startswith(CAMPAIGN)
+    return table.loc[~unknown | (table["metric"] == "tpot"), list(ROW_COLUMNS)]
+
+
+def is_saturated(rows: pd.DataFrame, series: Sequence[str], seconds: str) -> pd.Series:
+    """Whether times are ``SATURATED`` times those at their series' lowest load.
+
+    Args:
+        rows: In order of load.
+        series: Columns that are equal in a series.
+        seconds: Column of the times.
+    """
+    return rows[seconds] >= SATURATED * rows.groupby(list(series))[seconds].transform("first")
 
 
 def _runs(checkpoint: Path) -> pd.DataFrame:
@@ -128,14 +150,32 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
 
 def _judges(network: NetworkWeights, path: Path) -> pd.DataFrame:
     runs, _ = read_measured_runs(path)
+    return _run_rows(runs, network_latencies(network, runs), JUDGES)
+
+
+def _public_runs(folders: Sequence[Path], of: Networks) -> Iterator[pd.DataFrame]:
+    """Rows of each set of loads."""
+    sets: dict[str, list[MeasuredRun]] = {}
+    for one in read_public_runs(folders)[0]:
+        sets.setdefault(one.set_name, []).append(one.run)
+    for name, runs in sets.items():
+        yield _run_rows(runs, of.latencies([run.deployment for run in runs]), name)
+
+
+def _run_rows(
+    runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], source: str
+) -> pd.DataFrame:
     gpus = {run.name: run.deployment.gpu.name for run in runs}
-    scores = score_runs(runs, network_latencies(network, runs), "network")
-    return of_scores(scores.assign(gpu=scores["run"].map(gpus)), JUDGES)
+    scores = score_runs(runs, latencies, "network")
+    return of_scores(scores.assign(gpu=scores["run"].map(gpus)), source)
 
 
 def of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
     """Rows of ``score_runs``, with a column ``gpu``, as those of a panel's source."""
-    whole = scores[(scores["stage"] == WHOLE_RUN) & (scores["failed_measured"] < OVERLOADED)]
+    scores = scores.sort_values("rate_per_s", kind="stable")  # the whole of several stages last
+    queued = is_saturated(scores, ["run", "figure"], "measured_s")
+    kept = ~queued | (scores["figure"] != "ttft_mean_s")
+    whole = scores[kept & (scores["stage"] == WHOLE_RUN) & (scores["failed_measured"] < OVERLOADED)]
     found = whole.assign(
         group=f"{source}: " + whole["model"],
         configuration=whole["run"],
@@ -157,11 +197,12 @@ def learned_steps(checkpoint: Path, steps: Path) -> bool:
     return metadata["data_sha256"] == json_sha256(*tables)
 
 
-def _steps(network: NetworkWeights, path: Path) -> pd.DataFrame:
-    measured = read_panel_steps(path)
-    found = predict_coefficients(network, [one.deployment for one in measured])
-    tables = [step_rows(one, beta) for one, beta in zip(measured, found.beta, strict=True)]
-    return pd.concat(tables, ignore_index=True)
+def _public_steps(folders: Sequence[Path], of: Networks) -> Iterator[pd.DataFrame]:
+    """Rows of each deployment's steps that judge."""
+    judging = [one for one in read_public_steps(folders)[0] if one.judged]
+    found = of.latencies([one.measured.deployment for one in judging])
+    for one, latency in zip(judging, found, strict=True):
+        yield step_rows(one.measured, latency, one.source())
 
 
 def read_panel_steps(path: Path) -> list[MeasuredSteps]:
@@ -169,17 +210,17 @@ def read_panel_steps(path: Path) -> list[MeasuredSteps]:
     return read_whole_steps(path, STEPS_GPU, STEPS_GRAPH_TOKENS)[0]
 
 
-def step_rows(one: MeasuredSteps, beta: Float[np.ndarray, " features"]) -> pd.DataFrame:
+def step_rows(one: MeasuredSteps, latency: LinearLatency, source: str = STEPS) -> pd.DataFrame:
     """What coefficients say of the steps of one deployment: ``ROW_COLUMNS``."""
     sums = one.batches.sums(one.deployment.model.window_tokens)
     features = step_features(step_costs([one.deployment]), sums)
     return pd.DataFrame(
         {
-            "group": f"{STEPS}: {one.deployment.model.name}",
+            "group": f"{source}: {one.deployment.model.name}",
             "configuration": one.run,
-            "gpu": STEPS_GPU,
+            "gpu": one.deployment.gpu.name,
             "metric": np.where(one.batches.prefill_requests > 0, "ttft", "tpot"),
             "measured_s": one.seconds,
-            "predicted_s": features @ beta,
+            "predicted_s": features @ latency.beta,
         }
     )

@@ -15,7 +15,8 @@ ROUNDING = 0.01
 
 
 def given(name):
-    return Path(os.environ[name]) if os.environ.get(name) else None
+    """Paths that a variable names; none where it is not set."""
+    return [Path(path) for path in os.environ.get(name, "").split(os.pathsep) if path]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,9 @@ def test_the_shipped_panel_is_no_worse_than_its_line_in_the_ledger(ledger):
     checkpoint = find_checkpoint()
     mine = ledger[ledger["checkpoint"] == file_sha256(checkpoint)]
     assert len(mine), "no line in ledger.csv: pinn evaluate panel --ledger WHAT"
-    rows = panel_rows(checkpoint, given("PINN_JUDGE_RUNS"), given("PINN_WHOLE_STEPS"))
+    steps = next(iter(given("PINN_WHOLE_STEPS")), None)
+    public = given("PINN_PUBLIC_MEASUREMENTS")
+    rows = panel_rows(checkpoint, given("PINN_JUDGE_RUNS"), steps, public)
     scores = group_scores(sum_up(rows)).set_index("group")["score"]
     line = mine.iloc[-1].drop(list(LEDGER)).dropna().astype(float)
     common = line.index.intersection(scores.index)

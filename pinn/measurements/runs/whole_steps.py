@@ -12,7 +12,7 @@ their neighbours.
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -39,13 +39,11 @@ MISCOUNTED_SHARE = 0.05
 SURELY_READ = 0.5
 #: Contexts and prompts that differ by less than this share are of one kind.
 ALIKE = 0.125
-#: Models under another name of the same shapes. Qwen3.6-35B-A3B has the layers of Qwen3.5's.
-SAME_SHAPES = {"Qwen/Qwen3.6-35B-A3B": "Qwen/Qwen3.5-35B-A3B"}
 
 #: Runs whose logs are miscounted throughout: of this one, 4 decodes take 28.8 ms and 6 take 12.7.
 ALL_MISCOUNTED = ("fpm_upfront_dsv4_flash_moe_full_once_20260613_211059/tp1_ep1_past4096",)
 
-_BATCH = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",
+BATCH = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",
           "prefill_cached")  # fmt: skip
 _COLUMNS = (
     "run", "model", "tp", "dp", "ep_on", "kv_dtype", "counter_id", "dp_rank", "sum_prefill_tokens",
@@ -58,6 +56,7 @@ _RUN_COLUMNS = (
 )  # fmt: skip
 
 Row = Mapping[Hashable, Any] | pd.Series
+Tokens = TypeVar("Tokens", pd.Series, pd.DataFrame)
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,8 @@ def read_whole_steps(
     Raises:
         PinnError: If a file is missing or lacks a column, or no step is usable.
     """
-    table = _read(path, _COLUMNS)
-    runs = _read(path.with_name(RUNS_FILE), _RUN_COLUMNS).set_index("run")
+    table = read_table(path, _COLUMNS)
+    runs = read_table(path.with_name(RUNS_FILE), _RUN_COLUMNS).set_index("run")
     steps, refused = [], dict.fromkeys(("model is not read", "no work", "cold", "miscounted"), 0)
     for name, rows in table.groupby("run", sort=True):
         deployment = _deployment(rows.iloc[0], runs, gpu, graph_tokens)
@@ -102,25 +101,26 @@ def read_whole_steps(
             continue
         kept = _with_work(rows)
         refused["no work"] += len(rows) - len(kept)
-        kind = _kinds(kept)
+        kind = kinds_of_steps(kept)
         cold = kept["seconds"] > COLD * kept.groupby(kind)["seconds"].transform("median")
         refused["cold"] += int(cold.sum())
         kept, kind = kept[~cold], kind[~cold]
         credited = _credited(kept, deployment) | (name in ALL_MISCOUNTED)
         refused["miscounted"] += int(credited.sum())
         if not credited.all():
-            steps.append(_medians(str(name), kept[~credited], kind[~credited], deployment))
+            steps.append(median_steps(str(name), kept[~credited], kind[~credited], deployment))
     accepted = sum(int(one.count.sum()) for one in steps)
     if not accepted:
         raise PinnError(f"{path}: none of {len(table)} steps is usable: {refused}")
     return steps, ReadReport(path.name, "", file_sha256(path), len(table), accepted, refused)
 
 
-def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """A table, packed or not, with at least these columns."""
     if not path.is_file():
         raise PinnError(f"no whole steps at {path}: give the path of the table, runs.csv beside it")
     try:
-        table = pd.read_csv(path)  # packed ones, too
+        table = pd.read_csv(path)
     except (ValueError, OSError, EOFError) as error:
         raise PinnError(f"{path} is no CSV table ({error}): give a table of whole steps") from error
     missing = [name for name in columns if name not in table]
@@ -149,7 +149,7 @@ def _deployment(
         max_cudagraph_capture_size=graph_tokens,
     )
     try:
-        return Deployment(load_model(SAME_SHAPES.get(name, name)), load_gpu(gpu), serving)
+        return Deployment(load_model(name), load_gpu(gpu), serving)
     except PinnError:
         return None
 
@@ -172,13 +172,16 @@ def _with_work(rows: pd.DataFrame) -> pd.DataFrame:
     return found[(decodes + chunks).to_numpy() > 0]
 
 
-def _kinds(steps: pd.DataFrame) -> pd.Series:
+def kinds_of_steps(steps: pd.DataFrame) -> pd.Series:
     """A number for each kind of step: equal requests, lengths within ``ALIKE``."""
     lengths = steps[["decode_context", "prefill_tokens", "prefill_cached"]]
-    keys = steps[["decode_requests", "prefill_requests"]].join(
-        np.floor(np.log1p(lengths) / np.log1p(ALIKE))
-    )
+    keys = steps[["decode_requests", "prefill_requests"]].join(length_class(lengths))
     return keys.groupby(list(keys.columns), sort=False).ngroup()
+
+
+def length_class(tokens: Tokens) -> Tokens:
+    """The same number for lengths that differ by less than ``ALIKE``."""
+    return np.floor(np.log1p(tokens) / np.log1p(ALIKE))
 
 
 def _credited(steps: pd.DataFrame, deployment: Deployment) -> Bool[np.ndarray, " steps"]:
@@ -196,15 +199,15 @@ def _credited(steps: pd.DataFrame, deployment: Deployment) -> Bool[np.ndarray, "
     return near | (prompts & (fast[prompts].mean() > MISCOUNTED_SHARE if prompts.any() else False))
 
 
-def _medians(
+def median_steps(
     run: str, steps: pd.DataFrame, kind: pd.Series, deployment: Deployment
 ) -> MeasuredSteps:
     """One entry for each kind."""
     groups = steps.groupby(kind)
-    batches, seconds = _batches(groups[list(_BATCH)].mean()), groups["seconds"].median().to_numpy()
+    batches, seconds = _batches(groups[list(BATCH)].mean()), groups["seconds"].median().to_numpy()
     count = groups.size().to_numpy()
     return MeasuredSteps(run, deployment, batches, seconds, count)
 
 
 def _batches(steps: pd.DataFrame) -> UniformBatches:
-    return UniformBatches(*(steps[name].to_numpy() for name in _BATCH))
+    return UniformBatches(*(steps[name].to_numpy() for name in BATCH))

@@ -1,0 +1,224 @@
+"""Reads public measurements of other people's servers, as ``data/public/sets.yaml`` says.
+
+Steps come back as kinds of steps with their median times, loads as serving runs of one stage. Both
+judge; only steps of sets that say ``taught: half`` may teach, those of every other size of batch.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from pinn.common.files import ReadReport, data_folder, file_sha256
+from pinn.engines.configurations import KEYS, canonical, make_deployment
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.measurements.runs.measured_runs import FIGURES, MeasuredRun
+from pinn.measurements.runs.whole_steps import (
+    BATCH,
+    MeasuredSteps,
+    kinds_of_steps,
+    length_class,
+    median_steps,
+    read_table,
+)
+from pinn.simulator.metric_features import WHOLE_RUN
+from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.workload import Workload, closed_loop, open_loop
+from pinn.units import MILLISECOND
+
+#: What is known of a set.
+About = Mapping[str, Any]
+#: Requests of a closed loop whose source does not say how many it sent, per client.
+_REQUESTS_PER_CLIENT = 10
+#: The same of an open loop: seconds that it lasts.
+_OPEN_LOOP_S = 300.0
+#: Figures of ``public_points.csv`` -> those of a serving run; medians stand for means there.
+_POINT_FIGURES = {
+    "ttft_ms": "ttft_mean_s", "ttft_p50_ms": "ttft_mean_s", "tpot_ms": "itl_mean_s",
+    "tpot_p50_ms": "itl_mean_s", "itl_ms": "itl_mean_s",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PublicSteps:
+    """Steps of one deployment of a set.
+
+    Attributes:
+        set_name: What a panel calls the set.
+        measured: Kinds of steps and their times.
+        judged: Where half of the steps may teach, whether these are the other half; True where
+            all of them judge.
+        is_half: Whether there is another half.
+    """
+
+    set_name: str
+    measured: MeasuredSteps
+    judged: bool = True
+    is_half: bool = False
+
+    def source(self) -> str:
+        """Return what a panel calls where the steps come from."""
+        return f"{self.set_name}, half taught" if self.is_half else self.set_name
+
+
+@dataclass(frozen=True)
+class PublicRun:
+    """A load of a set; ``rates_per_s`` of a closed loop are its requests in flight."""
+
+    set_name: str
+    run: MeasuredRun
+
+
+def read_public_steps(folders: Sequence[Path]) -> tuple[list[PublicSteps], list[ReadReport]]:
+    """Read the steps of every set whose file lies in one of the folders.
+
+    Raises:
+        PinnError: If a file cannot be read or lacks a column, or a deployment is unknown.
+    """
+    found: list[PublicSteps] = []
+    reports = []
+    for about, path in _present("steps", folders):
+        rows, report = _rows(about, path)
+        table = pd.DataFrame(0.0, rows.index, list(BATCH)).assign(
+            **_columns(rows, about["batch"] | {"seconds": about["seconds"]})
+        )
+        for name, deployment, part in _by_deployment(about, rows):
+            steps = table.loc[part.index].reset_index(drop=True)
+            name = f"{path.name} {name}".strip()
+            found += _halves(about, name, deployment, steps)
+        reports.append(report)
+    return found, reports
+
+
+def _halves(
+    about: About, name: str, deployment: Deployment, steps: pd.DataFrame
+) -> Iterator[PublicSteps]:
+    """All steps, or the half that may teach and the half that judges: every other size."""
+    is_half = about.get("taught") == "half"
+    kind = kinds_of_steps(steps)
+    new = steps["decode_requests"] + steps["prefill_requests"] * steps["prefill_tokens"]
+    order = length_class(new).rank(method="dense").astype(int)
+    for judged in (True, False) if is_half else (True,):
+        mine = order % 2 == int(judged) if is_half else order > 0
+        if mine.any():
+            measured = median_steps(name, steps[mine], kind[mine], deployment)
+            yield PublicSteps(about["set"], measured, judged, is_half)
+
+
+def read_public_runs(folders: Sequence[Path]) -> tuple[list[PublicRun], list[ReadReport]]:
+    """Read the loads of every set whose file lies in one of the folders.
+
+    Raises:
+        PinnError: As :func:`read_public_steps`.
+    """
+    found, reports = [], []
+    for about, path in _present("loads", folders):
+        rows, report = _rows(about, path)
+        read = _loads(about, rows) if "figures" in about else _points(about, rows)
+        found += [PublicRun(about["set"], run) for run in read]
+        reports.append(report)
+    return found, reports
+
+
+def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]:
+    """What is known of each set of a kind, and its file."""
+    sets = yaml.safe_load((data_folder("public") / "sets.yaml").read_text())[kind]
+    for about in sets:
+        paths = (folder / about["file"] for folder in folders)
+        path = next((path for path in paths if path.is_file()), None)
+        if path is not None:
+            yield about, path
+
+
+def _rows(about: About, path: Path) -> tuple[pd.DataFrame, ReadReport]:
+    """The rows of a set, and how many others its file holds."""
+    table = read_table(path, ())
+    rows = table.query(about["where"], engine="python") if "where" in about else table
+    refused = {f"not of the set ({about.get('where', 'all rows')})": len(table) - len(rows)}
+    return rows, ReadReport(path.name, "", file_sha256(path), len(table), len(rows), refused)
+
+
+def _by_deployment(
+    about: About, rows: pd.DataFrame
+) -> Iterator[tuple[str, Deployment, pd.DataFrame]]:
+    """Name, deployment and rows of each configuration."""
+    given = about.get("of", {})
+    columns = pd.DataFrame(_columns(rows, given), rows.index)
+    groups = columns.groupby(list(given), sort=True) if given else [((), columns)]
+    for values, part in groups:
+        of_rows = dict(zip(given, values, strict=True))
+        named = " ".join(f"{name}={value}" for name, value in of_rows.items())
+        yield named, make_deployment(canonical(about["configuration"] | of_rows)), part
+
+
+def _columns(rows: pd.DataFrame, expressions: About) -> dict[str, pd.Series]:
+    """Each expression over the columns of rows."""
+    return {name: pd.Series(rows.eval(str(of)), rows.index) for name, of in expressions.items()}
+
+
+def _loads(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
+    """A run for each row."""
+    load, figures = (pd.DataFrame(_columns(rows, about[part])) for part in ("load", "figures"))
+    for named, deployment, part in _by_deployment(about, rows):
+        for place in part.index:
+            sent = load.loc[place].to_dict()
+            name = " ".join([about["file"], named, *(f"{k}={v:g}" for k, v in sent.items())])
+            yield _run(name, deployment, sent, figures.loc[place].to_dict())
+
+
+def _points(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
+    """A run for each load of each point."""
+    rows = rows.fillna({"flags": ""})
+    known = ["id", "flags", "load", *about["of"].values(), *about["load"].values()]
+    for values, part in rows.groupby(known, sort=True):
+        row = dict(zip(known, values, strict=True))
+        configuration = {name: _stated(row[of]) for name, of in about["of"].items()}
+        deployment = make_deployment(canonical(configuration | _named_flags(row["flags"])))
+        kind, value = str(row["load"]).split()
+        sent = {name: row[of] for name, of in about["load"].items()} | {kind: float(value)}
+        figures = dict(
+            zip(
+                part["measured_metric"].map(_POINT_FIGURES),
+                part["measured"] * MILLISECOND,
+                strict=True,
+            )
+        )
+        name = " ".join(map(str, (row["id"], row["load"], *sent.values(), row["flags"])))
+        yield _run(name, deployment, sent, figures)
+
+
+def _stated(value: object) -> object:
+    """A value without the remark in parentheses that says how it is known."""
+    text = str(value).partition(" (")[0]
+    return "" if text.startswith(("unknown", "before")) else text
+
+
+def _named_flags(text: str) -> dict[str, object]:
+    """Flags of a list such as ``enforce_eager; max_num_seqs 30``; remarks are passed over."""
+    words = (part.split() for part in text.split(";"))
+    named = {part[0]: part[1] if len(part) == 2 else True for part in words if len(part) in (1, 2)}
+    return {name: value for name, value in named.items() if name in KEYS}
+
+
+def _run(
+    name: str, deployment: Deployment, sent: Mapping[str, float], figures: Mapping[str, float]
+) -> MeasuredRun:
+    if unknown := set(figures) - set(FIGURES):
+        raise PinnError(f"{name}: unknown figures {', '.join(sorted(unknown))}: use {FIGURES}")
+    load = f"{sent['prompt_tokens']:g} / {sent['output_tokens']:g}"
+    size = (sent["rate"] if "rate" in sent else sent["concurrency"],)
+    measured = {WHOLE_RUN: figures}, {WHOLE_RUN: 0.0}
+    return MeasuredRun(name, deployment, load, size, _workload(name, sent), *measured)
+
+
+def _workload(name: str, sent: Mapping[str, float]) -> Workload:
+    lengths = round(sent["prompt_tokens"]), round(sent["output_tokens"])
+    if "rate" in sent:
+        lasts_s = sent["requests"] / sent["rate"] if "requests" in sent else _OPEN_LOOP_S
+        return open_loop([Stage(sent["rate"], lasts_s)], *lengths, name=name)
+    clients = int(sent["concurrency"])
+    return closed_loop(clients, _REQUESTS_PER_CLIENT * clients, *lengths, name=name)
