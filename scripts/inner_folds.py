@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 import typer
 
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.evaluation import panel, panel_rows, serving_runs
 from pinn.evaluation.config import compose_config, typed
@@ -30,6 +31,7 @@ from pinn.evaluation.measured import read_measured
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.measurements.runs.measured_runs import MeasuredRun
+from pinn.measurements.runs.public import PublicSteps
 from pinn.measurements.runs.whole_steps import MeasuredSteps
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.model import ModelSpec
@@ -119,27 +121,32 @@ def _seconds(judges: Judges, first: ModelSpec, second: str) -> list[ModelSpec]:
     return found
 
 
+@dataclass(frozen=True)
+class Composed:
+    """Predictions of composed steps, without a network; what is held out is the fold's matter."""
+
+    teacher: Teacher
+    fit: RunFit
+
+    def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
+        """Return each deployment's coefficients."""
+        betas = self.teacher.betas(deployments)
+        return [
+            LinearLatency(*each, self.fit.alpha) for each in zip(deployments, betas, strict=True)
+        ]
+
+
 def _scored(teacher: Teacher, fit: RunFit, judges: Judges) -> pd.DataFrame:
-    tables = []
+    of, tables = Composed(teacher, fit), []
     if len(judges.rows):
         tables.append(_deployments(teacher, fit, judges.rows))
     if judges.runs:
-        latencies = _latencies(teacher, fit, judges.runs)
+        latencies = of.latencies([run.deployment for run in judges.runs])
         scores = serving_runs.score_runs(judges.runs, latencies, "composed steps")
         tables.append(panel_rows.of_scores(scores.assign(gpu=panel_rows.RUNS_GPU), panel_rows.RUNS))
-    if judges.steps:
-        latencies = _latencies(teacher, fit, judges.steps)
-        tables += map(panel_rows.step_rows, judges.steps, latencies)
+    steps = (PublicSteps(panel_rows.STEPS, one) for one in judges.steps)
+    tables += [panel_rows.step_rows(one, of) for one in steps]
     return pd.concat([table[list(panel_rows.ROW_COLUMNS)] for table in tables], ignore_index=True)
-
-
-def _latencies(
-    teacher: Teacher, fit: RunFit, measured: Sequence[MeasuredRun | MeasuredSteps]
-) -> list[LinearLatency]:
-    """Coefficients of what ran."""
-    deployments = [one.deployment for one in measured]
-    betas = teacher.betas(deployments)
-    return [LinearLatency(*each, fit.alpha) for each in zip(deployments, betas, strict=True)]
 
 
 def _deployments(teacher: Teacher, fit: RunFit, rows: ServingRows) -> pd.DataFrame:

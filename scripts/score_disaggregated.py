@@ -7,7 +7,6 @@ Prints median / mean absolute percentage error and bias of TPOT and TTFT by engi
 whether decode ranks are data-parallel; each model left out, nothing fitted to these rows.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from pinn.common.files import ReadReport, file_sha256
 from pinn.common.screen import Grid
 from pinn.common.tables import write_frame
 from pinn.engines.deployment import Deployment
-from pinn.evaluation.engines import networks
+from pinn.evaluation.engines import HeldOut, networks
 from pinn.evaluation.metrics import error_summary
 from pinn.measurements.benchmarks.inferencex import LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
 from pinn.measurements.deployments import measured as deployments
@@ -29,8 +28,6 @@ from pinn.planning.estimates import step_seconds
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.catalog import load_model
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM
-from pinn.surrogate.inference import NetworkWeights
-from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import engine_deployments, silicon
 
 # Reads the measured deployments of ``silicon_sample.csv`` with prefill and decode apart.
@@ -218,23 +215,19 @@ class SteadyState(NamedTuple):
     batch: float
 
 
-def score_pools(
-    rows: pd.DataFrame, network: NetworkWeights, left_out: Mapping[str, NetworkWeights]
-) -> pd.DataFrame:
+def score_pools(rows: pd.DataFrame, of: HeldOut) -> pd.DataFrame:
     """Rows with ``network_tpot_s`` and ``network_ttft_s``; nothing is fitted to them.
 
     Args:
         rows: As :func:`read_disaggregated` gives them.
-        network: For models that no network learned from.
-        left_out: Model -> the network that never saw its deployments.
+        of: What predicts them.
     """
     states = []
     for _, row in rows.iterrows():
         pools = measured_pools(row)
-        chosen = left_out.get(pools.decode.model.name, network)
         state = steady_state(
             pools,
-            *(_latency(chosen, each) for each in (pools.prefill, pools.decode)),
+            *of.latencies([pools.prefill, pools.decode]),
             clients=int(row["concurrency"]),
             prompt_tokens=_LENGTH * row["prompt_tokens"],
             output_tokens=_LENGTH * row["output_tokens"],
@@ -242,11 +235,6 @@ def score_pools(
         states.append(state)
     tpot_s, ttft_s, _ = np.array(states).T
     return rows.assign(network_tpot_s=tpot_s, network_ttft_s=ttft_s)
-
-
-def _latency(network: NetworkWeights, deployment: Deployment) -> LinearLatency:
-    found = predict_coefficients(network, [deployment])
-    return LinearLatency(deployment, found.beta[0], found.alpha[0])
 
 
 def steady_state(
@@ -342,7 +330,7 @@ def main(every: int = 1, checkpoint: Path | None = None, out: Path | None = None
     for reason, count in report.refused.items():
         print(f"{count:6,}  {reason}")
     print(f"{report.accepted:6,}  of {report.read:,} rows are left\n")
-    scores = score_pools(rows.iloc[::every], *networks(checkpoint))
+    scores = score_pools(rows.iloc[::every], networks(checkpoint))
     print(pools_table(scores))
     if out is not None:
         write_frame(scores, out)

@@ -16,11 +16,11 @@ from pinn.measurements.deployments.measured import measured_deployment
 from pinn.training.data.silicon import read_silicon
 
 if __name__ == "__main__":
-    rows, (network, left_out) = read_silicon()[0], networks()
+    rows, of = read_silicon()[0], networks()
     missing = {measured_deployment(row).deployment.model.name for _, row in rows.iterrows()}
-    if missing := missing - set(left_out):
+    if missing := missing - set(of.left_out):
         raise SystemExit(f"error: no network without {', '.join(sorted(missing))}: train it anew")
-    scores = score_engines(rows, network, left_out)
+    scores = score_engines(rows, of)
     names = {"network_tpot_s": "tpot_s", "network_ttft_s": "ttft_s"}
     now = scores[["row_id", *names]].rename(columns=names)
     write_frame(now, find_checkpoint().parent / "left_out/predictions.csv", float_format="%.8g")

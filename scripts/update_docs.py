@@ -238,7 +238,7 @@ def printed_from(start: str, command: str) -> str:
 def disaggregated() -> str:
     """The table of servers with prefill and decode apart."""
     rows, _ = score_disaggregated.read_disaggregated()
-    return score_disaggregated.pools_table(score_disaggregated.score_pools(rows, *networks()))
+    return score_disaggregated.pools_table(score_disaggregated.score_pools(rows, networks()))
 
 
 def decisions() -> str:

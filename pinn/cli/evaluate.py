@@ -126,7 +126,7 @@ def engines(
     """
     from pinn.evaluation.engines import engine_grids, engine_rows, networks, score_engines
 
-    scores = score_engines(engine_rows(), *networks(checkpoint))
+    scores = score_engines(engine_rows(), networks(checkpoint))
     for apart, grid in engine_grids(scores):
         typer.echo(f"\n{apart or 'measured deployments, model left out'}\n\n{grid.markdown()}")
     write_csv(scores, out)

@@ -101,7 +101,7 @@ def speculation(
     for reason, refused in counts.refused.items():
         typer.echo(f"{refused:8,} {reason}")
     typer.echo(f"{len(rows):8,} rows left, taken to draft {draft_tokens} tokens in a step\n")
-    scores = score_speculating(rows, *networks(checkpoint), draft_tokens)
+    scores = score_speculating(rows, networks(checkpoint), draft_tokens)
     typer.echo(speculating_grid(scores).markdown())
     write_csv(scores, out)
 

@@ -7,19 +7,19 @@ shapes may have taught it.
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import Grid
 from pinn.engines.deployment import Deployment
 from pinn.evaluation.metrics import error_summary
 from pinn.kernels.exclusion import is_near_copy
-from pinn.measurements.deployments.measured import MeasuredDeployment, measured_deployment
+from pinn.measurements.deployments.measured import MeasuredDeployment, measured_deployments
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import Job
 from pinn.specs.catalog import load_model
@@ -47,8 +47,17 @@ def engine_rows() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-class Networks(NamedTuple):
-    """A checkpoint's networks.
+@runtime_checkable
+class HeldOut(Protocol):
+    """What predicts a deployment without having seen its model."""
+
+    def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
+        """Return each deployment's coefficients by what never saw its model."""
+
+
+@dataclass(frozen=True)
+class Networks:
+    """A checkpoint's networks; a :class:`HeldOut`.
 
     Attributes:
         network: What ships.
@@ -94,18 +103,12 @@ def networks(checkpoint: Path | None = None) -> Networks:
     return Networks(load_checkpoint(path).network, left_out)
 
 
-def score_engines(
-    rows: pd.DataFrame,
-    network: NetworkWeights,
-    left_out: Mapping[str, NetworkWeights],
-    workers: int | None = None,
-) -> pd.DataFrame:
+def score_engines(rows: pd.DataFrame, of: HeldOut, workers: int | None = None) -> pd.DataFrame:
     """Simulate every row's benchmark.
 
     Args:
         rows: As :func:`engine_rows` gives them.
-        network: For models that no network learned from.
-        left_out: Model -> the network that never saw its deployments.
+        of: What predicts them.
         workers: Threads.
 
     Returns:
@@ -113,8 +116,8 @@ def score_engines(
         the peer has no answer.
     """
     jobs = [
-        Job(one.served, one.workload, LinearLatency(one.served, beta, alpha))
-        for one, beta, alpha in with_coefficients(rows, network, left_out)
+        Job(one.served, one.workload, replace(latency, deployment=one.served))
+        for one, latency in with_coefficients(rows, of)
     ]
     means = mean_times(jobs, workers)
     peer = released.released_predictions().set_index("row_id").reindex(rows["row_id"])
@@ -127,14 +130,11 @@ def score_engines(
 
 
 def with_coefficients(
-    rows: pd.DataFrame, network: NetworkWeights, left_out: Mapping[str, NetworkWeights]
-) -> Iterator[tuple[MeasuredDeployment, Float[np.ndarray, " beta"], Float[np.ndarray, " alpha"]]]:
-    """Yield each row's deployment, with beta and alpha by what never saw its model."""
-    for _, row in rows.iterrows():
-        one = measured_deployment(row)
-        chosen = Networks(network, left_out).without(one.deployment.model)
-        found = predict_coefficients(chosen, [one.deployment])
-        yield one, found.beta[0], found.alpha[0]
+    rows: pd.DataFrame, of: HeldOut
+) -> Iterator[tuple[MeasuredDeployment, LinearLatency]]:
+    """Yield each row's deployment, with its coefficients by what never saw its model."""
+    measured = measured_deployments(rows)
+    yield from zip(measured, of.latencies([one.deployment for one in measured]), strict=True)
 
 
 def engine_grids(scores: pd.DataFrame) -> Iterator[tuple[str, Grid]]:

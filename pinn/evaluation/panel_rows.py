@@ -1,6 +1,6 @@
 """Rows of the panel: measured times and a checkpoint's predictions of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,19 +8,17 @@ import pandas as pd
 
 from pinn.common.files import file_sha256
 from pinn.errors import PinnError
-from pinn.evaluation.engines import Networks, networks, score_engines
+from pinn.evaluation.engines import HeldOut, networks, score_engines
 from pinn.evaluation.measured import json_sha256
 from pinn.evaluation.metrics import CHECKPOINT_COLUMN
-from pinn.evaluation.serving_runs import OVERLOADED, network_latencies, score_runs
+from pinn.evaluation.serving_runs import OVERLOADED, score_runs
 from pinn.measurements.runs.measured_runs import MeasuredRun, read_measured_runs
-from pinn.measurements.runs.public import read_public_runs, read_public_steps
+from pinn.measurements.runs.public import PublicSteps, read_public_runs, read_public_steps
 from pinn.measurements.runs.whole_steps import MeasuredSteps, read_whole_steps
 from pinn.physics.costs import step_costs
-from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.specs.gpu import load_gpu
 from pinn.surrogate.checkpoint import load_checkpoint
-from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.step_features import step_features
 from pinn.surrogate.uncertainty.distance import served_gpus
 from pinn.surrogate.uncertainty.intervals import read_calibration
@@ -73,15 +71,28 @@ def panel_rows(
     Raises:
         PinnError: If a file cannot be used or belongs to another checkpoint.
     """
-    of = networks(checkpoint)
-    parts = [_deployments(of), _runs(checkpoint), *(_judges(of.network, path) for path in judges)]
-    if steps is not None and not learned_steps(checkpoint, steps):
-        measured = read_panel_steps(steps)
-        parts += map(step_rows, measured, network_latencies(of.network, measured))
-    parts += _public_runs(public, of)
-    parts += _public_steps(public, of)
-    found = pd.concat(parts, ignore_index=True)[list(ROW_COLUMNS)]
+    if steps is not None and learned_steps(checkpoint, steps):
+        steps = None
+    others = held_out_rows(networks(checkpoint), judges, steps, public)
+    found = pd.concat([others, _runs(checkpoint)], ignore_index=True)[list(ROW_COLUMNS)]
     return found.assign(half=_half_widths(checkpoint, found))
+
+
+def held_out_rows(
+    of: HeldOut, judges: Sequence[Path], steps: Path | None, public: Sequence[Path]
+) -> pd.DataFrame:
+    """Rows of every group but the serving runs that teach; arguments as ``panel_rows``'s."""
+    runs = {JUDGES: [run for path in judges for run in read_measured_runs(path)[0]]}
+    for one in read_public_runs(public)[0]:
+        runs.setdefault(one.set_name, []).append(one.run)
+    whole = [] if steps is None else [PublicSteps(STEPS, one) for one in read_panel_steps(steps)]
+    whole += (one for one in read_public_steps(public)[0] if one.judged)
+    parts = [
+        _deployments(of),
+        *(_run_rows(of_set, of, name) for name, of_set in runs.items() if of_set),
+        *(step_rows(one, of) for one in whole),
+    ]
+    return pd.concat(parts, ignore_index=True)[list(ROW_COLUMNS)]
 
 
 def _half_widths(checkpoint: Path, rows: pd.DataFrame) -> pd.Series:
@@ -94,7 +105,7 @@ def _half_widths(checkpoint: Path, rows: pd.DataFrame) -> pd.Series:
     return pd.Series([calibration.half_width(m, known[g]) for m, g in pairs], rows.index)
 
 
-def _deployments(of: Networks) -> pd.DataFrame:
+def _deployments(of: HeldOut) -> pd.DataFrame:
     engines = pd.concat([read_engines()[0], read_other_attention()[0]], ignore_index=True)
     rows = pd.concat(
         [
@@ -111,7 +122,7 @@ def _deployments(of: Networks) -> pd.DataFrame:
     key = ["group", "configuration"]
     rows = rows.sort_values([*key, "concurrency", "row_id"])
     rows["saturated"] = is_saturated(rows, [*key, "prompt_tokens", "output_tokens"], "ttft_s")
-    scored = score_engines(rows[rows.groupby(key).cumcount() % EVERY == 0], *of)
+    scored = score_engines(rows[rows.groupby(key).cumcount() % EVERY == 0], of)
     found = [
         scored.rename(
             columns={f"{metric}_s": "measured_s", f"network_{metric}_s": "predicted_s"}
@@ -148,25 +159,9 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
     return of_scores(left_out.assign(gpu=RUNS_GPU), RUNS)
 
 
-def _judges(network: NetworkWeights, path: Path) -> pd.DataFrame:
-    runs, _ = read_measured_runs(path)
-    return _run_rows(runs, network_latencies(network, runs), JUDGES)
-
-
-def _public_runs(folders: Sequence[Path], of: Networks) -> Iterator[pd.DataFrame]:
-    """Rows of each set of loads."""
-    sets: dict[str, list[MeasuredRun]] = {}
-    for one in read_public_runs(folders)[0]:
-        sets.setdefault(one.set_name, []).append(one.run)
-    for name, runs in sets.items():
-        yield _run_rows(runs, of.latencies([run.deployment for run in runs]), name)
-
-
-def _run_rows(
-    runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], source: str
-) -> pd.DataFrame:
+def _run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFrame:
     gpus = {run.name: run.deployment.gpu.name for run in runs}
-    scores = score_runs(runs, latencies, "network")
+    scores = score_runs(runs, of.latencies([run.deployment for run in runs]), "held out")
     return of_scores(scores.assign(gpu=scores["run"].map(gpus)), source)
 
 
@@ -197,30 +192,23 @@ def learned_steps(checkpoint: Path, steps: Path) -> bool:
     return metadata["data_sha256"] == json_sha256(*tables)
 
 
-def _public_steps(folders: Sequence[Path], of: Networks) -> Iterator[pd.DataFrame]:
-    """Rows of each deployment's steps that judge."""
-    judging = [one for one in read_public_steps(folders)[0] if one.judged]
-    found = of.latencies([one.measured.deployment for one in judging])
-    for one, latency in zip(judging, found, strict=True):
-        yield step_rows(one.measured, latency, one.source())
-
-
 def read_panel_steps(path: Path) -> list[MeasuredSteps]:
     """The panel's whole steps."""
     return read_whole_steps(path, STEPS_GPU, STEPS_GRAPH_TOKENS)[0]
 
 
-def step_rows(one: MeasuredSteps, latency: LinearLatency, source: str = STEPS) -> pd.DataFrame:
-    """What coefficients say of the steps of one deployment: ``ROW_COLUMNS``."""
+def step_rows(steps: PublicSteps, of: HeldOut) -> pd.DataFrame:
+    """What is predicted of the steps of one deployment: ``ROW_COLUMNS``."""
+    one = steps.measured
     sums = one.batches.sums(one.deployment.model.window_tokens)
     features = step_features(step_costs([one.deployment]), sums)
     return pd.DataFrame(
         {
-            "group": f"{source}: {one.deployment.model.name}",
+            "group": f"{steps.source()}: {one.deployment.model.name}",
             "configuration": one.run,
             "gpu": one.deployment.gpu.name,
             "metric": np.where(one.batches.prefill_requests > 0, "ttft", "tpot"),
             "measured_s": one.seconds,
-            "predicted_s": features @ latency.beta,
+            "predicted_s": features @ of.latencies([one.deployment])[0].beta,
         }
     )

@@ -13,7 +13,6 @@ from pinn.evaluation.metrics import RESULT_COLUMNS, error_summary, inversions
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.measurements.runs import measured_runs
 from pinn.measurements.runs.measured_runs import FIGURES, MeasuredRun
-from pinn.measurements.runs.whole_steps import MeasuredSteps
 from pinn.simulator.intervals import figure_ends, scaled
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, failed_share, figure_seconds
@@ -236,9 +235,9 @@ def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "
 
 
 def network_latencies(
-    network: CoefficientNetwork | NetworkWeights, runs: Sequence[MeasuredRun | MeasuredSteps]
+    network: CoefficientNetwork | NetworkWeights, runs: Sequence[MeasuredRun]
 ) -> list[LinearLatency]:
-    """The coefficients that a network gives each measurement's deployment."""
+    """The coefficients that a network gives each run's deployment."""
     deployments = [run.deployment for run in runs]
     found = surrogate.predict_coefficients(network, deployments)
     each = zip(deployments, found.beta, found.alpha, strict=True)

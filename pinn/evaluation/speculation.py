@@ -6,7 +6,7 @@ loop, without a simulator: B decodes halfway through their outputs and, as each 
 output / E steps that give it E tokens, B E / output prompts beside them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,12 +16,11 @@ from jaxtyping import Float
 from pinn.common.files import json_text
 from pinn.common.screen import Grid
 from pinn.engines.deployment import Deployment
-from pinn.evaluation.engines import part_grid, with_coefficients
+from pinn.evaluation.engines import HeldOut, part_grid, with_coefficients
 from pinn.measurements.deployments.measured import MeasuredDeployment
 from pinn.physics.batch_sums import uniform_sums
 from pinn.specs.serving import SGLANG
 from pinn.surrogate.deployment_features import deployment_features
-from pinn.surrogate.inference import NetworkWeights
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -65,18 +64,13 @@ def mean_tpot_s(
 
 
 def score_speculating(
-    rows: pd.DataFrame,
-    network: NetworkWeights,
-    left_out: Mapping[str, NetworkWeights],
-    tokens: int,
-    acceptances: Sequence[float] = ACCEPTANCES,
+    rows: pd.DataFrame, of: HeldOut, tokens: int, acceptances: Sequence[float] = ACCEPTANCES
 ) -> pd.DataFrame:
     """Time every row without drafts, and with them at each acceptance.
 
     Args:
         rows: As ``pinn.training.data.engine_deployments.read_speculating`` gives them.
-        network: For models that no network learned from.
-        left_out: Model -> the network that never saw its deployments.
+        of: What predicts them.
         tokens: Drafted in a step.
         acceptances: Of each of them.
 
@@ -84,9 +78,9 @@ def score_speculating(
         The rows with ``tpot_s_plain`` and ``tpot_s_ACCEPTANCE``.
     """
     found = []
-    for one, beta, _ in with_coefficients(rows, network, left_out):
+    for one, latency in with_coefficients(rows, of):
         own = (one.served, *(speculating(one, tokens, rate) for rate in acceptances))
-        found.append([mean_tpot_s(deployment, beta, one) for deployment in own])
+        found.append([mean_tpot_s(deployment, latency.beta, one) for deployment in own])
     names = [f"tpot_s_{name}" for name in ("plain", *acceptances)]
     return rows.assign(**dict(zip(names, np.array(found).T, strict=True)))
 

@@ -1,5 +1,7 @@
 """Scores of other engines' rows: which network predicts a row, and what the table adds up."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -48,18 +50,18 @@ def test_cells_say_how_many_rows_have_an_answer():
 def test_linear_attention_is_predicted_though_nothing_was_fitted_to_it():
     rows = engines.engine_rows()
     linear = rows[(rows["apart"] == LINEAR) & (rows["concurrency"] == 8)].iloc[:3]
-    scores = engines.score_engines(linear, *engines.networks())
+    scores = engines.score_engines(linear, engines.networks())
     error = scores["network_tpot_s"] / scores["tpot_s"] - 1
     assert error.abs().median() < 0.25
     assert scores["aiconfigurator_tpot_s"].isna().all()
 
 
 def test_a_left_out_model_is_predicted_by_the_network_without_it():
-    network, left_out = engines.networks()
+    of = engines.networks()
     rows = engines.engine_rows()
     llama = rows[rows["model"].str.contains("Llama-3.3") & (rows["concurrency"] == 4)].iloc[:1]
-    without = engines.score_engines(llama, network, left_out)
-    seen = engines.score_engines(llama, network, {})
+    without = engines.score_engines(llama, of)
+    seen = engines.score_engines(llama, replace(of, left_out={}))
     assert without["network_tpot_s"].item() != seen["network_tpot_s"].item()
     assert without["network_tpot_s"].item() == pytest.approx(without["tpot_s"].item(), rel=0.3)
     assert without["aiconfigurator_tpot_s"].notna().all()
@@ -74,7 +76,7 @@ def test_another_engine_and_model_that_taught_nothing_are_predicted():
     rows = engines.engine_rows()
     deepseek = rows["model"].str.contains("DeepSeek") & (rows["engine"] == "sglang")
     few = rows[deepseek & (rows["apart"] == "") & (rows["concurrency"] <= 16)]
-    scores = engines.score_engines(few, *engines.networks())
+    scores = engines.score_engines(few, engines.networks())
     assert len(scores) > 40
     assert network_errors(scores, "tpot").median() < 0.065
     assert network_errors(scores, "ttft").median() < 0.25
@@ -85,7 +87,7 @@ def test_prompts_that_wait_for_others_are_predicted_with_model_and_engine_left_o
     rows = engines.engine_rows()
     waits = (rows["batch_wait_timeout_iters"] != "") & rows["model"].str.contains("Llama")
     few = rows[waits & (rows["apart"] == "") & (rows["concurrency"] <= 16)]
-    scores = engines.score_engines(few, *engines.networks())
+    scores = engines.score_engines(few, engines.networks())
     assert len(scores) > 20
     assert network_errors(scores, "tpot").mean() < 0.15
     assert network_errors(scores, "ttft").mean() < 0.22
@@ -96,7 +98,7 @@ def test_an_engines_own_decode_attention_brings_predictions_closer():
     rows = engines.engine_rows()
     llama = rows["model"].str.contains("Llama-3.3") & (rows["engine"] == "trtllm")
     few = rows[llama & (rows["gpu"] == "h200_sxm") & (rows["concurrency"] <= 8)]
-    scores = engines.score_engines(few, *engines.networks())
+    scores = engines.score_engines(few, engines.networks())
     assert len(scores) > 20
     assert network_errors(scores, "tpot").median() < 0.13
 
@@ -107,11 +109,11 @@ def test_mxfp4_experts_of_another_engine_are_predicted_by_vllms_kernels():
     oss = rows["model"].str.contains("gpt-oss") & (rows["engine"] == "trtllm")
     chosen = (rows["prompt_tokens"] == 8192) & (rows["tensor_parallel_size"] > 1)
     few = rows[oss & chosen & (rows["gpu"] == "h200_sxm") & (rows["concurrency"] <= 16)]
-    scores = engines.score_engines(few, *engines.networks())
+    scores = engines.score_engines(few, engines.networks())
     assert len(scores) > 10
     assert network_errors(scores, "tpot").median() < 0.18
 
 
 def test_a_checkpoint_alone_says_that_it_may_have_seen_the_models(checkpoint_path):
     with pytest.warns(UserWarning, match="no network that never saw a model: .* predicts every"):
-        assert engines.networks(checkpoint_path)[1] == {}
+        assert engines.networks(checkpoint_path).left_out == {}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pinn.evaluation.engines import Networks
 from pinn.evaluation.speculation import ACCEPTANCES, score_speculating, speculating_grid
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.training.data.engine_deployments import read_speculating
@@ -16,7 +17,7 @@ def rows():
 
 @pytest.fixture(scope="module")
 def scores(rows, checkpoint_path):
-    return score_speculating(rows, load_checkpoint(checkpoint_path).network, {}, tokens=3)
+    return score_speculating(rows, Networks(load_checkpoint(checkpoint_path).network, {}), tokens=3)
 
 
 def test_the_more_is_accepted_the_less_a_token_takes(scores):

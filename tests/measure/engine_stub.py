@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from contextlib import contextmanager
 from types import ModuleType
 from types import SimpleNamespace as Names
+
+
+class Clock:
+    """A clock on which nothing takes time but what sleeps."""
+
+    def __init__(self):
+        self._now = 0.0
+
+    def perf_counter(self):
+        self._now += 1e-7  # later at every look
+        return self._now
+
+    def sleep(self, seconds):
+        self._now += seconds
 
 
 class Scheduler:
@@ -49,8 +62,8 @@ class Scheduler:
 class Core:
     """Runs a batch at once, or with one more scheduled while it runs."""
 
-    def __init__(self, seconds, is_async):
-        self.scheduler, self._seconds = Scheduler(), seconds
+    def __init__(self, clock, seconds, is_async):
+        self.scheduler, self._clock, self._seconds = Scheduler(), clock, seconds
         self.batch_queue = deque() if is_async else None
         self.step_fn = self._queued if is_async else self._plain
 
@@ -66,12 +79,12 @@ class Core:
             return {}, False
         output = self.scheduler.schedule()
         with self.log_error_detail(output):
-            time.sleep(self._seconds)
+            self._clock.sleep(self._seconds)
         return self.scheduler.update_from_output(output, None), True
 
     def _queued(self):
         if self.scheduler.has_requests():
-            begun = self.batch_queue[0][1] if self.batch_queue else time.perf_counter()
+            begun = self.batch_queue[0][1] if self.batch_queue else self._clock.perf_counter()
             self.batch_queue.appendleft((self.scheduler.schedule(), begun + self._seconds))
             if len(self.batch_queue) < 2:
                 return None, True
@@ -79,7 +92,7 @@ class Core:
             return None, False
         output, end = self.batch_queue.pop()
         with self.log_error_detail(output):
-            time.sleep(max(end - time.perf_counter(), 0.0))
+            self._clock.sleep(max(end - self._clock.perf_counter(), 0.0))
         return self.scheduler.update_from_output(output, None), True
 
 
@@ -94,6 +107,8 @@ def install(monkeypatch, release="0.20.2", seconds=0.01, is_async=False, fails="
         fails: Error of its start.
         **parallel: Of its parallel configuration.
     """
+    clock = Clock()
+    monkeypatch.setattr("pinn.measurements.program.engine.time", clock)
     config = Names(
         scheduler_config=Names(max_num_seqs=64, max_num_batched_tokens=2048,
                                async_scheduling=is_async),
@@ -106,7 +121,7 @@ def install(monkeypatch, release="0.20.2", seconds=0.01, is_async=False, fails="
 
     class Engine:
         def __init__(self):
-            self.core, self.vllm_config = Core(seconds, is_async), config
+            self.core, self.vllm_config = Core(clock, seconds, is_async), config
             self.engine_core = Names(engine_core=self.core, shutdown=lambda: None)
 
         @classmethod
