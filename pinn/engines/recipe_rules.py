@@ -46,7 +46,7 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
     return found, Origin(recipe.ASSUMED, speculation.default_acceptance(found.method).text)
 
 
-def _release(serving: ServingSpec) -> tuple[int, ...]:
+def _release(serving: ServingSpec) -> recipe.Release:
     return recipe.release(recipe.served_release(serving.engine, serving.engine_version))
 
 

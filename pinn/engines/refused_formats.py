@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from pinn.engines.recipe import engine_rows, release, served_release
@@ -36,12 +35,6 @@ class Refusal(NamedTuple):
         return f"{self.reason}: {self.remedy}, or --force to time it anyway ({self.source})"
 
 
-@cache
-def _wordings() -> dict[str, dict[str, str]]:
-    """Return lines of ``data/engines/refusals.csv`` by rule: words, and a source by engine."""
-    return {row["rule"]: row for row in engine_rows("refusals.csv")}
-
-
 def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
     """Return what a line of ``data/engines/refusals.csv`` says of a deployment.
 
@@ -58,7 +51,7 @@ def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
         "model": d.model.name,
         "tp": d.recipe.tensor_parallel_size,
     }
-    row = _wordings()[rule]
+    row = next(row for row in engine_rows("refusals.csv") if row["rule"] == rule)
     parts = (row["reason"], row["remedy"], row[d.serving.engine])
     return Refusal(*(part.format(**known | facts) for part in parts))
 
@@ -243,21 +236,14 @@ def groups(d: Deployment) -> Refusal | None:
     return None
 
 
-@cache
-def _capabilities() -> list[dict[str, str]]:
-    """Return lines of ``data/engines/format_capabilities.csv``: the least capability of formats.
-
-    It is the least of all kernels: below the tensor cores' own fp8 or fp4, Marlin expands the
-    weights.
-    """
-    return engine_rows("format_capabilities.csv")
-
-
 def capability(d: Deployment) -> Refusal | None:
-    """Every format has kernels on the GPU."""
+    """Every format has kernels on the GPU: the least capability is that of all kernels.
+
+    Below the tensor cores' own fp8 or fp4, Marlin expands the weights.
+    """
     have = d.gpu.compute_capability
     formats = {form.name for form in vars(d.model.precisions).values()}
-    for row in _capabilities():
+    for row in engine_rows("format_capabilities.csv"):
         missing, least = formats & set(row["formats"].split()), float(row["capability"])
         if missing and have < least and runs(d, row["engine"], row["since"], row["below"]):
             told = {"have": have, "form": min(missing), "least": least}

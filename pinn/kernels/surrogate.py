@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,8 +14,19 @@ from scipy.optimize import nnls
 from pinn.errors import PinnError
 from pinn.kernels import operator as operators
 from pinn.kernels.gemm_attention_moe import FAMILIES, Moe
-from pinn.kernels.hardware import Coded, Hardware, Ids, chip_tags, coded, hardware, is_known
+from pinn.kernels.hardware import (
+    Chips,
+    Coded,
+    Gpus,
+    Hardware,
+    Ids,
+    chip_tags,
+    coded,
+    hardware,
+    is_known,
+)
 from pinn.kernels.operator import KernelCorrection, Operator, Rows, Sizes, TrainingPlan
+from pinn.physics.layer_work import MatMul
 from pinn.specs.gpu import GpuSpec
 
 # Non-negative linear roofline of MoE kernels, one fit per chip and kernel family.
@@ -61,6 +72,29 @@ def fit_terms(
     return solution
 
 
+#: Seconds of a multiplication of (GPU, format, rows, columns, depth).
+Products = Callable[..., Rows]
+
+
+def multiplied_seconds(
+    heads: Ids, tokens: Rows, matmuls: Callable[[int], Iterable[MatMul]], products: Products
+) -> Rows:
+    """Time of the multiplications around each row's attention.
+
+    Args:
+        heads: On this rank.
+        tokens: Rows of each multiplication.
+        matmuls: Those of a rank with so many heads.
+        products: Seconds of one on a chip, which is bound already.
+    """
+    found = np.zeros(len(tokens))
+    for local in np.unique(heads):
+        mine = heads == local
+        for each in matmuls(int(local)):
+            found[mine] += products(each.weights.name, tokens[mine], each.n, each.k)
+    return found
+
+
 @dataclass(frozen=True)
 class RooflineFit:
     """Weights of :func:`terms` by chip and family, with fall-backs for what was never timed.
@@ -87,14 +121,12 @@ class RooflineFit:
                 groups[gpu_names[chip], FAMILIES[code]] = (codes == code) & (gpu_ids == chip)
         return RooflineFit({k: fit_terms(values[m], seconds[m]) for k, m in groups.items()})
 
-    def lookup(self, chip: str, name: str) -> Float[np.ndarray, " terms"]:
-        """Weights for a chip and family, or the nearest pool."""
-        keys = ((chip, name), ("*", name), ("*", "*"))
-        return next(self.weights[key] for key in keys if key in self.weights)
-
     def seconds(self, gpu_names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes) -> Rows:
-        """Predicted time per row."""
-        table = np.array([[self.lookup(g, f) for f in FAMILIES] for g in gpu_names])
+        """Predicted time per row, by the weights of the chip and family or the nearest pool."""
+        pools = {f: self.weights.get(("*", f), self.weights["*", "*"]) for f in FAMILIES}
+        table = np.array(
+            [[self.weights.get((g, f), pool) for f, pool in pools.items()] for g in gpu_names]
+        )
         weights = table[ids, sizes["family"].astype(np.int64)]
         return (terms(hw, sizes) * weights).sum(axis=1)
 
@@ -111,7 +143,7 @@ UNNAMED_SHARE = 0.3
 
 
 def table_hardware(
-    rows: pd.DataFrame, gpus: Mapping[str, GpuSpec], format_column: str
+    rows: pd.DataFrame, gpus: Gpus, format_column: str
 ) -> tuple[list[str], Ids, Hardware]:
     """Chips and formats of measured rows: names of the chips, the rows' index, and the look-up."""
     names = sorted(rows["gpu"].unique())
@@ -144,7 +176,7 @@ class OperatorSurrogate:
     def fit(
         operator: Operator,
         rows: pd.DataFrame,
-        gpus: Mapping[str, GpuSpec],
+        gpus: Gpus,
         *,
         seed: int = 0,
         plan: TrainingPlan | None = None,
@@ -182,7 +214,7 @@ class OperatorSurrogate:
             log_time = 0.5 * (log_time + np.log(self.linear.seconds(names, ids, hw, sizes)))
         return log_time
 
-    def seconds_as_measured(self, rows: pd.DataFrame, gpus: Mapping[str, GpuSpec]) -> Rows:
+    def seconds_as_measured(self, rows: pd.DataFrame, gpus: Gpus) -> Rows:
         """Times of measured rows: what held-out errors compare.
 
         Where rows were measured under other conditions than predictions assume (balanced routing),
@@ -233,7 +265,7 @@ class OperatorSurrogate:
         times = np.maximum(times, operator.floor(hw, complete))
         return np.where(np.any([p <= 0 for p in points], axis=0), 0.0, times).reshape(shape)
 
-    def _known(self, chips: Sequence[GpuSpec]) -> np.ndarray:
+    def _known(self, chips: Chips) -> np.ndarray:
         """Which chips the network may tell apart."""
         if not self.operator.blanks_unknown_chips:
             return np.ones(len(chips), dtype=bool)
@@ -246,7 +278,7 @@ class OperatorSurrogate:
         return value
 
     def _rows(
-        self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray, points: list[Rows]
+        self, chips: Chips, forms: Sequence[str], keys: np.ndarray, points: list[Rows]
     ) -> tuple[Hardware, dict[str, Rows]]:
         """Look-up and complete sizes of rows with the given keys at the given axis positions."""
         operator, ids = self.operator, keys[:, 0].astype(np.int64)
@@ -256,9 +288,7 @@ class OperatorSurrogate:
         sizes |= {name: keys[:, 2 + i] for i, name in enumerate(operator.shape)}
         return hw, operator.queried(sizes, hw)
 
-    def _lattice_values(
-        self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray
-    ) -> np.ndarray:
+    def _lattice_values(self, chips: Chips, forms: Sequence[str], keys: np.ndarray) -> np.ndarray:
         """Monotone log times at the nodes, one lattice per key; computed once and kept."""
         names = [(chips[int(k[0])], forms[int(k[1])], *k[2:].tolist()) for k in keys]
         new = [i for i, name in enumerate(names) if name not in self._lattices]
@@ -271,9 +301,7 @@ class OperatorSurrogate:
                 self._lattices[names[i]] = lattice
         return np.stack([self._lattices[name] for name in names])
 
-    def _new_lattices(
-        self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray
-    ) -> np.ndarray:
+    def _new_lattices(self, chips: Chips, forms: Sequence[str], keys: np.ndarray) -> np.ndarray:
         """Monotone log times at the nodes, one lattice per key."""
         nodes = operators.node_points(self.operator.nodes)
         size = len(nodes[0])
@@ -327,9 +355,7 @@ class OtherExperts:
     weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
-    def fit(
-        rows: pd.DataFrame, gpus: Mapping[str, GpuSpec], own: OperatorSurrogate
-    ) -> OtherExperts:
+    def fit(rows: pd.DataFrame, gpus: Gpus, own: OperatorSurrogate) -> OtherExperts:
         """Fit to measured rows what the engine's own kernels, as predicted, leave of them."""
         ranks = rows["tensor_parallel"] * rows["expert_parallel"]
         rows = rows[(ranks <= _MOST_RANKS) & (rows["tokens"] <= _MOST_TOKENS)]

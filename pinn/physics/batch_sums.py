@@ -72,7 +72,7 @@ class BatchSums:
 
 
 def causal_pairs(
-    new: Sizes | float, cached: Sizes | float, window: Sizes | float = np.inf
+    new: Numbers, cached: Numbers, window: Numbers = np.inf
 ) -> Float[np.ndarray, "..."]:
     """Pairs that ``new`` tokens after ``cached`` ones attend to, each also to itself.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -283,20 +284,15 @@ def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) ->
     return _costs_of_rows([_fact_row(deployment, draft, sampling)])
 
 
+#: The first of the flags are fields of a recipe.
+_OF_RECIPE = attrgetter(*Flags._fields[: Flags._fields.index("gathers")])
+
+
 def _fact_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> tuple[float, ...]:
     recipe = deployment.recipe
     flags = Flags(
-        recipe.tensor_parallel_size,
-        recipe.data_parallel_size,
-        recipe.pipeline_parallel_size,
-        recipe.expert_parallel_size,
+        *_OF_RECIPE(recipe),
         recipe.expert_exchange == GATHER,
-        recipe.graph_tokens,
-        recipe.graph_requests,
-        recipe.fused_all_reduce,
-        recipe.fused_quantization,
-        recipe.all_reduce_latency,
-        recipe.latent_launches,
         deployment.decode_attention_time,
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,

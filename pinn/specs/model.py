@@ -468,12 +468,9 @@ class ModelSpec:
 # A model's layer plan in words.
 
 _LINEAR = {
-    "gated_delta": "gated delta net",
-    "kda": "KDA",
-    "lightning": "lightning attention",
-    "mamba1": "Mamba-1",
-    "mamba2": "Mamba-2",
-}
+    "gated_delta": "gated delta net", "kda": "KDA", "lightning": "lightning attention",
+    "mamba1": "Mamba-1", "mamba2": "Mamba-2",
+}  # fmt: skip
 
 
 #: Of DeepSeek-V4's, by what their keys stand for.

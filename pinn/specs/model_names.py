@@ -119,9 +119,6 @@ def suggestion(name: str) -> str:
 
 #: Seconds after which the hub counts as out of reach.
 PROBE_TIMEOUT_S = 4.0
-CONFIG_FILE = "config.json"
-#: Files that a model may have beside it.
-FURTHER_FILES = (QUANT_FILE, GENERATION_FILE)
 
 
 def cached_file(repo_id: str, filename: str) -> Path | None:
@@ -136,7 +133,7 @@ def cached_file(repo_id: str, filename: str) -> Path | None:
 
 
 def download_config(repo_id: str) -> Path:
-    """Download a model's config.json, and those of ``FURTHER_FILES`` that it has.
+    """Download a model's config.json, and what it has of the files that may lie beside it.
 
     Returns:
         The path of config.json in the local cache.
@@ -147,10 +144,10 @@ def download_config(repo_id: str) -> Path:
     """
     if not hub_is_reachable():
         raise PinnError("the model hub cannot be reached")
-    path = _download(repo_id, CONFIG_FILE)
+    path = _download(repo_id, "config.json")
     if path is None:
         raise PinnError("the model hub does not have it")
-    for name in FURTHER_FILES:
+    for name in (QUANT_FILE, GENERATION_FILE):
         _download(repo_id, name)
     return path
 
@@ -163,9 +160,8 @@ def _download(repo_id: str, filename: str) -> Path | None:
         return Path(hf_hub_download(repo_id, filename, etag_timeout=PROBE_TIMEOUT_S))
     except errors.GatedRepoError as error:
         raise PinnError("it is gated: accept its licence on the hub and set HF_TOKEN") from error
-    except (
-        errors.LocalEntryNotFoundError
-    ) as error:  # also an EntryNotFoundError and a ValueError, so it goes first
+    # Also an EntryNotFoundError and a ValueError, so it goes first.
+    except errors.LocalEntryNotFoundError as error:
         raise PinnError("the model hub did not answer (LocalEntryNotFoundError)") from error
     except errors.EntryNotFoundError:
         return None

@@ -60,10 +60,8 @@ class AssumedAcceptance(NamedTuple):
 def default_acceptance(method: str) -> AssumedAcceptance:
     """Return the line of ``data/engines/acceptance.csv`` of one of ``METHODS``."""
     rows = {row["method"]: row for row in read_rows(data_folder("engines") / "acceptance.csv")}
-    row = rows[method]
-    return AssumedAcceptance(
-        float(row["rate"]), float(row["low"]), float(row["high"]), row["source"]
-    )
+    rate, low, high = (float(rows[method][name]) for name in ("rate", "low", "high"))
+    return AssumedAcceptance(rate, low, high, rows[method]["source"])
 
 
 @cache

@@ -1,14 +1,14 @@
 """Tables of matrix multiplications, experts' too."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from pinn.common.files import ReadReport
 from pinn.engines.kernel_choice import CUTLASS, TRITON
+from pinn.kernels.hardware import Gpus
 from pinn.kernels.tables import table
 from pinn.kernels.tables.work import Work, experts_hit_balanced, gemm_work, moe_work
 from pinn.specs.gpu import GpuSpec
@@ -164,9 +164,7 @@ MOE_LAYOUT = table.Layout(
 )
 
 
-def read_other_experts(
-    gpus: Mapping[str, GpuSpec], systems: Path | None = None
-) -> tuple[pd.DataFrame, list[ReadReport]]:
+def read_other_experts(gpus: Gpus, systems: Path | None = None) -> table.Read:
     """Rows of kernels that an engine picks in some releases or under some flags.
 
     Returns:

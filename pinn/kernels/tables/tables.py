@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pinn.common.files import ReadReport
+from pinn.kernels.hardware import Gpus
 from pinn.kernels.mixer_operators import read_all_mixers
 from pinn.kernels.tables import attention, table
 from pinn.kernels.tables.gemm import GEMM_LAYOUT, MOE_LAYOUT, read_other_experts
@@ -92,9 +93,7 @@ EXCHANGE_LAYOUT = table.Layout(
 )
 
 
-def read_all_reduces(
-    gpus: Mapping[str, GpuSpec], systems: Path | None = None
-) -> tuple[pd.DataFrame, list[ReadReport]]:
+def read_all_reduces(gpus: Gpus, systems: Path | None = None) -> table.Read:
     """All-reduce rows; each (GPU, number of ranks) comes from the first table that has it."""
     taken: dict[str, set[int]] = {}
     sources = (source for source in table.sources("all_reduce") if source.system in gpus)
@@ -103,7 +102,7 @@ def read_all_reduces(
 
 def _with_new_ranks(
     gpu: GpuSpec, source: table.TableSource, taken: dict[str, set[int]], systems: Path | None
-) -> tuple[pd.DataFrame, ReadReport]:
+) -> table.ReadTable:
     """Rows of the numbers of ranks that are not taken yet, which are then."""
     known = taken.setdefault(gpu.name, set())
     rules: table.Rules = {"as many ranks as an earlier table has": lambda r: r["gpus"].isin(known)}
@@ -142,13 +141,13 @@ class KernelTables:
     exchange: pd.DataFrame
     latent_decode: pd.DataFrame
     latent_prefill: pd.DataFrame
-    gpus: Mapping[str, GpuSpec]
+    gpus: Gpus
     mixers: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     reports: tuple[ReadReport, ...] = field(default=())
 
 
 def read_kernel_tables(
-    systems_gpus: Mapping[str, GpuSpec] | None = None, systems: Path | None = None
+    systems_gpus: Gpus | None = None, systems: Path | None = None
 ) -> KernelTables:
     """Read every declared table of the given systems; about three seconds for all of them.
 

@@ -11,6 +11,7 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Float
 
+from pinn.physics.batch_sums import causal_pairs
 from pinn.physics.numbers import Numbers
 from pinn.specs.precision import ACTIVATION_BYTES
 
@@ -90,12 +91,6 @@ def latent_decode_work(
     )
 
 
-def causal_pairs(tokens: Numbers, window: Numbers) -> Numbers:
-    """(Query, key) pairs of a fresh prompt; a window limits the keys of each query."""
-    inside = window_keys(np.asarray(tokens, dtype=np.float64), window)
-    return inside * (inside + 1) / 2 + (tokens - inside) * inside
-
-
 def prefill_work(
     sequences: Numbers,
     tokens: Numbers,
@@ -106,10 +101,11 @@ def prefill_work(
 ) -> Work:
     """Causal attention of fresh prompts; keys and values are read once, at 16 bits."""
     sequences = np.asarray(sequences, dtype=np.float64)
+    limit = np.where(np.asarray(window) > 0, window, np.inf)
     return _work(
         read_bytes=ACTIVATION_BYTES * sequences * tokens * 2.0 * kv_heads * head_dim,
         activation_bytes=ACTIVATION_BYTES * sequences * tokens * 2.0 * heads * head_dim,
-        flop=4.0 * sequences * causal_pairs(tokens, window) * heads * head_dim,
+        flop=4.0 * sequences * causal_pairs(tokens, 0.0, limit) * heads * head_dim,
     )
 
 
@@ -128,7 +124,7 @@ def latent_prefill_work(
     """
     sequences, tokens, cached = (np.asarray(v, np.float64) for v in (sequences, tokens, cached))
     token_bytes = ACTIVATION_BYTES * heads * (np.asarray(qk_head_dim) + v_head_dim)
-    pairs = sequences * (causal_pairs(tokens, 0) + tokens * cached)
+    pairs = sequences * (causal_pairs(tokens, 0.0) + tokens * cached)
     return _work(
         read_bytes=sequences * (tokens + cached) * token_bytes,
         activation_bytes=sequences * tokens * token_bytes,
