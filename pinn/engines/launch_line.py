@@ -192,7 +192,8 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
             count = _values(rest)
             yield name, rest[:count]
             del rest[:count]
-        elif not rest or _is_known(known, rest[0]):
+        # The next word is a flag, and no value such as -1.
+        elif not rest or _on(known, rest[0].partition("=")[0].replace("_", "-")) in known:
             raise PinnError(f"--serve: {name} needs a value")
         else:
             yield name, rest.pop(0)
@@ -201,11 +202,6 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
 def _values(rest: list[str]) -> int:
     """How many words there are before the next flag."""
     return next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
-
-
-def _is_known(known: Mapping[str, Known], word: str) -> bool:
-    """Whether a word is a flag, and no value such as -1."""
-    return _on(known, word.partition("=")[0].replace("_", "-")) in known
 
 
 def _known(engine: str, name: str) -> Known:

@@ -198,9 +198,8 @@ def mixer_errors(
         ``median`` and ``mean``.
     """
     known = {name: load_gpu(name) for name in SYSTEMS} if systems is None else systems
-    found: list[dict[str, object]] = []
-    for name in operators or mixer_operators.timed_operators():
-        found += _of_operator(mixer_operators.timed_operators()[name], known)
+    timed = mixer_operators.timed_operators()
+    found = [row for name in operators or timed for row in _of_operator(timed[name], known)]
     return pd.DataFrame(found, columns=list(_MIXER_COLUMNS))
 
 

@@ -290,12 +290,11 @@ _OF_RECIPE = attrgetter(*Flags._fields[: Flags._fields.index("gathers")])
 
 def _fact_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> tuple[float, ...]:
     recipe = deployment.recipe
-    flags = Flags(
-        *_OF_RECIPE(recipe),
+    others = (
         recipe.expert_exchange == GATHER,
         deployment.decode_attention_time,
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
         *sampler_time(sampling),
     )
-    return fact_row(model, deployment.gpu, flags)
+    return fact_row(model, deployment.gpu, Flags._make((*_OF_RECIPE(recipe), *others)))

@@ -189,13 +189,11 @@ def _has_blocks(config: Mapping[str, object], source: str) -> bool:
         PinnError: If the block is not two positive whole numbers.
     """
     block = config.get("weight_block_size")
-    if block is None:
-        return False
     sizes = block if isinstance(block, list) and len(block) == 2 else [0]
-    if any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in sizes):
+    if block is not None and any(type(size) is not int or size < 1 for size in sizes):
         rule = "must be two positive whole numbers such as [128, 128]"
         raise PinnError(f"{source}: weight_block_size {rule}, got {block!r:.60}")
-    return True
+    return block is not None
 
 
 def method_name(config: Mapping[str, object]) -> str:

@@ -57,12 +57,7 @@ def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
     return ((beside["m"] == 1) & (beside["seconds"] > 1.5 * beside["two"])).to_numpy()
 
 
-GEMM_LAYOUT = table.Layout(
-    "gemm",
-    "gemm_perf",
-    {"precision": "gemm_dtype", "m": "m", "n": "n", "k": "k", "seconds": "latency"},
-    _gemm_rules,
-)
+GEMM_LAYOUT = table.layout("gemm", "gemm_perf", _gemm_rules)
 
 
 # Measured mixture-of-experts layers: routed experts of one rank, gathering and scattering too.
@@ -146,21 +141,13 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     }
 
 
-_EXPERT_COLUMNS = {
-    "precision": "moe_dtype", "tokens": "num_tokens", "hidden": "hidden_size",
-    "width": "inter_size", "experts": "num_experts", "top_k": "topk",
-    "tensor_parallel": "moe_tp_size", "expert_parallel": "moe_ep_size", "seconds": "latency",
-    "kernel": "kernel_source", "distribution": "distribution",
-}  # fmt: skip
 #: Rows whose routing is like a server's. With expert parallelism the tokens are all of the group's;
 #: a rank holds ``experts / expert_parallel`` whole experts and drops the pairs that go elsewhere.
-MOE_LAYOUT = table.Layout(
+MOE_LAYOUT = table.layout(
     "moe",
     "moe_perf",
-    _EXPERT_COLUMNS,
     _moe_rules,
     added=lambda rows: rows.assign(matrices=matrices(rows["hidden"], rows["width"])),
-    helpers=("distribution",),
 )
 
 

@@ -93,6 +93,8 @@ def _of_row(row: Mapping[str, str]) -> Iterator[TableSource]:
 #: Rows of a table that were kept, and what was read and refused; the same of several tables.
 ReadTable = tuple[pd.DataFrame, ReadReport]
 Read = tuple[pd.DataFrame, list[ReadReport]]
+#: What is made of rows.
+Step = Callable[[pd.DataFrame], pd.DataFrame]
 #: A reason -> which rows it refuses, in the order in which they are counted.
 Rules = dict[str, Callable[[pd.DataFrame], "np.ndarray | pd.Series[bool] | bool"]]
 
@@ -168,8 +170,8 @@ class Layout:
     file: str
     columns: Mapping[str, str]
     rules: Callable[[GpuSpec, TableSource], Rules]
-    added: Callable[[pd.DataFrame], pd.DataFrame] = _as_is
-    finished: Callable[[pd.DataFrame], pd.DataFrame] = _as_is
+    added: Step = _as_is
+    finished: Step = _as_is
     helpers: tuple[str, ...] = ()
     newer: tuple[str, ...] = ()
 
@@ -257,6 +259,24 @@ class Layout:
         name = "/".join(path.parts[-5:])
         report = ReadReport(name, tool, file_sha256(path), count, count)
         return table[needed].reset_index(drop=True), report
+
+
+def layout(
+    kind: str, file: str, rules: Callable[[GpuSpec, TableSource], Rules], **steps: Step
+) -> Layout:
+    """Return the layout of a table whose columns stand in ``data/kernels/columns.csv``.
+
+    Args:
+        kind: As of :class:`Layout`.
+        file: As of :class:`Layout`.
+        rules: As of :class:`Layout`.
+        steps: ``added`` and ``finished``.
+    """
+    rows = [row for row in read_rows(data_folder("kernels") / "columns.csv") if row["file"] == file]
+    columns = {row["ours"]: row["theirs"] for row in rows}
+    helpers = tuple(row["ours"] for row in rows if row["kept"] == "no")
+    newer = tuple(row["theirs"] for row in rows if row["newer"] == "yes")
+    return Layout(kind, file, columns, rules, helpers=helpers, newer=newer, **steps)
 
 
 def together(parts: Iterable[ReadTable]) -> Read:

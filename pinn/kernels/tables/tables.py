@@ -16,7 +16,6 @@ from pinn.specs.gpu import GpuSpec, load_gpu
 
 # Measured communication: all-reduce among tensor-parallel ranks, exchange among experts' ranks.
 
-_COLUMNS = {"gpus": "num_gpus", "bytes": "message_size", "seconds": "latency"}
 #: Where every GPU has a link of its own, a ring loads each link alike for any number of ranks
 #: (Patarasuk and Yuan 2009), and switches that reduce in flight only help more ranks. Two flows on
 #: one path halve what each of them gets.
@@ -70,26 +69,18 @@ def _exchange_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
 
 
 #: All-reduces launched from a CUDA graph, as a serving step does.
-ALL_REDUCE_LAYOUT = table.Layout(
-    "comm",
-    "custom_allreduce_perf",
-    {**_COLUMNS, "backend": "backend", "dtype": "allreduce_dtype"},
-    _all_reduce_rules,
-    helpers=("backend", "dtype"),
-)
+ALL_REDUCE_LAYOUT = table.layout("comm", "custom_allreduce_perf", _all_reduce_rules)
 #: NCCL's all-gather and reduce-scatter inside one node, the seconds of both for the ``bytes`` of
 #: everyone's tokens; the report counts a pair once for each of the two. vLLM's default back end
 #: sends tokens to the experts by the one and their results back by the other
 #: (vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager).
-EXCHANGE_LAYOUT = table.Layout(
+EXCHANGE_LAYOUT = table.layout(
     "comm",
     "nccl_perf",
-    {**_COLUMNS, "operation": "op_name", "dtype": "nccl_dtype"},
     _exchange_rules,
     finished=lambda rows: (
         rows.groupby(["gpu", "gpus", "bytes", "source"])["seconds"].sum().reset_index()
     ),
-    helpers=("operation", "dtype"),
 )
 
 
