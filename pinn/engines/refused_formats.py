@@ -210,29 +210,24 @@ def _projections(attention: object, tp: int) -> tuple[tuple[str, int], ...]:
     return ()
 
 
-_QUANTIZED = "vllm 0.10.2 to 0.33.0 vllm/model_executor/layers/quantization"
-_MARLIN = "sglang 0.5.9 srt/layers/quantization/marlin_utils.py"
-#: Format to the fewest inputs that one scale may cover (a checkpoint's own number is not kept), and
-#: who says that they are not cut.
-#: mxfp4 is padded (``quantization/mxfp4.py: create_weights``), as are nvfp4's experts.
-GROUPS = {
-    "int4_wo": (32, f"{_QUANTIZED}/awq.py, gptq.py: create_weights, moe_wna16.py; {_MARLIN}"),
-    "nvfp4": (16, f"{_QUANTIZED}/modelopt.py: in features a multiple of 16"),
-}
-
-
 def groups(d: Deployment) -> Refusal | None:
-    """Inputs that share a scale stay on one GPU."""
+    """Inputs that share a scale stay on one GPU.
+
+    ``data/engines/format_groups.csv`` has the fewest inputs that one scale may cover (a
+    checkpoint's own number is not kept), and who says that they are not cut. mxfp4 is padded
+    (``quantization/mxfp4.py: create_weights``), as are nvfp4's experts.
+    """
+    known = {row["format"]: row for row in engine_rows("format_groups.csv")}
     recipe, precisions, moe = d.recipe, d.model.precisions, d.model.moe
     tp, cut = recipe.tensor_parallel_size, recipe.expert_tensor_parallel_size
     parts = [(width, tp, getattr(precisions, kind)) for width, kind in dense_widths(d).items()]
     if moe is not None and precisions.experts.name == "int4_wo":
         parts.append((moe.width, cut, precisions.experts))
     for width, gpus, form in parts:
-        least, source = GROUPS.get(form.name, (1, ""))
-        if gpus > 1 and width // gpus % least and not runs(d, TRTLLM):
+        row = known.get(form.name)
+        if row and gpus > 1 and width // gpus % int(row["least"]) and not runs(d, TRTLLM):
             told = {"width": width, "parts": gpus, "each": width // gpus, "form": form.name}
-            return refusal(d, "groups", **told, least=least, source=source)
+            return refusal(d, "groups", **told | row)
     return None
 
 

@@ -22,6 +22,12 @@ def is_type(model_type: str, trait: str) -> bool:
     return model_type in _types_file()["traits"][trait]["types"]
 
 
+@cache
+def keys(size: str) -> tuple[str, ...]:
+    """Return what files call a size, by ``data/models/config_keys.json``; the first one counts."""
+    return tuple(read_json(data_folder("models") / "config_keys.json")[size])
+
+
 @dataclass(frozen=True)
 class ConfigFields:
     """The language part of a config.json.

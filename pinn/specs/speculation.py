@@ -19,9 +19,7 @@ from pinn.errors import PinnError
 if TYPE_CHECKING:
     from pinn.specs.serving import ServingSpec
 
-METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = (
-    "ngram", "draft_model", "eagle", "eagle3", "mtp"
-)  # fmt: skip
+METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = "ngram", "draft_model", "eagle", "eagle3", "mtp"
 
 #: Text of a flag that asks for nothing of the kind.
 NONE = "none"
