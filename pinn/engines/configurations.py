@@ -272,12 +272,10 @@ def typed_configurations(typed: str | Path) -> list[Values]:
 
 def _from_csv(path: Path) -> list[Values]:
     table = documents.CsvTable(path)
-    found: list[Values] = []
-    for line, values in table.rows():
-        check_configurations(len(found) + 1, f"{path}: ")
-        where = f"{path}, line {line}: "
-        found.append(canonical(dict(zip(table.names, values, strict=True)), where))
-    return found
+    rows = list(itertools.islice(table.rows(), documents.MOST_CONFIGURATIONS + 1))
+    check_configurations(len(rows), f"{path}: ")
+    named = ((line, dict(zip(table.names, values, strict=True))) for line, values in rows)
+    return [canonical(row, f"{path}, line {line}: ") for line, row in named]
 
 
 def _from_tree(path: Path) -> list[Values]:

@@ -10,11 +10,6 @@ from pinn.specs.model import ModelSpec
 
 # Where an engine runs other kernels than vLLM does, and how long they take beside vLLM's.
 
-#: Where TensorRT-LLM quantizes what an all-reduce leaves, in the kernel of the all-reduce.
-QUANTIZING_ALL_REDUCE = (
-    "tensorrt_llm/functional.py: AllReduceFusionOp RESIDUAL_RMS_NORM_QUANT_FP8 and _NVFP4; "
-    "sglang 0.5.9 and 0.5.23 layers/flashinfer_comm_fusion.py: kARResidualRMSNorm, the norm alone"
-)
 # ``latent_launches`` of ``data/engines/design.csv``.
 #
 # Launches of a layer's latent attention beyond those of vLLM's, in launches of a dense layer,

@@ -14,15 +14,9 @@ from pinn.specs.serving import DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM
 # The words of a launch command: variables, the engine, its release, its arguments.
 
 #: Words that start an engine; a positional model may follow but the second and third.
-_PROGRAMS = (
-    (VLLM, ("vllm", "serve")),
-    (VLLM, ("-m", "vllm.entrypoints.openai.api_server")),
-    (VLLM, ("-m", "vllm.entrypoints.cli.main", "serve")),
-    (SGLANG, ("-m", "sglang.launch_server")),
-    (SGLANG, ("sglang", "serve")),
-    (TRTLLM, ("trtllm-serve", "serve")),
-    (TRTLLM, ("trtllm-serve",)),
-)
+_PROGRAMS = [
+    (row["engine"], tuple(row["words"].split())) for row in engine_rows("launch_programs.csv")
+]
 _IMAGE = re.compile(
     r"(?:.*/)?(?P<name>vllm-openai|sglang|tensorrt-llm/release)(?::(?P<tag>[\w.-]+))?(?:@sha256:\w+)?"
 )

@@ -305,9 +305,6 @@ class SchedulerRules:
     group_padding: float = 1.25
 
 
-_FIRST = "vllm 0.15.1 vllm/v1/core/sched/scheduler.py: Scheduler.schedule"
-
-
 @lru_cache(maxsize=256)
 def vllm_rules(release: Release) -> tuple[SchedulerRules, str]:
     """Rules of a release of vLLM and where they stand.
@@ -315,10 +312,11 @@ def vllm_rules(release: Release) -> tuple[SchedulerRules, str]:
     Changes are lines of ``data/engines/scheduler_rules.csv``, each with the first release that was
     read with it; it holds for every patch of that release.
     """
-    rules, sources = SchedulerRules(), [_FIRST]
+    rules = SchedulerRules()
+    sources = ["vllm 0.15.1 vllm/v1/core/sched/scheduler.py: Scheduler.schedule"]
     kinds = {each.name: each.type for each in fields(SchedulerRules)}
     for row in engine_rows("scheduler_rules.csv"):
-        if release >= tuple(int(number) for number in row["since"].split("."))[:2]:
+        if release >= tuple(map(int, row["since"].split(".")))[:2]:
             change: dict[str, Any] = {row["rule"]: typed(kinds[row["rule"]], row["value"])}
             rules = replace(rules, **change)
             sources.append(f"vllm {row['since']} {row['source']}")

@@ -28,8 +28,7 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
         PinnError: If the flags cannot be read, or pipeline stages are asked for too.
     """
     config = serving.speculative_config
-    sglang_none = serving.engine == SGLANG and config.lower() == NONE
-    if config in (NONE, "") or sglang_none:
+    if config in (NONE, "") or (serving.engine == SGLANG and config.lower() == NONE):
         return None, _NOT_ASKED
     if serving.engine == VLLM:
         asked = speculation.asked_of_vllm(config)
@@ -196,8 +195,9 @@ def _settle_all_reduce(found: RecipeFields) -> None:
     if not found.gpu.has_nvlink:
         latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
     found.put("all_reduce_latency", latency, source, kind)
+    # TensorRT-LLM quantizes what an all-reduce leaves in the kernel of the all-reduce.
     quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
-    found.put("fused_quantization", quantizes, kernel_choice.QUANTIZING_ALL_REDUCE, recipe.ASSUMED)
+    found.values["fused_quantization"] = quantizes
 
 
 def _settle_speculation(found: RecipeFields) -> None:

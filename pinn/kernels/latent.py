@@ -13,8 +13,8 @@ from pinn.kernels.hardware import Gpus, coded
 from pinn.kernels.surrogate import Products, fit_terms, multiplied_seconds
 from pinn.kernels.tables.attention import HIDDEN_SIZE, SHAPE
 from pinn.kernels.tables.work import Work, latent_decode_work, latent_prefill_work
+from pinn.physics.batch_sums import Numbers
 from pinn.physics.layer_work import latent_matmuls
-from pinn.physics.numbers import Numbers
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import ACTIVATION_BYTES, precision
 

@@ -187,11 +187,10 @@ def read_operator(operator: Operator, tensors: Tensors, structure: Structure) ->
         if key.startswith(prefix)
     }
     network.double().load_state_dict(state)
+    keys = [(str(chip), str(family)) for chip, family in sizes["linear"]]
     linear = None
-    if sizes["linear"]:
-        rows = tensors[f"{operator.name}.linear"]
-        keys = [(str(chip), str(family)) for chip, family in sizes["linear"]]
-        linear = RooflineFit(dict(zip(keys, rows, strict=True)))
+    if keys:
+        linear = RooflineFit(dict(zip(keys, tensors[f"{operator.name}.linear"], strict=True)))
     return OperatorSurrogate(operator, network.eval(), linear, tensors[f"{operator.name}.chips"])
 
 

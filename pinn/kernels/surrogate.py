@@ -77,7 +77,7 @@ Products = Callable[..., Rows]
 
 
 def multiplied_seconds(
-    heads: Ids, tokens: Rows, matmuls: Callable[[int], Iterable[MatMul]], products: Products
+    heads: np.ndarray, tokens: Rows, matmuls: Callable[[int], Iterable[MatMul]], products: Products
 ) -> Rows:
     """Time of the multiplications around each row's attention.
 
@@ -208,8 +208,8 @@ class OperatorSurrogate:
         The last bits of a row depend on how many are multiplied at once: one lattice at a time
         gives the same bits whichever others are asked for.
         """
-        log_time = np.log(self.operator.roofline(hw, sizes))
-        log_time = log_time + self.network.predict(self.operator.inputs(hw, sizes), at_once)
+        correction = self.network.predict(self.operator.inputs(hw, sizes), at_once)
+        log_time = np.log(self.operator.roofline(hw, sizes)) + correction
         if self.linear is not None:
             log_time = 0.5 * (log_time + np.log(self.linear.seconds(names, ids, hw, sizes)))
         return log_time
@@ -305,11 +305,9 @@ class OperatorSurrogate:
         """Monotone log times at the nodes, one lattice per key."""
         nodes = operators.node_points(self.operator.nodes)
         size = len(nodes[0])
-        hw, sizes = self._rows(
-            chips, forms, np.repeat(keys, size, axis=0), [np.tile(n, len(keys)) for n in nodes]
-        )
-        ids = np.repeat(keys[:, 0].astype(np.int64), size)
-        names = [g.name for g in chips]
+        repeated, points = np.repeat(keys, size, axis=0), [np.tile(n, len(keys)) for n in nodes]
+        hw, sizes = self._rows(chips, forms, repeated, points)
+        ids, names = repeated[:, 0].astype(np.int64), [g.name for g in chips]
         values = self.direct_log_seconds(names, ids, hw, sizes, at_once=size)
         values = np.maximum(values, np.log(self.operator.floor(hw, sizes)))
         grid = tuple(len(n) for n in self.operator.nodes)

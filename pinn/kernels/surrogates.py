@@ -23,7 +23,7 @@ from pinn.kernels.operator import Operator, TrainingPlan
 from pinn.kernels.stored import MeasuredShapes
 from pinn.kernels.surrogate import OperatorSurrogate, OtherExperts
 from pinn.kernels.tables.tables import KernelTables
-from pinn.physics.numbers import Numbers
+from pinn.physics.batch_sums import Numbers
 from pinn.specs.gpu import GpuSpec
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())

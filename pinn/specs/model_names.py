@@ -12,7 +12,7 @@ from pathlib import Path
 from pinn.common.documents import read_json
 from pinn.common.files import data_folder
 from pinn.errors import PinnError
-from pinn.specs.config_fields import PACKAGE_SUFFIX, name_of
+from pinn.specs.config_fields import PACKAGE_SUFFIX, models_file, name_of
 
 # The names of the model catalog: which file a name or an alias stands for.
 
@@ -46,14 +46,14 @@ def _package_files() -> list[Path]:
 @cache
 def aliases() -> dict[str, str]:
     """Other name -> full name of a catalog model of the same shapes and formats."""
-    path = data_folder("models") / "aliases.json"
-    return {key: value for key, value in read_json(path).items() if not key.startswith("_")}
+    named = models_file("aliases.json").items()
+    return {key: value for key, value in named if not key.startswith("_")}
 
 
 @cache
 def _published_generation() -> dict[str, dict[str, object]]:
     """Lower-case full or bare name -> settings; a base model and its chat model differ in them."""
-    groups = read_json(data_folder("models") / "generation.json")["groups"]
+    groups = models_file("generation.json")["groups"]
     found = {name.lower(): group["settings"] for group in groups for name in group["models"]}
     return {name.split("/")[-1]: settings for name, settings in found.items()} | found
 
@@ -194,11 +194,6 @@ def hub_is_reachable() -> bool:
 
 # What looks like a model and is none that can be read: refused with what to give in its place.
 
-#: Word of a name -> what such a release is made for.
-_OTHER_ENGINES = {
-    "gguf": "llama.cpp", "ggml": "llama.cpp", "mlx": "Apple's MLX", "exl2": "ExLlama",
-    "exl3": "ExLlama", "bnb": "bitsandbytes", "bitsandbytes": "bitsandbytes",
-}  # fmt: skip
 _ADAPTER = "adapter_config.json"
 
 
@@ -213,8 +208,9 @@ def check_name(name: str) -> None:
     pinn.errors.PinnError: 'TheBloke/Llama-2-7B-Chat-GGUF' names a release for llama.cpp, whose \
 kernels have no times here: give the model it was made of, with --quantization int4 for its size
     """
+    engines = models_file("name_words.json")["other_engines"]
     words = re.split(r"[-_./:]", name.lower())
-    engine = next((_OTHER_ENGINES[word] for word in words if word in _OTHER_ENGINES), None)
+    engine = next((engines[word] for word in words if word in engines), None)
     if engine is not None:
         raise PinnError(
             f"{name!r} names a release for {engine}, whose kernels have no times here: give the "

@@ -11,8 +11,7 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Float
 
-from pinn.physics.batch_sums import causal_pairs
-from pinn.physics.numbers import Numbers
+from pinn.physics.batch_sums import Numbers, causal_pairs
 from pinn.specs.precision import ACTIVATION_BYTES
 
 Array = Float[np.ndarray, "..."]
