@@ -544,7 +544,9 @@ class RecipeFields:
             return given, Origin(FLAG, said)
         if flag is not None and flag.default not in (None, ""):
             return given, _NOT_GIVEN[name]
-        return _recipe_fields_default(self.default(name))
+        found = self.default(name)
+        value = flag.read(found.value) if flag else found.value == "yes"
+        return value, Origin(ASSUMED if found.assumed else DEFAULT, found.source)
 
     def put_graphs(
         self, tokens: int, requests: int, sizes: Sequence[int], origin: Origin, decodes: str = WHOLE
@@ -561,11 +563,3 @@ class RecipeFields:
         """The recipe, once every field is settled."""
         origins = {name: self.origins[name] for name in _SETTLED}
         return EffectiveRecipe(**{name: self.values[name] for name in _SETTLED}, origins=origins)
-
-
-@lru_cache(maxsize=16384)
-def _recipe_fields_default(found: Default) -> tuple[object, Origin]:
-    """The value of a default and its source."""
-    flag = FLAGS.get(found.flag)
-    value = flag.read(found.value) if flag else found.value == "yes"
-    return value, Origin(ASSUMED if found.assumed else DEFAULT, found.source)

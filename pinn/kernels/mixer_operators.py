@@ -478,9 +478,10 @@ class MixerFits:
             operator, known = timed_operators()[name], np.zeros(len(rows))
             terms = operator_terms(operator, rows, gpus)
             seconds, chips = rows["seconds"].to_numpy(), rows["gpu"].to_numpy()
-            for chip in np.unique(chips) if operator.included else ():
-                mine = chips == chip
-                known[mine] = operator.included(rows[mine], gpus[chip], products)
+            for chip in np.unique(chips):
+                if operator.included is not None:
+                    mine = chips == chip
+                    known[mine] = operator.included(rows[mine], gpus[chip], products)
             for chip in ("*", *np.unique(chips)) if len(rows) else ():
                 mine = np.ones(len(rows), bool) if chip == "*" else chips == chip
                 fitted = fit_terms(terms[mine], seconds[mine], known[mine])
