@@ -14,17 +14,7 @@ from scipy.optimize import nnls
 from pinn.errors import PinnError
 from pinn.kernels import operator as operators
 from pinn.kernels.gemm_attention_moe import FAMILIES, Moe
-from pinn.kernels.hardware import (
-    Chips,
-    Coded,
-    Gpus,
-    Hardware,
-    Ids,
-    chip_tags,
-    coded,
-    hardware,
-    is_known,
-)
+from pinn.kernels.hardware import Coded, Gpus, Hardware, Ids, chip_tags, coded, hardware, is_known
 from pinn.kernels.operator import KernelCorrection, Operator, Rows, Sizes, TrainingPlan
 from pinn.physics.layer_work import MatMul
 from pinn.specs.gpu import GpuSpec
@@ -265,7 +255,7 @@ class OperatorSurrogate:
         times = np.maximum(times, operator.floor(hw, complete))
         return np.where(np.any([p <= 0 for p in points], axis=0), 0.0, times).reshape(shape)
 
-    def _known(self, chips: Chips) -> np.ndarray:
+    def _known(self, chips: Sequence[GpuSpec]) -> np.ndarray:
         """Which chips the network may tell apart."""
         if not self.operator.blanks_unknown_chips:
             return np.ones(len(chips), dtype=bool)
@@ -278,7 +268,7 @@ class OperatorSurrogate:
         return value
 
     def _rows(
-        self, chips: Chips, forms: Sequence[str], keys: np.ndarray, points: list[Rows]
+        self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray, points: list[Rows]
     ) -> tuple[Hardware, dict[str, Rows]]:
         """Look-up and complete sizes of rows with the given keys at the given axis positions."""
         operator, ids = self.operator, keys[:, 0].astype(np.int64)
@@ -288,7 +278,9 @@ class OperatorSurrogate:
         sizes |= {name: keys[:, 2 + i] for i, name in enumerate(operator.shape)}
         return hw, operator.queried(sizes, hw)
 
-    def _lattice_values(self, chips: Chips, forms: Sequence[str], keys: np.ndarray) -> np.ndarray:
+    def _lattice_values(
+        self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray
+    ) -> np.ndarray:
         """Monotone log times at the nodes, one lattice per key; computed once and kept."""
         names = [(chips[int(k[0])], forms[int(k[1])], *k[2:].tolist()) for k in keys]
         new = [i for i, name in enumerate(names) if name not in self._lattices]
@@ -301,7 +293,9 @@ class OperatorSurrogate:
                 self._lattices[names[i]] = lattice
         return np.stack([self._lattices[name] for name in names])
 
-    def _new_lattices(self, chips: Chips, forms: Sequence[str], keys: np.ndarray) -> np.ndarray:
+    def _new_lattices(
+        self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray
+    ) -> np.ndarray:
         """Monotone log times at the nodes, one lattice per key."""
         nodes = operators.node_points(self.operator.nodes)
         size = len(nodes[0])
