@@ -94,8 +94,7 @@ def with_release_kernels(
         return recipe
     whole, replicas = recipe.expert_parallel_size > 1, recipe.data_parallel_size > 1
     spread = "dp" if whole and replicas else "ep" if whole else "tp"
-    form = model.precisions.experts.name
-    found = release_kernels(engine, version, form, gpu, spread)
+    found = release_kernels(engine, version, model.precisions.experts.name, gpu, spread)
     if found is None:
         return recipe
     origins = {**recipe.origins, "moe_kernels": Origin(DEFAULT, found.source)}

@@ -15,9 +15,7 @@ from pinn.specs.serving import DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM
 # The words of a launch command: variables, the engine, its release, its arguments.
 
 #: Words that start an engine; a positional model may follow but the second and third.
-_PROGRAMS = [
-    (row["engine"], tuple(row["words"].split())) for row in engine_rows("launch_programs.csv")
-]
+_PROGRAMS = [(r["engine"], tuple(r["words"].split())) for r in engine_rows("launch_programs.csv")]
 _IMAGE = re.compile(
     r"(?:.*/)?(?P<name>vllm-openai|sglang|tensorrt-llm/release)(?::(?P<tag>[\w.-]+))?(?:@sha256:\w+)?"
 )
@@ -180,8 +178,7 @@ def quantization_format(value: str) -> str | None:
 
 
 def _dtype(value: object, _: str = "") -> Read:
-    wide = str(value) in ("float32", "float")
-    return Read(assumed="32-bit activations") if wide else NOTHING
+    return Read(assumed="32-bit activations") if str(value) in ("float32", "float") else NOTHING
 
 
 def _generation(value: object, _: str = "") -> Read:

@@ -540,8 +540,7 @@ class RecipeFields:
         """The value of a flag and what set it."""
         flag, given = FLAGS.get(name), getattr(self.serving, name, None)
         if given not in (None, "", "auto") and (flag is None or given != flag.default):
-            said = flag.spelled_for(self.serving.engine) if flag else name
-            return given, Origin(FLAG, said)
+            return given, Origin(FLAG, flag.spelled_for(self.serving.engine) if flag else name)
         if flag is not None and flag.default not in (None, ""):
             return given, _NOT_GIVEN[name]
         found = self.default(name)

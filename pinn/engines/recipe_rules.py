@@ -88,8 +88,7 @@ def effective_recipe(serving: ServingSpec, gpu: GpuSpec, model_type: str = "") -
     Raises:
         PinnError: If the sizes do not fit together, or the version is no release.
     """
-    known = recipe.models_named(serving.engine)
-    asks = serving.speculative_config != NONE or model_type in known
+    asks = serving.speculative_config != NONE or model_type in recipe.models_named(serving.engine)
     decides = model_type if asks else ""
     return _shared_recipe(serving, gpu, decides, tuple(map(type, vars(serving).values())))
 

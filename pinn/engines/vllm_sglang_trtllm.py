@@ -363,6 +363,5 @@ def _settle_prompt_wait(found: RecipeFields) -> None:
     ranks = found.values["data_parallel_size"]
     steps = "batch_wait_timeout_iters" if ranks == 1 else "attention_dp_timeout_iters"
     found.take("prompt_wait_steps", steps)
-    budget = found.values["token_budget"]
-    waited = budget if ranks == 1 else 0
+    waited = found.values["token_budget"] if ranks == 1 else 0
     found.take("prompt_wait_tokens", "batch_wait_max_tokens_ratio", lambda r: math.ceil(r * waited))

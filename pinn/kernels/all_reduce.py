@@ -141,5 +141,4 @@ class AllReduce:
         if own is not None:
             return _read_curve(SIZES_BYTES, own, size)
         pool = self.pools[self._kind(gpu), ranks]
-        link = gpu.link_bandwidth_bytes_per_s
-        return _read_curve(_LINK_SECONDS * link, pool, size)
+        return _read_curve(_LINK_SECONDS * gpu.link_bandwidth_bytes_per_s, pool, size)

@@ -139,14 +139,12 @@ class LatentPrefill:
         if len(rows) == 0:
             return LatentPrefill()
         parts = []
-        projections = partial(
-            latent_matmuls, SHAPE, HIDDEN_SIZE, count=1, weights=precision("bf16")
-        )
+        matmuls = partial(latent_matmuls, SHAPE, HIDDEN_SIZE, count=1, weights=precision("bf16"))
         for chip, part in rows.groupby("gpu"):
             gpu = gpus[str(chip)]
             tokens = (part["sequences"] * part["tokens"]).to_numpy(dtype=np.float64)
             heads = part["heads"].to_numpy()
-            known = multiplied_seconds(heads, tokens, projections, partial(products, gpu))
+            known = multiplied_seconds(heads, tokens, matmuls, partial(products, gpu))
             parts.append((str(chip), _module_terms(part, gpu), part["seconds"].to_numpy(), known))
         fitted = {chip: fit_terms(*columns) for chip, *columns in parts}
         moving = min(weights[2] for weights in fitted.values())

@@ -437,8 +437,7 @@ def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> T
         key: rows["gpu"].map({name: rate(g) for name, g in gpus.items()}).to_numpy(np.float64)
         for key, rate in rates.items()
     }
-    launch = np.full(len(rows), LAUNCH_SECONDS)
-    return np.stack([launch, *operator.terms(sizes, gpu)], axis=1)
+    return np.stack([np.full(len(rows), LAUNCH_SECONDS), *operator.terms(sizes, gpu)], axis=1)
 
 
 # Fitted times of recurrent and sparse mixers, by operator and chip.

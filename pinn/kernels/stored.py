@@ -219,8 +219,7 @@ def fit_operator(
 ) -> None:
     """Fit one operator's surrogate into a folder."""
     fitted = OperatorSurrogate.fit(kind(), rows, gpus, seed=seed, plan=plan)
-    structure = {"operators": {kind.name: operator_structure(fitted)}}
-    write(folder, operator_tensors(fitted), structure)
+    write(folder, operator_tensors(fitted), {"operators": {kind.name: operator_structure(fitted)}})
 
 
 def measured_tensors(name: str, measured: MeasuredShapes) -> Tensors:

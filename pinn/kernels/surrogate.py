@@ -117,8 +117,7 @@ class RooflineFit:
         table = np.array(
             [[self.weights.get((g, f), pool) for f, pool in pools.items()] for g in gpu_names]
         )
-        weights = table[ids, sizes["family"].astype(np.int64)]
-        return (terms(hw, sizes) * weights).sum(axis=1)
+        return (terms(hw, sizes) * table[ids, sizes["family"].astype(np.int64)]).sum(axis=1)
 
 
 # One operator's surrogate: a fitted network on its roofline, made monotone on a lattice.
@@ -186,8 +185,7 @@ class OperatorSurrogate:
         named = np.random.default_rng(seed).random(len(rows)) >= unnamed
         inputs = operator.inputs(replace(hw, known=named), sizes)
         network = operators.train(inputs, target, plan or operator.plan, seed)
-        blended = isinstance(operator, Moe)
-        fit = RooflineFit.fit(names, ids, hw, sizes, seconds) if blended else None
+        fit = RooflineFit.fit(names, ids, hw, sizes, seconds) if isinstance(operator, Moe) else None
         return OperatorSurrogate(operator, network, fit, chip_tags([gpus[n] for n in names]))
 
     def direct_log_seconds(

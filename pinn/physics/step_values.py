@@ -199,8 +199,7 @@ def prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
 
 def expert_compute_beyond_wave(costs: StepCosts, sums: BatchSums) -> Values:
     """Arithmetic of the experts for tokens of all replicas beyond ``WAVE_TOKENS``."""
-    beyond = np.maximum(expert_tokens(costs, sums.tokens) - WAVE_TOKENS, 0.0)
-    return costs.expert_token_s * beyond
+    return costs.expert_token_s * np.maximum(expert_tokens(costs, sums.tokens) - WAVE_TOKENS, 0.0)
 
 
 def expert_activations(costs: StepCosts, sums: BatchSums) -> Values:

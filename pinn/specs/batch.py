@@ -116,8 +116,7 @@ def parse_batch(text: str) -> Batch:
     if not len(batch):
         raise PinnError(f"batch {text!r:.60} is empty: give at least one request")
     remedy = "a step of vLLM holds --max-num-seqs requests, 1,024 by default"
-    what = f"batch {text!r:.60}: requests"
-    check_size(len(batch), documents.MOST_BATCH_REQUESTS, what, remedy)
+    check_size(len(batch), documents.MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests", remedy)
     return batch
 
 
@@ -137,6 +136,5 @@ def _parse_part(text: str) -> Batch:
         )
     requests, cached, new = int(match[1]), _tokens(match["cached"]), _tokens(match["new"] or "1")
     for name, tokens in (("new tokens", new), ("cached tokens", cached)):
-        what = f"batch {text!r:.60}: {name}"
-        check_size(tokens, documents.MOST_BATCH_TOKENS, what, "shorten it")
+        check_size(tokens, documents.MOST_BATCH_TOKENS, f"batch {text!r:.60}: {name}", "shorten it")
     return _equal(requests, new, cached, is_prefill=match["new"] is not None)

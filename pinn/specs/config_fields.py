@@ -150,8 +150,7 @@ class ConfigFields:
             return None
         if not isinstance(value, list) or len(value) < layers:
             got = f"{len(value)} entries" if isinstance(value, list) else written(value)
-            rule = f"must be a list of {layers} entries, one per layer"
-            raise self.error(f"{key} {rule}, got {got}")
+            raise self.error(f"{key} must be a list of {layers} entries, one per layer, got {got}")
         return value[:layers]
 
 
@@ -168,9 +167,8 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     if not isinstance(text, Mapping):
         raise PinnError(f"{source}: text_config must be a JSON object, got {text!r:.60}")
     model_type = str(text.get("model_type") or config.get("model_type") or "")
-    return ConfigFields(
-        config, text, source, models_file("types.json")["defaults"].get(model_type, {})
-    )
+    defaults = models_file("types.json")["defaults"].get(model_type, {})
+    return ConfigFields(config, text, source, defaults)
 
 
 # Which ``model_type`` values of a config.json are read, and why the others are refused.

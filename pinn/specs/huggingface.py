@@ -235,13 +235,12 @@ def model_from_config(
     shapes = Counter((part.mixer, part.ffn) for part in parts)
     if sampling is None:
         sampling = model.sampling_from_generation_config(config, source or name)
-    vocab_size = fields.integer("vocab_size", "padded_vocab_size")
     is_tied = fields.truth("tie_word_embeddings")
     return model.ModelSpec(
         name=name,
         model_type=str(config.get("model_type") or fields.model_type),
         hidden_size=hidden,
-        vocab_size=vocab_size,
+        vocab_size=fields.integer("vocab_size", "padded_vocab_size"),
         layer_groups=tuple(model.LayerGroup(count, *shape) for shape, count in shapes.items()),
         precisions=precisions,
         kv_cache_precision=kv_cache,

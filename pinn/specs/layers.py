@@ -24,8 +24,7 @@ def attentions(
         return [*_compressed(fields, layers)]
     if is_latent(fields):
         latent, reaches = _latent(fields), windows(fields, layers, max_position)
-        chosen = _indexers(fields, layers)
-        pairs = zip(reaches, chosen, strict=True)
+        pairs = zip(reaches, _indexers(fields, layers), strict=True)
         return [replace(latent, window_tokens=window, indexer=own) for window, own in pairs]
     base = _grouped(fields)
     owners = layers - fields.integer("num_kv_shared_layers", default=0, least=0)

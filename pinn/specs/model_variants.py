@@ -150,8 +150,7 @@ class Variant:
     @property
     def published_as(self) -> str | None:
         """The first of the names under which sampling settings were published."""
-        named = (name for name in (*self.names, self.base) if published_generation(name))
-        return next(named, None)
+        return next((name for name in (*self.names, self.base) if published_generation(name)), None)
 
     def applied(self, model: ModelSpec, name: str) -> ModelSpec:
         """The base model as this release has it; under its own name where it differs."""

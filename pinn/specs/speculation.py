@@ -163,8 +163,7 @@ def asked_of_vllm(config: str) -> Speculation:
     Raises:
         PinnError: If it cannot be read or is of a method that is not modelled.
     """
-    example = '{"method": "mtp", "num_speculative_tokens": 2}'
-    values = _asked("vllm", config, example)
+    values = _asked("vllm", config, '{"method": "mtp", "num_speculative_tokens": 2}')
     draft = _text(values, "model")
     method = _text(values, "method") or _guessed(draft)
     method = MTP if method.endswith("_mtp") else method.strip("[]")
@@ -180,8 +179,7 @@ def asked_of_trtllm(config: str) -> Speculation:
     Raises:
         PinnError: As :func:`asked_of_vllm`.
     """
-    example = '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}'
-    values = _asked("trtllm", config, example)
+    values = _asked("trtllm", config, '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}')
     kind = _text(values, "decoding_type")
     method = _words("trtllm", "method").get(kind.lower())
     if method is None:

@@ -83,8 +83,7 @@ def matrices(hidden: pd.Series, width: pd.Series) -> Float[np.ndarray, " rows"]:
 def _moe_work(r: pd.DataFrame) -> Work:
     value = {name: r[name].to_numpy(dtype=np.float64) for name in NUMBERS}
     routed = (value[name] for name in ("tokens", "experts", "top_k", "expert_parallel"))
-    hit = experts_hit_balanced(*routed)
-    return moe_work(value, hit, table.bytes_per_element(r["precision"]))
+    return moe_work(value, experts_hit_balanced(*routed), table.bytes_per_element(r["precision"]))
 
 
 def _served_routing(r: pd.DataFrame) -> np.ndarray:

@@ -256,8 +256,7 @@ class Layout:
                 f"{', '.join(needed)}, got {', '.join(table.columns)}"
             )
         tool, count = f"{source.backend} {path.parent.name}", len(table)
-        name = "/".join(path.parts[-5:])
-        report = ReadReport(name, tool, file_sha256(path), count, count)
+        report = ReadReport("/".join(path.parts[-5:]), tool, file_sha256(path), count, count)
         return table[needed].reset_index(drop=True), report
 
 

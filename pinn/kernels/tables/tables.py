@@ -45,8 +45,7 @@ def _shared_path(r: pd.DataFrame) -> np.ndarray:
     largest = r.loc[r.groupby("gpus")["bytes"].idxmax()].set_index("gpus")
     ranks = largest.index.to_numpy(dtype=np.float64)
     ring = 2 * (ranks - 1) / ranks * largest["bytes"] / largest["seconds"]
-    slow = ring.index[ring < SHARED_PATH_SHARE * ring.max()]
-    return r["gpus"].isin(slow).to_numpy()
+    return r["gpus"].isin(ring.index[ring < SHARED_PATH_SHARE * ring.max()]).to_numpy()
 
 
 def _floor(r: pd.DataFrame, gpu: GpuSpec) -> pd.Series:

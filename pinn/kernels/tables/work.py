@@ -33,8 +33,7 @@ class Work:
 
 
 def _work(*, read_bytes: Numbers, activation_bytes: Numbers, flop: Numbers) -> Work:
-    values = (np.asarray(v, dtype=np.float64) for v in (read_bytes, activation_bytes, flop))
-    return Work(*values)
+    return Work(*(np.asarray(v, dtype=np.float64) for v in (read_bytes, activation_bytes, flop)))
 
 
 def gemm_work(m: Numbers, n: Numbers, k: Numbers, bytes_per_weight: Numbers) -> Work:
