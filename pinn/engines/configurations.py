@@ -11,11 +11,11 @@ from typing import Any
 
 from pinn.common import documents, files
 from pinn.engines.deployment import Deployment
-from pinn.engines.recipe import unread_notice
+from pinn.engines.recipe import FLAGS, unread_notice
 from pinn.engines.refused_formats import beyond_a_machine
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
-from pinn.specs.flags import FORCE, FlagValue, flags_of
+from pinn.specs.flags import FORCE, FlagValue
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.specs.model_variants import with_precision
@@ -28,16 +28,15 @@ Configuration = Mapping[str, object]
 #: A configuration as :func:`canonical` gives it.
 Values = dict[str, FlagValue]
 
-_SERVING = {flag.name: flag for flag in flags_of(ServingSpec)}
-_FLAGS = {**_SERVING, FORCE.name: FORCE}
-_SPELLINGS = {text: name for name, flag in _SERVING.items() for text in (flag.option, *flag.shorts)}
+_FLAGS = {**FLAGS, FORCE.name: FORCE}
+_SPELLINGS = {text: name for name, flag in FLAGS.items() for text in (flag.option, *flag.shorts)}
 _SPELLINGS |= {
     text: flag.name
-    for flag in _SERVING.values()
+    for flag in FLAGS.values()
     for text in (*flag.other_names, *(short.removeprefix("-") for short in flag.shorts))
 }
 #: Names of switches that are the other way round.
-_REVERSED = {text for flag in _SERVING.values() for text in flag.reversed_names}
+_REVERSED = {text for flag in FLAGS.values() for text in flag.reversed_names}
 _ALIASES = {"quantization": "precision", "-q": "precision", "q": "precision"}
 
 #: Every key a configuration may have: vLLM's flags with underscores, and what is served on what.
@@ -122,7 +121,7 @@ def make_deployment(configuration: Configuration) -> Deployment:
     precision = configuration.get("precision")
     model = _model(str(configuration["model"]), None if precision is None else str(precision))
     gpu = _gpu(str(configuration["gpu"]))
-    flags = {name: value for name, value in configuration.items() if name in _SERVING}
+    flags = {name: value for name, value in configuration.items() if name in FLAGS}
     force = bool(configuration.get(FORCE.name))
     found = Deployment(model, gpu, _serving(tuple(flags.items())), force=force)
     notice = unread_notice(found.serving.engine, found.serving.engine_version)
@@ -273,12 +272,10 @@ def typed_configurations(typed: str | Path) -> list[Values]:
 
 def _from_csv(path: Path) -> list[Values]:
     table = documents.CsvTable(path)
-    found: list[Values] = []
-    for line, values in table.rows():
-        check_configurations(len(found) + 1, f"{path}: ")
-        where = f"{path}, line {line}: "
-        found.append(canonical(dict(zip(table.names, values, strict=True)), where))
-    return found
+    rows = list(itertools.islice(table.rows(), documents.MOST_CONFIGURATIONS + 1))
+    check_configurations(len(rows), f"{path}: ")
+    named = ((line, dict(zip(table.names, values, strict=True))) for line, values in rows)
+    return [canonical(row, f"{path}, line {line}: ") for line, row in named]
 
 
 def _from_tree(path: Path) -> list[Values]:
@@ -310,7 +307,7 @@ def _named(tree: Configuration, where: str) -> Configuration:
 # A pool of servers as it is written: ``2x tp=4 ep``.
 
 _WORKERS = re.compile(r"(\d+)x")
-_SHORTS = {short.lstrip("-"): name for name, flag in _SERVING.items() for short in flag.shorts}
+_SHORTS = {short.lstrip("-"): name for name, flag in FLAGS.items() for short in flag.shorts}
 _LAYOUT = "write the number of servers and flags of each, such as '2x tp=4 ep'"
 
 
@@ -341,7 +338,7 @@ def parse_pool(text: str, option: str) -> tuple[int, Values]:
     for word in words[1:] if found else words:
         name, equals, value = word.partition("=")
         name = _SHORTS.get(name, name)
-        flag = _SERVING.get(name.replace("-", "_"))
+        flag = FLAGS.get(name.replace("-", "_"))
         switch = flag is not None and flag.kind == "bool"
         if not name or (equals and not value) or not (equals or switch):
             raise PinnError(f"{option} {text!r}: cannot read {word!r}: {_LAYOUT}")

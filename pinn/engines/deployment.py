@@ -92,8 +92,7 @@ def _attention_group(target: ModelSpec) -> LayerGroup:
     usual = [g for g in target.layer_groups if isinstance(g.attention, Attention) and g.ffn]
     if not usual:
         fault = "no layer of attention and a network that a draft's would be like"
-        remedy = "name a draft model, or draft by n-grams"
-        raise PinnError(f"{target.name} has {fault}: {remedy}")
+        raise PinnError(f"{target.name} has {fault}: name a draft model, or draft by n-grams")
     return usual[-1]
 
 

@@ -10,11 +10,6 @@ from pinn.specs.model import ModelSpec
 
 # Where an engine runs other kernels than vLLM does, and how long they take beside vLLM's.
 
-#: Where TensorRT-LLM quantizes what an all-reduce leaves, in the kernel of the all-reduce.
-QUANTIZING_ALL_REDUCE = (
-    "tensorrt_llm/functional.py: AllReduceFusionOp RESIDUAL_RMS_NORM_QUANT_FP8 and _NVFP4; "
-    "sglang 0.5.9 and 0.5.23 layers/flashinfer_comm_fusion.py: kARResidualRMSNorm, the norm alone"
-)
 # ``latent_launches`` of ``data/engines/design.csv``.
 #
 # Launches of a layer's latent attention beyond those of vLLM's, in launches of a dense layer,
@@ -99,8 +94,7 @@ def with_release_kernels(
         return recipe
     whole, replicas = recipe.expert_parallel_size > 1, recipe.data_parallel_size > 1
     spread = "dp" if whole and replicas else "ep" if whole else "tp"
-    form = model.precisions.experts.name
-    found = release_kernels(engine, version, form, gpu, spread)
+    found = release_kernels(engine, version, model.precisions.experts.name, gpu, spread)
     if found is None:
         return recipe
     origins = {**recipe.origins, "moe_kernels": Origin(DEFAULT, found.source)}

@@ -192,7 +192,8 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
             count = _values(rest)
             yield name, rest[:count]
             del rest[:count]
-        elif not rest or _is_known(known, rest[0]):
+        # The next word is a flag, and no value such as -1.
+        elif not rest or _on(known, rest[0].partition("=")[0].replace("_", "-")) in known:
             raise PinnError(f"--serve: {name} needs a value")
         else:
             yield name, rest.pop(0)
@@ -201,11 +202,6 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
 def _values(rest: list[str]) -> int:
     """How many words there are before the next flag."""
     return next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
-
-
-def _is_known(known: Mapping[str, Known], word: str) -> bool:
-    """Whether a word is a flag, and no value such as -1."""
-    return _on(known, word.partition("=")[0].replace("_", "-")) in known
 
 
 def _known(engine: str, name: str) -> Known:
@@ -308,11 +304,10 @@ def _switched(name: str, value: object) -> bool:
 def _take_variable(found: Launch, name: str, value: str, gpu: GpuSpec | None) -> None:
     shown = f"{name}={_short(value)}"
     own = name.startswith(_OWN[found.engine])
-    if not own or name not in launch_values.VARIABLES:
+    read = launch_values.variable_read(name, value.lower() not in ("0", "false", ""))
+    if not own or read is None:
         (found.unmodelled if own else found.no_effect).append(shown)
         return
-    on, off = launch_values.VARIABLES[name]
-    read = off if value.lower() in ("0", "false", "") else on
     if "precision" in read.fields and not _runs_mxfp4(found.configuration["model"], gpu):
         read = launch_values.NOTHING
     _set(found, name, read, shown)
@@ -333,7 +328,7 @@ def _set(found: Launch, name: str, read: launch_values.Read, shown: str) -> None
     found.configuration |= read.fields
     if read.fields:
         found.taken.append(shown)
-    elif read.nothing or not read.assumed:
+    elif not read.assumed:
         found.no_effect.append(shown)
     if read.assumed:
         found.unmodelled.append(f"{name} ({read.assumed})")

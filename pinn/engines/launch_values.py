@@ -9,20 +9,13 @@ from typing import Any, NamedTuple
 from pinn.common import documents, files
 from pinn.engines.recipe import engine_rows, release
 from pinn.errors import PinnError
+from pinn.specs.flags import TRUTH
 from pinn.specs.serving import DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM
 
 # The words of a launch command: variables, the engine, its release, its arguments.
 
 #: Words that start an engine; a positional model may follow but the second and third.
-_PROGRAMS = (
-    (VLLM, ("vllm", "serve")),
-    (VLLM, ("-m", "vllm.entrypoints.openai.api_server")),
-    (VLLM, ("-m", "vllm.entrypoints.cli.main", "serve")),
-    (SGLANG, ("-m", "sglang.launch_server")),
-    (SGLANG, ("sglang", "serve")),
-    (TRTLLM, ("trtllm-serve", "serve")),
-    (TRTLLM, ("trtllm-serve",)),
-)
+_PROGRAMS = [(r["engine"], tuple(r["words"].split())) for r in engine_rows("launch_programs.csv")]
 _IMAGE = re.compile(
     r"(?:.*/)?(?P<name>vllm-openai|sglang|tensorrt-llm/release)(?::(?P<tag>[\w.-]+))?(?:@sha256:\w+)?"
 )
@@ -109,20 +102,18 @@ def _arguments(words: list[str]) -> list[str]:
 
 
 class Read(NamedTuple):
-    """What a flag comes to.
+    """What a flag comes to; it has no effect here where both are empty.
 
     Attributes:
         fields: Keys of a configuration to their values.
         assumed: What of it is not modelled, in words; empty where all is.
-        nothing: Whether it has no effect here.
     """
 
     fields: Mapping[str, object] = {}
     assumed: str = ""
-    nothing: bool = False
 
 
-NOTHING = Read(nothing=True)
+NOTHING = Read()
 
 
 @cache
@@ -187,8 +178,7 @@ def quantization_format(value: str) -> str | None:
 
 
 def _dtype(value: object, _: str = "") -> Read:
-    wide = str(value) in ("float32", "float")
-    return Read(assumed="32-bit activations") if wide else NOTHING
+    return Read(assumed="32-bit activations") if str(value) in ("float32", "float") else NOTHING
 
 
 def _generation(value: object, _: str = "") -> Read:
@@ -299,14 +289,16 @@ READERS: dict[str, Callable[[Any, str], Read]] = {
         _speculation, _overrides, _rope, _optimization, _compilation,
     )
 }  # fmt: skip
-#: Variables of the environment: what they set where they are on, and where they are off.
-VARIABLES: dict[str, tuple[Read, Read]] = {
-    "VLLM_MXFP4_USE_MARLIN": (Read({"moe_backend": "marlin"}), NOTHING),
-    "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8": (Read({"precision": "mxfp4_mxfp8"}), NOTHING),
-    "VLLM_USE_FLASHINFER_MOE_FP8": (NOTHING, Read({"moe_backend": "triton"})),
-    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": (Read({"force": True}), NOTHING),
-    "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": (Read({"force": True}), NOTHING),
-    "VLLM_ENABLE_V1_MULTIPROCESSING": (NOTHING, Read({"v1_multiprocessing": False})),
-    "VLLM_USE_V1": (NOTHING, Read(assumed="the engine before V1")),
-    "VLLM_ALL2ALL_BACKEND": (Read(assumed="what carries tokens between experts' GPUs"), NOTHING),
-}
+
+
+def variable_read(name: str, on: bool) -> Read | None:
+    """Return what a variable of the environment sets where it is on or off; None if unknown.
+
+    ``data/engines/launch_variables.csv`` has a line for each state that sets something.
+    """
+    lines = [row for row in engine_rows("launch_variables.csv") if row["variable"] == name]
+    line = next((row for row in lines if on == (row["when"] == "on")), None)
+    if line is None:
+        return NOTHING if lines else None
+    value = TRUTH.get(line["value"], line["value"])
+    return Read({line["field"]: value} if line["field"] else {}, line["assumed"])

@@ -20,7 +20,9 @@ from pinn.units import GIB
 # ``data/engines/defaults.csv`` holds every default once, a source in each line. The first line
 # that fits counts; an empty cell fits everything.
 
-#: Version numbers of a flag that is given without one.
+#: Numbers of a version.
+Release = tuple[int, ...]
+#: A version and what may follow its numbers.
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
 
 
@@ -34,12 +36,8 @@ class Default:
         since: First release; None for all before.
         until: First release that it no longer holds for; None for all after.
         gpu: Regular expression for a part of the GPU's name in small letters; empty for any.
-        least_gib: Smallest memory of the GPU.
-        below_gib: Memory that the GPU has less than.
-        least_capability: Lowest compute capability.
-        below_capability: Capability that the GPU's is below.
-        least_tp: Smallest tensor-parallel size.
-        below_tp: Size that the tensor-parallel one is below.
+        limits: Least value and the value to stay below, of the GPU's memory in GiB, its compute
+            capability and the tensor-parallel size.
         models: Types of the models; empty for any.
         spread: Ways to spread experts, of ``tp``, ``ep`` and ``dp``; empty for any.
         value: As the flag reads it.
@@ -49,39 +47,31 @@ class Default:
 
     engine: str
     flag: str
-    since: tuple[int, ...] | None
-    until: tuple[int, ...] | None
+    since: Release | None
+    until: Release | None
     gpu: str
-    least_gib: float
-    below_gib: float
-    least_capability: float
-    below_capability: float
-    least_tp: float
-    below_tp: float
+    limits: tuple[tuple[float, float], ...]
     models: tuple[str, ...]
     spread: tuple[str, ...]
     value: str
     assumed: bool
     source: str
 
-    def holds(
-        self, version: tuple[int, ...], gpu: GpuSpec, tp: int, model_type: str, spread: str
-    ) -> bool:
+    def holds(self, version: Release, gpu: GpuSpec, tp: int, model_type: str, spread: str) -> bool:
         """Whether it is the default of a release on a GPU."""
+        sizes = gpu.memory_bytes / GIB, gpu.compute_capability, tp
         return (
             (self.since is None or version >= self.since)
             and (self.until is None or version < self.until)
             and re.search(self.gpu, gpu.name.lower()) is not None
-            and self.least_gib <= gpu.memory_bytes / GIB < self.below_gib
-            and self.least_capability <= gpu.compute_capability < self.below_capability
-            and self.least_tp <= tp < self.below_tp
+            and all(a <= size < b for size, (a, b) in zip(sizes, self.limits, strict=True))
             and (not self.models or model_type in self.models)
             and (not self.spread or spread in self.spread)
         )
 
 
 @lru_cache(maxsize=1024)
-def release(version: str) -> tuple[int, ...]:
+def release(version: str) -> Release:
     """Numbers of a version without what follows them, such as a release candidate's.
 
     Raises:
@@ -97,8 +87,9 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in found.group(1).split("."))
 
 
+@cache
 def engine_rows(name: str) -> list[dict[str, str]]:
-    """Lines of a table of ``data/engines``, in their order."""
+    """Lines of a table of ``data/engines``, in their order; read once."""
     return read_rows(data_folder("engines") / name)
 
 
@@ -213,13 +204,14 @@ def unread_notice(engine: str, version: str) -> str | None:
 
 def _default(row: dict[str, str]) -> Default:
     found: dict[str, Any] = {each.name: row.get(each.name) or "" for each in fields(Default)}
-    for name, text in found.items():
-        if name in ("since", "until"):
-            found[name] = release(text) if text else None
-        elif name in ("models", "spread"):
-            found[name] = tuple(text.split())
-        elif name.startswith(("least_", "below_")):
-            found[name] = float(text or (0 if name.startswith("least_") else math.inf))
+    for name in ("since", "until"):
+        found[name] = release(found[name]) if found[name] else None
+    for name in ("models", "spread"):
+        found[name] = tuple(found[name].split())
+    found["limits"] = tuple(
+        (float(row.get(f"least_{name}") or 0), float(row.get(f"below_{name}") or math.inf))
+        for name in ("gib", "capability", "tp")
+    )
     return Default(**found | {"assumed": found["assumed"] == "yes"})
 
 
@@ -265,7 +257,7 @@ def releases_text(engine: str) -> str:
     )
 
 
-def release_order(version: str) -> tuple[int, tuple[int, ...], str]:
+def release_order(version: str) -> tuple[int, Release, str]:
     """All before releases, releases by number, and tags that name none at the end."""
     if version == ALL:
         return 0, (), version
@@ -313,20 +305,18 @@ class SchedulerRules:
     group_padding: float = 1.25
 
 
-_FIRST = "vllm 0.15.1 vllm/v1/core/sched/scheduler.py: Scheduler.schedule"
-
-
 @lru_cache(maxsize=256)
-def vllm_rules(release: tuple[int, ...]) -> tuple[SchedulerRules, str]:
+def vllm_rules(release: Release) -> tuple[SchedulerRules, str]:
     """Rules of a release of vLLM and where they stand.
 
     Changes are lines of ``data/engines/scheduler_rules.csv``, each with the first release that was
     read with it; it holds for every patch of that release.
     """
-    rules, sources = SchedulerRules(), [_FIRST]
+    rules = SchedulerRules()
+    sources = ["vllm 0.15.1 vllm/v1/core/sched/scheduler.py: Scheduler.schedule"]
     kinds = {each.name: each.type for each in fields(SchedulerRules)}
     for row in engine_rows("scheduler_rules.csv"):
-        if release >= tuple(int(number) for number in row["since"].split("."))[:2]:
+        if release >= tuple(map(int, row["since"].split(".")))[:2]:
             change: dict[str, Any] = {row["rule"]: typed(kinds[row["rule"]], row["value"])}
             rules = replace(rules, **change)
             sources.append(f"vllm {row['since']} {row['source']}")
@@ -502,11 +492,6 @@ _KINDS = {f.name: f.type for f in fields(EffectiveRecipe) if f.name != "origins"
 _SETTLED = tuple(_KINDS)
 
 
-@cache
-def _design(engine: str) -> list[dict[str, str]]:
-    return [row for row in engine_rows("design.csv") if row["engine"] == engine]
-
-
 @dataclass
 class RecipeFields:
     """Fields of a recipe as they are settled, each with what set it.
@@ -536,9 +521,10 @@ class RecipeFields:
 
     def put_design(self) -> None:
         """Settle what the way that an engine is built decides: ``data/engines/design.csv``."""
-        for row in _design(self.serving.engine):
-            value = typed(_KINDS[row["field"]], row["value"])
-            self.put(row["field"], value, row["source"].format(version=self.version), row["set_by"])
+        for row in engine_rows("design.csv"):
+            if row["engine"] == self.serving.engine:
+                name, source = row["field"], row["source"].format(version=self.version)
+                self.put(name, typed(_KINDS[name], row["value"]), source, row["set_by"])
 
     def take(self, name: str, flag: str, read: Callable[[Any], object] | None = None) -> None:
         """Settle a field by a flag, or by its default."""
@@ -554,11 +540,12 @@ class RecipeFields:
         """The value of a flag and what set it."""
         flag, given = FLAGS.get(name), getattr(self.serving, name, None)
         if given not in (None, "", "auto") and (flag is None or given != flag.default):
-            said = flag.spelled_for(self.serving.engine) if flag else name
-            return given, Origin(FLAG, said)
+            return given, Origin(FLAG, flag.spelled_for(self.serving.engine) if flag else name)
         if flag is not None and flag.default not in (None, ""):
             return given, _NOT_GIVEN[name]
-        return _recipe_fields_default(self.default(name))
+        found = self.default(name)
+        value = flag.read(found.value) if flag else found.value == "yes"
+        return value, Origin(ASSUMED if found.assumed else DEFAULT, found.source)
 
     def put_graphs(
         self, tokens: int, requests: int, sizes: Sequence[int], origin: Origin, decodes: str = WHOLE
@@ -575,11 +562,3 @@ class RecipeFields:
         """The recipe, once every field is settled."""
         origins = {name: self.origins[name] for name in _SETTLED}
         return EffectiveRecipe(**{name: self.values[name] for name in _SETTLED}, origins=origins)
-
-
-@lru_cache(maxsize=16384)
-def _recipe_fields_default(found: Default) -> tuple[object, Origin]:
-    """The value of a default and its source."""
-    flag = FLAGS.get(found.flag)
-    value = flag.read(found.value) if flag else found.value == "yes"
-    return value, Origin(ASSUMED if found.assumed else DEFAULT, found.source)

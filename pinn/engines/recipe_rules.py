@@ -28,8 +28,7 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
         PinnError: If the flags cannot be read, or pipeline stages are asked for too.
     """
     config = serving.speculative_config
-    sglang_none = serving.engine == SGLANG and config.lower() == NONE
-    if config in (NONE, "") or sglang_none:
+    if config in (NONE, "") or (serving.engine == SGLANG and config.lower() == NONE):
         return None, _NOT_ASKED
     if serving.engine == VLLM:
         asked = speculation.asked_of_vllm(config)
@@ -46,7 +45,7 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
     return found, Origin(recipe.ASSUMED, speculation.default_acceptance(found.method).text)
 
 
-def _release(serving: ServingSpec) -> tuple[int, ...]:
+def _release(serving: ServingSpec) -> recipe.Release:
     return recipe.release(recipe.served_release(serving.engine, serving.engine_version))
 
 
@@ -89,8 +88,7 @@ def effective_recipe(serving: ServingSpec, gpu: GpuSpec, model_type: str = "") -
     Raises:
         PinnError: If the sizes do not fit together, or the version is no release.
     """
-    known = recipe.models_named(serving.engine)
-    asks = serving.speculative_config != NONE or model_type in known
+    asks = serving.speculative_config != NONE or model_type in recipe.models_named(serving.engine)
     decides = model_type if asks else ""
     return _shared_recipe(serving, gpu, decides, tuple(map(type, vars(serving).values())))
 
@@ -196,8 +194,9 @@ def _settle_all_reduce(found: RecipeFields) -> None:
     if not found.gpu.has_nvlink:
         latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
     found.put("all_reduce_latency", latency, source, kind)
+    # TensorRT-LLM quantizes what an all-reduce leaves in the kernel of the all-reduce.
     quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
-    found.put("fused_quantization", quantizes, kernel_choice.QUANTIZING_ALL_REDUCE, recipe.ASSUMED)
+    found.values["fused_quantization"] = quantizes
 
 
 def _settle_speculation(found: RecipeFields) -> None:

@@ -26,18 +26,16 @@ _FP8 = frozenset({"fp8", "fp8_static", "fp8_block", "nvfp4"})
 def requests_per_step(d: Deployment) -> Refusal | None:
     """A step has a token for every request; a default number of requests is lowered to fit."""
     asked, tokens = d.serving.max_num_seqs, d.recipe.token_budget
-    if asked is None or asked <= tokens or not runs(d, VLLM):
-        return None
-    return refusal(d, "requests_per_step", asked=asked, tokens=tokens)
+    refused = asked is not None and asked > tokens and runs(d, VLLM)
+    return refusal(d, "requests_per_step", asked=asked, tokens=tokens) if refused else None
 
 
 def whole_prompts(d: Deployment) -> Refusal | None:
     """Prompts that are not cut fit in a step; a default budget is raised to the longest."""
     asked, longest = d.serving.max_num_batched_tokens, d.longest_context
-    cut = d.serving.enable_chunked_prefill is not False
-    if asked is None or cut or asked >= longest or not runs(d, VLLM):
-        return None
-    return refusal(d, "whole_prompts", asked=asked, longest=longest)
+    whole = d.serving.enable_chunked_prefill is False
+    refused = asked is not None and whole and asked < longest and runs(d, VLLM)
+    return refusal(d, "whole_prompts", asked=asked, longest=longest) if refused else None
 
 
 def longest_context(d: Deployment) -> Refusal | None:
@@ -77,9 +75,8 @@ def chunk_of_pages(d: Deployment) -> Refusal | None:
     """SGLang cuts prompts between pages."""
     page = d.recipe.block_tokens
     chunk = d.serving.max_num_batched_tokens or d.recipe.token_budget * d.recipe.data_parallel_size
-    if not runs(d, SGLANG) or chunk % page == 0:
-        return None
-    return refusal(d, "chunk_of_pages", page=page, chunk=chunk)
+    refused = runs(d, SGLANG) and chunk % page
+    return refusal(d, "chunk_of_pages", page=page, chunk=chunk) if refused else None
 
 
 def cache_format(d: Deployment) -> Refusal | None:
@@ -98,10 +95,9 @@ def cache_format(d: Deployment) -> Refusal | None:
 def latent_cache(d: Deployment) -> Refusal | None:
     """Before 0.18 Triton's latent attention has no fp8 cache, and other GPUs have no other."""
     hopper_or_blackwell = 9 <= d.gpu.compute_capability < 11
-    if hopper_or_blackwell or not runs(d, VLLM, below="0.18"):
-        return None
     latent = any(isinstance(g.attention, LatentAttentionSpec) for g in d.model.layer_groups)
-    return refusal(d, "latent_cache") if latent and d.kv_cache_precision.name == "fp8" else None
+    cached = latent and d.kv_cache_precision.name == "fp8" and not hopper_or_blackwell
+    return refusal(d, "latent_cache") if cached and runs(d, VLLM, below="0.18") else None
 
 
 # Models and ways to draft that a release does not have.
@@ -163,12 +159,10 @@ def draft_model(d: Deployment) -> Refusal | None:
 
 def drafts_beside_replicas(d: Deployment) -> Refusal | None:
     """SGLang drafts by a model or n-grams only without attention data parallelism."""
-    drafts = d.recipe.speculation
-    if drafts is None or not runs(d, SGLANG) or not d.serving.enable_dp_attention:
-        return None
-    if drafts.method not in (DRAFT_MODEL, NGRAM):
-        return None
-    return refusal(d, "drafts_beside_replicas", algorithm=d.serving.speculative_config)
+    drafts, algorithm = d.recipe.speculation, d.serving.speculative_config
+    apart = drafts is not None and drafts.method in (DRAFT_MODEL, NGRAM)
+    refused = apart and d.serving.enable_dp_attention and runs(d, SGLANG)
+    return refusal(d, "drafts_beside_replicas", algorithm=algorithm) if refused else None
 
 
 # What engines refuse to start, rule by rule, with the release and the file that say so.

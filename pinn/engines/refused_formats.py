@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from pinn.engines.recipe import engine_rows, release, served_release
@@ -36,12 +35,6 @@ class Refusal(NamedTuple):
         return f"{self.reason}: {self.remedy}, or --force to time it anyway ({self.source})"
 
 
-@cache
-def _wordings() -> dict[str, dict[str, str]]:
-    """Return lines of ``data/engines/refusals.csv`` by rule: words, and a source by engine."""
-    return {row["rule"]: row for row in engine_rows("refusals.csv")}
-
-
 def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
     """Return what a line of ``data/engines/refusals.csv`` says of a deployment.
 
@@ -58,7 +51,7 @@ def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
         "model": d.model.name,
         "tp": d.recipe.tensor_parallel_size,
     }
-    row = _wordings()[rule]
+    row = next(row for row in engine_rows("refusals.csv") if row["rule"] == rule)
     parts = (row["reason"], row["remedy"], row[d.serving.engine])
     return Refusal(*(part.format(**known | facts) for part in parts))
 
@@ -217,47 +210,35 @@ def _projections(attention: object, tp: int) -> tuple[tuple[str, int], ...]:
     return ()
 
 
-_QUANTIZED = "vllm 0.10.2 to 0.33.0 vllm/model_executor/layers/quantization"
-_MARLIN = "sglang 0.5.9 srt/layers/quantization/marlin_utils.py"
-#: Format to the fewest inputs that one scale may cover (a checkpoint's own number is not kept), and
-#: who says that they are not cut.
-#: mxfp4 is padded (``quantization/mxfp4.py: create_weights``), as are nvfp4's experts.
-GROUPS = {
-    "int4_wo": (32, f"{_QUANTIZED}/awq.py, gptq.py: create_weights, moe_wna16.py; {_MARLIN}"),
-    "nvfp4": (16, f"{_QUANTIZED}/modelopt.py: in features a multiple of 16"),
-}
-
-
 def groups(d: Deployment) -> Refusal | None:
-    """Inputs that share a scale stay on one GPU."""
+    """Inputs that share a scale stay on one GPU.
+
+    ``data/engines/format_groups.csv`` has the fewest inputs that one scale may cover (a
+    checkpoint's own number is not kept), and who says that they are not cut. mxfp4 is padded
+    (``quantization/mxfp4.py: create_weights``), as are nvfp4's experts.
+    """
+    known = {row["format"]: row for row in engine_rows("format_groups.csv")}
     recipe, precisions, moe = d.recipe, d.model.precisions, d.model.moe
     tp, cut = recipe.tensor_parallel_size, recipe.expert_tensor_parallel_size
     parts = [(width, tp, getattr(precisions, kind)) for width, kind in dense_widths(d).items()]
     if moe is not None and precisions.experts.name == "int4_wo":
         parts.append((moe.width, cut, precisions.experts))
     for width, gpus, form in parts:
-        least, source = GROUPS.get(form.name, (1, ""))
-        if gpus > 1 and width // gpus % least and not runs(d, TRTLLM):
+        row = known.get(form.name)
+        if row and gpus > 1 and width // gpus % int(row["least"]) and not runs(d, TRTLLM):
             told = {"width": width, "parts": gpus, "each": width // gpus, "form": form.name}
-            return refusal(d, "groups", **told, least=least, source=source)
+            return refusal(d, "groups", **told | row)
     return None
 
 
-@cache
-def _capabilities() -> list[dict[str, str]]:
-    """Return lines of ``data/engines/format_capabilities.csv``: the least capability of formats.
-
-    It is the least of all kernels: below the tensor cores' own fp8 or fp4, Marlin expands the
-    weights.
-    """
-    return engine_rows("format_capabilities.csv")
-
-
 def capability(d: Deployment) -> Refusal | None:
-    """Every format has kernels on the GPU."""
+    """Every format has kernels on the GPU: the least capability is that of all kernels.
+
+    Below the tensor cores' own fp8 or fp4, Marlin expands the weights.
+    """
     have = d.gpu.compute_capability
     formats = {form.name for form in vars(d.model.precisions).values()}
-    for row in _capabilities():
+    for row in engine_rows("format_capabilities.csv"):
         missing, least = formats & set(row["formats"].split()), float(row["capability"])
         if missing and have < least and runs(d, row["engine"], row["since"], row["below"]):
             told = {"have": have, "form": min(missing), "least": least}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, takewhile
 
 from pinn.engines import recipe
-from pinn.engines.recipe import Origin, RecipeFields, release, vllm_rules
+from pinn.engines.recipe import Origin, RecipeFields, Release, release, vllm_rules
 from pinn.errors import PinnError
 from pinn.specs.config_fields import is_type
 from pinn.specs.serving import DEEPEP, FULL_DECODE_ONLY, NO_GRAPHS, PIECEWISE, SGLANG, TRTLLM, VLLM
@@ -37,9 +37,7 @@ SGLANG_SIZES = ((1, 2, 1), (4, 12, 4), (16, 256, 8), (272, 511, 16), (512, None,
 SGLANG_DRAFT_SIZES = ((1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, None, 16))
 
 
-def sglang_sizes(
-    most: int, drafts: bool = False, release: tuple[int, ...] = (0, 5, 23)
-) -> tuple[int, ...]:
+def sglang_sizes(most: int, drafts: bool = False, release: Release = (0, 5, 23)) -> tuple[int, ...]:
     """SGLang's numbers of decodes, denser where drafts are verified.
 
     0.5.3.post1 to 0.5.13 ``server_args.py: _generate_cuda_graph_batch_sizes``, later
@@ -186,7 +184,7 @@ class MemoryUsers:
     deepep: bool = False
 
 
-def reserve_mib(release: tuple[int, ...], memory_mib: float, users: MemoryUsers) -> float:
+def reserve_mib(release: Release, memory_mib: float, users: MemoryUsers) -> float:
     """Memory in MiB that a release leaves to them on a GPU with so much.
 
     0.5.3.post1 to 0.5.18 ``server_args.py: _handle_gpu_memory_settings``, later
@@ -272,7 +270,7 @@ def _settle_caches(found: RecipeFields) -> None:
         found.put("kv_cache_dtype", "fp8", source, recipe.DEFAULT)
 
 
-def _decode_sizes(found: RecipeFields, limit: int, number: tuple[int, ...]) -> tuple[int, ...]:
+def _decode_sizes(found: RecipeFields, limit: int, number: Release) -> tuple[int, ...]:
     """Decodes that graphs are captured for: no more than may run.
 
     ``get_batch_sizes_to_capture``: under attention data parallelism multiples of the GPUs that
@@ -298,7 +296,7 @@ def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
     return tokens, Origin(recipe.DEFAULT, default.source)
 
 
-def _prompt_graphs(found: RecipeFields, number: tuple[int, ...]) -> tuple[int, int]:
+def _prompt_graphs(found: RecipeFields, number: Release) -> tuple[int, int]:
     """(tokens whose graphs memory is reserved for, tokens of the largest that runs).
 
     Off with drafts in 0.5.10; with attention data parallelism or all-to-all of experts until
@@ -365,6 +363,5 @@ def _settle_prompt_wait(found: RecipeFields) -> None:
     ranks = found.values["data_parallel_size"]
     steps = "batch_wait_timeout_iters" if ranks == 1 else "attention_dp_timeout_iters"
     found.take("prompt_wait_steps", steps)
-    budget = found.values["token_budget"]
-    waited = budget if ranks == 1 else 0
+    waited = found.values["token_budget"] if ranks == 1 else 0
     found.take("prompt_wait_tokens", "batch_wait_max_tokens_ratio", lambda r: math.ceil(r * waited))

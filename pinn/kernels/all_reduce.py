@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Real
+from jaxtyping import Float
 
-from pinn.kernels.hardware import coded
+from pinn.kernels.hardware import Gpus, coded
+from pinn.physics.batch_sums import Sizes
 from pinn.specs.gpu import GpuSpec
 
 # A ring all-reduce over PCIe from first principles, where no such link was timed.
@@ -28,9 +28,7 @@ PROTOCOLS = {"LL": (6.6e-6, 1.0e-6, 0.5), "Simple": (8.4e-6, 5.7e-6, 1.0)}
 LINK_SHARE = 12.0 / 16.0
 
 
-def ring_seconds(
-    gpu: GpuSpec, ranks: float, bytes_: Real[np.ndarray, "..."]
-) -> Float[np.ndarray, "..."]:
+def ring_seconds(gpu: GpuSpec, ranks: float, bytes_: Sizes) -> Float[np.ndarray, "..."]:
     """Time of one all-reduce of ``bytes_`` on each of ``ranks`` GPUs."""
     moved = 2 * (ranks - 1) / ranks * bytes_ / (LINK_SHARE * gpu.link_bandwidth_bytes_per_s)
     times = [launch + 2 * (ranks - 1) * hop + moved / w for launch, hop, w in PROTOCOLS.values()]
@@ -71,7 +69,7 @@ class AllReduce:
     pools: dict[tuple[str, int], Float[np.ndarray, " link_times"]] = field(default_factory=dict)
 
     @staticmethod
-    def fit(rows: pd.DataFrame, gpus: Mapping[str, GpuSpec]) -> AllReduce:
+    def fit(rows: pd.DataFrame, gpus: Gpus) -> AllReduce:
         """Take the curves from measured rows."""
         curves: dict[tuple[str, int], np.ndarray] = {}
         logs: dict[tuple[str, int], list[np.ndarray]] = {}
@@ -143,5 +141,4 @@ class AllReduce:
         if own is not None:
             return _read_curve(SIZES_BYTES, own, size)
         pool = self.pools[self._kind(gpu), ranks]
-        link = gpu.link_bandwidth_bytes_per_s
-        return _read_curve(_LINK_SECONDS * link, pool, size)
+        return _read_curve(_LINK_SECONDS * gpu.link_bandwidth_bytes_per_s, pool, size)

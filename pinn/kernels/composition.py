@@ -232,8 +232,7 @@ def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes: 
 
 def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes: Column) -> Times:
     def seconds(chip: GpuSpec, name: str, triton: Column, *shape: Column) -> np.ndarray:
-        chosen = TRITON if triton[0] else CUTLASS
-        return kernels.other_experts_seconds(chip, name, chosen, *shape)
+        return kernels.other_experts_seconds(chip, name, TRITON if triton[0] else CUTLASS, *shape)
 
     *shape, triton = sizes
     return call_by_call(seconds, gpu, form, triton, *shape) + ROUTING_SECONDS
@@ -272,8 +271,7 @@ def _latent_decode(deployment: Deployment, batches: UniformBatches) -> Calls:
 def _latent_prefill(deployment: Deployment, batches: UniformBatches) -> Calls:
     rows = (batches.prefill_requests, batches.prefill_tokens, batches.prefill_cached)
     for count, attention, heads in _latent_layers(deployment):
-        sizes = (*rows, heads, attention.head_dim, attention.v_head_dim)
-        yield Call("bf16", count, sizes)
+        yield Call("bf16", count, (*rows, heads, attention.head_dim, attention.v_head_dim))
 
 
 def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentionSpec, int]]:
@@ -334,8 +332,7 @@ def _exchanged(
 def _sampling(deployment: Deployment, batches: UniformBatches) -> Calls:
     """As long as the kernels took when they were timed, scaled by the datasheet's bandwidth."""
     costs = step_costs([deployment])
-    seconds = costs.sampled_step_s + batches.requests * costs.sampled_request_s
-    yield Call("fp32", 1, (seconds,))
+    yield Call("fp32", 1, (costs.sampled_step_s + batches.requests * costs.sampled_request_s,))
 
 
 # Recurrent states and indexers in a composed step.

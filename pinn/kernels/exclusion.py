@@ -15,8 +15,8 @@ from pinn.specs.model import Attention, DenseFfnSpec, LatentAttentionSpec, Model
 
 # Which models are so alike that holding one out means holding the other out too.
 
-#: Hidden size and feed-forward width within 5 %, as for expert kernels (``exclusion``). An
-#: assumption.
+#: Widths of models within 5 %, all sizes of an expert layer likewise. Assumptions of what tells of
+#: another shape by itself; wider ones would also take what any model may use.
 TOLERANCE = 0.05
 
 
@@ -51,10 +51,8 @@ def _dense_width(model: ModelSpec) -> int:
 # be trained on: a prediction for it is only honest where it was interpolated from other shapes.
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
-#: Both widths of a multiplication within 3 %, all sizes of an expert layer within 5 %. Assumptions
-#: of what tells of another shape by itself; wider ones would also take what any model may use.
+#: Both widths of a multiplication within 3 %, an assumption like ``TOLERANCE``.
 GEMM_TOLERANCE = 0.03
-MOE_TOLERANCE = 0.05
 #: Same experts and top-k: already a near copy when both widths are this close (an assumption).
 WIDTH_TOLERANCE = 0.25
 #: Columns of recurrent mixers' shapes.
@@ -161,9 +159,9 @@ def _close(values: np.ndarray, size: float, tolerance: float) -> np.ndarray:
 
 def _like_experts(value: dict[str, np.ndarray], hidden: int, moe: MoeFfnSpec) -> np.ndarray:
     near = (
-        _close(value["hidden"], hidden, MOE_TOLERANCE)
-        & _close(value["width"], moe.width, MOE_TOLERANCE)
-        & _close(value["experts"], moe.experts, MOE_TOLERANCE)
+        _close(value["hidden"], hidden, TOLERANCE)
+        & _close(value["width"], moe.width, TOLERANCE)
+        & _close(value["experts"], moe.experts, TOLERANCE)
     )
     alike = (
         (value["experts"] == moe.experts)

@@ -286,8 +286,7 @@ class Moe(Operator):
 
     def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
         """16-bit math in the first, fourth and fifth family."""
-        narrow = np.isin(sizes["family"], (0, 3, 4))
-        return np.where(narrow, hw.bf16_rate, hw.floor_rate)
+        return np.where(np.isin(sizes["family"], (0, 3, 4)), hw.bf16_rate, hw.floor_rate)
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
         """A launch of 8 us, and the slower of reading the hit experts and multiplying."""

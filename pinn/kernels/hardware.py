@@ -1,6 +1,6 @@
 """What a kernel surrogate knows of the chip and the number format of each row."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,10 @@ from jaxtyping import Bool, Float, Int
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import Precision, precision
 
+#: Datasheets by name.
+Gpus = Mapping[str, GpuSpec]
+#: Datasheets by index.
+Chips = Sequence[GpuSpec]
 #: Index of each row.
 Ids = Int[np.ndarray, " rows"]
 
@@ -90,9 +94,7 @@ def math_index(gpu: GpuSpec, form: Precision) -> int:
     return 2 if form.math == "fp4" else 1
 
 
-def hardware(
-    gpus: Sequence[GpuSpec], gpu_ids: Ids, formats: Sequence[str], format_ids: Ids
-) -> Hardware:
+def hardware(gpus: Chips, gpu_ids: Ids, formats: Sequence[str], format_ids: Ids) -> Hardware:
     """Look the rows' chips and formats up.
 
     Raises:
@@ -120,16 +122,14 @@ def hardware(
     )
 
 
-def chip_tags(gpus: Sequence[GpuSpec]) -> Float[np.ndarray, "gpus 5"]:
+def chip_tags(gpus: Chips) -> Float[np.ndarray, "gpus 5"]:
     """What makes two datasheets one chip to the surrogates, whatever their names."""
     rates = [(g.memory_bandwidth_bytes_per_s, g.peak_flop_per_s["bf16"]) for g in gpus]
     cores = [(g.sm_count, g.l2_bytes, g.compute_capability) for g in gpus]
     return np.hstack([np.reshape(rates, (-1, 2)), np.reshape(cores, (-1, 3))]).astype(np.float64)
 
 
-def is_known(
-    gpus: Sequence[GpuSpec], tags: Float[np.ndarray, "trained 5"]
-) -> Bool[np.ndarray, " gpus"]:
+def is_known(gpus: Chips, tags: Float[np.ndarray, "trained 5"]) -> Bool[np.ndarray, " gpus"]:
     """Which chips are among the trained ones, within 2 % in every figure."""
     apart = np.abs(chip_tags(gpus)[:, None] / tags[None] - 1.0).max(axis=2)
     return (apart < 0.02).any(axis=1)

@@ -12,12 +12,13 @@ from pinn.common.screen import Grid
 from pinn.common.store import remembered_folder
 from pinn.kernels import mixer_operators
 from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.hardware import Gpus
 from pinn.kernels.operator import Operator, TrainingPlan
 from pinn.kernels.surrogate import OperatorSurrogate, fit_terms
 from pinn.kernels.surrogates import OPERATORS, KernelSurrogates
 from pinn.kernels.tables.table import SYSTEMS
 from pinn.kernels.tables.tables import KernelTables, read_kernel_tables
-from pinn.specs.gpu import GpuSpec, load_gpu
+from pinn.specs.gpu import load_gpu
 
 # The surrogates of an exclusion, fitted to the installed kernel tables or found again.
 
@@ -162,9 +163,7 @@ def _left_out(
         yield rows[~held], rows[held]
 
 
-def _errors_of(
-    surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Mapping[str, GpuSpec]
-) -> pd.DataFrame:
+def _errors_of(surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Gpus) -> pd.DataFrame:
     """Errors of the rows held out, at most ``_ROWS_COMPARED`` of them."""
     held = served(held, surrogate.operator)
     if len(held) > _ROWS_COMPARED:
@@ -184,7 +183,7 @@ _MIXER_COLUMNS = ("operator", "left_out", "rows", "shapes", "median", "mean")
 
 
 def mixer_errors(
-    operators: Sequence[str] | None = None, systems: Mapping[str, GpuSpec] | None = None
+    operators: Sequence[str] | None = None, systems: Gpus | None = None
 ) -> pd.DataFrame:
     """Median and mean absolute error, as fractions, of each operator.
 
@@ -199,14 +198,13 @@ def mixer_errors(
         ``median`` and ``mean``.
     """
     known = {name: load_gpu(name) for name in SYSTEMS} if systems is None else systems
-    found: list[dict[str, object]] = []
-    for name in operators or mixer_operators.timed_operators():
-        found += _of_operator(mixer_operators.timed_operators()[name], known)
+    timed = mixer_operators.timed_operators()
+    found = [row for name in operators or timed for row in _of_operator(timed[name], known)]
     return pd.DataFrame(found, columns=list(_MIXER_COLUMNS))
 
 
 def _of_operator(
-    operator: mixer_operators.MixerOperator, systems: Mapping[str, GpuSpec]
+    operator: mixer_operators.MixerOperator, systems: Gpus
 ) -> Iterator[dict[str, object]]:
     rows, _ = mixer_operators.read_mixer_kernels(operator, systems)
     gpus = {gpu.name: gpu for gpu in systems.values()}

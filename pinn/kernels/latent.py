@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from pinn.kernels.hardware import coded
-from pinn.kernels.surrogate import fit_terms
+from pinn.kernels.hardware import Gpus, coded
+from pinn.kernels.surrogate import Products, fit_terms, multiplied_seconds
 from pinn.kernels.tables.attention import HIDDEN_SIZE, SHAPE
 from pinn.kernels.tables.work import Work, latent_decode_work, latent_prefill_work
+from pinn.physics.batch_sums import Numbers
 from pinn.physics.layer_work import latent_matmuls
-from pinn.physics.numbers import Numbers
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import ACTIVATION_BYTES, precision
 
@@ -26,6 +26,8 @@ from pinn.specs.precision import ACTIVATION_BYTES, precision
 # what a short read takes beyond its bytes: splitting the keys, waiting for the first of them,
 # merging.
 
+#: Of arguments that broadcast.
+Times = np.ndarray | np.float64
 #: Where nothing was measured: four fifths of the slower of the datasheet's rates and no start, an
 #: assumption.
 UNMEASURED = np.array([0.0, 0.0, 1.25, 0.0])
@@ -52,7 +54,7 @@ class LatentCore:
     weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
-    def fit(rows: pd.DataFrame, gpus: Mapping[str, GpuSpec]) -> LatentCore:
+    def fit(rows: pd.DataFrame, gpus: Gpus) -> LatentCore:
         """Fit to measured modules, by their relative error; no rows leave ``UNMEASURED`` for all.
 
         So a row in whose time the context hardly shows has hardly a say.
@@ -77,9 +79,7 @@ class LatentCore:
             found["*", form] = fit_terms(values, seconds, without)
         return LatentCore(found)
 
-    def seconds(
-        self, gpu: GpuSpec, form: str, *sizes: Numbers
-    ) -> Float[np.ndarray, "..."] | np.float64:
+    def seconds(self, gpu: GpuSpec, form: str, *sizes: Numbers) -> Times:
         """Return what the context adds to a launch, at least the floor. Arguments broadcast.
 
         Args:
@@ -103,15 +103,10 @@ class LatentCore:
 # and left out: they are the layer's, and in most tables ran operation by operation where a
 # server fuses them.
 
-#: Seconds of ``[m, k] x [k, n]`` in bf16 on a chip.
-GemmSeconds = Callable[[GpuSpec, np.ndarray, int, int], np.ndarray]
-
 #: Weights of moving the operands once, and of the attention's roofline. Where nothing was
 #: measured: four fifths of the datasheet's rates, as for decodes, an assumption.
 UNMEASURED_PREFILL = np.array([1.25, 1.25])
 _LAUNCH_SECONDS = 1e-5
-
-Times = np.ndarray | np.float64
 
 
 def _times(work: Work, bandwidth: object, bf16_rate: object) -> tuple[Times, Times]:
@@ -133,22 +128,23 @@ class LatentPrefill:
     weights: dict[tuple[str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
-    def fit(
-        rows: pd.DataFrame, gpus: Mapping[str, GpuSpec], gemm_seconds: GemmSeconds
-    ) -> LatentPrefill:
+    def fit(rows: pd.DataFrame, gpus: Gpus, products: Products) -> LatentPrefill:
         """Fit to measured modules; no rows leave ``UNMEASURED`` for all.
 
         Args:
             rows: As of ``LATENT_PREFILL_LAYOUT``.
             gpus: Datasheets by the names in the rows.
-            gemm_seconds: Of the projections.
+            products: Times of multiplications, as ``OperatorSurrogate.seconds`` of them.
         """
         if len(rows) == 0:
             return LatentPrefill()
         parts = []
+        matmuls = partial(latent_matmuls, SHAPE, HIDDEN_SIZE, count=1, weights=precision("bf16"))
         for chip, part in rows.groupby("gpu"):
             gpu = gpus[str(chip)]
-            known = _projection_seconds(part, gpu, gemm_seconds)
+            tokens = (part["sequences"] * part["tokens"]).to_numpy(dtype=np.float64)
+            heads = part["heads"].to_numpy()
+            known = multiplied_seconds(heads, tokens, matmuls, partial(products, gpu))
             parts.append((str(chip), _module_terms(part, gpu), part["seconds"].to_numpy(), known))
         fitted = {chip: fit_terms(*columns) for chip, *columns in parts}
         moving = min(weights[2] for weights in fitted.values())
@@ -174,20 +170,6 @@ class LatentPrefill:
         moving, compute = _times(work, bandwidth, bf16_rate)
         found = weights[..., 0] * moving + weights[..., 1] * np.maximum(moving, compute)
         return np.maximum(found, np.maximum(work.read_bytes / bandwidth, compute / 2.0))
-
-
-def _projection_seconds(
-    rows: pd.DataFrame, gpu: GpuSpec, gemm_seconds: GemmSeconds
-) -> Float[np.ndarray, " rows"]:
-    """The multiplications of each row's module."""
-    seconds = np.zeros(len(rows))
-    heads = rows["heads"].to_numpy()
-    tokens = (rows["sequences"] * rows["tokens"]).to_numpy(dtype=np.float64)
-    for local in np.unique(heads):
-        mine = heads == local
-        for matmul in latent_matmuls(SHAPE, HIDDEN_SIZE, int(local), 1, precision("bf16")):
-            seconds[mine] += gemm_seconds(gpu, tokens[mine], matmul.n, matmul.k)
-    return seconds
 
 
 def _module_terms(rows: pd.DataFrame, gpu: GpuSpec) -> Float[np.ndarray, "rows 4"]:

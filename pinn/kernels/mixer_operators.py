@@ -13,10 +13,11 @@ import pandas as pd
 from jaxtyping import Float
 
 from pinn.common.files import ReadReport, data_folder, file_sha256, read_rows
+from pinn.kernels.hardware import Gpus
 from pinn.kernels.stored import MeasuredShapes
-from pinn.kernels.surrogate import fit_terms
-from pinn.kernels.tables.table import NO_TIME, Layout, Rules, TableSource, refuse
-from pinn.physics.layer_work import dense_matmuls
+from pinn.kernels.surrogate import Products, fit_terms, multiplied_seconds
+from pinn.kernels.tables.table import NO_TIME, Layout, Read, Rules, TableSource, refuse
+from pinn.physics.layer_work import MatMul, dense_matmuls
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import CHUNK_TOKENS, GATED_DELTA, IndexerSpec
@@ -31,12 +32,6 @@ from pinn.specs.precision import ACTIVATION_BYTES
 
 Seconds = Float[np.ndarray, " rows"]
 Columns = dict[str, Float[np.ndarray, " rows"]]
-#: Seconds of a multiplication of (GPU, format, rows, columns, depth).
-Products = Callable[..., Seconds]
-#: Datasheets by name.
-Gpus = Mapping[str, GpuSpec]
-#: Rows that were kept, and what was read and refused.
-Read = tuple[pd.DataFrame, list[ReadReport]]
 
 #: Unit of counts of launches, waves and chunks: a fitted weight is then of order one.
 LAUNCH_SECONDS = 1e-5
@@ -301,12 +296,12 @@ def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Product
     mixers = (group.attention for group in model.layer_groups)
     mixer = next(m for m in mixers if isinstance(m, CompressedAttentionSpec) and m.ratio == ratio)
     alone = replace(model, layer_groups=(LayerGroup(1, mixer, None),))
-    found, local = np.zeros(len(rows)), rows["heads"].to_numpy()
-    for heads in np.unique(local):
-        mine = local == heads
-        for each in dense_matmuls(alone, int(mixer.heads // heads))[:-1]:  # without the head
-            found[mine] += products(gpu, each.weights.name, tokens[mine], each.n, each.k)
-    return found
+
+    def without_head(heads: int) -> tuple[MatMul, ...]:
+        return dense_matmuls(alone, mixer.heads // heads)[:-1]
+
+    local = rows["heads"].to_numpy()
+    return multiplied_seconds(local, tokens, without_head, partial(products, gpu))
 
 
 def _moved(passes: int, rows: pd.DataFrame, gpu: GpuSpec, _: Products) -> Seconds:
@@ -442,8 +437,7 @@ def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> T
         key: rows["gpu"].map({name: rate(g) for name, g in gpus.items()}).to_numpy(np.float64)
         for key, rate in rates.items()
     }
-    launch = np.full(len(rows), LAUNCH_SECONDS)
-    return np.stack([launch, *operator.terms(sizes, gpu)], axis=1)
+    return np.stack([np.full(len(rows), LAUNCH_SECONDS), *operator.terms(sizes, gpu)], axis=1)
 
 
 # Fitted times of recurrent and sparse mixers, by operator and chip.
@@ -480,13 +474,13 @@ class MixerFits:
         """
         found = {}
         for name, rows in tables.items():
-            terms = operator_terms(timed_operators()[name], rows, gpus)
+            operator, known = timed_operators()[name], np.zeros(len(rows))
+            terms = operator_terms(operator, rows, gpus)
             seconds, chips = rows["seconds"].to_numpy(), rows["gpu"].to_numpy()
-            known, included = np.zeros(len(rows)), timed_operators()[name].included
             for chip in np.unique(chips):
-                if included is not None:
+                if operator.included is not None:
                     mine = chips == chip
-                    known[mine] = included(rows[mine], gpus[chip], products)
+                    known[mine] = operator.included(rows[mine], gpus[chip], products)
             for chip in ("*", *np.unique(chips)) if len(rows) else ():
                 mine = np.ones(len(rows), bool) if chip == "*" else chips == chip
                 fitted = fit_terms(terms[mine], seconds[mine], known[mine])

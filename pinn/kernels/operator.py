@@ -127,10 +127,8 @@ class KernelCorrection(nn.Module):
             size = width
         self.layers = nn.Sequential(*layers, nn.Linear(size, 1))
         self.bound = bound
-        for name in ("mean", "low"):
-            self.register_buffer(name, torch.zeros(inputs, dtype=torch.float64))
-        for name in ("scale", "high"):
-            self.register_buffer(name, torch.ones(inputs, dtype=torch.float64))
+        for name, value in (("mean", 0.0), ("scale", 1.0), ("low", 0.0), ("high", 1.0)):
+            self.register_buffer(name, torch.full((inputs,), value, dtype=torch.float64))
 
     def set_range(self, inputs: Float[Tensor, "rows inputs"], clamp: float | None = None) -> None:
         """Take mean, scale and range of the inputs from training rows."""

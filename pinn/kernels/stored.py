@@ -17,9 +17,9 @@ from pinn.common.documents import MOST_CHECKPOINT_BYTES, check_size, read_json
 from pinn.common.files import file_sha256, replace_atomically, write_json_file
 from pinn.common.store import remembered_folder
 from pinn.errors import PinnError
+from pinn.kernels.hardware import Gpus
 from pinn.kernels.operator import KernelCorrection, Operator, TrainingPlan
 from pinn.kernels.surrogate import OperatorSurrogate, RooflineFit
-from pinn.specs.gpu import GpuSpec
 
 # Which kernels were measured, and how far a prediction lies from the nearest of them.
 
@@ -114,6 +114,8 @@ class MeasuredShapes:
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
 #: Name -> array, as a file holds them.
 Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
+#: Everything else, JSON-ready.
+Structure = Mapping[str, Any]
 #: Raised whenever inputs of a network or the layout of the files change.
 LAYOUT = 4
 
@@ -174,9 +176,7 @@ def operator_structure(surrogate: OperatorSurrogate) -> dict[str, object]:
     }
 
 
-def read_operator(
-    operator: Operator, tensors: Tensors, structure: Mapping[str, Any]
-) -> OperatorSurrogate:
+def read_operator(operator: Operator, tensors: Tensors, structure: Structure) -> OperatorSurrogate:
     """Rebuild one operator's surrogate."""
     sizes = structure["operators"][operator.name]
     network = KernelCorrection(sizes["inputs"], sizes["width"], sizes["depth"], sizes["bound"])
@@ -187,11 +187,10 @@ def read_operator(
         if key.startswith(prefix)
     }
     network.double().load_state_dict(state)
+    keys = [(str(chip), str(family)) for chip, family in sizes["linear"]]
     linear = None
-    if sizes["linear"]:
-        rows = tensors[f"{operator.name}.linear"]
-        keys = [(str(chip), str(family)) for chip, family in sizes["linear"]]
-        linear = RooflineFit(dict(zip(keys, rows, strict=True)))
+    if keys:
+        linear = RooflineFit(dict(zip(keys, tensors[f"{operator.name}.linear"], strict=True)))
     return OperatorSurrogate(operator, network.eval(), linear, tensors[f"{operator.name}.chips"])
 
 
@@ -199,7 +198,7 @@ def shared_operator(
     root: Path | None,
     operator: Operator,
     rows: pd.DataFrame,
-    gpus: Mapping[str, GpuSpec],
+    gpus: Gpus,
     seed: int,
     plan: TrainingPlan,
 ) -> OperatorSurrogate:
@@ -214,14 +213,13 @@ def fit_operator(
     folder: Path,
     kind: type[Operator],
     rows: pd.DataFrame,
-    gpus: Mapping[str, GpuSpec],
+    gpus: Gpus,
     seed: int,
     plan: TrainingPlan,
 ) -> None:
     """Fit one operator's surrogate into a folder."""
     fitted = OperatorSurrogate.fit(kind(), rows, gpus, seed=seed, plan=plan)
-    structure = {"operators": {kind.name: operator_structure(fitted)}}
-    write(folder, operator_tensors(fitted), structure)
+    write(folder, operator_tensors(fitted), {"operators": {kind.name: operator_structure(fitted)}})
 
 
 def measured_tensors(name: str, measured: MeasuredShapes) -> Tensors:
@@ -231,7 +229,7 @@ def measured_tensors(name: str, measured: MeasuredShapes) -> Tensors:
     return found | {f"measured.{name}.timed": np.packbits(measured.timed, axis=1)}
 
 
-def read_measured(name: str, tensors: Tensors, structure: Mapping[str, Any]) -> MeasuredShapes:
+def read_measured(name: str, tensors: Tensors, structure: Structure) -> MeasuredShapes:
     """Rebuild the measured shapes of one operator."""
     found = structure["measured"][name]
     tables = tuple((str(gpu), str(form)) for gpu, form in found["tables"])
@@ -244,7 +242,7 @@ def read_measured(name: str, tensors: Tensors, structure: Mapping[str, Any]) -> 
 
 
 def read_keyed(
-    name: str, tensors: Tensors, structure: Mapping[str, Any]
+    name: str, tensors: Tensors, structure: Structure
 ) -> dict[object, Float[np.ndarray, " values"]]:
     """Arrays of equal length under composite keys, which the structure has."""
     keys = [tuple(key) for key in structure["keys"][name]]

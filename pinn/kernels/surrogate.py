@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,8 +14,9 @@ from scipy.optimize import nnls
 from pinn.errors import PinnError
 from pinn.kernels import operator as operators
 from pinn.kernels.gemm_attention_moe import FAMILIES, Moe
-from pinn.kernels.hardware import Coded, Hardware, Ids, chip_tags, coded, hardware, is_known
+from pinn.kernels.hardware import Coded, Gpus, Hardware, Ids, chip_tags, coded, hardware, is_known
 from pinn.kernels.operator import KernelCorrection, Operator, Rows, Sizes, TrainingPlan
+from pinn.physics.layer_work import MatMul
 from pinn.specs.gpu import GpuSpec
 
 # Non-negative linear roofline of MoE kernels, one fit per chip and kernel family.
@@ -61,6 +62,29 @@ def fit_terms(
     return solution
 
 
+#: Seconds of a multiplication of (GPU, format, rows, columns, depth).
+Products = Callable[..., Rows]
+
+
+def multiplied_seconds(
+    heads: np.ndarray, tokens: Rows, matmuls: Callable[[int], Iterable[MatMul]], products: Products
+) -> Rows:
+    """Time of the multiplications around each row's attention.
+
+    Args:
+        heads: On this rank.
+        tokens: Rows of each multiplication.
+        matmuls: Those of a rank with so many heads.
+        products: Seconds of one on a chip, which is bound already.
+    """
+    found = np.zeros(len(tokens))
+    for local in np.unique(heads):
+        mine = heads == local
+        for each in matmuls(int(local)):
+            found[mine] += products(each.weights.name, tokens[mine], each.n, each.k)
+    return found
+
+
 @dataclass(frozen=True)
 class RooflineFit:
     """Weights of :func:`terms` by chip and family, with fall-backs for what was never timed.
@@ -87,16 +111,13 @@ class RooflineFit:
                 groups[gpu_names[chip], FAMILIES[code]] = (codes == code) & (gpu_ids == chip)
         return RooflineFit({k: fit_terms(values[m], seconds[m]) for k, m in groups.items()})
 
-    def lookup(self, chip: str, name: str) -> Float[np.ndarray, " terms"]:
-        """Weights for a chip and family, or the nearest pool."""
-        keys = ((chip, name), ("*", name), ("*", "*"))
-        return next(self.weights[key] for key in keys if key in self.weights)
-
     def seconds(self, gpu_names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes) -> Rows:
-        """Predicted time per row."""
-        table = np.array([[self.lookup(g, f) for f in FAMILIES] for g in gpu_names])
-        weights = table[ids, sizes["family"].astype(np.int64)]
-        return (terms(hw, sizes) * weights).sum(axis=1)
+        """Predicted time per row, by the weights of the chip and family or the nearest pool."""
+        pools = {f: self.weights.get(("*", f), self.weights["*", "*"]) for f in FAMILIES}
+        table = np.array(
+            [[self.weights.get((g, f), pool) for f, pool in pools.items()] for g in gpu_names]
+        )
+        return (terms(hw, sizes) * table[ids, sizes["family"].astype(np.int64)]).sum(axis=1)
 
 
 # One operator's surrogate: a fitted network on its roofline, made monotone on a lattice.
@@ -111,7 +132,7 @@ UNNAMED_SHARE = 0.3
 
 
 def table_hardware(
-    rows: pd.DataFrame, gpus: Mapping[str, GpuSpec], format_column: str
+    rows: pd.DataFrame, gpus: Gpus, format_column: str
 ) -> tuple[list[str], Ids, Hardware]:
     """Chips and formats of measured rows: names of the chips, the rows' index, and the look-up."""
     names = sorted(rows["gpu"].unique())
@@ -144,7 +165,7 @@ class OperatorSurrogate:
     def fit(
         operator: Operator,
         rows: pd.DataFrame,
-        gpus: Mapping[str, GpuSpec],
+        gpus: Gpus,
         *,
         seed: int = 0,
         plan: TrainingPlan | None = None,
@@ -164,8 +185,7 @@ class OperatorSurrogate:
         named = np.random.default_rng(seed).random(len(rows)) >= unnamed
         inputs = operator.inputs(replace(hw, known=named), sizes)
         network = operators.train(inputs, target, plan or operator.plan, seed)
-        blended = isinstance(operator, Moe)
-        fit = RooflineFit.fit(names, ids, hw, sizes, seconds) if blended else None
+        fit = RooflineFit.fit(names, ids, hw, sizes, seconds) if isinstance(operator, Moe) else None
         return OperatorSurrogate(operator, network, fit, chip_tags([gpus[n] for n in names]))
 
     def direct_log_seconds(
@@ -176,13 +196,13 @@ class OperatorSurrogate:
         The last bits of a row depend on how many are multiplied at once: one lattice at a time
         gives the same bits whichever others are asked for.
         """
-        log_time = np.log(self.operator.roofline(hw, sizes))
-        log_time = log_time + self.network.predict(self.operator.inputs(hw, sizes), at_once)
+        correction = self.network.predict(self.operator.inputs(hw, sizes), at_once)
+        log_time = np.log(self.operator.roofline(hw, sizes)) + correction
         if self.linear is not None:
             log_time = 0.5 * (log_time + np.log(self.linear.seconds(names, ids, hw, sizes)))
         return log_time
 
-    def seconds_as_measured(self, rows: pd.DataFrame, gpus: Mapping[str, GpuSpec]) -> Rows:
+    def seconds_as_measured(self, rows: pd.DataFrame, gpus: Gpus) -> Rows:
         """Times of measured rows: what held-out errors compare.
 
         Where rows were measured under other conditions than predictions assume (balanced routing),
@@ -277,11 +297,9 @@ class OperatorSurrogate:
         """Monotone log times at the nodes, one lattice per key."""
         nodes = operators.node_points(self.operator.nodes)
         size = len(nodes[0])
-        hw, sizes = self._rows(
-            chips, forms, np.repeat(keys, size, axis=0), [np.tile(n, len(keys)) for n in nodes]
-        )
-        ids = np.repeat(keys[:, 0].astype(np.int64), size)
-        names = [g.name for g in chips]
+        repeated, points = np.repeat(keys, size, axis=0), [np.tile(n, len(keys)) for n in nodes]
+        hw, sizes = self._rows(chips, forms, repeated, points)
+        ids, names = repeated[:, 0].astype(np.int64), [g.name for g in chips]
         values = self.direct_log_seconds(names, ids, hw, sizes, at_once=size)
         values = np.maximum(values, np.log(self.operator.floor(hw, sizes)))
         grid = tuple(len(n) for n in self.operator.nodes)
@@ -327,9 +345,7 @@ class OtherExperts:
     weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
-    def fit(
-        rows: pd.DataFrame, gpus: Mapping[str, GpuSpec], own: OperatorSurrogate
-    ) -> OtherExperts:
+    def fit(rows: pd.DataFrame, gpus: Gpus, own: OperatorSurrogate) -> OtherExperts:
         """Fit to measured rows what the engine's own kernels, as predicted, leave of them."""
         ranks = rows["tensor_parallel"] * rows["expert_parallel"]
         rows = rows[(ranks <= _MOST_RANKS) & (rows["tokens"] <= _MOST_TOKENS)]

@@ -23,7 +23,7 @@ from pinn.kernels.operator import Operator, TrainingPlan
 from pinn.kernels.stored import MeasuredShapes
 from pinn.kernels.surrogate import OperatorSurrogate, OtherExperts
 from pinn.kernels.tables.tables import KernelTables
-from pinn.physics.numbers import Numbers
+from pinn.physics.batch_sums import Numbers
 from pinn.specs.gpu import GpuSpec
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())
@@ -108,35 +108,29 @@ class KernelSurrogates:
         kept = exclude.apply(tables)
         fitted: dict[str, OperatorSurrogate] = {}
         measured: dict[str, MeasuredShapes] = {}
-        counts: dict[str, int] = {}
         for operator in OPERATORS:
             progress.doing(f"fitting kernel surrogates: {exclude.slug()}, {operator.name}")
             rows = getattr(kept, operator.name)
-            counts[operator.name] = len(rows)
-            plan = (plans or {}).get(operator.name, operator.plan)
-            how = rows, kept.gpus, seed, plan
+            how = rows, kept.gpus, seed, (plans or {}).get(operator.name, operator.plan)
             fitted[operator.name] = stored.shared_operator(shared, operator, *how)
             series = operator.axes[:1] if operator.name == "gemm" else operator.axes
             names = [c for c in (*operator.axes, *operator.shape) if c not in series]
             measured[operator.name] = MeasuredShapes.of(rows, names, series, operator.format_column)
         progress.doing(f"fitting kernel surrogates: {exclude.slug()}, communication and mixers")
-
-        def projections(gpu: GpuSpec, *sizes: object) -> Seconds:
-            return fitted["gemm"].seconds(gpu, "bf16", *sizes)
-
+        products = fitted["gemm"].seconds
         return KernelSurrogates(
             **fitted,
             other_experts=OtherExperts.fit(kept.other_experts, kept.gpus, fitted["moe"]),
             all_reduce=AllReduce.fit(kept.all_reduce, kept.gpus),
             exchange=AllReduce.fit(kept.exchange, kept.gpus),
             latent=LatentCore.fit(kept.latent_decode, kept.gpus),
-            latent_prefill=LatentPrefill.fit(kept.latent_prefill, kept.gpus, projections),
+            latent_prefill=LatentPrefill.fit(kept.latent_prefill, kept.gpus, products),
             measured=measured | mixer_shapes(kept.mixers),
-            mixers=MixerFits.fit(kept.mixers, kept.gpus, fitted["gemm"].seconds),
+            mixers=MixerFits.fit(kept.mixers, kept.gpus, products),
             metadata={
                 "seed": seed,
                 "excluded": exclude.describe(),
-                "rows": counts,
+                "rows": {o.name: len(getattr(kept, o.name)) for o in OPERATORS},
                 "code": code_digest(KernelSurrogates),
             },
         )
@@ -203,14 +197,12 @@ class KernelSurrogates:
         Raises:
             PinnError: If a file is missing, of another layout, or does not match its hash.
         """
-        tensors, structure = stored.read(Path(folder))
-        found = tensors, structure
+        found = stored.read(Path(folder))
         parts: dict[str, Any] = {o.name: stored.read_operator(o, *found) for o in OPERATORS}
         for part, keys in _KEYS.items():
-            arrays = {name: stored.read_keyed(key, *found) for name, key in keys.items()}
-            parts[part] = _FITS[part](**arrays)
-        measured = {name: stored.read_measured(name, *found) for name in structure["measured"]}
-        return KernelSurrogates(**parts, measured=measured, metadata=structure["metadata"])
+            parts[part] = _FITS[part](*(stored.read_keyed(key, *found) for key in keys.values()))
+        measured = {name: stored.read_measured(name, *found) for name in found[1]["measured"]}
+        return KernelSurrogates(**parts, measured=measured, metadata=found[1]["metadata"])
 
     def _parts(self) -> tuple[dict[str, np.ndarray], dict[str, object]]:
         """Arrays by name, and everything else, JSON-ready."""

@@ -9,11 +9,12 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float, Real
 
-from pinn.physics.numbers import Numbers
 from pinn.specs.batch import Batch
 
 # Sums over a batch's requests: all that the step features need to know of it.
 
+#: Real numbers that broadcast together: arrays of any shape, or single ones.
+Numbers = Real[np.ndarray, "..."] | np.number | float | int
 Counts = Float[np.ndarray, "*batches"]
 #: Of any shapes that broadcast.
 Sizes = Real[np.ndarray, "..."]
@@ -72,7 +73,7 @@ class BatchSums:
 
 
 def causal_pairs(
-    new: Sizes | float, cached: Sizes | float, window: Sizes | float = np.inf
+    new: Numbers, cached: Numbers, window: Numbers = np.inf
 ) -> Float[np.ndarray, "..."]:
     """Pairs that ``new`` tokens after ``cached`` ones attend to, each also to itself.
 

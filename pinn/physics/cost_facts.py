@@ -26,13 +26,13 @@ class Flags(NamedTuple):
     data_parallel_size: int
     pipeline_parallel_size: int
     expert_parallel_size: int
-    gathers: bool
     graph_tokens: int
     graph_requests: int
     fused_all_reduce: bool
     fused_quantization: bool
     all_reduce_latency: float
     latent_launches: float
+    gathers: bool
     decode_attention_time: float
     cpu_offload_gb: float
     kv_element_bytes: float

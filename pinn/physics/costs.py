@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -127,131 +128,112 @@ def offload_s(w: CostFacts) -> Values:
     return np.minimum(w.cpu_offload_gb * GIB, held_bytes) / w.pcie_bytes_per_s
 
 
-def cost(meaning: str, formula: Callable[[CostFacts], Values]) -> Any:
-    """Declare a field of ``StepCosts``.
-
-    Args:
-        meaning: What it is.
-        formula: Its values of shape ``[n]`` for the numbers of ``n`` deployments.
-    """
-    return field(metadata={"meaning": meaning, "formula": formula})
+def cost(formula: Callable[[CostFacts], Values]) -> Any:
+    """Declare a field of ``StepCosts`` by its values of shape ``[n]`` for ``n`` deployments."""
+    return field(metadata={"formula": formula})
 
 
 @dataclass(frozen=True)
 class StepCosts:
     """Seconds at datasheet rates per unit of work on one GPU; fields are arrays of one shape.
 
-    What each is stands beside it, with its formula.
+    The formula of each stands beside it.
+
+    Attributes:
+        layers: Transformer layers.
+        moe_layers: Layers with routed experts.
+        quantized_layers: Layers whose activations are quantized in every step by kernels of their
+            own.
+        launched_layers: Layers by their kernels: one of experts or of latent attention counts for
+            more.
+        parallel_layers: Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.
+        graph_tokens: Largest captured CUDA graph, in tokens.
+        graph_requests: Decodes of the largest step without prompts that one was; 0 for no limit.
+        gemm_weights_s: Reading every weight but the routed experts' once.
+        gemm_token_s: Computing them for one token, the output head apart.
+        head_sequence_s: Computing the output head for one sequence.
+        sampled_request_s: Moving the logits of one request through the sampler's kernels; every
+            rank of a tensor-parallel group samples from the gathered logits.
+        sampled_step_s: What those kernels take in a step whatever its requests.
+        activation_token_s: What the kernels between the multiplications move of one token.
+        experts: Routed experts on this GPU; 0 for a dense model.
+        expert_share: Chance that a token uses a given expert: top-k / experts.
+        expert_read_s: Reading one of them in every MoE layer.
+        expert_token_s: Computing this GPU's share of one token's top-k experts.
+        expert_activation_token_s: Gathering and scattering that share.
+        expert_replicas: Data-parallel replicas whose tokens share the experts.
+        kv_read_s: Reading one cached token in the layers that see everything, or in their indexers.
+        windowed_kv_read_s: Reading one cached token in the layers that see a limited number; a
+            recurrent state counts as one, read and written.
+        decode_pair_s: Attention arithmetic of a decode per key, in full layers.
+        windowed_decode_pair_s: The same in windowed layers.
+        decode_attention_time: Decode attention by the engine's own kernels, relative to those that
+            vLLM runs.
+        prefill_token_s: Queries in and outputs out of prefill attention, per token.
+        prefill_pair_s: Attention arithmetic of a prefill per pair, in full layers.
+        windowed_prefill_pair_s: The same in windowed layers.
+        all_reduces: All-reduces of a step's hidden states, as vLLM's own kernel takes; 0 on one
+            GPU.
+        all_reduce_token_bytes: Message of one of them, per token.
+        all_reduce_token_s: Moving one token's all-reduces over the GPU links.
+        small_all_reduce_token_s: The same for tokens of small messages, as vLLM's own kernel takes.
+        exchange_token_s: Moving one token to its experts and back between GPUs.
+        pipeline_token_s: Handing one token from stage to stage.
+        offload_s: Reading the weights that lie in host memory over PCIe.
     """
 
-    layers: Values = cost("Transformer layers.", lambda w: w.layers)
-    moe_layers: Values = cost("Layers with routed experts.", lambda w: w.moe_layers)
-    quantized_layers: Values = cost(
-        "Layers whose activations are quantized in every step by kernels of their own.",
-        lambda w: w.layers * w.quantized * (1 - w.fused_quantization),
-    )
-    launched_layers: Values = cost(
-        "Layers by their kernels: one of experts or of latent attention counts for more.",
-        launched_layers,
-    )
-    parallel_layers: Values = cost(
-        "Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.", parallel_layers
-    )
-    graph_tokens: Values = cost("Largest captured CUDA graph, in tokens.", lambda w: w.graph_tokens)
-    graph_requests: Values = cost(
-        "Decodes of the largest step without prompts that one was; 0 for no limit.",
-        lambda w: w.graph_requests,
-    )
-    gemm_weights_s: Values = cost("Reading every weight but the routed experts' once.", weights_s)
-    gemm_token_s: Values = cost(
-        "Computing them for one token, the output head apart.", lambda w: w.dense_token_s
-    )
-    head_sequence_s: Values = cost(
-        "Computing the output head for one sequence.", lambda w: w.head_sequence_s
-    )
-    # Every rank of a tensor-parallel group samples from the gathered logits.
-    sampled_request_s: Values = cost(
-        "Moving the logits of one request through the sampler's kernels.",
-        lambda w: w.vocab_size * w.logit_bytes / w.memory_bytes_per_s,
-    )
-    sampled_step_s: Values = cost(
-        "What those kernels take in a step whatever its requests.",
-        lambda w: w.sampler_launch_s + w.vocab_size * w.sampler_logit_s,
-    )
-    activation_token_s: Values = cost(
-        "What the kernels between the multiplications move of one token.", activation_token_s
-    )
-    experts: Values = cost("Routed experts on this GPU; 0 for a dense model.", experts)
-    expert_share: Values = cost(
-        "Chance that a token uses a given expert: top-k / experts.",
-        lambda w: w.top_k / np.maximum(w.routed_experts, 1.0),
-    )
-    expert_read_s: Values = cost("Reading one of them in every MoE layer.", expert_read_s)
+    layers: Values = cost(lambda w: w.layers)
+    moe_layers: Values = cost(lambda w: w.moe_layers)
+    quantized_layers: Values = cost(lambda w: w.layers * w.quantized * (1 - w.fused_quantization))
+    launched_layers: Values = cost(launched_layers)
+    parallel_layers: Values = cost(parallel_layers)
+    graph_tokens: Values = cost(lambda w: w.graph_tokens)
+    graph_requests: Values = cost(lambda w: w.graph_requests)
+    gemm_weights_s: Values = cost(weights_s)
+    gemm_token_s: Values = cost(lambda w: w.dense_token_s)
+    head_sequence_s: Values = cost(lambda w: w.head_sequence_s)
+    sampled_request_s: Values = cost(lambda w: w.vocab_size * w.logit_bytes / w.memory_bytes_per_s)
+    sampled_step_s: Values = cost(lambda w: w.sampler_launch_s + w.vocab_size * w.sampler_logit_s)
+    activation_token_s: Values = cost(activation_token_s)
+    experts: Values = cost(experts)
+    expert_share: Values = cost(lambda w: w.top_k / np.maximum(w.routed_experts, 1.0))
+    expert_read_s: Values = cost(expert_read_s)
     expert_token_s: Values = cost(
-        "Computing this GPU's share of one token's top-k experts.",
-        lambda w: 2.0 * w.expert_weights * expert_copies(w) / w.expert_flop_per_s,
+        lambda w: 2.0 * w.expert_weights * expert_copies(w) / w.expert_flop_per_s
     )
-    expert_activation_token_s: Values = cost(
-        "Gathering and scattering that share.", expert_activation_token_s
-    )
-    expert_replicas: Values = cost(
-        "Data-parallel replicas whose tokens share the experts.", lambda w: w.data_parallel_size
-    )
+    expert_activation_token_s: Values = cost(expert_activation_token_s)
+    expert_replicas: Values = cost(lambda w: w.data_parallel_size)
     kv_read_s: Values = cost(
-        "Reading one cached token in the layers that see everything, or in their indexers.",
-        lambda w: (w.kv_width * w.kv_element_bytes + w.index_key_bytes) / w.memory_bytes_per_s,
+        lambda w: (w.kv_width * w.kv_element_bytes + w.index_key_bytes) / w.memory_bytes_per_s
     )
     windowed_kv_read_s: Values = cost(
-        "Reading one cached token in the layers that see a limited number; a recurrent state "
-        "counts as one, read and written.",
-        lambda w: (w.windowed_kv_width * w.kv_element_bytes + w.state_bytes) / w.memory_bytes_per_s,
+        lambda w: (w.windowed_kv_width * w.kv_element_bytes + w.state_bytes) / w.memory_bytes_per_s
     )
     decode_pair_s: Values = cost(
-        "Attention arithmetic of a decode per key, in full layers.",
-        lambda w: w.decode_flop / w.bf16_flop_per_s + w.index_flop / w.fp8_flop_per_s,
+        lambda w: w.decode_flop / w.bf16_flop_per_s + w.index_flop / w.fp8_flop_per_s
     )
-    windowed_decode_pair_s: Values = cost(
-        "The same in windowed layers.", lambda w: w.windowed_decode_flop / w.bf16_flop_per_s
-    )
-    decode_attention_time: Values = cost(
-        "Decode attention by the engine's own kernels, relative to those that vLLM runs.",
-        lambda w: w.decode_attention_time,
-    )
-    prefill_token_s: Values = cost(
-        "Queries in and outputs out of prefill attention, per token.",
-        lambda w: w.prefill_token_bytes / w.memory_bytes_per_s,
-    )
+    windowed_decode_pair_s: Values = cost(lambda w: w.windowed_decode_flop / w.bf16_flop_per_s)
+    decode_attention_time: Values = cost(lambda w: w.decode_attention_time)
+    prefill_token_s: Values = cost(lambda w: w.prefill_token_bytes / w.memory_bytes_per_s)
     prefill_pair_s: Values = cost(
-        "Attention arithmetic of a prefill per pair, in full layers.",
         lambda w: (
             w.prefill_flop / w.bf16_flop_per_s
             + w.index_flop / w.fp8_flop_per_s
             + w.index_pair_bytes / w.memory_bytes_per_s
-        ),
+        )
     )
-    windowed_prefill_pair_s: Values = cost(
-        "The same in windowed layers.", lambda w: w.windowed_prefill_flop / w.bf16_flop_per_s
-    )
-    all_reduces: Values = cost(
-        "All-reduces of a step's hidden states, as vLLM's own kernel takes; 0 on one GPU.",
-        lambda w: all_reduces(w) * (1 - w.faster_all_reduce),
-    )
-    all_reduce_token_bytes: Values = cost("Message of one of them, per token.", token_bytes)
-    all_reduce_token_s: Values = cost(
-        "Moving one token's all-reduces over the GPU links.", all_reduce_token_s
-    )
+    windowed_prefill_pair_s: Values = cost(lambda w: w.windowed_prefill_flop / w.bf16_flop_per_s)
+    all_reduces: Values = cost(lambda w: all_reduces(w) * (1 - w.faster_all_reduce))
+    all_reduce_token_bytes: Values = cost(token_bytes)
+    all_reduce_token_s: Values = cost(all_reduce_token_s)
     small_all_reduce_token_s: Values = cost(
-        "The same for tokens of small messages, as vLLM's own kernel takes.",
-        lambda w: all_reduce_token_s(w) * (1 - w.faster_all_reduce),
+        lambda w: all_reduce_token_s(w) * (1 - w.faster_all_reduce)
     )
-    exchange_token_s: Values = cost(
-        "Moving one token to its experts and back between GPUs.", exchange_token_s
-    )
+    exchange_token_s: Values = cost(exchange_token_s)
     pipeline_token_s: Values = cost(
-        "Handing one token from stage to stage.",
-        lambda w: (w.pipeline_parallel_size - 1) * token_bytes(w) / w.link_bytes_per_s,
+        lambda w: (w.pipeline_parallel_size - 1) * token_bytes(w) / w.link_bytes_per_s
     )
-    offload_s: Values = cost("Reading the weights that lie in host memory over PCIe.", offload_s)
+    offload_s: Values = cost(offload_s)
 
     def reshape(self, *shape: int) -> StepCosts:
         """The costs with every field reshaped."""
@@ -302,23 +284,17 @@ def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) ->
     return _costs_of_rows([_fact_row(deployment, draft, sampling)])
 
 
+#: The first of the flags are fields of a recipe.
+_OF_RECIPE = attrgetter(*Flags._fields[: Flags._fields.index("gathers")])
+
+
 def _fact_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> tuple[float, ...]:
     recipe = deployment.recipe
-    flags = Flags(
-        recipe.tensor_parallel_size,
-        recipe.data_parallel_size,
-        recipe.pipeline_parallel_size,
-        recipe.expert_parallel_size,
+    others = (
         recipe.expert_exchange == GATHER,
-        recipe.graph_tokens,
-        recipe.graph_requests,
-        recipe.fused_all_reduce,
-        recipe.fused_quantization,
-        recipe.all_reduce_latency,
-        recipe.latent_launches,
         deployment.decode_attention_time,
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
         *sampler_time(sampling),
     )
-    return fact_row(model, deployment.gpu, flags)
+    return fact_row(model, deployment.gpu, Flags._make((*_OF_RECIPE(recipe), *others)))

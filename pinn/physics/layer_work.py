@@ -260,9 +260,7 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int) -> dict[str, f
         found[f"{seen}kv_width"] = share * count * kv_width
         found[f"{seen}decode_flop"] = share * 2.0 * heads * count * decode_width
         found[f"{seen}prefill_flop"] = share * 2.0 * heads * count * prefill_width
-    return found | {
-        "prefill_token_bytes": count * 2 * heads * mixer.head_dim * ACTIVATION_BYTES,
-    }
+    return found | {"prefill_token_bytes": count * 2 * heads * mixer.head_dim * ACTIVATION_BYTES}
 
 
 def _reduces_inside(mixer: models.Mixer | None) -> bool:

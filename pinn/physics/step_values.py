@@ -6,10 +6,13 @@ from jaxtyping import Float
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import StepCosts
 
+#: Of costs and batch sums that broadcast together.
+Values = Float[np.ndarray, "..."]
+
 # The physical floor of a step: no engine can be faster on this GPU.
 
 
-def floor_seconds(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "..."]:
+def floor_seconds(costs: StepCosts, sums: BatchSums) -> Values:
     """Lower bound of a step's duration: max(FLOPs / peak, bytes that must be read / bandwidth).
 
     Of the routed experts only those that one token needs are counted, since any routing may send
@@ -40,24 +43,22 @@ def floor_seconds(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "..."]
     return np.where(sums.tokens > 0, busy, 0.0)
 
 
-def gemm_compute_s(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "..."]:
+def gemm_compute_s(costs: StepCosts, sums: BatchSums) -> Values:
     """Arithmetic of projections, dense and shared layers and the output head."""
     return costs.gemm_token_s * sums.tokens + costs.head_sequence_s * sums.requests
 
 
-def expert_compute_s(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "..."]:
+def expert_compute_s(costs: StepCosts, sums: BatchSums) -> Values:
     """Arithmetic of the routed experts for the tokens of all data-parallel replicas."""
     return costs.expert_token_s * sums.tokens * costs.expert_replicas
 
 
-def topk_expert_read_s(costs: StepCosts) -> Float[np.ndarray, "..."]:
+def topk_expert_read_s(costs: StepCosts) -> Values:
     """Reading the experts that a single token needs, on the GPU that holds an average share."""
     return costs.experts * costs.expert_share * costs.expert_read_s
 
 
-def hit_expert_read_s(
-    costs: StepCosts, tokens: Float[np.ndarray, "..."]
-) -> Float[np.ndarray, "..."]:
+def hit_expert_read_s(costs: StepCosts, tokens: Values) -> Values:
     """Reading every expert hit by at least one of each replica's tokens, balanced routing.
 
     With T tokens, each using an expert with chance k / N independently, N (1 - (1 - k/N)^T) are
@@ -68,7 +69,7 @@ def hit_expert_read_s(
     return np.where(costs.experts > 0, costs.experts * (1 - missed) * costs.expert_read_s, 0.0)
 
 
-def expert_tokens(costs: StepCosts, tokens: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+def expert_tokens(costs: StepCosts, tokens: Values) -> Values:
     """Tokens of all the data-parallel replicas that share the experts."""
     return tokens * costs.expert_replicas
 
@@ -77,8 +78,6 @@ def expert_tokens(costs: StepCosts, tokens: Float[np.ndarray, "..."]) -> Float[n
 #
 # The simulator's compiled code (``pinn/simulator/step_formulas.py``) and the Go package
 # (``export/go/pinn/step.go``) have them again; tests compare all three.
-
-Values = Float[np.ndarray, "..."]
 
 #: Rows of a usual tile of a matrix product (CUTLASS: 128 x 128 and 128 x 256): up to it more tokens
 #: cost no more tiles.
@@ -200,8 +199,7 @@ def prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
 
 def expert_compute_beyond_wave(costs: StepCosts, sums: BatchSums) -> Values:
     """Arithmetic of the experts for tokens of all replicas beyond ``WAVE_TOKENS``."""
-    beyond = np.maximum(expert_tokens(costs, sums.tokens) - WAVE_TOKENS, 0.0)
-    return costs.expert_token_s * beyond
+    return costs.expert_token_s * np.maximum(expert_tokens(costs, sums.tokens) - WAVE_TOKENS, 0.0)
 
 
 def expert_activations(costs: StepCosts, sums: BatchSums) -> Values:

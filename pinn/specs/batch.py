@@ -115,7 +115,8 @@ def parse_batch(text: str) -> Batch:
     batch = sum((_parse_part(part.strip()) for part in text.split("+")), Batch())
     if not len(batch):
         raise PinnError(f"batch {text!r:.60} is empty: give at least one request")
-    _check_requests(len(batch), text)
+    remedy = "a step of vLLM holds --max-num-seqs requests, 1,024 by default"
+    check_size(len(batch), documents.MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests", remedy)
     return batch
 
 
@@ -123,12 +124,6 @@ def _tokens(text: str) -> int:
     """A number as written; ``k`` stands for a thousand."""
     digits = text.rstrip("kK")
     return int(digits) * (1 if digits == text else 1000)
-
-
-def _check_requests(requests: int, text: str) -> None:
-    remedy = "a step of vLLM holds --max-num-seqs requests, 1,024 by default"
-    most, what = documents.MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests"
-    check_size(requests, most, what, remedy)
 
 
 @cache
@@ -140,8 +135,6 @@ def _parse_part(text: str) -> Batch:
             "'N prefill TOKENS @ CACHED' (1k is 1000), joined by ' + '"
         )
     requests, cached, new = int(match[1]), _tokens(match["cached"]), _tokens(match["new"] or "1")
-    _check_requests(requests, text)
     for name, tokens in (("new tokens", new), ("cached tokens", cached)):
-        what = f"batch {text!r:.60}: {name}"
-        check_size(tokens, documents.MOST_BATCH_TOKENS, what, "shorten it")
+        check_size(tokens, documents.MOST_BATCH_TOKENS, f"batch {text!r:.60}: {name}", "shorten it")
     return _equal(requests, new, cached, is_prefill=match["new"] is not None)

@@ -12,14 +12,25 @@ from pinn.errors import PinnError
 
 
 @cache
-def _types_file() -> dict[str, Any]:
-    """Return ``data/models/types.json``: what is known of a ``model_type`` without its file."""
-    return dict(read_json(data_folder("models") / "types.json"))
+def models_file(name: str) -> dict[str, Any]:
+    """Return a file of ``data/models``, read once.
+
+    Args:
+        name: ``types.json`` for what is known of a ``model_type`` without its config.json,
+            ``config_keys.json`` for what files call a size, ``name_words.json`` for what words of a
+            name say, ``aliases.json`` or ``generation.json``.
+    """
+    return dict(read_json(data_folder("models") / name))
 
 
 def is_type(model_type: str, trait: str) -> bool:
     """Return whether a ``model_type`` has a trait, which the file defines under its name."""
-    return model_type in _types_file()["traits"][trait]["types"]
+    return model_type in models_file("types.json")["traits"][trait]["types"]
+
+
+def keys(size: str) -> tuple[str, ...]:
+    """Return what files call a size; the first one counts."""
+    return tuple(models_file("config_keys.json")[size])
 
 
 @dataclass(frozen=True)
@@ -139,8 +150,7 @@ class ConfigFields:
             return None
         if not isinstance(value, list) or len(value) < layers:
             got = f"{len(value)} entries" if isinstance(value, list) else written(value)
-            rule = f"must be a list of {layers} entries, one per layer"
-            raise self.error(f"{key} {rule}, got {got}")
+            raise self.error(f"{key} must be a list of {layers} entries, one per layer, got {got}")
         return value[:layers]
 
 
@@ -157,7 +167,8 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     if not isinstance(text, Mapping):
         raise PinnError(f"{source}: text_config must be a JSON object, got {text!r:.60}")
     model_type = str(text.get("model_type") or config.get("model_type") or "")
-    return ConfigFields(config, text, source, _types_file()["defaults"].get(model_type, {}))
+    defaults = models_file("types.json")["defaults"].get(model_type, {})
+    return ConfigFields(config, text, source, defaults)
 
 
 # Which ``model_type`` values of a config.json are read, and why the others are refused.
@@ -172,13 +183,13 @@ def check_supported(fields: ConfigFields) -> None:
     Raises:
         PinnError: If a layer kind is not supported, or the type is unknown or missing.
     """
-    kind = _types_file()["unsupported"].get(fields.model_type) or _marked_kind(fields)
+    kind = models_file("types.json")["unsupported"].get(fields.model_type) or _marked_kind(fields)
     if kind is not None:
         listed = "docs/models.md lists the kinds of layers that are"
         raise fields.error(f"{fields.model_type} has {kind}, which is not supported: {listed}")
     if not (fields.is_type("known") or fields.is_type("planned")):
         fault = f"model_type {fields.model_type!r} is unknown"
-        traits = _types_file()["traits"]
+        traits = models_file("types.json")["traits"]
         names = sorted((*traits["known"]["types"], *traits["planned"]["types"]))
         known = f"known ones are {', '.join(names)}"
         remedy = 'set "model_type": "llama" in a copy of the file'
@@ -190,7 +201,7 @@ def _marked_kind(fields: ConfigFields) -> str | None:
         return "attention over the outputs of earlier layers"
     if fields.is_type("planned"):
         return None
-    for key, kind in _types_file()["markers"].items():
+    for key, kind in models_file("types.json")["markers"].items():
         if fields.get(key) is not None:
             return kind
     others = set(map(str, fields.listed("layer_types"))) - _LAYER_TYPES

@@ -1,7 +1,8 @@
 """Flags of an engine, each declared once, at the field of a specification that holds it.
 
 The field's name is the key of lists, grids, JSON and tables. Its declaration gives the option of
-every command with its help, the checks with their errors, and the field of the Go struct.
+every command with its help, the checks with their errors, and the field of the Go struct. The
+words of an engine's own flags stand in ``data/engines/flags.csv``.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from functools import cache
 from typing import Any, SupportsFloat, TypeVar
 
 from pinn.common.documents import MOST_FLAG, written
-from pinn.common.files import json_text
+from pinn.common.files import data_folder, json_text, read_rows
 from pinn.errors import PinnError
 
 #: Value of a flag; None stands for the engine's default.
@@ -38,7 +39,6 @@ class Flag:
         most: Largest number.
         allowed: Texts that it may be; empty for any.
         shorts: Short spellings, such as ``-tp``.
-        spelling: As vLLM spells it, where that is not the name with dashes.
         spelled: Other engines' names of it, with underscores; one that begins with ``no_disable``
             is a switch the other way round.
         engines: Those that have it; empty for all.
@@ -50,7 +50,7 @@ class Flag:
         optional: Whether None is a value.
     """
 
-    help: str
+    help: str = ""
     default: FlagValue = None
     shown: str = ""
     unit: str = ""
@@ -59,7 +59,6 @@ class Flag:
     most: float | None = None
     allowed: tuple[str, ...] = ()
     shorts: tuple[str, ...] = ()
-    spelling: str = ""
     spelled: Mapping[str, str] = field(default_factory=dict)
     engines: tuple[str, ...] = ()
     remedy: str = ""
@@ -71,7 +70,7 @@ class Flag:
     @property
     def option(self) -> str:
         """The flag as typed: ``--tensor-parallel-size``."""
-        return self.spelling or "--" + self.name.replace("_", "-")
+        return "--" + self.name.replace("_", "-")
 
     @property
     def other_names(self) -> tuple[str, ...]:
@@ -182,21 +181,37 @@ class Flag:
 FORCE = Flag("Time it although its engine refuses it.", False, name="force", kind="bool")
 
 
-def flag(default: FlagValue, help: str, **declaration: Any) -> Any:
-    """Declare a flag as a field of a dataclass; see :class:`Flag` for the keywords."""
+def flag(default: FlagValue, help: str = "", **declaration: Any) -> Any:
+    """Declare a flag as a field of a dataclass; see :class:`Flag` for the keywords.
+
+    Without ``help`` it is an engine's own flag, whose line of ``data/engines/flags.csv`` has the
+    words: ``help``, ``shown``, ``unit``, ``remedy`` and ``spelled``.
+    """
     return field(default=default, metadata={_KEY: Flag(help, default, **declaration)})
 
 
 @cache
 def flags_of(specification: type) -> tuple[Flag, ...]:
     """The flags that a dataclass declares, in their order."""
-    found = []
-    for each in fields(specification):
-        if _KEY in each.metadata:
-            kind, optional, _ = str(each.type).partition(" | None")
-            named = {"name": each.name, "kind": kind, "optional": bool(optional)}
-            found.append(replace(each.metadata[_KEY], **named))
-    return tuple(found)
+    declared = [each for each in fields(specification) if _KEY in each.metadata]
+    return tuple(_named(each.name, str(each.type), each.metadata[_KEY]) for each in declared)
+
+
+def _named(name: str, annotation: str, found: Flag) -> Flag:
+    kind, optional, _ = annotation.partition(" | None")
+    words = {} if found.help else _words()[name]
+    return replace(found, name=name, kind=kind, optional=bool(optional), **words)
+
+
+@cache
+def _words() -> dict[str, dict[str, Any]]:
+    """Fields of :class:`Flag` by the name of an engine's own flag."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in read_rows(data_folder("engines") / "flags.csv"):
+        spelled = {engine: row[engine] for engine in ("sglang", "trtllm") if row[engine]}
+        words = {name: row[name] for name in ("help", "shown", "unit", "remedy")}
+        found[row["flag"]] = words | {"spelled": spelled}
+    return found
 
 
 def flags_apart(

@@ -8,7 +8,7 @@ from typing import Any
 from pinn.common import documents
 from pinn.common.documents import check_size, is_finite, written
 from pinn.specs import config_fields, mixers, model
-from pinn.specs.config_fields import ConfigFields
+from pinn.specs.config_fields import ConfigFields, keys
 from pinn.specs.layers import attentions, feed_forwards
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
 from pinn.specs.precision import Precision, precision
@@ -196,10 +196,6 @@ FAMILIES: dict[str, Family] = {
 _DTYPES = {
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16",
 }  # fmt: skip
-_MAX_POSITION = (
-    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
-    "max_seq_length", "seq_len",
-)  # fmt: skip
 
 
 def model_from_config(
@@ -239,13 +235,12 @@ def model_from_config(
     shapes = Counter((part.mixer, part.ffn) for part in parts)
     if sampling is None:
         sampling = model.sampling_from_generation_config(config, source or name)
-    vocab_size = fields.integer("vocab_size", "padded_vocab_size")
     is_tied = fields.truth("tie_word_embeddings")
     return model.ModelSpec(
         name=name,
         model_type=str(config.get("model_type") or fields.model_type),
         hidden_size=hidden,
-        vocab_size=vocab_size,
+        vocab_size=fields.integer("vocab_size", "padded_vocab_size"),
         layer_groups=tuple(model.LayerGroup(count, *shape) for shape, count in shapes.items()),
         precisions=precisions,
         kv_cache_precision=kv_cache,
@@ -269,7 +264,7 @@ def _left_out(fields: ConfigFields) -> str:
 
 def _max_position(fields: ConfigFields) -> int:
     """Longest context (vLLM's ``_get_and_verify_max_len``)."""
-    found = [fields.integer(key) for key in _MAX_POSITION if fields.get(key) is not None]
+    found = [fields.integer(key) for key in keys("max_position") if fields.get(key) is not None]
     longest = min(found, default=2048)
     rope = fields.get("rope_parameters", "rope_scaling")
     if not isinstance(rope, Mapping) or "gemma3" in fields.model_type:

@@ -4,14 +4,11 @@ from dataclasses import replace
 
 from pinn.common.documents import MOST_MODEL_SIZE
 from pinn.specs import mixers, model
-from pinn.specs.config_fields import ConfigFields
+from pinn.specs.config_fields import ConfigFields, keys
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, MoeFfnSpec
 
 # The attention part of each layer of a config.json: heads, latent ranks and windows.
 
-#: vLLM's order (``ModelArchConfigConvertorBase.get_total_num_kv_heads``).
-_KV_HEADS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num")
-_HEAD_DIM = ("head_dim", "attention_head_dim", "hidden_size_per_head", "kv_channels")
 _FULL = frozenset({"full_attention", "attention"})
 
 
@@ -27,8 +24,7 @@ def attentions(
         return [*_compressed(fields, layers)]
     if is_latent(fields):
         latent, reaches = _latent(fields), windows(fields, layers, max_position)
-        chosen = _indexers(fields, layers)
-        pairs = zip(reaches, chosen, strict=True)
+        pairs = zip(reaches, _indexers(fields, layers), strict=True)
         return [replace(latent, window_tokens=window, indexer=own) for window, own in pairs]
     base = _grouped(fields)
     owners = layers - fields.integer("num_kv_shared_layers", default=0, least=0)
@@ -79,13 +75,13 @@ def is_latent(fields: ConfigFields) -> bool:
 
 def _grouped(fields: ConfigFields) -> AttentionSpec:
     heads = fields.integer("num_attention_heads", "n_head")
-    kv_heads = fields.integer(*_KV_HEADS, default=heads)
+    kv_heads = fields.integer(*keys("kv_heads"), default=heads)
     if _is_falcon_multi_query(fields):
         kv_heads = 1
     if heads % kv_heads:
         raise fields.error(f"{kv_heads} KV heads do not divide {heads} heads")
-    if fields.get(*_HEAD_DIM) is not None:
-        head_dim = fields.integer(*_HEAD_DIM)
+    if fields.get(*keys("head_dim")) is not None:
+        head_dim = fields.integer(*keys("head_dim"))
     else:
         hidden = fields.integer("hidden_size")
         if hidden % heads:
@@ -180,17 +176,6 @@ def _pattern_layers(fields: ConfigFields, layers: int) -> list[bool]:
 
 # The feed-forward part of each layer of a config.json: which layers have experts, and widths.
 
-_EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
-_TOP_K = (
-    "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k", "moe_topk",
-    "experts_per_token", "moe_k",
-)  # fmt: skip
-_SHARED_WIDTH = (
-    "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
-    "shared_intermediate_size",
-)  # fmt: skip
-_SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
-_DENSE_WIDTH = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 _LLAMA4 = frozenset({"llama4", "llama4_text"})
 
 
@@ -212,10 +197,10 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
     experts = _expert_count(fields)
     if not experts:
         return None
-    top_k = fields.integer(*_TOP_K)
+    top_k = fields.integer(*keys("top_k"))
     if top_k > experts:
         raise fields.error(f"{top_k} experts per token exceed the {experts} experts")
-    width = fields.integer("moe_intermediate_size", *_DENSE_WIDTH)
+    width = fields.integer("moe_intermediate_size", *keys("dense_width"))
     latent = fields.get("moe_latent_size")
     return MoeFfnSpec(
         experts,
@@ -228,7 +213,7 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
 
 
 def _expert_count(fields: ConfigFields) -> int:
-    value = fields.get(*_EXPERTS)
+    value = fields.get(*keys("experts"))
     if isinstance(value, list):  # Ernie: one entry per modality, all equal
         value = value[0] if value else 0
     if value is None:
@@ -242,22 +227,22 @@ def _expert_count(fields: ConfigFields) -> int:
 def _shared_width(fields: ConfigFields, expert_width: int) -> int:
     if fields.model_type in _LLAMA4:  # llama4.py: Llama4MoE always has one, without a key
         return fields.integer("intermediate_size")
-    if fields.get(*_SHARED_WIDTH) is not None:
-        return fields.integer(*_SHARED_WIDTH, least=0)
-    return fields.integer(*_SHARED_EXPERTS, default=0, least=0) * expert_width
+    if fields.get(*keys("shared_width")) is not None:
+        return fields.integer(*keys("shared_width"), least=0)
+    return fields.integer(*keys("shared_experts"), default=0, least=0) * expert_width
 
 
 def _dense_width(fields: ConfigFields) -> int:
     if fields.model_type in _LLAMA4:
         return fields.integer("intermediate_size_mlp")
     if fields.model_type == "falcon":
-        return fields.integer(*_DENSE_WIDTH, default=4 * fields.integer("hidden_size"))
+        return fields.integer(*keys("dense_width"), default=4 * fields.integer("hidden_size"))
     if fields.model_type == "granitemoehybrid":  # its dense layers are the shared part alone
-        return fields.integer("shared_intermediate_size", *_DENSE_WIDTH)
-    widths = fields.get(*_DENSE_WIDTH)
+        return fields.integer("shared_intermediate_size", *keys("dense_width"))
+    widths = fields.get(*keys("dense_width"))
     if isinstance(widths, list) and widths and all(each == widths[0] for each in widths):
         return replace(fields, text={"width": widths[0]}).integer("width")  # Gemma-3n: per layer
-    return fields.integer(*_DENSE_WIDTH)
+    return fields.integer(*keys("dense_width"))
 
 
 def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:

@@ -424,8 +424,7 @@ class ModelSpec:
         # What tells nearly all models apart: a table looks each of them up many times a row.
         of = self.precisions
         formats = of.attention.name, of.dense_ffn.name, of.experts.name
-        sizes = self.hidden_size, self.vocab_size, self.extra_parameters
-        return hash((self.name, sizes, formats))
+        return hash((self.name, self.hidden_size, self.vocab_size, self.extra_parameters, formats))
 
     @property
     def title(self) -> str:
@@ -468,12 +467,9 @@ class ModelSpec:
 # A model's layer plan in words.
 
 _LINEAR = {
-    "gated_delta": "gated delta net",
-    "kda": "KDA",
-    "lightning": "lightning attention",
-    "mamba1": "Mamba-1",
-    "mamba2": "Mamba-2",
-}
+    "gated_delta": "gated delta net", "kda": "KDA", "lightning": "lightning attention",
+    "mamba1": "Mamba-1", "mamba2": "Mamba-2",
+}  # fmt: skip
 
 
 #: Of DeepSeek-V4's, by what their keys stand for.

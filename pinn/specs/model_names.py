@@ -12,7 +12,7 @@ from pathlib import Path
 from pinn.common.documents import read_json
 from pinn.common.files import data_folder
 from pinn.errors import PinnError
-from pinn.specs.config_fields import PACKAGE_SUFFIX, name_of
+from pinn.specs.config_fields import PACKAGE_SUFFIX, models_file, name_of
 
 # The names of the model catalog: which file a name or an alias stands for.
 
@@ -46,14 +46,14 @@ def _package_files() -> list[Path]:
 @cache
 def aliases() -> dict[str, str]:
     """Other name -> full name of a catalog model of the same shapes and formats."""
-    path = data_folder("models") / "aliases.json"
-    return {key: value for key, value in read_json(path).items() if not key.startswith("_")}
+    named = models_file("aliases.json").items()
+    return {key: value for key, value in named if not key.startswith("_")}
 
 
 @cache
 def _published_generation() -> dict[str, dict[str, object]]:
     """Lower-case full or bare name -> settings; a base model and its chat model differ in them."""
-    groups = read_json(data_folder("models") / "generation.json")["groups"]
+    groups = models_file("generation.json")["groups"]
     found = {name.lower(): group["settings"] for group in groups for name in group["models"]}
     return {name.split("/")[-1]: settings for name, settings in found.items()} | found
 
@@ -119,9 +119,6 @@ def suggestion(name: str) -> str:
 
 #: Seconds after which the hub counts as out of reach.
 PROBE_TIMEOUT_S = 4.0
-CONFIG_FILE = "config.json"
-#: Files that a model may have beside it.
-FURTHER_FILES = (QUANT_FILE, GENERATION_FILE)
 
 
 def cached_file(repo_id: str, filename: str) -> Path | None:
@@ -136,7 +133,7 @@ def cached_file(repo_id: str, filename: str) -> Path | None:
 
 
 def download_config(repo_id: str) -> Path:
-    """Download a model's config.json, and those of ``FURTHER_FILES`` that it has.
+    """Download a model's config.json, and what it has of the files that may lie beside it.
 
     Returns:
         The path of config.json in the local cache.
@@ -147,10 +144,10 @@ def download_config(repo_id: str) -> Path:
     """
     if not hub_is_reachable():
         raise PinnError("the model hub cannot be reached")
-    path = _download(repo_id, CONFIG_FILE)
+    path = _download(repo_id, "config.json")
     if path is None:
         raise PinnError("the model hub does not have it")
-    for name in FURTHER_FILES:
+    for name in (QUANT_FILE, GENERATION_FILE):
         _download(repo_id, name)
     return path
 
@@ -163,9 +160,8 @@ def _download(repo_id: str, filename: str) -> Path | None:
         return Path(hf_hub_download(repo_id, filename, etag_timeout=PROBE_TIMEOUT_S))
     except errors.GatedRepoError as error:
         raise PinnError("it is gated: accept its licence on the hub and set HF_TOKEN") from error
-    except (
-        errors.LocalEntryNotFoundError
-    ) as error:  # also an EntryNotFoundError and a ValueError, so it goes first
+    # Also an EntryNotFoundError and a ValueError, so it goes first.
+    except errors.LocalEntryNotFoundError as error:
         raise PinnError("the model hub did not answer (LocalEntryNotFoundError)") from error
     except errors.EntryNotFoundError:
         return None
@@ -198,11 +194,6 @@ def hub_is_reachable() -> bool:
 
 # What looks like a model and is none that can be read: refused with what to give in its place.
 
-#: Word of a name -> what such a release is made for.
-_OTHER_ENGINES = {
-    "gguf": "llama.cpp", "ggml": "llama.cpp", "mlx": "Apple's MLX", "exl2": "ExLlama",
-    "exl3": "ExLlama", "bnb": "bitsandbytes", "bitsandbytes": "bitsandbytes",
-}  # fmt: skip
 _ADAPTER = "adapter_config.json"
 
 
@@ -217,8 +208,9 @@ def check_name(name: str) -> None:
     pinn.errors.PinnError: 'TheBloke/Llama-2-7B-Chat-GGUF' names a release for llama.cpp, whose \
 kernels have no times here: give the model it was made of, with --quantization int4 for its size
     """
+    engines = models_file("name_words.json")["other_engines"]
     words = re.split(r"[-_./:]", name.lower())
-    engine = next((_OTHER_ENGINES[word] for word in words if word in _OTHER_ENGINES), None)
+    engine = next((engines[word] for word in words if word in engines), None)
     if engine is not None:
         raise PinnError(
             f"{name!r} names a release for {engine}, whose kernels have no times here: give the "

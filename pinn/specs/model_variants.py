@@ -3,14 +3,10 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from pinn.common.documents import read_json
-from pinn.common.files import data_folder
 from pinn.errors import PinnError
-from pinn.specs.config_fields import is_type
+from pinn.specs.config_fields import is_type, models_file
 from pinn.specs.model import ModelSpec, WeightPrecisions
 from pinn.specs.model_names import find_in_catalog, published_generation
 from pinn.specs.precision import Precision, precision
@@ -131,12 +127,6 @@ def _quantized_kinds(model: ModelSpec, target: Precision) -> frozenset[str]:
 _DATE = re.compile(r"\d{4}")
 
 
-@cache
-def _words() -> dict[str, Any]:
-    """Return ``data/models/name_words.json``: what words of a name say."""
-    return dict(read_json(data_folder("models") / "name_words.json"))
-
-
 @dataclass(frozen=True)
 class Variant:
     """What a name says.
@@ -160,8 +150,7 @@ class Variant:
     @property
     def published_as(self) -> str | None:
         """The first of the names under which sampling settings were published."""
-        named = (name for name in (*self.names, self.base) if published_generation(name))
-        return next(named, None)
+        return next((name for name in (*self.names, self.base) if published_generation(name)), None)
 
     def applied(self, model: ModelSpec, name: str) -> ModelSpec:
         """The base model as this release has it; under its own name where it differs."""
@@ -206,16 +195,17 @@ def find_variant(name: str) -> Variant | None:
     True
     """
     owner, _, bare = name.strip("/").lower().rpartition("/")
+    known_words = models_file("name_words.json")
     words: list[str] = []
     names = [bare]
     while (known := find_in_catalog(_renamed(names[-1]))) is None:
         rest, word = _last_word(names[-1])
-        known_word = word in _words()["silent"] or word in _words()["formats"]
-        if not known_word and not _DATE.fullmatch(word):
+        said = word in known_words["silent"] or word in known_words["formats"]
+        if not said and not _DATE.fullmatch(word):
             return None
         words.append(word)
         names.append(rest)
-    contexts = (tokens for text, tokens in _words()["contexts"].items() if re.match(text, bare))
+    contexts = (tokens for text, tokens in known_words["contexts"].items() if re.match(text, bare))
     owner = owner or known[0].lower().partition("/")[0]
     return Variant(*known, tuple(names), _scheme(words), owner, next(contexts, None))
 
@@ -229,7 +219,7 @@ def _formats(model: ModelSpec) -> str:
 
 
 def _renamed(bare: str) -> str:
-    for start, same in _words()["same_layers"].items():
+    for start, same in models_file("name_words.json")["same_layers"].items():
         if bare.startswith(start):
             return same + bare.removeprefix(start)
     return bare
@@ -250,5 +240,5 @@ def _scheme(words: Sequence[str]) -> str | None:
         return "fp8_block" if "block" in words else "fp8"
     if "gptq" in words and "int8" in words:
         return "int8_wo"
-    formats = _words()["formats"]
+    formats = models_file("name_words.json")["formats"]
     return next((formats[word] for word in words if word in formats), None)

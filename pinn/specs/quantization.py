@@ -134,22 +134,13 @@ def _compiled(pattern: str, source: str) -> re.Pattern[str]:
 
 # From the wording of a quantization config to a ``Precision``, method by method.
 
-KNOWN_SCHEMES = (
-    "fp8 (per tensor or in blocks)",
-    "compressed-tensors (fp8, int8, int4, mxfp4, nvfp4)",
-    "gptq and awq (4 or 8 bits)",
-    "mxfp4",
-    "modelopt (FP8, NVFP4)",
-)
 _WEIGHT_ONLY_METHODS = frozenset(
     {"awq", "awq_marlin", "gptq", "gptq_marlin", "moe_wna16", "auto-round", "inc"}
 )
 _MODELOPT_FORMATS = {
-    "FP8": "fp8_static",
-    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
-    "FP8_PB_WO": "fp8_block",
+    "FP8": "fp8_static", "FP8_PER_CHANNEL_PER_TOKEN": "fp8", "FP8_PB_WO": "fp8_block",
     "NVFP4": "nvfp4",
-}
+}  # fmt: skip
 
 
 def unknown_scheme(scheme: str, source: str) -> NoReturn:
@@ -159,8 +150,9 @@ def unknown_scheme(scheme: str, source: str) -> NoReturn:
         PinnError: Always; it names the known schemes and the flag that replaces this one.
     """
     raise PinnError(
-        f"{source}: unknown quantization {scheme}: known ones are {', '.join(KNOWN_SCHEMES)}; "
-        f"or give --quantization, one of {', '.join(PRECISIONS)}"
+        f"{source}: unknown quantization {scheme}: known ones are fp8 (per tensor or in blocks), "
+        "compressed-tensors (fp8, int8, int4, mxfp4, nvfp4), gptq and awq (4 or 8 bits), mxfp4, "
+        f"modelopt (FP8, NVFP4); or give --quantization, one of {', '.join(PRECISIONS)}"
     )
 
 
@@ -197,13 +189,11 @@ def _has_blocks(config: Mapping[str, object], source: str) -> bool:
         PinnError: If the block is not two positive whole numbers.
     """
     block = config.get("weight_block_size")
-    if block is None:
-        return False
     sizes = block if isinstance(block, list) and len(block) == 2 else [0]
-    if any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in sizes):
+    if block is not None and any(type(size) is not int or size < 1 for size in sizes):
         rule = "must be two positive whole numbers such as [128, 128]"
         raise PinnError(f"{source}: weight_block_size {rule}, got {block!r:.60}")
-    return True
+    return block is not None
 
 
 def method_name(config: Mapping[str, object]) -> str:
@@ -275,12 +265,6 @@ class Quantization:
         """Regular expressions that every matrix is held against."""
         return sum(p.expressions for p in (self.ignored, *(targets for targets, _ in self.groups)))
 
-    def of_module(self, aliases: Aliases) -> Precision | None:
-        """The format of a matrix; None where it is left as it is."""
-        if self.ignored.match(aliases):
-            return None
-        return next((form for targets, form in self.groups if targets.match(aliases)), None)
-
     def of_kind(self, kind: str, modules: list[Aliases], base: Precision) -> Precision:
         """The format of most matrices of a kind, which counts for the kind as a whole.
 
@@ -289,7 +273,11 @@ class Quantization:
         """
         if self.experts_only and kind != "experts":
             return base
-        formats = [self.of_module(aliases) or base for aliases in modules]
+        groups = ((self.ignored, base), *self.groups)
+        formats = [
+            next((form for targets, form in groups if targets.match(names)), base)
+            for names in modules
+        ]
         return max(formats, key=formats.count, default=base)
 
 

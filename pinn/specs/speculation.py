@@ -19,9 +19,7 @@ from pinn.errors import PinnError
 if TYPE_CHECKING:
     from pinn.specs.serving import ServingSpec
 
-METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = (
-    "ngram", "draft_model", "eagle", "eagle3", "mtp"
-)  # fmt: skip
+METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = "ngram", "draft_model", "eagle", "eagle3", "mtp"
 
 #: Text of a flag that asks for nothing of the kind.
 NONE = "none"
@@ -60,10 +58,8 @@ class AssumedAcceptance(NamedTuple):
 def default_acceptance(method: str) -> AssumedAcceptance:
     """Return the line of ``data/engines/acceptance.csv`` of one of ``METHODS``."""
     rows = {row["method"]: row for row in read_rows(data_folder("engines") / "acceptance.csv")}
-    row = rows[method]
-    return AssumedAcceptance(
-        float(row["rate"]), float(row["low"]), float(row["high"]), row["source"]
-    )
+    rate, low, high = (float(rows[method][name]) for name in ("rate", "low", "high"))
+    return AssumedAcceptance(rate, low, high, rows[method]["source"])
 
 
 @cache
@@ -167,8 +163,7 @@ def asked_of_vllm(config: str) -> Speculation:
     Raises:
         PinnError: If it cannot be read or is of a method that is not modelled.
     """
-    example = '{"method": "mtp", "num_speculative_tokens": 2}'
-    values = _asked("vllm", config, example)
+    values = _asked("vllm", config, '{"method": "mtp", "num_speculative_tokens": 2}')
     draft = _text(values, "model")
     method = _text(values, "method") or _guessed(draft)
     method = MTP if method.endswith("_mtp") else method.strip("[]")
@@ -184,8 +179,7 @@ def asked_of_trtllm(config: str) -> Speculation:
     Raises:
         PinnError: As :func:`asked_of_vllm`.
     """
-    example = '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}'
-    values = _asked("trtllm", config, example)
+    values = _asked("trtllm", config, '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}')
     kind = _text(values, "decoding_type")
     method = _words("trtllm", "method").get(kind.lower())
     if method is None:

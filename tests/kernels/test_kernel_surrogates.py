@@ -194,7 +194,7 @@ def test_latent_prefill_finds_the_rates_of_modules_made_of_known_parts():
         )
         parts.append(rows.assign(gpu=chip.name, seconds=seconds))
     gpus = {H100.name: H100, h200.name: h200}
-    fitted = LatentPrefill.fit(pd.concat(parts), gpus, lambda _, m, *__: np.full(len(m), 3e-4))
+    fitted = LatentPrefill.fit(pd.concat(parts), gpus, lambda _, __, m, *___: np.full(len(m), 3e-4))
     for chip, weight in true.items():
         np.testing.assert_allclose(fitted.weights[chip,], [2.0, weight], rtol=1e-6)
     assert 1.1 < fitted.weights["*",][1] < 1.4

@@ -10,11 +10,6 @@ from pinn.specs.model import LatentAttentionSpec
 
 # Measured attention over ordinary key and value heads, of decodes and of fresh prompts.
 
-_COLUMNS = {
-    "kv_precision": "kv_cache_dtype", "sequences": "batch_size", "heads": "num_heads",
-    "kv_heads": "num_key_value_heads", "head_dim": "head_dim", "window": "window_size",
-    "seconds": "latency", "kernel": "kernel_source", "tokens": "isl", "cached_tokens": "step",
-}  # fmt: skip
 #: Above this share of the time, keys and values that came from the cache spoil a row (assumption).
 WARM_SHARE = 0.2
 #: Part of a working set slightly larger than the cache still comes from there (assumption: 10 %).
@@ -66,24 +61,14 @@ def _prefill_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
 #: each kernel on one cache, so keys and values that fit the last-level cache come from there; in a
 #: server every other layer lies between two reads of the same keys. Such rows are refused where
 #: the difference would matter.
-DECODE_LAYOUT = table.Layout(
+DECODE_LAYOUT = table.layout(
     "attention",
     "generation_attention_perf",
-    _COLUMNS,
     _decode_rules,
     added=lambda rows: rows.assign(context_tokens=rows["cached_tokens"] + rows["tokens"]),
-    helpers=("tokens", "cached_tokens"),
-    newer=("window_size",),
 )
 #: ``sequences`` fresh prompts of ``tokens`` each.
-PREFILL_LAYOUT = table.Layout(
-    "attention",
-    "context_attention_perf",
-    _COLUMNS,
-    _prefill_rules,
-    helpers=("cached_tokens",),
-    newer=("window_size",),
-)
+PREFILL_LAYOUT = table.layout("attention", "context_attention_perf", _prefill_rules)
 
 
 # Measured multi-head latent attention (MLA): whole modules of DeepSeek-V3's shape.
@@ -94,10 +79,6 @@ PREFILL_LAYOUT = table.Layout(
 # them: there the projections, which are known multiplications, are taken off when the attention
 # is fitted.
 
-_LATENT_COLUMNS = {
-    "kv_precision": "kv_cache_dtype", "gemm_precision": "gemm_type", "sequences": "batch_size",
-    "heads": "num_heads", "seconds": "latency", "kernel": "kernel_source", "model": "model",
-}  # fmt: skip
 #: DeepSeek-V3, the one shape that was timed (its config.json); ``num_heads`` of it on a rank.
 SHAPE = LatentAttentionSpec(128, 1536, 512, 128, 64, 128)
 HIDDEN_SIZE = 7168
@@ -126,19 +107,13 @@ def _latent_floor(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
     return latent_prefill_work(*sizes).flop / gpu.peak_flop_per_s["bf16"]
 
 
-LATENT_DECODE_LAYOUT = table.Layout(
-    "mla",
-    "mla_generation_module_perf",
-    {**_LATENT_COLUMNS, "context_tokens": "step"},
-    lambda _, __: _RULES,
-    finished=_with_core,
-    helpers=("model",),
+LATENT_DECODE_LAYOUT = table.layout(
+    "mla", "mla_generation_module_perf", lambda _, __: _RULES, finished=_with_core
 )
 #: Fresh prompts.
-LATENT_PREFILL_LAYOUT = table.Layout(
+LATENT_PREFILL_LAYOUT = table.layout(
     "mla",
     "mla_context_module_perf",
-    {**_LATENT_COLUMNS, "tokens": "isl"},
     lambda gpu, _: {
         **_RULES,
         "not the kernel that vLLM chooses for prompts of this length by itself": lambda r: (
@@ -146,5 +121,4 @@ LATENT_PREFILL_LAYOUT = table.Layout(
         ),
         "below the floor": lambda r: r["seconds"] < _latent_floor(r, gpu),
     },
-    helpers=("model",),
 )

@@ -1,14 +1,14 @@
 """Tables of matrix multiplications, experts' too."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from pinn.common.files import ReadReport
 from pinn.engines.kernel_choice import CUTLASS, TRITON
+from pinn.kernels.hardware import Gpus
 from pinn.kernels.tables import table
 from pinn.kernels.tables.work import Work, experts_hit_balanced, gemm_work, moe_work
 from pinn.specs.gpu import GpuSpec
@@ -57,12 +57,7 @@ def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
     return ((beside["m"] == 1) & (beside["seconds"] > 1.5 * beside["two"])).to_numpy()
 
 
-GEMM_LAYOUT = table.Layout(
-    "gemm",
-    "gemm_perf",
-    {"precision": "gemm_dtype", "m": "m", "n": "n", "k": "k", "seconds": "latency"},
-    _gemm_rules,
-)
+GEMM_LAYOUT = table.layout("gemm", "gemm_perf", _gemm_rules)
 
 
 # Measured mixture-of-experts layers: routed experts of one rank, gathering and scattering too.
@@ -88,8 +83,7 @@ def matrices(hidden: pd.Series, width: pd.Series) -> Float[np.ndarray, " rows"]:
 def _moe_work(r: pd.DataFrame) -> Work:
     value = {name: r[name].to_numpy(dtype=np.float64) for name in NUMBERS}
     routed = (value[name] for name in ("tokens", "experts", "top_k", "expert_parallel"))
-    hit = experts_hit_balanced(*routed)
-    return moe_work(value, hit, table.bytes_per_element(r["precision"]))
+    return moe_work(value, experts_hit_balanced(*routed), table.bytes_per_element(r["precision"]))
 
 
 def _served_routing(r: pd.DataFrame) -> np.ndarray:
@@ -146,27 +140,17 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     }
 
 
-_EXPERT_COLUMNS = {
-    "precision": "moe_dtype", "tokens": "num_tokens", "hidden": "hidden_size",
-    "width": "inter_size", "experts": "num_experts", "top_k": "topk",
-    "tensor_parallel": "moe_tp_size", "expert_parallel": "moe_ep_size", "seconds": "latency",
-    "kernel": "kernel_source", "distribution": "distribution",
-}  # fmt: skip
 #: Rows whose routing is like a server's. With expert parallelism the tokens are all of the group's;
 #: a rank holds ``experts / expert_parallel`` whole experts and drops the pairs that go elsewhere.
-MOE_LAYOUT = table.Layout(
+MOE_LAYOUT = table.layout(
     "moe",
     "moe_perf",
-    _EXPERT_COLUMNS,
     _moe_rules,
     added=lambda rows: rows.assign(matrices=matrices(rows["hidden"], rows["width"])),
-    helpers=("distribution",),
 )
 
 
-def read_other_experts(
-    gpus: Mapping[str, GpuSpec], systems: Path | None = None
-) -> tuple[pd.DataFrame, list[ReadReport]]:
+def read_other_experts(gpus: Gpus, systems: Path | None = None) -> table.Read:
     """Rows of kernels that an engine picks in some releases or under some flags.
 
     Returns:

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 
 from pinn.common.files import ReadReport, data_folder, file_sha256, read_rows
 from pinn.errors import PinnError
+from pinn.kernels.hardware import Gpus
 from pinn.kernels.tables.work import Work
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
@@ -89,6 +90,11 @@ def _of_row(row: Mapping[str, str]) -> Iterator[TableSource]:
 
 # Reading one table of measured kernels: where it lies, which columns it needs, what is refused.
 
+#: Rows of a table that were kept, and what was read and refused; the same of several tables.
+ReadTable = tuple[pd.DataFrame, ReadReport]
+Read = tuple[pd.DataFrame, list[ReadReport]]
+#: What is made of rows.
+Step = Callable[[pd.DataFrame], pd.DataFrame]
 #: A reason -> which rows it refuses, in the order in which they are counted.
 Rules = dict[str, Callable[[pd.DataFrame], "np.ndarray | pd.Series[bool] | bool"]]
 
@@ -114,7 +120,7 @@ def systems_folder() -> Path:
     return Path(spec.origin).parent / "systems"
 
 
-def refuse(rows: pd.DataFrame, report: ReadReport, rules: Rules) -> tuple[pd.DataFrame, ReadReport]:
+def refuse(rows: pd.DataFrame, report: ReadReport, rules: Rules) -> ReadTable:
     """Drop the rows that a rule matches, each counted under the first rule that does."""
     refused = dict(report.refused)
     for reason, matches in rules.items():
@@ -164,8 +170,8 @@ class Layout:
     file: str
     columns: Mapping[str, str]
     rules: Callable[[GpuSpec, TableSource], Rules]
-    added: Callable[[pd.DataFrame], pd.DataFrame] = _as_is
-    finished: Callable[[pd.DataFrame], pd.DataFrame] = _as_is
+    added: Step = _as_is
+    finished: Step = _as_is
     helpers: tuple[str, ...] = ()
     newer: tuple[str, ...] = ()
 
@@ -193,9 +199,7 @@ class Layout:
         found = (path.parent.name for path in folder.glob(f"*/{self.file}.parquet"))
         return sorted((name for name in found if "dev" not in name), key=_release)
 
-    def read(
-        self, gpu: GpuSpec, source: TableSource, systems: Path | None = None
-    ) -> tuple[pd.DataFrame, ReadReport]:
+    def read(self, gpu: GpuSpec, source: TableSource, systems: Path | None = None) -> ReadTable:
         """Rows of one table: ``columns``, ``gpu`` and ``source``; and the report.
 
         Raises:
@@ -211,18 +215,15 @@ class Layout:
         return self.finished(rows.drop(columns=list(self.helpers))), report
 
     def read_all(
-        self,
-        sources: Sequence[TableSource],
-        gpus: Mapping[str, GpuSpec],
-        systems: Path | None = None,
-    ) -> tuple[pd.DataFrame, list[ReadReport]]:
+        self, sources: Sequence[TableSource], gpus: Gpus, systems: Path | None = None
+    ) -> Read:
         """Rows of every source whose system is in ``gpus`` (keyed by system name), in order."""
         known = [source for source in sources if source.system in gpus]
         return together(p for s in known for p in self._releases(gpus[s.system], s, systems))
 
     def _releases(
         self, gpu: GpuSpec, source: TableSource, systems: Path | None
-    ) -> Iterator[tuple[pd.DataFrame, ReadReport]]:
+    ) -> Iterator[ReadTable]:
         """A source's table after vLLM's later ones, where a folder of newer tables has any."""
         later: list[str] = []
         if systems is not None and not source.version and source.backend == "vllm":
@@ -240,7 +241,7 @@ class Layout:
             newer.append(rows)
             yield rows, report
 
-    def _raw(self, source: TableSource, systems: Path | None) -> tuple[pd.DataFrame, ReadReport]:
+    def _raw(self, source: TableSource, systems: Path | None) -> ReadTable:
         """The columns that are needed, and a report that accepts every row."""
         path = self.path(source, systems)
         if not path.exists():
@@ -255,14 +256,29 @@ class Layout:
                 f"{', '.join(needed)}, got {', '.join(table.columns)}"
             )
         tool, count = f"{source.backend} {path.parent.name}", len(table)
-        name = "/".join(path.parts[-5:])
-        report = ReadReport(name, tool, file_sha256(path), count, count)
+        report = ReadReport("/".join(path.parts[-5:]), tool, file_sha256(path), count, count)
         return table[needed].reset_index(drop=True), report
 
 
-def together(
-    parts: Iterable[tuple[pd.DataFrame, ReadReport]],
-) -> tuple[pd.DataFrame, list[ReadReport]]:
+def layout(
+    kind: str, file: str, rules: Callable[[GpuSpec, TableSource], Rules], **steps: Step
+) -> Layout:
+    """Return the layout of a table whose columns stand in ``data/kernels/columns.csv``.
+
+    Args:
+        kind: As of :class:`Layout`.
+        file: As of :class:`Layout`.
+        rules: As of :class:`Layout`.
+        steps: ``added`` and ``finished``.
+    """
+    rows = [row for row in read_rows(data_folder("kernels") / "columns.csv") if row["file"] == file]
+    columns = {row["ours"]: row["theirs"] for row in rows}
+    helpers = tuple(row["ours"] for row in rows if row["kept"] == "no")
+    newer = tuple(row["theirs"] for row in rows if row["newer"] == "yes")
+    return Layout(kind, file, columns, rules, helpers=helpers, newer=newer, **steps)
+
+
+def together(parts: Iterable[ReadTable]) -> Read:
     """Rows of several tables and their reports; no columns without any table."""
     found = list(parts)
     if not found:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pinn.common.files import ReadReport
+from pinn.kernels.hardware import Gpus
 from pinn.kernels.mixer_operators import read_all_mixers
 from pinn.kernels.tables import attention, table
 from pinn.kernels.tables.gemm import GEMM_LAYOUT, MOE_LAYOUT, read_other_experts
@@ -15,7 +16,6 @@ from pinn.specs.gpu import GpuSpec, load_gpu
 
 # Measured communication: all-reduce among tensor-parallel ranks, exchange among experts' ranks.
 
-_COLUMNS = {"gpus": "num_gpus", "bytes": "message_size", "seconds": "latency"}
 #: Where every GPU has a link of its own, a ring loads each link alike for any number of ranks
 #: (Patarasuk and Yuan 2009), and switches that reduce in flight only help more ranks. Two flows on
 #: one path halve what each of them gets.
@@ -45,8 +45,7 @@ def _shared_path(r: pd.DataFrame) -> np.ndarray:
     largest = r.loc[r.groupby("gpus")["bytes"].idxmax()].set_index("gpus")
     ranks = largest.index.to_numpy(dtype=np.float64)
     ring = 2 * (ranks - 1) / ranks * largest["bytes"] / largest["seconds"]
-    slow = ring.index[ring < SHARED_PATH_SHARE * ring.max()]
-    return r["gpus"].isin(slow).to_numpy()
+    return r["gpus"].isin(ring.index[ring < SHARED_PATH_SHARE * ring.max()]).to_numpy()
 
 
 def _floor(r: pd.DataFrame, gpu: GpuSpec) -> pd.Series:
@@ -69,32 +68,22 @@ def _exchange_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
 
 
 #: All-reduces launched from a CUDA graph, as a serving step does.
-ALL_REDUCE_LAYOUT = table.Layout(
-    "comm",
-    "custom_allreduce_perf",
-    {**_COLUMNS, "backend": "backend", "dtype": "allreduce_dtype"},
-    _all_reduce_rules,
-    helpers=("backend", "dtype"),
-)
+ALL_REDUCE_LAYOUT = table.layout("comm", "custom_allreduce_perf", _all_reduce_rules)
 #: NCCL's all-gather and reduce-scatter inside one node, the seconds of both for the ``bytes`` of
 #: everyone's tokens; the report counts a pair once for each of the two. vLLM's default back end
 #: sends tokens to the experts by the one and their results back by the other
 #: (vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager).
-EXCHANGE_LAYOUT = table.Layout(
+EXCHANGE_LAYOUT = table.layout(
     "comm",
     "nccl_perf",
-    {**_COLUMNS, "operation": "op_name", "dtype": "nccl_dtype"},
     _exchange_rules,
     finished=lambda rows: (
         rows.groupby(["gpu", "gpus", "bytes", "source"])["seconds"].sum().reset_index()
     ),
-    helpers=("operation", "dtype"),
 )
 
 
-def read_all_reduces(
-    gpus: Mapping[str, GpuSpec], systems: Path | None = None
-) -> tuple[pd.DataFrame, list[ReadReport]]:
+def read_all_reduces(gpus: Gpus, systems: Path | None = None) -> table.Read:
     """All-reduce rows; each (GPU, number of ranks) comes from the first table that has it."""
     taken: dict[str, set[int]] = {}
     sources = (source for source in table.sources("all_reduce") if source.system in gpus)
@@ -103,7 +92,7 @@ def read_all_reduces(
 
 def _with_new_ranks(
     gpu: GpuSpec, source: table.TableSource, taken: dict[str, set[int]], systems: Path | None
-) -> tuple[pd.DataFrame, ReadReport]:
+) -> table.ReadTable:
     """Rows of the numbers of ranks that are not taken yet, which are then."""
     known = taken.setdefault(gpu.name, set())
     rules: table.Rules = {"as many ranks as an earlier table has": lambda r: r["gpus"].isin(known)}
@@ -142,13 +131,13 @@ class KernelTables:
     exchange: pd.DataFrame
     latent_decode: pd.DataFrame
     latent_prefill: pd.DataFrame
-    gpus: Mapping[str, GpuSpec]
+    gpus: Gpus
     mixers: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     reports: tuple[ReadReport, ...] = field(default=())
 
 
 def read_kernel_tables(
-    systems_gpus: Mapping[str, GpuSpec] | None = None, systems: Path | None = None
+    systems_gpus: Gpus | None = None, systems: Path | None = None
 ) -> KernelTables:
     """Read every declared table of the given systems; about three seconds for all of them.
 

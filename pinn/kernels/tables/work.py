@@ -11,7 +11,7 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Float
 
-from pinn.physics.numbers import Numbers
+from pinn.physics.batch_sums import Numbers, causal_pairs
 from pinn.specs.precision import ACTIVATION_BYTES
 
 Array = Float[np.ndarray, "..."]
@@ -33,8 +33,7 @@ class Work:
 
 
 def _work(*, read_bytes: Numbers, activation_bytes: Numbers, flop: Numbers) -> Work:
-    values = (np.asarray(v, dtype=np.float64) for v in (read_bytes, activation_bytes, flop))
-    return Work(*values)
+    return Work(*(np.asarray(v, dtype=np.float64) for v in (read_bytes, activation_bytes, flop)))
 
 
 def gemm_work(m: Numbers, n: Numbers, k: Numbers, bytes_per_weight: Numbers) -> Work:
@@ -90,12 +89,6 @@ def latent_decode_work(
     )
 
 
-def causal_pairs(tokens: Numbers, window: Numbers) -> Numbers:
-    """(Query, key) pairs of a fresh prompt; a window limits the keys of each query."""
-    inside = window_keys(np.asarray(tokens, dtype=np.float64), window)
-    return inside * (inside + 1) / 2 + (tokens - inside) * inside
-
-
 def prefill_work(
     sequences: Numbers,
     tokens: Numbers,
@@ -106,10 +99,11 @@ def prefill_work(
 ) -> Work:
     """Causal attention of fresh prompts; keys and values are read once, at 16 bits."""
     sequences = np.asarray(sequences, dtype=np.float64)
+    limit = np.where(np.asarray(window) > 0, window, np.inf)
     return _work(
         read_bytes=ACTIVATION_BYTES * sequences * tokens * 2.0 * kv_heads * head_dim,
         activation_bytes=ACTIVATION_BYTES * sequences * tokens * 2.0 * heads * head_dim,
-        flop=4.0 * sequences * causal_pairs(tokens, window) * heads * head_dim,
+        flop=4.0 * sequences * causal_pairs(tokens, 0.0, limit) * heads * head_dim,
     )
 
 
@@ -128,7 +122,7 @@ def latent_prefill_work(
     """
     sequences, tokens, cached = (np.asarray(v, np.float64) for v in (sequences, tokens, cached))
     token_bytes = ACTIVATION_BYTES * heads * (np.asarray(qk_head_dim) + v_head_dim)
-    pairs = sequences * (causal_pairs(tokens, 0) + tokens * cached)
+    pairs = sequences * (causal_pairs(tokens, 0.0) + tokens * cached)
     return _work(
         read_bytes=sequences * (tokens + cached) * token_bytes,
         activation_bytes=sequences * tokens * token_bytes,
