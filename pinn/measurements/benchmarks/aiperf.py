@@ -10,14 +10,9 @@ from functools import partial
 
 from pinn.common import Json, JsonObject
 from pinn.measurements.benchmarks import documents
-from pinn.measurements.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Lengths,
-    Load,
-    Reading,
-    StatedServer,
-)
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 
 #: Latency here -> tags of it, the released one first.

@@ -9,8 +9,9 @@ requests count.
 from functools import partial
 
 from pinn.measurements.benchmarks import documents
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, Reading, StatedServer
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.units import MILLISECOND
 

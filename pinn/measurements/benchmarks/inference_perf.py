@@ -11,14 +11,9 @@ from pathlib import Path
 
 from pinn.common.documents import read_yaml
 from pinn.measurements.benchmarks import documents
-from pinn.measurements.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Lengths,
-    Load,
-    Reading,
-    StatedServer,
-)
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec

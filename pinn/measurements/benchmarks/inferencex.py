@@ -5,14 +5,9 @@ ones and drops the totals; it sends ten prompts per unit of concurrency, prefix 
 """
 
 from pinn.measurements.benchmarks import documents
-from pinn.measurements.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Lengths,
-    Load,
-    Reading,
-    StatedServer,
-)
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import NotUsable
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import SGLANG, TRTLLM

@@ -7,8 +7,9 @@ file passes its odd time per output token on, so there the inter-token latency i
 import math
 
 from pinn.measurements.benchmarks import documents
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, Reading, StatedServer
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue, flags_of, given_flags
 from pinn.specs.serving import ServingSpec

@@ -9,14 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pinn.common import Json
 from pinn.common.documents import first_fault
 from pinn.measurements.benchmarks import documents
-from pinn.measurements.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Lengths,
-    Load,
-    Reading,
-    StatedServer,
-)
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import NotUsable
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import Flag, FlagValue, flags_of, given_flags
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec

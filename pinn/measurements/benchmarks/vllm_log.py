@@ -16,14 +16,9 @@ import pyarrow as pa
 from pinn.common.documents import MOST_LINE_BYTES
 from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError
-from pinn.measurements.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Lengths,
-    Load,
-    Reading,
-    StatedServer,
-)
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable, kept, request_figures
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.measurements.readers.vllm import check_file
 from pinn.specs.flags import FlagValue, given_flags

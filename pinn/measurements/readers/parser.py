@@ -195,7 +195,7 @@ class ChunkParser:
         key = (name, *[attribute.key for attribute in attributes])
         shape = self._shapes.get(key)
         if shape is None:
-            kind = kinds.get(name, EventKind("", name, ()))
+            kind = kinds.get(name, EventKind("", name))
             shape = self._shapes[key] = Shape(name, kind, key[1:])
         shape.heads.append(head)
         shape.values.append([attribute.value for attribute in attributes])

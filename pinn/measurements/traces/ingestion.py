@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from pinn.common.files import ReadReport, json_text
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.measurements.benchmarks.benchmark_run import FIGURES, BenchmarkRun, GivenLoad
+from pinn.measurements.benchmarks.benchmark_run import FIGURES, BenchmarkRun
 from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.benchmarks.reading import GivenLoad
 from pinn.measurements.readers.request_spans import ENGINE, FRONT
 from pinn.measurements.readers.vllm import RawRun, read_steps, read_vllm
 from pinn.measurements.readers.wire import SNAPSHOTS, STEPS
