@@ -226,10 +226,9 @@ class BenchmarkRun:
         unknown = set(self.figures) - set(FIGURES)
         if unknown:
             raise PinnError(f"{self.name}: unknown figures {', '.join(sorted(unknown))}")
-        bad = {k: v for k, v in self.figures.items() if not (math.isfinite(v) and v > 0)}
-        if bad:
-            name, value = next(iter(bad.items()))
-            raise PinnError(f"{self.name}: {name} is {value}; it must be positive and finite")
+        for name, value in self.figures.items():
+            if not (math.isfinite(value) and value > 0):
+                raise PinnError(f"{self.name}: {name} is {value}; it must be positive and finite")
 
     @property
     def failed_share(self) -> float:

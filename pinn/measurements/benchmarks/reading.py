@@ -135,8 +135,8 @@ class Reading:
 
         def of(name: str, stated: Tree) -> Lengths:
             found = self.needed(name, stated.number(mean) or None)
-            low, high = stated.number("min"), stated.number("max")
-            return Lengths(found, low, high, stated.number(std) or 0.0)
+            bounds = stated.number("min"), stated.number("max")
+            return Lengths(found, *bounds, stated.number(std) or 0.0)
 
         return of("prompt_tokens", prompt), of("output_tokens", output)
 
@@ -163,7 +163,7 @@ class Reading:
     def prefix(self, stated: tuple[int, int, int] | None = None) -> SharedPrefix | None:
         """The prompts that repeat, as the file states or else the user; none: assumed aloud."""
         given = self.given
-        if stated is not None:
+        if stated:
             return SharedPrefix(*stated)
         if given.prompt_groups is None:
             self.assumed.append("no two prompts begin alike (--prompt-groups)")
