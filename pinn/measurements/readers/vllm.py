@@ -25,6 +25,7 @@ from pinn.measurements.readers import request_spans, wire
 from pinn.measurements.readers.otlp import Counts
 from pinn.measurements.readers.parser import ARROW_TYPES, ChunkParser, ParsedChunk
 from pinn.measurements.readers.wire import FIELDS, SNAPSHOTS, STEPS
+from pinn.measurements.schemas import SCHEMAS
 
 # Lines of a big file, by stretches of bytes that can be read independently.
 
@@ -133,8 +134,7 @@ def _event_schema(table: str) -> pa.Schema:
 RAW_SCHEMAS = {
     STEPS: _event_schema(STEPS),
     SNAPSHOTS: _event_schema(SNAPSHOTS),
-    request_spans.ENGINE: request_spans.ENGINE_SCHEMA,
-    request_spans.FRONT: request_spans.FRONT_SCHEMA,
+    **{name: SCHEMAS[name] for name in (request_spans.ENGINE, request_spans.FRONT)},
 }
 
 
