@@ -245,10 +245,8 @@ def precision_scheme(model: str, label: str) -> str:
 
 def read_csv(path: Path) -> pd.DataFrame:
     """The file as it is, checked for the columns that are read."""
-    if not path.is_file():
-        raise PinnError(f"no file {path}: reinstall {PACKAGE}==0.12.0 or give the right path")
     texts = {"backend_version": "str", "precision": "str"}
-    raw = read_frame(path, f"give the file of {PACKAGE} 0.12.0", dtype=texts)
+    raw = read_frame(path, f"reinstall {PACKAGE}==0.12.0 or give its file", dtype=texts)
     missing = [name for name in ("mode", *_RAW_NAMES) if name not in raw.columns]
     if missing:
         remedy = f"give that of {PACKAGE} 0.12.0; for rows of your own: data=own, docs/training.md"

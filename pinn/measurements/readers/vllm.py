@@ -197,9 +197,13 @@ def read_vllm(
         }
         for chunk in parse_file(path, workers, stretch_bytes):
             own = [servers.setdefault(server, len(servers)) for server in chunk.servers]
+            numbers = pa.array(own, pa.int64())
             for name, batches in chunk.tables.items():
                 for batch in batches:
-                    writers[name].write_batch(_renumbered(batch, pa.array(own, pa.int64())))
+                    numbered = numbers.take(batch["server"])
+                    writers[name].write_batch(
+                        batch.set_column(batch.schema.get_field_index("server"), "server", numbered)
+                    )
             counts.add(chunk.counts)
     parse_s = time.perf_counter() - begin
     maps = [_mapped(file) for file in files.values()]
@@ -208,12 +212,6 @@ def read_vllm(
     sha256 = file_sha256(path)
     reports = counts.reports(path.name, sha256)
     return RawRun(path.name, sha256, list(servers), tables, reports, parse_s, maps)
-
-
-def _renumbered(batch: pa.RecordBatch, servers: pa.Array) -> pa.RecordBatch:
-    """A chunk's rows with the file's numbers of the servers."""
-    place = batch.schema.get_field_index("server")
-    return batch.set_column(place, "server", servers.take(batch.column("server")))
 
 
 def _mapped(path: Path) -> mmap.mmap:
@@ -326,6 +324,6 @@ def _runs(table: pa.Table) -> tuple[list[str], np.ndarray]:
     if RUN_COLUMN not in table.column_names:
         return ["steps"], np.zeros(table.num_rows, dtype=np.int64)
     encoded = pc.dictionary_encode(table[RUN_COLUMN].cast(pa.string()), null_encoding="encode")
-    encoded = encoded.combine_chunks() if encoded.num_chunks != 1 else encoded.chunk(0)
+    encoded = encoded.combine_chunks()
     names = [str(n) for n in encoded.dictionary.to_pylist()]
     return names, encoded.indices.to_numpy().astype(np.int64)

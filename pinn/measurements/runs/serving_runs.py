@@ -9,6 +9,7 @@ import pandas as pd
 
 from pinn.common.documents import CsvTable
 from pinn.common.files import ReadReport, file_sha256
+from pinn.common.tables import read_frame
 from pinn.errors import PinnError
 from pinn.simulator.workloads.load import load_workload
 from pinn.units import MILLISECOND
@@ -175,10 +176,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
         PinnError: If it is no CSV, holds no row, names a column twice or has text for a number.
     """
     CsvTable(path)  # refuses a column that is named twice
-    try:
-        raw = pd.read_csv(path, dtype=dict.fromkeys(_TEXTS, "str"), encoding="utf-8-sig")
-    except (ValueError, OverflowError) as error:  # empty, no UTF-8, or rows of other widths
-        raise PinnError(f"{path} is no CSV table ({error}): give a CSV of serving runs") from error
+    raw = read_frame(path, "give a CSV of serving runs", dtype=dict.fromkeys(_TEXTS, "str"))
     if raw.empty:
         raise PinnError(f"{path} holds 0 serving runs: add a row per run and stage")
     for name in _NUMBERS:

@@ -111,13 +111,13 @@ def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
 def _known(column: pa.ChunkedArray) -> pa.Array:
     """The column with null for -1, not-a-number and the empty text."""
     whole = column.combine_chunks()
+    if pa.types.is_list(whole.type):
+        return whole
     if pa.types.is_integer(whole.type):
-        return pc.if_else(pc.less(whole, 0), None, whole)
-    if pa.types.is_floating(whole.type):
-        return pc.if_else(pc.is_nan(whole), None, whole)
-    if pa.types.is_string(whole.type):
-        return pc.if_else(pc.equal(whole, ""), None, whole)
-    return whole
+        missing = pc.less(whole, 0)
+    else:
+        missing = pc.is_nan(whole) if pa.types.is_floating(whole.type) else pc.equal(whole, "")
+    return pc.if_else(missing, None, whole)
 
 
 def _issues(column: Columns) -> pa.Array:
