@@ -1,6 +1,6 @@
 """Serving runs, and the files of their workloads."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,14 +114,6 @@ def workload(name: str, workloads: Mapping[str, Workload] = WORKLOADS) -> Worklo
             "of a workload file, as of 'pinn simulate', from the CSV's folder on"
         )
     return workloads[name]
-
-
-def workload_names(path: Path) -> list[str]:
-    """What the column ``workload`` of a CSV names; nothing where there is no file or column."""
-    if not path.is_file():
-        return []
-    raw = _read_csv(path)
-    return list(raw["workload"].dropna().unique()) if "workload" in raw else []
 
 
 def read_serving_runs(
@@ -279,21 +271,20 @@ def _duration_s(known: Workload, stage: str) -> float:
 # Loads of serving runs that a file holds, in place of a built-in name.
 
 
-def find_workloads(names: Iterable[object], folder: Path) -> dict[str, Workload]:
-    """The built-in loads, and those of names that are files.
+def find_workloads(path: Path) -> dict[str, Workload]:
+    """The built-in loads, and those that the column ``workload`` of a CSV names as files.
 
     Args:
-        names: Of a column ``workload``.
-        folder: Where relative paths begin: that of the CSV.
+        path: The CSV, in whose folder relative paths begin; it need not be there.
 
     Raises:
-        PinnError: If a file is no workload.
+        PinnError: If it is no CSV, or a file is no workload.
     """
-    found = dict(WORKLOADS)
-    for name in dict.fromkeys(str(name) for name in names):
-        path = folder / name
-        if name not in found and path.is_file():
-            found[name] = _of_file(name, path)
+    found, raw = dict(WORKLOADS), _read_csv(path) if path.is_file() else pd.DataFrame()
+    for name in raw["workload"].dropna().unique() if "workload" in raw else ():
+        file = path.parent / name
+        if name not in found and file.is_file():
+            found[name] = _of_file(name, file)
     return found
 
 

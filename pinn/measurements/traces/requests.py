@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -66,7 +67,7 @@ def canonical_requests(
         first = np.where(np.isnan(first), values[rows[:, side]], first)
     rows = rows[np.argsort(first, kind="stable")]
     read = engine.num_rows + front.num_rows
-    report = ReadReport("request spans", "", "", read, read - refused.total(), dict(refused))
+    report = ReadReport("request spans", "", "", read, read - refused.total(), dict(+refused))
     given = {"engine_row": rows[:, 0], "front_row": rows[:, 1]}
     raw = partial(_columns, engine, front)
     return Canonical(SCHEMAS["requests"], rows, raw, _MADE, given, report, release)
@@ -75,13 +76,10 @@ def canonical_requests(
 def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
     """Rows whose span id was not seen before; spans without an id have no copies."""
     ids = spans["span_id"].combine_chunks()
-    codes = pc.dictionary_encode(ids).indices.to_numpy()
-    kept = np.zeros(len(ids), dtype=bool)
-    kept[np.unique(codes, return_index=True)[1]] = True
-    kept |= pc.equal(ids, "").to_numpy(zero_copy_only=False)
-    if not kept.all():
-        refused["span written twice"] += int((~kept).sum())
-    return np.flatnonzero(kept)
+    repeated = pd.Series(pc.dictionary_encode(ids).indices.to_numpy()).duplicated().to_numpy()
+    copies = repeated & pc.not_equal(ids, "").to_numpy(zero_copy_only=False)
+    refused["span written twice"] += int(copies.sum())
+    return np.flatnonzero(~copies)
 
 
 def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
