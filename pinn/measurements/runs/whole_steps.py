@@ -50,10 +50,7 @@ _COLUMNS = (
     "num_prefill_requests", "sum_prefill_kv_tokens", "num_decode_requests", "sum_decode_kv_tokens",
     "latency_ms",
 )  # fmt: skip
-_RUN_COLUMNS = (
-    "run", "vllm", "max_num_seqs", "enable_prefix_caching", "block_size", "fuse_allreduce_rms",
-    "cudagraph_mode",
-)  # fmt: skip
+_RUN_COLUMNS = ("run", "vllm", "max_num_seqs", "enable_prefix_caching", "fuse_allreduce_rms")
 
 Row = Mapping[Hashable, Any] | pd.Series
 Tokens = TypeVar("Tokens", pd.Series, pd.DataFrame)
