@@ -197,13 +197,9 @@ def read_vllm(
         }
         for chunk in parse_file(path, workers, stretch_bytes):
             own = [servers.setdefault(server, len(servers)) for server in chunk.servers]
-            numbers = pa.array(own, pa.int64())
             for name, batches in chunk.tables.items():
                 for batch in batches:
-                    numbered = numbers.take(batch["server"])
-                    writers[name].write_batch(
-                        batch.set_column(batch.schema.get_field_index("server"), "server", numbered)
-                    )
+                    writers[name].write_batch(_renumbered(batch, pa.array(own, pa.int64())))
             counts.add(chunk.counts)
     parse_s = time.perf_counter() - begin
     maps = [_mapped(file) for file in files.values()]
@@ -212,6 +208,12 @@ def read_vllm(
     sha256 = file_sha256(path)
     reports = counts.reports(path.name, sha256)
     return RawRun(path.name, sha256, list(servers), tables, reports, parse_s, maps)
+
+
+def _renumbered(batch: pa.RecordBatch, servers: pa.Array) -> pa.RecordBatch:
+    """A chunk's rows with the file's numbers of the servers."""
+    place = batch.schema.get_field_index("server")
+    return batch.set_column(place, "server", servers.take(batch.column("server")))
 
 
 def _mapped(path: Path) -> mmap.mmap:

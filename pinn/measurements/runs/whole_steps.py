@@ -10,7 +10,7 @@ their neighbours.
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,11 +44,9 @@ ALIKE = 0.125
 #: Runs whose logs are miscounted throughout: of this one, 4 decodes take 28.8 ms and 6 take 12.7.
 ALL_MISCOUNTED = ("fpm_upfront_dsv4_flash_moe_full_once_20260613_211059/tp1_ep1_past4096",)
 
-BATCH = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",
-          "prefill_cached")  # fmt: skip
-_COLUMNS = (
-    "run", "model", "tp", "dp", "ep_on", "kv_dtype", "counter_id", "dp_rank", *COUNTS, LATENCY,
-)  # fmt: skip
+BATCH = tuple(field.name for field in fields(UniformBatches))
+_COLUMNS = ("run", "model", "tp", "dp", "ep_on", "kv_dtype", "counter_id", "dp_rank",
+            *COUNTS, LATENCY)  # fmt: skip
 _RUN_COLUMNS = ("run", "vllm", "max_num_seqs", "enable_prefix_caching", "fuse_allreduce_rms")
 
 Row = Mapping[Hashable, Any] | pd.Series
