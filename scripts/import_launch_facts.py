@@ -18,7 +18,7 @@ import typer
 
 from pinn.common.files import data_folder
 from pinn.common.tables import write_frame
-from pinn.measurements.deployments.launch_facts import COLUMNS, FLAGS
+from pinn.measurements.deployments.launch_facts import FLAGS
 
 _MODELS = {
     "Llama-3.3-70B": "meta-llama/Llama-3.3-70B-Instruct",
@@ -44,6 +44,12 @@ def compact(source: pd.DataFrame) -> pd.DataFrame:
     table = points.rename("points").reset_index()[list(COLUMNS)]
     return table.sort_values(order, kind="stable", ignore_index=True)
 
+
+#: Of the file that is written.
+COLUMNS = (
+    "engine", "model", "checkpoint", "gpu", "precision", "drafts", "image", "since", "until",
+    "own_change", "borrowed", "points", *FLAGS, "script", "commit",
+)  # fmt: skip
 
 #: Column -> the source's column and a pattern in it: its group is the value, else ``yes``.
 _PATTERNS = {

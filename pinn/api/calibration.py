@@ -15,8 +15,9 @@ from pinn.common.files import ReadReport
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, split_flags
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.benchmarks.reading import GivenLoad, split_flags
 from pinn.measurements.traces.ingestion import benchmark_target
 from pinn.measurements.traces.measured_steps import MEASURED, ingested_steps, read_measured_steps
 from pinn.measurements.traces.trace_tables import read_trace_tables

@@ -9,7 +9,7 @@ import typer
 from pinn.api.requests import CalibrationRequest
 from pinn.cli.options import Details, engine_flags, output
 from pinn.common.screen import say
-from pinn.measurements.benchmarks.benchmark_run import GivenLoad
+from pinn.measurements.benchmarks.reading import GivenLoad
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.serving import ServingSpec
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from pinn.cli.options import engine_flags
-from pinn.measurements.benchmarks import benchmark_run
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
+from pinn.measurements.benchmarks.reading import GivenLoad, split_flags
 from pinn.measurements.traces import ingestion, trace_tables
 from pinn.measurements.traces.trace_tables import Target
 from pinn.specs.serving import ServingSpec
@@ -21,7 +22,7 @@ _KEPT_UP = 0.9
 _SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s")
 
 
-def run_lines(runs: Sequence[benchmark_run.BenchmarkRun]) -> list[str]:
+def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
     """A table of runs and, below it, what was assumed of them."""
     heads = " ".join(f"{name.removesuffix('_mean_s').upper():>9s}" for name in _SHOWN)
     lines = [f"{'mean, ms':40s} {heads}  load"]
@@ -132,7 +133,7 @@ def steps(
 
 
 @app.command()
-@engine_flags(ServingSpec, benchmark_run.GivenLoad)
+@engine_flags(ServingSpec, GivenLoad)
 def benchmarks(
     files: Annotated[list[Path], typer.Argument()], asked: IngestRequest, *, flags: dict[str, Any]
 ) -> None:
@@ -147,7 +148,7 @@ def benchmarks(
     Options:
         files: Files or folders; metrics pages in pairs, the earlier first.
     """
-    server, given = benchmark_run.split_flags(flags)
+    server, given = split_flags(flags)
     named = ingestion.GivenServer(asked.model, asked.gpu, server)
     runs, report = ingestion.ingest_benchmarks(files, asked.out, named, given)
     _tell(asked.out, "\n".join([report.table(), "", *run_lines(runs)]))

@@ -109,7 +109,7 @@ def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
     text = read_text(path, MOST_CSV_BYTES, "CSV")
     try:
         return pd.read_csv(io.StringIO(text), **read)
-    except ValueError as error:  # parser errors of pandas are
+    except (ValueError, OverflowError) as error:  # parser errors of pandas are ValueErrors
         raise PinnError(f"{path} is no CSV table ({error}): {remedy}") from error
 
 

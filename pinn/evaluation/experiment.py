@@ -7,7 +7,7 @@ is printed of the folds is what to expect of the checkpoint on models and GPUs t
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -160,7 +160,7 @@ def _print_scores(scores: pd.DataFrame, path: Path) -> None:
 def _metadata(
     config: ExperimentConfig, measured: Measured, network: CoefficientNetwork
 ) -> dict[str, object]:
-    sources: list[dict[str, object]] = [measured.manifest.to_json()]
+    sources: list[dict[str, object]] = [asdict(measured.manifest)]
     if measured.report is not None:
         of_runs = {"schema": "serving runs", "table_sha256": measured.report.sha256}
         sources.append(of_runs | {"report": measured.report.to_json()})

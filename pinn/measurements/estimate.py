@@ -92,17 +92,6 @@ def huber_deviation(error: Rows, deviation: Rows | float, delta: float) -> Rows:
     return deviation * np.sqrt(np.maximum(np.abs(error) / delta, 1.0))
 
 
-def tukey_weight(z: Rows, beyond: float = 4.685, least: float = 1e-3) -> Rows:
-    """Return weights of Tukey's biweight, 95 % efficient for normal noise.
-
-    Args:
-        z: Errors in standard deviations.
-        beyond: Standard deviations from which a row has the least weight.
-        least: Square root of the least weight.
-    """
-    return np.maximum(1 - (z / beyond) ** 2, least) ** 2
-
-
 @dataclass(frozen=True)
 class Problem:
     """Measurements that depend on parameters with a prior.

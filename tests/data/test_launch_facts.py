@@ -7,13 +7,13 @@ from: ``launch_facts.csv.gz``, and ``rows.csv.gz`` with the facts of every row b
 import os
 from pathlib import Path
 
+import import_launch_facts
 import pandas as pd
 import pytest
 
 from pinn.common.files import data_folder
 from pinn.measurements.deployments import silicon as sample
 from pinn.measurements.deployments.launch_facts import (
-    COLUMNS,
     find,
     launch_facts,
     with_launch_facts,
@@ -138,8 +138,6 @@ def test_thirty_drawn_rows_have_the_flags_of_their_facts(clean, by_hand):
 def test_the_committed_table_is_that_of_the_source():
     if not SOURCE:
         pytest.skip("PINN_LAUNCH_FACTS names no folder to make the table from")
-    import import_launch_facts
-
     source = Path(SOURCE) / "launch_facts.csv.gz"
     made = import_launch_facts.compact(pd.read_csv(source, dtype=str, keep_default_na=False))
     path = data_folder("engines") / "launch_facts.csv"
@@ -149,7 +147,7 @@ def test_the_committed_table_is_that_of_the_source():
 def test_the_table_has_its_columns_and_one_line_for_equal_ones():
     path = data_folder("engines") / "launch_facts.csv"
     lines = pd.read_csv(path, dtype=str, keep_default_na=False)
-    assert tuple(lines.columns) == COLUMNS
+    assert tuple(lines.columns) == import_launch_facts.COLUMNS
     assert not lines.drop(columns="points").duplicated().any()
     assert path.stat().st_size <= 250_000
 

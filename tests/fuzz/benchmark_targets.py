@@ -43,8 +43,8 @@ def benchmark_files(shared: Fuzzed) -> st.SearchStrategy[bytes]:
 
 def check_benchmark_file(shared: Fuzzed, content: bytes) -> None:
     """What is read is counted, and has a load that some server could have had."""
-    from pinn.measurements.benchmarks.benchmark_run import GivenLoad
     from pinn.measurements.benchmarks.read import read_benchmarks
+    from pinn.measurements.benchmarks.reading import GivenLoad
 
     given = GivenLoad(concurrency=4)
     runs, report = read_benchmarks([shared.file("benchmark", content)], given)

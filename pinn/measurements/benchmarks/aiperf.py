@@ -6,18 +6,12 @@ Pre-releases have the metrics under ``records``, with tags ``ttft`` and ``osl``.
 """
 
 import csv
-from functools import partial
 
 from pinn.common import Json, JsonObject
 from pinn.measurements.benchmarks import documents
-from pinn.measurements.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Lengths,
-    Load,
-    Reading,
-    StatedServer,
-)
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 
 #: Latency here -> tags of it, the released one first.
@@ -67,9 +61,9 @@ def read_aiperf(point: list[Tree], reading: Reading) -> BenchmarkRun:
     figures: dict[str, float] = {}
     for latency, tags in _TAGS.items():
         found = next((metrics.find(tag) for tag in tags if metrics.find(tag)), Tree())
+        found = Tree({**found.values, "mean": found.values.get("avg")})
         unit_s = documents.unit_seconds(tags[0], found.text("unit") or "ms")
-        statistic = partial(_statistic, found)
-        figures |= documents.statistics_of(latency, statistic, unit_s)
+        figures |= documents.statistics_of(latency, found.number, unit_s)
     rates = (metrics.at(f"{each}_throughput").number("avg") for each in ("request", "output_token"))
     figures = documents.streamed(figures | documents.throughputs(*rates))
     concurrency, rate, process = _sending(config)
@@ -81,10 +75,6 @@ def read_aiperf(point: list[Tree], reading: Reading) -> BenchmarkRun:
 
 def _metrics(values: Tree) -> Tree:
     return values.find("records") or values
-
-
-def _statistic(found: Tree, each: str) -> float | None:
-    return found.number("avg" if each == "mean" else each)
 
 
 def _sending(config: Tree) -> tuple[int | None, float | None, str]:
@@ -144,11 +134,9 @@ def _from_requests(rows: list[Tree], reading: Reading) -> BenchmarkRun:
     good = [m for m in good if _seconds(m, "ttft") and _seconds(m, "e2e")]
     if not good:
         raise NotUsable("no request was served")
-    prompts, outputs = (
-        tuple(m.at(tag).count("value") for m in good if tag in m) for tag in (_PROMPT, _OUTPUT)
-    )
-    if not len(prompts) == len(outputs) == len(good):
+    if not all(_PROMPT in m and _OUTPUT in m for m in good):
         raise NotUsable("requests without lengths")
+    prompts, outputs = (tuple(m.at(t).count("value") for m in good) for t in (_PROMPT, _OUTPUT))
     firsts, lasts = ([_seconds(m, latency) for m in good] for latency in ("ttft", "e2e"))
     figures = documents.request_figures(firsts, lasts, outputs)
     lengths = Lengths.listed(prompts), Lengths.listed(outputs)

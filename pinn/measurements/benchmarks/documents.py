@@ -10,7 +10,7 @@ import numpy as np
 from pinn.common import Json
 from pinn.common.documents import MOST_CSV_BYTES, parse_json, parse_yaml, read_text
 from pinn.errors import PinnError
-from pinn.measurements.benchmarks.benchmark_run import STATISTICS
+from pinn.measurements.benchmarks.benchmark_run import LATENCIES, STATISTICS
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.units import MICROSECOND, MILLISECOND
 
@@ -153,24 +153,21 @@ def statistics_of(
     return kept({f"{latency}_{k}_s": None if v is None else v * unit_s for k, v in found.items()})
 
 
-def client_statistics(
-    values: Tree, names: Mapping[str, str], unit_s: float, suffix: str = ""
-) -> dict[str, float]:
+def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -> dict[str, float]:
     """Latencies of a file that has ``mean_ttft``, ``median_ttft``, ``p99_ttft`` and so on as keys.
 
     Args:
         values: The file.
-        names: Latency here -> as the file spells it.
+        e2e: How it spells ``e2e``; the other latencies have the names that they have here.
         unit_s: The file's unit in seconds.
         suffix: Of the keys, such as ``_ms``.
     """
     figures: dict[str, float] = {}
-    for latency, spelled in names.items():
-
-        def lookup(each: str, key: str = f"{spelled}{suffix}") -> float | None:
-            return values.number(*[f"median_{key}"] * (each == "p50"), f"{each}_{key}")
-
-        figures |= statistics_of(latency, lookup, unit_s)
+    for latency in LATENCIES:
+        key = f"{e2e if latency == 'e2e' else latency}{suffix}"
+        found = {each: values.number(f"{each}_{key}") for each in STATISTICS if each != "p50"}
+        found["p50"] = values.number(f"median_{key}", f"p50_{key}")
+        figures |= statistics_of(latency, found.get, unit_s)
     return figures
 
 

@@ -6,11 +6,10 @@ not read. Request latency is in seconds, the others in milliseconds. Of each met
 requests count.
 """
 
-from functools import partial
-
 from pinn.measurements.benchmarks import documents
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, Reading, StatedServer
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.units import MILLISECOND
 
@@ -47,9 +46,10 @@ def read_guidellm(point: Tree, reading: Reading) -> BenchmarkRun:
         raise NotUsable("no request was served")
     rates = (f"{each}_per_second" for each in ("requests", "output_tokens"))
     figures = documents.throughputs(*(_of(metrics, rate).number("mean") for rate in rates))
-    for latency, (metric, unit) in _LATENCIES.items():
+    for latency, (metric, unit_s) in _LATENCIES.items():
         found = _of(metrics, metric)
-        figures |= documents.statistics_of(latency, partial(_statistic, found), unit)
+        spread = Tree({**found.at("percentiles").values, "mean": found.values.get("mean")})
+        figures |= documents.statistics_of(latency, spread.number, unit_s)
     figures = documents.streamed(figures)
     concurrency, rate, process = _sending(config.at("strategy"))
     failed = _count(metrics, "incomplete") + _count(metrics, "errored")
@@ -61,16 +61,12 @@ def read_guidellm(point: Tree, reading: Reading) -> BenchmarkRun:
     return reading.run(load, figures, served, failed, _server(point, config))
 
 
-def _of(metrics: Tree, name: str, status: str = "successful") -> Tree:
-    return metrics.at(name, status)
+def _of(metrics: Tree, name: str) -> Tree:
+    return metrics.at(name, "successful")
 
 
 def _count(metrics: Tree, status: str) -> int:
-    return _of(metrics, "request_latency", status).count("count")
-
-
-def _statistic(found: Tree, each: str) -> float | None:
-    return (found if each == "mean" else found.at("percentiles")).number(each)
+    return metrics.at("request_latency", status).count("count")
 
 
 def _sending(strategy: Tree) -> tuple[int | None, float | None, str]:

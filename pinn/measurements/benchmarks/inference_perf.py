@@ -11,14 +11,9 @@ from pathlib import Path
 
 from pinn.common.documents import read_yaml
 from pinn.measurements.benchmarks import documents
-from pinn.measurements.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Lengths,
-    Load,
-    Reading,
-    StatedServer,
-)
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
@@ -37,10 +32,9 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
         NotUsable: If nothing was served, or the report sums up several stages.
         PinnError: If the user has to say more.
     """
-    path, report = document.path, document.first
-    folder, given = path.parent, reading.given
+    report, folder, given = document.first, document.path.parent, reading.given
     stages = folder.glob("stage_*_lifecycle_metrics.json")
-    if path.name == "summary_lifecycle_metrics.json" and any(stages):
+    if document.path.name == "summary_lifecycle_metrics.json" and any(stages):
         raise NotUsable("the summary of stages that have reports of their own")
     summary, successes = report.at("load_summary"), report.at("successes")
     sent, failed = summary.count("count"), report.at("failures").count("count")
@@ -58,10 +52,9 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
     rate = summary.number("requested_rate")
     has_rate = rate is not None or given.request_rate is not None
     prompt = reading.needed("prompt_tokens", _mean(successes, "prompt_len", "prompt_tokens"))
-    sides = Lengths(float(prompt)), Lengths(float(reading.needed("output_tokens", output)))
+    sides = Lengths(prompt), Lengths(reading.needed("output_tokens", output))
     concurrency = None if has_rate else summary.count("concurrency") or None
-    sending = reading.sending(concurrency, rate)
-    load = Load(sent, *sides, *sending, prefix=prefix)
+    load = Load(sent, *sides, *reading.sending(concurrency, rate), prefix=prefix)
     run = folder.parent if folder.name == "results" else folder
     stated = _stated_server(run / "exp-config.yaml", server.text("model_name"))
     figures = _report_figures(successes, load.output.mean)

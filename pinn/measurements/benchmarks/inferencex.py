@@ -5,14 +5,9 @@ ones and drops the totals; it sends ten prompts per unit of concurrency, prefix 
 """
 
 from pinn.measurements.benchmarks import documents
-from pinn.measurements.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Lengths,
-    Load,
-    Reading,
-    StatedServer,
-)
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import NotUsable
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import SGLANG, TRTLLM
@@ -23,7 +18,6 @@ LENGTH_RANGE = (0.8, 1.0)
 PROMPTS_PER_CONCURRENCY = 10
 LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "int4": "int4", "bf16": "bf16"}
 
-_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 _ASSUMED = (
     f"{PROMPTS_PER_CONCURRENCY} prompts per unit of concurrency, lengths uniform between "
     f"{LENGTH_RANGE[0]:g} and {LENGTH_RANGE[1]:g} x isl and osl, prefix cache off: as its CI runs"
@@ -43,7 +37,7 @@ def read_inferencex(values: Tree, reading: Reading) -> BenchmarkRun:
     if values.is_true("disagg"):
         raise NotUsable("prefill and decode on servers of their own")
     concurrency = values.count("conc")
-    figures = documents.client_statistics(values, _NAMES, 1.0)
+    figures = documents.client_statistics(values, "e2el", 1.0)
     tokens = (values.count("tp") or 1) * (values.number("output_tput_per_gpu") or 0.0)
     figures |= documents.throughputs(None, tokens)
     requests = reading.given.num_prompts or PROMPTS_PER_CONCURRENCY * concurrency

@@ -7,8 +7,9 @@ file passes its odd time per output token on, so there the inter-token latency i
 import math
 
 from pinn.measurements.benchmarks import documents
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, Reading, StatedServer
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue, flags_of, given_flags
 from pinn.specs.serving import ServingSpec
@@ -86,15 +87,12 @@ def _server(scenario: Tree) -> StatedServer:
         return StatedServer()
     if len(engines) > 1:
         raise NotUsable(f"{len(engines)} engines behind one router")
-    ((engine),) = engines
-    facts = engine.at("standardized")
+    engine, facts = engines[0], engines[0].at("standardized")
     if (replicas := facts.count("replicas")) > 1:
         raise NotUsable(f"{replicas} replicas behind one router")
     card = facts.at("accelerator")
-    flags = _parallelism(card.at("parallelism")) | _flags(engine.at("native", "args"))
-    spelled = f"{facts.text('tool')} {facts.text('tool_version')}".strip()
-    model, gpu = facts.at("model").text("name"), card.text("model")
-    return StatedServer(model, gpu, flags, engine=spelled)
+    spelled = f"{facts.text('tool')} {facts.text('tool_version')}"
+    return _stated(facts.at("model"), card, engine.at("native", "args"), spelled)
 
 
 def _old_server(scenario: Tree) -> StatedServer:
@@ -102,10 +100,13 @@ def _old_server(scenario: Tree) -> StatedServer:
     engines = scenario.at("platform").trees("engine") or [Tree()]
     if len(hosts) > 1 or len(engines) > 1:
         raise NotUsable(f"{max(len(hosts), len(engines))} engines behind one router")
-    flags = _parallelism(hosts[0].at("parallelism")) | _flags(engines[0].at("args"))
-    engine = f"{engines[0].text('name')} {engines[0].text('version')}".strip()
-    model, gpu = scenario.at("model").text("name"), hosts[0].text("model")
-    return StatedServer(model, gpu, flags, engine=engine)
+    spelled = f"{engines[0].text('name')} {engines[0].text('version')}"
+    return _stated(scenario.at("model"), hosts[0], engines[0].at("args"), spelled)
+
+
+def _stated(model: Tree, card: Tree, args: Tree, engine: str) -> StatedServer:
+    flags = _parallelism(card.at("parallelism")) | _flags(args)
+    return StatedServer(model.text("name"), card.text("model"), flags, engine=engine.strip())
 
 
 def _parallelism(sizes: Tree) -> dict[str, FlagValue]:

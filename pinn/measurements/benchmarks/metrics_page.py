@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pinn.common.documents import MOST_CSV_BYTES, read_text
 from pinn.errors import PinnError
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, Reading, StatedServer
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable, kept
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.specs.flags import FlagValue
 
 # Metrics pages of vLLM and SGLang: what happened between two scrapes.

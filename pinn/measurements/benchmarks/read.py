@@ -21,8 +21,9 @@ from pinn.measurements.benchmarks import (
     vllm_log,
 )
 from pinn.measurements.benchmarks import inference_perf as perf
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, Reading
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.measurements.benchmarks.documents import Document, NotUsable, read_document
+from pinn.measurements.benchmarks.reading import GivenLoad, Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.measurements.benchmarks.vllm_bench import read_sglang_bench
 

@@ -1,6 +1,5 @@
 """Reports of the engines' own benchmarks: vLLM's and SGLang's."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Self
 
@@ -9,14 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pinn.common import Json
 from pinn.common.documents import first_fault
 from pinn.measurements.benchmarks import documents
-from pinn.measurements.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Lengths,
-    Load,
-    Reading,
-    StatedServer,
-)
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import NotUsable
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import Flag, FlagValue, flags_of, given_flags
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
@@ -28,9 +22,6 @@ from pinn.units import MILLISECOND
 # ``benchmarks/benchmark_serving.py``). TPOT is (E2E - TTFT) / (output - 1) of each request; ITL
 # are the gaps between chunks. Neither lengths asked for nor prefixes, seeds or engine flags are
 # stored.
-
-#: Latency here -> as the file spells it.
-_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 
 #: Servers that the clients speak to and nothing here knows.
 _UNKNOWN = {"deepspeed-mii", "gserver", "llama.cpp", "lmdeploy", "scalellm", "tgi", "truss"}
@@ -94,7 +85,8 @@ def read_vllm_bench(values: Tree, reading: Reading) -> BenchmarkRun:
     sent = file.num_prompts or file.completed + (file.failed or 0)
     load = client_load(file, sent, reading)
     failed = max(sent - file.completed, file.failed or 0)
-    return reading.run(load, client_figures(file, values), file.completed, failed, _server(values))
+    figures = client_figures(file, values, "e2el")
+    return reading.run(load, figures, file.completed, failed, _server(values))
 
 
 def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
@@ -115,8 +107,10 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
         prompt = Lengths.listed(tuple(max(file.input_lens[i], 1) for i in served))
         output = Lengths.listed(tuple(file.output_lens[i] for i in served))
     else:
-        prompt = reading.lengths(_mean(file, "prompt_tokens", reading))
-        output = reading.lengths(_mean(file, "output_tokens", reading))
+        totals = file.total_input_tokens, file.total_output_tokens
+        prompts, outputs = (total / file.completed or None for total in totals)
+        prompt = reading.lengths(reading.needed("prompt_tokens", prompts))
+        output = reading.lengths(reading.needed("output_tokens", outputs))
     offsets: tuple[float, ...] = ()
     if detailed and rate and not file.max_concurrency and len(file.start_times) == len(file.ttfts):
         starts = [file.start_times[i] for i in served]
@@ -128,16 +122,9 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
     return Load(requests, prompt, output, concurrency, rate, process, cv, offsets, prefix)
 
 
-def _mean(file: ClientFile, side: str, reading: Reading) -> float:
-    total = file.total_input_tokens if side == "prompt_tokens" else file.total_output_tokens
-    return float(reading.needed(side, total / file.completed if total else None))
-
-
-def client_figures(
-    file: ClientFile, values: Tree, names: Mapping[str, str] = _NAMES
-) -> dict[str, float]:
-    """Figures as stated; details add those that the file left out."""
-    stated = documents.client_statistics(values, names, MILLISECOND, "_ms")
+def client_figures(file: ClientFile, values: Tree, e2e: str) -> dict[str, float]:
+    """Figures as stated, with E2E as the file spells it; details add those that it left out."""
+    stated = documents.client_statistics(values, e2e, MILLISECOND, "_ms")
     rates = documents.throughputs(file.request_throughput, file.output_throughput)
     return _details(file) | stated | rates
 
@@ -175,8 +162,6 @@ def _other_engine(spoken: str) -> str:
 # Layout read in the sources of SGLang 0.4.1 to 0.5.23. From 0.5.8 on ``server_info`` holds the
 # server's resolved flags. Random lengths are uniform in [r L, L] with r = 0 by default, so that
 # their mean is half of what was asked for; the stored totals tell.
-
-_SGLANG_BENCH_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
 
 #: Share of its own value that SGLang leaves of ``schedule_conservativeness`` under attention data
 #: parallelism, which divides the chunk among its ranks, too (0.5.9 server_args.py:
@@ -224,7 +209,7 @@ def read_sglang_bench(values: Tree, reading: Reading) -> BenchmarkRun:
     info = file.server_info
     server = sglang_server(Tree(info)) if info else StatedServer(engine=file.backend)
     server = replace(server, speculative=server.speculative or (file.accept_length or 1) > 1)
-    figures = client_figures(file, values, _SGLANG_BENCH_NAMES)
+    figures = client_figures(file, values, "e2e_latency")
     return reading.run(load, figures, file.completed, sent - file.completed, server)
 
 

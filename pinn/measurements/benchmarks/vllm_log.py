@@ -16,16 +16,12 @@ import pyarrow as pa
 from pinn.common.documents import MOST_LINE_BYTES
 from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError
-from pinn.measurements.benchmarks.benchmark_run import (
-    BenchmarkRun,
-    Lengths,
-    Load,
-    Reading,
-    StatedServer,
-)
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable, kept, request_figures
+from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.measurements.readers.vllm import check_file
+from pinn.measurements.schemas import SCHEMAS
 from pinn.specs.flags import FlagValue, given_flags
 from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND, NANOSECOND
@@ -44,12 +40,6 @@ _COUNTS = {
     for phase, word in (("prefill", "context"), ("decode", "generation"))
     for what in ("requests", "tokens")
 }
-ITERATION_SCHEMA = pa.schema(
-    {
-        **dict.fromkeys(("step_id", *_COUNTS), pa.int64()),
-        **dict.fromkeys(("elapsed_s", "logged_s"), pa.float64()),
-    }
-)
 
 #: Date and time before a line, without a year: ``INFO 02-18 15:03:04 [core.py:77]``.
 _LOGGED = re.compile(r"\b(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
@@ -86,7 +76,7 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
             "--enable-logging-iteration-details"
         )
     report = ReadReport(path.name, "", file_sha256(path), read, len(rows), dict(refused))
-    return pa.Table.from_pylist(rows, schema=ITERATION_SCHEMA), report
+    return pa.Table.from_pylist(rows, schema=SCHEMAS["iterations"]), report
 
 
 def _row(number: str, line: str) -> dict[str, float | None] | str:

@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from pinn.engines.recipe import engine_rows
+from pinn.measurements.deployments.observations import COLUMNS
 from pinn.specs.serving import TRTLLM, VLLM
 
 #: How sure a row's facts are: it names the image and one set of flags fits; it names none and all
@@ -24,13 +25,7 @@ from pinn.specs.serving import TRTLLM, VLLM
 CONFIDENCES = KNOWN, LIKELY, AMBIGUOUS, UNKNOWN = ("known", "likely", "ambiguous", "unknown")
 
 #: Flags of ``ServingSpec``, by its names, that lines hold as they were passed.
-SERVING_FLAGS = (
-    "max_num_batched_tokens", "max_num_seqs", "max_model_len", "gpu_memory_utilization",
-    "max_prefill_tokens", "max_cudagraph_capture_size", "cudagraph_mode", "cudagraph_padding",
-    "fuse_all_reduce", "kv_cache_dtype", "block_size", "moe_backend", "enable_prefix_caching",
-    "scheduler_recv_interval", "batch_wait_timeout_iters", "batch_wait_max_tokens_ratio",
-    "attention_dp_timeout_iters",
-)  # fmt: skip
+SERVING_FLAGS = tuple(name for name, kind in COLUMNS.items() if kind == "passed")
 #: Flags that scripts set by the load and that no coefficient depends on.
 LOAD_FLAGS = ("max_num_seqs", "max_model_len")
 #: What else was passed that can change a step or what waits for it.
@@ -43,10 +38,6 @@ _LAYOUT = (
     "tensor_parallel_size", "data_parallel_size", "enable_dp_attention", "enable_expert_parallel",
 )  # fmt: skip
 FLAGS = (*_LAYOUT, *SERVING_FLAGS, *OTHER_FLAGS, *CLIENT)
-COLUMNS = (
-    "engine", "model", "checkpoint", "gpu", "precision", "drafts", "image", "since", "until",
-    "own_change", "borrowed", "points", *FLAGS, "script", "commit",
-)  # fmt: skip
 #: Columns that :func:`with_launch_facts` adds to rows, beside those that it corrects.
 ADDED = (
     *SERVING_FLAGS, *OTHER_FLAGS, *CLIENT, "drafts", "image", "script", "facts", "facts_reason",
@@ -292,8 +283,6 @@ def facts_by_confidence(rows: pd.DataFrame) -> dict[str, int]:
         rows: With ``facts`` and ``facts_reason``.
     """
     counts = {name: int((rows["facts"] == name).sum()) for name in CONFIDENCES}
-    told = rows.loc[rows["facts_reason"] != "", ["facts", "facts_reason"]]
-    reasons: dict[Hashable, int] = {}
-    if len(told):
-        reasons = told.agg(": ".join, axis=1).value_counts(sort=False).to_dict()
+    told = rows[rows["facts_reason"] != ""]
+    reasons = (told["facts"] + ": " + told["facts_reason"]).value_counts(sort=False)
     return counts | {str(why): int(n) for why, n in reasons.items()}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pinn.common.files import ReadReport, file_sha256
+from pinn.common.files import ReadReport, file_sha256, read_rows
 from pinn.common.tables import read_frame
 from pinn.errors import PinnError
 from pinn.kernels.tables.table import systems_folder
@@ -36,35 +36,17 @@ Rule = Callable[[pd.DataFrame], pd.Series]
 #: The reason that the read report gives -> the rule, in the order in which they are applied.
 Filters = Mapping[str, Rule]
 
-#: Name in the file -> name in the model catalogue. The benchmark serves Llama 3.3, which has the
-#: shapes of 3.1.
-MODELS = {
-    "meta-llama/Llama-3.1-70B": "meta-llama/Llama-3.3-70B-Instruct",
-    "openai/gpt-oss-120b": "openai/gpt-oss-120b",
-    "MiniMaxAI/MiniMax-M2.5": "MiniMaxAI/MiniMax-M2.5",
-    "moonshotai/Kimi-K2.5": "moonshotai/Kimi-K2.5",
-    "deepseek-ai/DeepSeek-R1": "deepseek-ai/DeepSeek-R1",
-    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Llama-3.1-8B-Instruct",
-    "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
-    "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B-FP8",
-    "Qwen/Qwen3.5-397B-A17B": "Qwen/Qwen3.5-397B-A17B",
-    "zhipuai/GLM-5": "zai-org/GLM-5",
+#: Model of the file -> what it stands for: ``served``, its name in the model catalogue (the
+#: benchmark serves Llama 3.3, which has the shapes of 3.1), and the scheme of its checkpoint by
+#: label, where the label does not say it: gpt-oss is MXFP4 whatever the label; the own checkpoints
+#: of MiniMax and others are block-scaled fp8. No file tells whether Llama's fp8 had static scales:
+#: it keeps its label (LOG.md has both readings). What a scheme covers (Kimi's int4: the routed
+#: experts only) is ``with_precision``'s business.
+_MODEL_FACTS = {
+    row["model"]: row for row in read_rows(Path(__file__).with_name("silicon_models.csv"))
 }
-
-#: (model, label) -> scheme, where the label does not say what the checkpoint holds: gpt-oss is
-#: MXFP4 whatever the label; the own checkpoints of MiniMax and others are block-scaled fp8. No
-#: file tells whether Llama's fp8 had static scales: it keeps its label (LOG.md has both readings).
-#: Which scheme covers (Kimi's int4: the routed experts only) is ``with_precision``'s business.
-CHECKPOINT_SCHEMES = {
-    ("openai/gpt-oss-120b", "fp4"): "mxfp4",
-    ("openai/gpt-oss-120b", "fp8"): "mxfp4",
-    ("openai/gpt-oss-120b", "bf16"): "mxfp4",
-    ("MiniMaxAI/MiniMax-M2.5", "fp8"): "fp8_block",
-    ("deepseek-ai/DeepSeek-R1", "fp8"): "fp8_block",
-    ("Qwen/Qwen3-235B-A22B-FP8", "fp8"): "fp8_block",
-    ("Qwen/Qwen3.5-397B-A17B", "fp8"): "fp8_block",
-    ("zhipuai/GLM-5", "fp8"): "fp8_block",
-}
+#: Name in the file -> name in the model catalogue.
+MODELS = {name: facts["served"] for name, facts in _MODEL_FACTS.items()}
 
 _RAW_NAMES = {
     "id": "row_id", "silicon_data_source": "source", "backend": "engine",
@@ -233,7 +215,7 @@ def catalog_name(model: str) -> str:
     if model not in MODELS:
         raise PinnError(
             f"silicon_sample.csv has the model {model!r}, known are {', '.join(MODELS)}: "
-            "add it to MODELS in pinn/training/data/silicon.py"
+            "add it to pinn/measurements/deployments/silicon_models.csv"
         )
     return MODELS[model]
 
@@ -251,7 +233,8 @@ def precision_scheme(model: str, label: str) -> str:
     >>> precision_scheme("openai/gpt-oss-120b", "fp4")
     'mxfp4'
     """
-    scheme = CHECKPOINT_SCHEMES.get((model, label)) or LABEL_SCHEMES.get(label)
+    facts = _MODEL_FACTS.get(model, {})
+    scheme = facts.get(f"{label}_scheme") or LABEL_SCHEMES.get(label)
     if scheme is None:
         raise PinnError(
             f"silicon_sample.csv has the precision {label!r} for {model}, known labels are "
@@ -262,10 +245,8 @@ def precision_scheme(model: str, label: str) -> str:
 
 def read_csv(path: Path) -> pd.DataFrame:
     """The file as it is, checked for the columns that are read."""
-    if not path.is_file():
-        raise PinnError(f"no file {path}: reinstall {PACKAGE}==0.12.0 or give the right path")
     texts = {"backend_version": "str", "precision": "str"}
-    raw = read_frame(path, f"give the file of {PACKAGE} 0.12.0", dtype=texts)
+    raw = read_frame(path, f"reinstall {PACKAGE}==0.12.0 or give its file", dtype=texts)
     missing = [name for name in ("mode", *_RAW_NAMES) if name not in raw.columns]
     if missing:
         remedy = f"give that of {PACKAGE} 0.12.0; for rows of your own: data=own, docs/training.md"

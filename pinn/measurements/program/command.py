@@ -30,8 +30,8 @@ class _Asked:
 
     def __init__(self) -> None:
         self._asked = False
-        self._old = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-        self.waits()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        self._old = {number: signal.signal(number, self._note) for number in numbers}
 
     def __call__(self) -> bool:
         return self._asked
@@ -78,12 +78,7 @@ def main(argv: list[str] | None = None, start: Start = VllmEngine) -> int:
         asked.restore()
 
 
-def _measure(
-    given: argparse.Namespace,
-    flags: list[str],
-    start: Start,
-    asked: _Asked,
-) -> int:
+def _measure(given: argparse.Namespace, flags: list[str], start: Start, asked: _Asked) -> int:
     facts = {"model": given.model, "gpu": given.gpu, "flags": flags, **machine_facts()}
     busy = busy_card(facts["cards"])
     if busy and not given.force:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from pinn.common.tables import KeptRows
 from pinn.measurements.readers import wire
 from pinn.measurements.readers.otlp import (
     DECODE_ERRORS,
@@ -73,24 +74,18 @@ class Shape:
             return None
         raws = list(zip(*self.values, strict=True)) or [()]
         found = [(f, key, values_of(raws[place], f.kind)) for f, key, place in self._fields]
-        kept = np.ones(len(self.heads), dtype=bool)
-
-        def refuse(reason: str, bad: np.ndarray) -> None:
-            refused[reason] += int((bad & kept).sum())
-            np.logical_and(kept, ~bad, out=kept)
-
-        for _, key, values in found:
-            missing = np.array([v is None for v in values], dtype=bool)
-            refuse(f"event with bad value of {key}", missing)
-        for field, _, values in found:
+        kept, large = KeptRows(len(self.heads)), np.zeros(len(self.heads), dtype=bool)
+        for field, key, values in found:
+            kept.refuse(f"event with bad value of {key}", [v is None for v in values])
             if field.kind is int:
                 limit = _MAX_NS if field.column.endswith("_ns") else _MAX_COUNT
-                size = np.array([abs(int(v or 0)) >= limit for v in values], dtype=bool)
-                refuse(f"{self.kind.label} with a number out of range", size)
+                large |= [abs(int(v or 0)) >= limit for v in values]
+        kept.refuse(f"{self.kind.label} with a number out of range", large)
         if self.kind.table in (wire.JOURNEY, wire.API):
-            outside = np.array([head[0] == -1 for head in self.heads], dtype=bool)
-            refuse("request event outside a request's span", outside)
-        columns = self._columns({field.column: (field.kind, v) for field, _, v in found}, kept)
+            outside = [head[0] == -1 for head in self.heads]
+            kept.refuse("request event outside a request's span", outside)
+        refused.update(kept.refused)
+        columns = self._columns({f.column: (f.kind, v) for f, _, v in found}, kept.mask)
         return columns if columns.num_rows else None
 
     def _columns(
@@ -195,7 +190,7 @@ class ChunkParser:
         key = (name, *[attribute.key for attribute in attributes])
         shape = self._shapes.get(key)
         if shape is None:
-            kind = kinds.get(name, EventKind("", name, ()))
+            kind = kinds.get(name, EventKind("", name))
             shape = self._shapes[key] = Shape(name, kind, key[1:])
         shape.heads.append(head)
         shape.values.append([attribute.value for attribute in attributes])

@@ -12,6 +12,7 @@ import pyarrow as pa
 from jaxtyping import Shaped
 
 from pinn.measurements.readers.wire import API_EVENTS
+from pinn.measurements.schemas import SCHEMAS
 from pinn.units import NANOSECOND
 
 # Arrow columns made of their buffers: ``pa.array`` would do, but imports pandas on its first call.
@@ -51,37 +52,12 @@ MAX_SECONDS = 2.0**32
 
 ENGINE, FRONT = "engine", "front"
 
-_TEXTS = ("span_id", "parent_id", "request_id", "route", "model")
-_SPAN_COLUMNS = {
-    "server": pa.int64(),
-    **dict.fromkeys(_TEXTS, pa.string()),
-    **dict.fromkeys(("prompt_tokens", "output_tokens", "max_tokens"), pa.int64()),
-    "extra": pa.string(),
-}
-
 #: Events that happen once in an engine span -> name of their moment.
 ENGINE_MOMENTS = {
     label: label.lower() for label in ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "FINISHED")
 }
 _FRONT = ("arrived", "handoff", "first_response", "departed", "aborted")
 FRONT_MOMENTS = dict(zip(API_EVENTS, _FRONT, strict=True))
-
-_COUNTS = ("prefill_total", "cached_tokens", "decode_done", "decode_max", "preemptions")
-_STAYS = ("preempted_steps", "preempted_outputs", "resumed_steps", "resumed_cached")
-ENGINE_SCHEMA = pa.schema(
-    {
-        **_SPAN_COLUMNS,
-        "wall_s": pa.float64(),
-        **{f"{name}_s": pa.float64() for name in ENGINE_MOMENTS.values()},
-        **{f"{name}_step": pa.int64() for name in ENGINE_MOMENTS.values()},
-        **dict.fromkeys(_COUNTS, pa.int64()),
-        "status": pa.string(),
-        **dict.fromkeys(_STAYS, pa.list_(pa.int64())),
-    }
-)
-FRONT_SCHEMA = pa.schema(
-    {**_SPAN_COLUMNS, **{f"{name}_s": pa.float64() for name in FRONT_MOMENTS.values()}}
-)
 
 
 Batches = Sequence[pa.RecordBatch]
@@ -163,14 +139,14 @@ def engine_rows(
         columns[column] = _lists(of_label.span, of_label.integers(source), count)
     status = _pick(events["FINISHED"].texts("finish_status"), at["FINISHED"], None)
     columns["status"] = strings([text or "" for text in status])
-    return _rows(spans, columns, ENGINE_SCHEMA)
+    return _rows(spans, columns, SCHEMAS[ENGINE])
 
 
 def front_rows(spans: Batches, api: Batches, count: int, refused: Counter[str]) -> pa.RecordBatch:
     """Rows of the API server's spans; the arguments are as in :func:`engine_rows`."""
     events = {label: _Events(api, label) for label in FRONT_MOMENTS}
     columns, _ = _moments("api", FRONT_MOMENTS, events, count, refused)
-    return _rows(spans, columns, FRONT_SCHEMA)
+    return _rows(spans, columns, SCHEMAS[FRONT])
 
 
 def _moments(

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import BinaryIO
@@ -25,7 +24,8 @@ from pinn.errors import PinnError
 from pinn.measurements.readers import request_spans, wire
 from pinn.measurements.readers.otlp import Counts
 from pinn.measurements.readers.parser import ARROW_TYPES, ChunkParser, ParsedChunk
-from pinn.measurements.readers.wire import SNAPSHOTS, STEP_FIELDS, STEPS, Field
+from pinn.measurements.readers.wire import FIELDS, SNAPSHOTS, STEPS
+from pinn.measurements.schemas import SCHEMAS
 
 # Lines of a big file, by stretches of bytes that can be read independently.
 
@@ -122,21 +122,19 @@ def _skip_line(file: BinaryIO, end: int) -> int:
 # The file is streamed: stretches of it are parsed one after another or by several processes, and
 # what comes out is spooled as Arrow files, so memory does not grow with the file.
 
-_EVENT_COLUMNS = {"span": pa.int64(), "server": pa.int64(), "wall_ns": pa.int64()}
 
-
-def _event_schema(fields: tuple[Field, ...]) -> pa.Schema:
-    columns = {f.column: ARROW_TYPES[f.kind] for f in fields}
-    more = {"label": pa.string(), "extra": pa.string()}
-    return pa.schema(sorted({**_EVENT_COLUMNS, **columns, **more}.items()))
+def _event_schema(table: str) -> pa.Schema:
+    columns = {field.column: ARROW_TYPES[field.kind] for field in FIELDS[table]}
+    columns |= dict.fromkeys(("span", "server", "wall_ns"), pa.int64())
+    columns |= dict.fromkeys(("label", "extra"), pa.string())
+    return pa.schema(sorted(columns.items()))
 
 
 #: Schema of each raw table.
 RAW_SCHEMAS = {
-    STEPS: _event_schema(STEP_FIELDS),
-    SNAPSHOTS: _event_schema(wire.SNAPSHOT_FIELDS),
-    request_spans.ENGINE: request_spans.ENGINE_SCHEMA,
-    request_spans.FRONT: request_spans.FRONT_SCHEMA,
+    STEPS: _event_schema(STEPS),
+    SNAPSHOTS: _event_schema(SNAPSHOTS),
+    **{name: SCHEMAS[name] for name in (request_spans.ENGINE, request_spans.FRONT)},
 }
 
 
@@ -228,7 +226,6 @@ def parse_file(
 ) -> Iterator[ParsedChunk]:
     """Parse a file stretch by stretch, in order."""
     tasks = [(path, *s) for s in stretches(path.stat().st_size, stretch_bytes)]
-    _parser.cache_clear()
     if workers == 1 or len(tasks) < 2:
         yield from (_parse_stretch(*task) for task in tasks)
         return
@@ -249,15 +246,9 @@ def parse_file(
             yield parts.popleft().result()
 
 
-@cache
-def _parser() -> ChunkParser:
-    """This process's: what it learns of names carries over from stretch to stretch."""
-    return ChunkParser()
-
-
 def _parse_stretch(path: Path, start: int, end: int) -> ParsedChunk:
     stretch = read_stretch(path, start, end)
-    chunk = _parser().parse(stretch.lines, stretch.last_is_cut)
+    chunk = ChunkParser().parse(stretch.lines, stretch.last_is_cut)
     if stretch.too_long:
         chunk.counts.read["lines"] += stretch.too_long
         chunk.counts.refused["lines"]["line too long"] += stretch.too_long
@@ -305,7 +296,7 @@ def read_steps(path: Path) -> RawRun:
     except (pa.ArrowInvalid, OSError) as error:
         raise PinnError(f"{path} is not a readable Parquet file: {error}") from error
     columns, kept = {}, KeptRows(table.num_rows)
-    for each_field in STEP_FIELDS:
+    for each_field in FIELDS[STEPS]:
         name = next((n for n in each_field.names if n in table.column_names), None)
         if name is None and each_field.required:
             held = ", ".join(table.column_names)
@@ -335,6 +326,6 @@ def _runs(table: pa.Table) -> tuple[list[str], np.ndarray]:
     if RUN_COLUMN not in table.column_names:
         return ["steps"], np.zeros(table.num_rows, dtype=np.int64)
     encoded = pc.dictionary_encode(table[RUN_COLUMN].cast(pa.string()), null_encoding="encode")
-    encoded = encoded.combine_chunks() if encoded.num_chunks != 1 else encoded.chunk(0)
+    encoded = encoded.combine_chunks()
     names = [str(n) for n in encoded.dictionary.to_pylist()]
     return names, encoded.indices.to_numpy().astype(np.int64)

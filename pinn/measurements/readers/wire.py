@@ -1,11 +1,16 @@
 """Names on the wire of an instrumented vLLM (0.15.1): events, their attributes, their columns.
 
-Older writings use other spellings; each is an alias: underscores for dots
-(``prefill_done_tokens``), ``gen_ai.request_id``, and event names without their scope
-(``ARRIVED`` for ``api.ARRIVED``).
+``wire.csv`` has the attributes: the raw table and column that each fills, the type of its value,
+whether an event without it is refused, and its spellings. Older writings use other spellings; each
+is an alias: underscores for dots (``prefill_done_tokens``), ``gen_ai.request_id``, and event names
+without their scope (``ARRIVED`` for ``api.ARRIVED``). A journey event needs one of its two clocks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from pinn.common.files import read_rows
 
 STEPS, SNAPSHOTS, JOURNEY, API, SPANS = "steps", "snapshots", "journey", "api", "spans"
 
@@ -24,94 +29,46 @@ class Field:
     column: str
     kind: type
     names: tuple[str, ...]
-    required: bool = False
+    required: bool
 
 
 @dataclass(frozen=True)
 class EventKind:
-    """An event of the wire: the raw table its rows go to and the columns they fill."""
+    """An event of the wire: the raw table its rows go to; none of an unknown event."""
 
     table: str
     label: str
-    fields: tuple[Field, ...]
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        """The columns that its attributes fill."""
+        return FIELDS.get(self.table, ())
 
 
-def _field(column: str, kind: type, name: str, *more: str, required: bool = False) -> Field:
-    spellings = (name, *more)
-    aliases = tuple(s.replace(".", "_") for s in spellings)
-    return Field(column, kind, tuple(dict.fromkeys((*spellings, *aliases))), required)
+def _read_fields() -> dict[str, list[Field]]:
+    kinds, found = {"int": int, "float": float, "str": str}, dict[str, list[Field]]()
+    for row in read_rows(Path(__file__).with_name("wire.csv")):
+        spelled = f"{row['names']} {row['names'].replace('.', '_')}".split()
+        names, is_required = tuple(dict.fromkeys(spelled)), row["required"] == "yes"
+        field = Field(row["column"], kinds[row["kind"]], names, is_required)
+        found.setdefault(row["table"], []).append(field)
+    return found
 
 
-STEP_FIELDS = (
-    _field("step_id", int, "step.id", required=True),
-    _field("start_ns", int, "step.ts_start_ns", required=True),
-    _field("duration_us", int, "step.duration_us"),
-    _field("running_depth", int, "queue.running_depth"),
-    _field("waiting_depth", int, "queue.waiting_depth"),
-    _field("prefill_requests", int, "batch.num_prefill_reqs", required=True),
-    _field("decode_requests", int, "batch.num_decode_reqs", required=True),
-    _field("prefill_tokens", int, "batch.prefill_tokens", required=True),
-    _field("decode_tokens", int, "batch.decode_tokens", required=True),
-    _field("finished", int, "batch.num_finished"),
-    _field("preempted", int, "batch.num_preempted"),
-    _field("kv_blocks_total", int, "kv.blocks_total_gpu"),
-    _field("kv_blocks_free", int, "kv.blocks_free_gpu"),
-    _field("kv_usage", float, "kv.usage_gpu_ratio"),
-)
-
-SNAPSHOT_FIELDS = (
-    _field("step_id", int, "step.id", required=True),
-    _field("request_id", str, "request.id", required=True),
-    _field("phase", str, "request.phase", required=True),
-    _field("prompt_tokens", int, "request.num_prompt_tokens"),
-    _field("computed_tokens", int, "request.num_computed_tokens", required=True),
-    _field("output_tokens", int, "request.num_output_tokens"),
-    _field("preemptions", int, "request.num_preemptions"),
-    _field("scheduled_tokens", int, "request.scheduled_tokens_this_step", required=True),
-    _field("kv_blocks_allocated", int, "kv.blocks_allocated_gpu"),
-    _field("kv_blocks_cached", int, "kv.blocks_cached_gpu"),
-    _field("effective_prompt_tokens", int, "request.effective_prompt_len"),
-)
-
-#: A journey event needs one of its two clocks; the nanoseconds win where both are there.
-JOURNEY_FIELDS = (
-    _field("monotonic_ns", int, "ts.monotonic_ns"),
-    _field("monotonic_s", float, "ts.monotonic", "event.ts.monotonic"),
-    _field("step", int, "scheduler.step"),
-    _field("prefill_done", int, "prefill.done_tokens"),
-    _field("prefill_total", int, "prefill.total_tokens"),
-    _field("decode_done", int, "decode.done_tokens"),
-    _field("decode_max", int, "decode.max_tokens"),
-    _field("preemptions", int, "num_preemptions"),
-    _field("schedule_kind", str, "schedule.kind"),
-    _field("finish_status", str, "finish.status"),
-)
-
-API_FIELDS = (
-    _field("monotonic_ns", int, "ts.monotonic_ns"),
-    _field("monotonic_s", float, "event.ts.monotonic", "ts.monotonic"),
-)
-
-SPAN_FIELDS = (
-    _field("request_id", str, "gen_ai.request.id", "gen_ai.request_id"),
-    _field("route", str, "http.route"),
-    _field("model", str, "gen_ai.response.model"),
-    _field("prompt_tokens", int, "gen_ai.usage.prompt_tokens"),
-    _field("output_tokens", int, "gen_ai.usage.completion_tokens"),
-    _field("max_tokens", int, "gen_ai.request.max_tokens"),
-)
+#: Raw table -> the attributes that fill it.
+FIELDS = _read_fields()
 
 JOURNEY_EVENTS = ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "PREEMPTED", "FINISHED")
 API_EVENTS = ("ARRIVED", "HANDOFF_TO_CORE", "FIRST_RESPONSE_FROM_CORE", "DEPARTED", "ABORTED")
 
 #: Event name on the wire, aliases included -> what it is.
 EVENT_KINDS: dict[str, EventKind] = {
-    name: EventKind(table, label, fields)
-    for table, prefix, labels, fields in (
-        (STEPS, "step", ("BATCH_SUMMARY",), STEP_FIELDS),
-        (SNAPSHOTS, "step", ("REQUEST_SNAPSHOT",), SNAPSHOT_FIELDS),
-        (JOURNEY, "journey", JOURNEY_EVENTS, JOURNEY_FIELDS),
-        (API, "api", API_EVENTS, API_FIELDS),
+    name: EventKind(table, label)
+    for table, prefix, labels in (
+        (STEPS, "step", ("BATCH_SUMMARY",)),
+        (SNAPSHOTS, "step", ("REQUEST_SNAPSHOT",)),
+        (JOURNEY, "journey", JOURNEY_EVENTS),
+        (API, "api", API_EVENTS),
     )
     for label in labels
     for name in (f"{prefix}.{label}", label)
@@ -119,7 +76,7 @@ EVENT_KINDS: dict[str, EventKind] = {
 
 #: Spans that stand for a request: the engine's and, its parent, the API server's.
 CORE_SPAN, API_SPAN = "llm_core", "llm_request"
-REQUEST_SPANS = {name: EventKind(SPANS, name, SPAN_FIELDS) for name in (CORE_SPAN, API_SPAN)}
+REQUEST_SPANS = {name: EventKind(SPANS, name) for name in (CORE_SPAN, API_SPAN)}
 
 #: Spans that collect step events of a while; their number is no step id.
 STEP_SPAN_PREFIX = "scheduler_steps_"
@@ -128,15 +85,3 @@ STEP_SPAN_PREFIX = "scheduler_steps_"
 #: prefill + decode tokens): they fill no column and are not decoded.
 ECHOES = ("event.type", "event_type", "phase", "step.ts_end_ns", "step_ts_end_ns",
           "batch.scheduled_tokens", "batch_scheduled_tokens")  # fmt: skip
-
-#: Seconds that journey events give beside their nanoseconds: decoded only in files that hold events
-#: without nanoseconds.
-SPARES = ("ts.monotonic", "ts_monotonic")
-
-#: Attribute name on the wire -> type of its value.
-ATTRIBUTE_KINDS: dict[str, type] = dict.fromkeys(ECHOES, str) | {
-    name: field.kind
-    for fields in (STEP_FIELDS, SNAPSHOT_FIELDS, JOURNEY_FIELDS, API_FIELDS, SPAN_FIELDS)
-    for field in fields
-    for name in field.names
-}

@@ -87,7 +87,7 @@ def read_measured_runs(
         PinnError: If the file cannot be used.
     """
     file = csv_of(path)
-    workloads = serving_runs.find_workloads(serving_runs.workload_names(file), file.parent)
+    workloads = serving_runs.find_workloads(file)
     rows, report = serving_runs.read_serving_runs(file, model_configs, workloads)
     runs = [
         _run(name, of_run, workloads[str(of_run["workload"].iloc[0])], seed)

@@ -180,13 +180,8 @@ def _points(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
         deployment = make_deployment(canonical(configuration | _named_flags(row["flags"])))
         kind, value = str(row["load"]).split()
         sent = {name: row[of] for name, of in about["load"].items()} | {kind: float(value)}
-        figures = dict(
-            zip(
-                part["measured_metric"].map(_POINT_FIGURES),
-                part["measured"] * MILLISECOND,
-                strict=True,
-            )
-        )
+        metrics = part["measured_metric"].map(_POINT_FIGURES)
+        figures = dict(zip(metrics, part["measured"] * MILLISECOND, strict=True))
         name = " ".join(map(str, (row["id"], row["load"], *sent.values(), row["flags"])))
         yield _run(name, deployment, sent, figures)
 

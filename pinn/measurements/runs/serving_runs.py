@@ -1,6 +1,6 @@
 """Serving runs, and the files of their workloads."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pandas as pd
 
 from pinn.common.documents import CsvTable
 from pinn.common.files import ReadReport, file_sha256
+from pinn.common.tables import read_frame
 from pinn.errors import PinnError
 from pinn.simulator.workloads.load import load_workload
 from pinn.units import MILLISECOND
@@ -115,14 +116,6 @@ def workload(name: str, workloads: Mapping[str, Workload] = WORKLOADS) -> Worklo
     return workloads[name]
 
 
-def workload_names(path: Path) -> list[str]:
-    """What the column ``workload`` of a CSV names; nothing where there is no file or column."""
-    if not path.is_file():
-        return []
-    raw = _read_csv(path)
-    return list(raw["workload"].dropna().unique()) if "workload" in raw else []
-
-
 def read_serving_runs(
     path: Path, model_configs: Path | None = None, workloads: Mapping[str, Workload] = WORKLOADS
 ) -> tuple[pd.DataFrame, ReadReport]:
@@ -175,10 +168,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
         PinnError: If it is no CSV, holds no row, names a column twice or has text for a number.
     """
     CsvTable(path)  # refuses a column that is named twice
-    try:
-        raw = pd.read_csv(path, dtype=dict.fromkeys(_TEXTS, "str"), encoding="utf-8-sig")
-    except (ValueError, OverflowError) as error:  # empty, no UTF-8, or rows of other widths
-        raise PinnError(f"{path} is no CSV table ({error}): give a CSV of serving runs") from error
+    raw = read_frame(path, "give a CSV of serving runs", dtype=dict.fromkeys(_TEXTS, "str"))
     if raw.empty:
         raise PinnError(f"{path} holds 0 serving runs: add a row per run and stage")
     for name in _NUMBERS:
@@ -281,21 +271,20 @@ def _duration_s(known: Workload, stage: str) -> float:
 # Loads of serving runs that a file holds, in place of a built-in name.
 
 
-def find_workloads(names: Iterable[object], folder: Path) -> dict[str, Workload]:
-    """The built-in loads, and those of names that are files.
+def find_workloads(path: Path) -> dict[str, Workload]:
+    """The built-in loads, and those that the column ``workload`` of a CSV names as files.
 
     Args:
-        names: Of a column ``workload``.
-        folder: Where relative paths begin: that of the CSV.
+        path: The CSV, in whose folder relative paths begin; it need not be there.
 
     Raises:
-        PinnError: If a file is no workload.
+        PinnError: If it is no CSV, or a file is no workload.
     """
-    found = dict(WORKLOADS)
-    for name in dict.fromkeys(str(name) for name in names):
-        path = folder / name
-        if name not in found and path.is_file():
-            found[name] = _of_file(name, path)
+    found, raw = dict(WORKLOADS), _read_csv(path) if path.is_file() else pd.DataFrame()
+    for name in raw["workload"].dropna().unique() if "workload" in raw else ():
+        file = path.parent / name
+        if name not in found and file.is_file():
+            found[name] = _of_file(name, file)
     return found
 
 

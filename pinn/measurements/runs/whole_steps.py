@@ -10,7 +10,7 @@ their neighbours.
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from pinn.common.files import ReadReport, file_sha256
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
+from pinn.measurements.traces.measured_steps import COUNTS, LATENCY, alike_batches
 from pinn.physics.batch_sums import UniformBatches
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import experts_hit, floor_seconds
@@ -43,17 +44,10 @@ ALIKE = 0.125
 #: Runs whose logs are miscounted throughout: of this one, 4 decodes take 28.8 ms and 6 take 12.7.
 ALL_MISCOUNTED = ("fpm_upfront_dsv4_flash_moe_full_once_20260613_211059/tp1_ep1_past4096",)
 
-BATCH = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",
-          "prefill_cached")  # fmt: skip
-_COLUMNS = (
-    "run", "model", "tp", "dp", "ep_on", "kv_dtype", "counter_id", "dp_rank", "sum_prefill_tokens",
-    "num_prefill_requests", "sum_prefill_kv_tokens", "num_decode_requests", "sum_decode_kv_tokens",
-    "latency_ms",
-)  # fmt: skip
-_RUN_COLUMNS = (
-    "run", "vllm", "max_num_seqs", "enable_prefix_caching", "block_size", "fuse_allreduce_rms",
-    "cudagraph_mode",
-)  # fmt: skip
+BATCH = tuple(field.name for field in fields(UniformBatches))
+_COLUMNS = ("run", "model", "tp", "dp", "ep_on", "kv_dtype", "counter_id", "dp_rank",
+            *COUNTS, LATENCY)  # fmt: skip
+_RUN_COLUMNS = ("run", "vllm", "max_num_seqs", "enable_prefix_caching", "fuse_allreduce_rms")
 
 Row = Mapping[Hashable, Any] | pd.Series
 Tokens = TypeVar("Tokens", pd.Series, pd.DataFrame)
@@ -157,19 +151,9 @@ def _deployment(
 def _with_work(rows: pd.DataFrame) -> pd.DataFrame:
     """Steps in order, batches of equal requests, times in seconds; those without work are gone."""
     rows = rows.sort_values(["dp_rank", "counter_id"], kind="stable")
-    decodes, chunks = rows["num_decode_requests"], rows["num_prefill_requests"]
-    found = pd.DataFrame(
-        {
-            "rank": rows["dp_rank"],
-            "decode_requests": decodes.astype(float),
-            "decode_context": rows["sum_decode_kv_tokens"] / decodes.clip(lower=1),
-            "prefill_requests": chunks.astype(float),
-            "prefill_tokens": rows["sum_prefill_tokens"] / chunks.clip(lower=1),
-            "prefill_cached": rows["sum_prefill_kv_tokens"] / chunks.clip(lower=1),
-            "seconds": rows["latency_ms"] * MILLISECOND,
-        }
-    ).reset_index(drop=True)
-    return found[(decodes + chunks).to_numpy() > 0]
+    found = pd.DataFrame(vars(alike_batches(rows)))
+    found["seconds"] = rows[LATENCY].to_numpy() * MILLISECOND
+    return found[found["decode_requests"] + found["prefill_requests"] > 0]
 
 
 def kinds_of_steps(steps: pd.DataFrame) -> pd.Series:

@@ -51,12 +51,6 @@ REASONS = (
     "idle server", "few requests", "warm-up", "preemption", "stalled",
 )  # fmt: skip
 
-_COLUMNS = (
-    "segment", "step_id", "start_s", "is_ambiguous", "prefill_requests", "decode_requests",
-    "prefill_tokens", "running_depth", "waiting_depth", "finished", "preempted",
-)  # fmt: skip
-
-
 #: Thresholds of the rules above: assumptions, generous to what a server can do by itself.
 RULES = {"max_steps": 64, "min_requests": 2, "warm_up_steps": 20, "stall_factor": 10.0}
 
@@ -98,7 +92,7 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
     """
     count = len(steps)
     journeys = journeys or JourneyEvidence.none(count)
-    here = {name: steps[name].to_numpy() for name in _COLUMNS}
+    here = {name: values.to_numpy() for name, values in steps.items()}
     requests = here["prefill_requests"] + here["decode_requests"]
     following = np.minimum(np.arange(1, count + 1, dtype=np.uint32), max(count - 1, 0))
     is_last = np.ones(count, dtype=bool)
@@ -254,21 +248,20 @@ def states(
         steps: Canonical steps.
         cycles: Their intervals, row by row.
     """
-    segment, queued = _floats(requests, "segment"), _floats(requests, "queued_s")
-    values = {name: np.full(requests.num_rows, np.nan) for name in STATE_COLUMNS}
+    names = ["segment", "queued_s"]
+    queued = pd.DataFrame({name: _floats(requests, name) for name in names}).dropna()
     good = cycles["step_s"].where(cycles["set_aside"].isna())
-    step_s = good.groupby(steps["segment"]).ffill().to_numpy()
-    all_steps, start = steps["segment"].to_numpy(), steps["start_s"].to_numpy()
-    for number in np.unique(segment[np.isfinite(segment)]):
-        low, high = np.searchsorted(all_steps, (number, number + 1))
-        mine = np.flatnonzero((segment == number) & np.isfinite(queued))
-        at = low + np.searchsorted(start[low:high], queued[mine], side="right") - 1
-        mine, at = mine[at >= low], at[at >= low]
-        for name in ("waiting_depth", "running_depth", "kv_usage"):
-            values[f"state_{name}"][mine] = steps[name].to_numpy(float)[at]
-        values["state_step_s"][mine] = step_s[at]
-        values["state_age_s"][mine] = queued[mine] - start[at]
-    return {name: pa.array(column, mask=np.isnan(column)) for name, column in values.items()}
+    depths = ["waiting_depth", "running_depth", "kv_usage"]
+    state = steps[["segment", "start_s", *depths]].astype(float)
+    state["step_s"] = good.groupby(steps["segment"]).ffill()
+    met = pd.merge_asof(
+        queued.reset_index().sort_values("queued_s"),
+        state.sort_values("start_s", kind="stable"),
+        left_on="queued_s", right_on="start_s", by="segment",
+    ).set_index("index")  # fmt: skip
+    met["age_s"] = met["queued_s"] - met["start_s"]
+    met = met.reindex(range(requests.num_rows)).add_prefix("state_")
+    return {name: pa.array(met[name].to_numpy(), from_pandas=True) for name in STATE_COLUMNS}
 
 
 def journeys_by_segment(

@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from pinn.common.files import ReadReport, json_text
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.measurements.benchmarks.benchmark_run import FIGURES, BenchmarkRun, GivenLoad
+from pinn.measurements.benchmarks.benchmark_run import FIGURES, BenchmarkRun
 from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.benchmarks.reading import GivenLoad
 from pinn.measurements.readers.request_spans import ENGINE, FRONT
 from pinn.measurements.readers.vllm import RawRun, read_steps, read_vllm
 from pinn.measurements.readers.wire import SNAPSHOTS, STEPS
@@ -34,7 +35,7 @@ from pinn.measurements.traces.steps import (
     canonical_snapshots,
     canonical_steps,
 )
-from pinn.measurements.traces.trace_tables import TableEntry, Target, TraceTables
+from pinn.measurements.traces.trace_tables import Target, TraceTables
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
 from pinn.specs.flags import FlagValue, flags_of
@@ -197,9 +198,11 @@ def ingest_measured_steps(path: Path, out: Path, given: GivenServer) -> Measured
     """
     found = read_measured_steps(path)
     target = found.target(given.model, given.gpu, given.flags)
+    target.deployment()  # checks it
     table = pa.Table.from_pandas(found.rows, preserve_index=False)
-    facts = {"facts": found.facts.values}
-    _write_single(out, MEASURED, table, _origin([path], found.report, target) | facts)
+    sources = [{"path": path.name, "sha256": found.report.sha256}]
+    origin = {"sources": sources, "deployment": target, "facts": found.facts.values}
+    _write_single(out, MEASURED, table, found.report, origin)
     return found
 
 
@@ -219,20 +222,17 @@ def ingest_benchmarks(
     """
     runs, report = read_benchmarks(files, load)
     target = benchmark_target(runs, given.model, given.gpu, given.flags)
-    _write_single(out, BENCHMARKS, benchmark_table(runs), _origin(files, report, target))
+    target.deployment()  # checks it
+    sources = [{"path": file.name, "sha256": report.sha256} for file in files]
+    origin = {"sources": sources, "deployment": target}
+    _write_single(out, BENCHMARKS, benchmark_table(runs), report, origin)
     return runs, report
 
 
-def _origin(sources: Sequence[Path], report: ReadReport, target: Target) -> dict[str, object]:
-    """Return what a manifest says of where a table comes from; the deployment is checked."""
-    target.deployment()
-    named = [{"path": source.name, "sha256": report.sha256} for source in sources]
-    return {"sources": named, "deployment": target, "report": report.to_json()}
-
-
-def _write_single(out: Path, name: str, table: pa.Table, origin: dict[str, object]) -> None:
-    """Write a folder with one table."""
-    report = origin.pop("report")
+def _write_single(
+    out: Path, name: str, table: pa.Table, report: ReadReport, origin: dict[str, object]
+) -> None:
+    """Write a folder with one table and what its manifest says of where that comes from."""
     with trace_tables.atomic_folder(out) as folder:
         entry = trace_tables.write_table(folder, name, table.to_batches(), table.schema)
         held = {"tables": {name: entry}, "reports": {name: report}}
@@ -301,7 +301,10 @@ def _write_run(
     made = {"steps": all_steps, "requests": all_requests, "snapshots": all_snapshots}
     write = partial(trace_tables.write_table, folder)
     tables = {name: write(name, table.batches(), table.schema) for name, table in made.items()}
-    _check_holds(tables, run)
+    if not any(table["rows"] for table in tables.values()):  # they would replace good ones
+        read = (f"{r.read} {name} (refused {r.refused})" for name, r in run.reports.items())
+        fault = "holds no step and no request that can be used"
+        raise PinnError(f"{run.source} {fault}: {', '.join(read)}")
     tables["cycles"] = write("cycles", cycle_rows.to_batches(BATCH_ROWS), cycle_rows.schema)
     reports = run.reports | {table.report.source: table.report for table in made.values()}
     issues = pq.read_table(folder / tables["requests"]["file"], columns=["issue"])["issue"]
@@ -325,14 +328,6 @@ def _write_run(
         "seconds": {"parse": run.parse_s, "prepare": prepared - begin, "write": written - prepared},
     }
     trace_tables.write_manifest(folder, manifest)
-
-
-def _check_holds(tables: dict[str, TableEntry], run: RawRun) -> None:
-    """Tables of nothing would take the place of good ones."""
-    if not any(table["rows"] for table in tables.values()):
-        read = (f"{r.read} {name} (refused {r.refused})" for name, r in run.reports.items())
-        counts = ", ".join(read)
-        raise PinnError(f"{run.source} holds no step and no request that can be used: {counts}")
 
 
 def _floor_checks(

@@ -166,18 +166,15 @@ class IntervalBatches:
         level = self._cycles["batches"].to_numpy()[rows]
         steps = self._cycles["steps"].to_numpy(float, na_value=np.nan)[rows]
         parts = [self._known(rows, np.flatnonzero(level == KNOWN))]
-        ahead = self._ahead[rows]
-        single = np.flatnonzero((level != KNOWN) & (level != ENDS))
-        now, before = single[~ahead[single]], single[ahead[single]]
+        ahead, single, ends = self._ahead[rows], (level != KNOWN) & (level != ENDS), level == ENDS
+        now, before = np.flatnonzero(single & ~ahead), np.flatnonzero(single & ahead)
         parts.append(WeightedBatches(self.of_steps(rows[now]), now, np.ones(len(now))))
         parts.append(WeightedBatches(self._before(rows[before]), before, np.ones(len(before))))
-        ends = np.flatnonzero(level == ENDS)
-        share = np.where(ahead[ends], steps[ends] / 4, steps[ends] / 2)
-        also = ends[ahead[ends]]
+        share = np.where(ahead, steps / 4, steps / 2)
+        both, also = np.flatnonzero(ends), np.flatnonzero(ends & ahead)
         for end in (0, 1):
-            parts.append(WeightedBatches(self.of_steps(rows[ends] + end), ends, share))
-            earlier = self._before(rows[also] + end)
-            parts.append(WeightedBatches(earlier, also, steps[also] / 4))
+            parts.append(WeightedBatches(self.of_steps(rows[both] + end), both, share[both]))
+            parts.append(WeightedBatches(self._before(rows[also] + end), also, share[also]))
         return _joined(parts)
 
     def of_steps(self, rows: Int[np.ndarray, " steps"]) -> BatchSums:

@@ -20,7 +20,7 @@ from pinn.measurements.benchmarks.tree import Tree
 from pinn.measurements.program.batches import Wanted
 from pinn.measurements.program.table import FACTS_FILE, STEPS_FILE
 from pinn.measurements.traces.trace_tables import Target, TraceTables
-from pinn.physics.batch_sums import BatchSums, uniform_sums
+from pinn.physics.batch_sums import BatchSums, UniformBatches
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import FlagValue, given_flags, specified
 from pinn.specs.gpu import find_gpu
@@ -87,24 +87,12 @@ class MeasuredSteps:
     @property
     def names(self) -> list[str]:
         """The batches as the command line writes them."""
-        alike = zip(*self._alike().values(), strict=True)
+        alike = zip(*vars(alike_batches(self.rows)).values(), strict=True)
         return [str(Wanted(*map(round, batch))) for batch in alike]
 
     def sums(self, window: float | None) -> BatchSums:
         """Sums of the batches."""
-        return uniform_sums(**self._alike(), window=window)
-
-    def _alike(self) -> dict[str, Rows]:
-        """The batches, requests of a kind taken as alike; in the order of ``Wanted``."""
-        prompts, tokens, cached, decodes, context = self.rows[list(COUNTS)].to_numpy(float).T
-        each = np.maximum(prompts, 1)
-        return {
-            "decode_requests": decodes,
-            "decode_context": context / np.maximum(decodes, 1),
-            "prefill_requests": prompts,
-            "prefill_tokens": tokens / each,
-            "prefill_cached": cached / each,
-        }
+        return alike_batches(self.rows).sums(window)
 
     def target(self, model: str | None, gpu: str | None, flags: Mapping[str, FlagValue]) -> Target:
         """What was measured: the user's word, then the engine's settings, then its flags.
@@ -140,6 +128,14 @@ class MeasuredSteps:
     def serving(self) -> list[Path]:
         """Files of what a server of the same flags was seen to do."""
         return sorted((Path(self.name).parent / SERVING_FOLDER).glob("*.json"))
+
+
+def alike_batches(steps: pd.DataFrame) -> UniformBatches:
+    """The batches of a table with the columns ``COUNTS``, requests of a kind taken as alike."""
+    prompts, tokens, cached, decodes, context = steps[list(COUNTS)].to_numpy(float).T
+    each = np.maximum(prompts, 1)
+    of_decode = context / np.maximum(decodes, 1)
+    return UniformBatches(decodes, of_decode, prompts, tokens / each, cached / each)
 
 
 def typed_flags(words: Sequence[str], release: str = "") -> dict[str, FlagValue]:

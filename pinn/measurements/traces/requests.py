@@ -3,29 +3,6 @@
 The engine's span (``llm_core``) is joined to the API server's (``llm_request``) by the parent span:
 their request ids differ. All moments are on the server host's monotonic clock; a step number tells
 in which engine step an event happened.
-
-=========================  ====  =========================================================
-column                     unit  meaning
-=========================  ====  =========================================================
-request_id                       of the engine; of the API server where no engine span is there
-server, segment                  as in the steps; segment null where no step of it is there
-arrived_s ... departed_s   s     moments, null where the event is missing
-queued_step ...                  engine step of the event
-prompt_tokens                    length of the prompt
-cached_tokens                    of them, served from the prefix cache when first scheduled
-output_tokens                    tokens generated
-preempted_steps                  step of each preemption; ``preempted_outputs``: tokens made then
-resumed_steps                    step of each resumption; ``resumed_cached``: tokens cached then
-status                           how it ended
-issue                            first thing that is wrong or missing; null for a whole request
-arrival_to_queue_s         s     ARRIVED to QUEUED
-queue_to_schedule_s        s     QUEUED to first SCHEDULED
-schedule_to_first_token_s  s     first SCHEDULED to FIRST_TOKEN
-output_token_s             s     FIRST_TOKEN to FINISHED per further token
-completion_s               s     FINISHED to DEPARTED
-state_*                          the last sampled step before QUEUED: its queue depths, KV usage and
-                                 cycle (``state_step_s``, the last good one), ``state_age_s`` ago
-=========================  ====  =========================================================
 """
 
 from collections import Counter
@@ -33,11 +10,13 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pinn.common.files import ReadReport
 from pinn.measurements.readers.request_spans import ENGINE_MOMENTS, FRONT_MOMENTS
+from pinn.measurements.schemas import SCHEMAS
 from pinn.measurements.traces.steps import Canonical, Columns
 
 TARGETS = {
@@ -51,23 +30,7 @@ STATE_COLUMNS = tuple(
     f"state_{name}" for name in ("waiting_depth", "running_depth", "kv_usage", "step_s", "age_s")
 )
 
-_COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "max_tokens", "preemptions")
-_STAYS = ("preempted_steps", "preempted_outputs", "resumed_steps", "resumed_cached")
 _MOMENTS = (*FRONT_MOMENTS.values(), *ENGINE_MOMENTS.values())
-
-REQUEST_SCHEMA = pa.schema(
-    {
-        **dict.fromkeys(("request_id", "api_request_id"), pa.string()),
-        **dict.fromkeys(("server", "segment"), pa.int32()),
-        **dict.fromkeys(("wall_s", *(f"{name}_s" for name in _MOMENTS)), pa.float64()),
-        **dict.fromkeys([f"{name}_step" for name in ENGINE_MOMENTS.values()], pa.int64()),
-        **dict.fromkeys(_COUNTS, pa.int64()),
-        **dict.fromkeys(_STAYS, pa.list_(pa.int64())),
-        **dict.fromkeys(("status", "route", "model", "issue"), pa.string()),
-        **dict.fromkeys((*TARGETS, "output_token_s", *STATE_COLUMNS), pa.float64()),
-        "extra": pa.string(),
-    }
-)
 
 #: Columns that the engine's events tell better than its spans.
 _OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
@@ -104,22 +67,19 @@ def canonical_requests(
         first = np.where(np.isnan(first), values[rows[:, side]], first)
     rows = rows[np.argsort(first, kind="stable")]
     read = engine.num_rows + front.num_rows
-    report = ReadReport("request spans", "", "", read, read - refused.total(), dict(refused))
+    report = ReadReport("request spans", "", "", read, read - refused.total(), dict(+refused))
     given = {"engine_row": rows[:, 0], "front_row": rows[:, 1]}
     raw = partial(_columns, engine, front)
-    return Canonical(REQUEST_SCHEMA, rows, raw, _MADE, given, report, release)
+    return Canonical(SCHEMAS["requests"], rows, raw, _MADE, given, report, release)
 
 
 def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
     """Rows whose span id was not seen before; spans without an id have no copies."""
     ids = spans["span_id"].combine_chunks()
-    codes = pc.dictionary_encode(ids).indices.to_numpy()
-    kept = np.zeros(len(ids), dtype=bool)
-    kept[np.unique(codes, return_index=True)[1]] = True
-    kept |= pc.equal(ids, "").to_numpy(zero_copy_only=False)
-    if not kept.all():
-        refused["span written twice"] += int((~kept).sum())
-    return np.flatnonzero(kept)
+    repeated = pd.Series(pc.dictionary_encode(ids).indices.to_numpy()).duplicated().to_numpy()
+    copies = repeated & pc.not_equal(ids, "").to_numpy(zero_copy_only=False)
+    refused["span written twice"] += int(copies.sum())
+    return np.flatnonzero(~copies)
 
 
 def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
@@ -149,13 +109,13 @@ def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
 def _known(column: pa.ChunkedArray) -> pa.Array:
     """The column with null for -1, not-a-number and the empty text."""
     whole = column.combine_chunks()
+    if pa.types.is_list(whole.type):
+        return whole
     if pa.types.is_integer(whole.type):
-        return pc.if_else(pc.less(whole, 0), None, whole)
-    if pa.types.is_floating(whole.type):
-        return pc.if_else(pc.is_nan(whole), None, whole)
-    if pa.types.is_string(whole.type):
-        return pc.if_else(pc.equal(whole, ""), None, whole)
-    return whole
+        missing = pc.less(whole, 0)
+    else:
+        missing = pc.is_nan(whole) if pa.types.is_floating(whole.type) else pc.equal(whole, "")
+    return pc.if_else(missing, None, whole)
 
 
 def _issues(column: Columns) -> pa.Array:

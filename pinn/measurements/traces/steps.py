@@ -12,6 +12,7 @@ from jaxtyping import Bool, Int, Shaped
 
 from pinn.common.files import ReadReport
 from pinn.common.tables import KeptRows
+from pinn.measurements.schemas import SCHEMAS
 from pinn.units import MICROSECOND, NANOSECOND
 
 # Segments: stretches of one server process on one clock, in which step numbers and time both
@@ -98,29 +99,6 @@ def _runs(step_id: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 # The canonical table of steps: one row per sampled engine step, in SI units.
-#
-# =====================  ====  =============================================================
-# column                 unit  meaning
-# =====================  ====  =============================================================
-# server                       number of the server (its resource attributes) in the manifest
-# segment                      one process of it on one clock; step numbers grow inside
-# step_id                      the engine's step number
-# start_s                s     start on the host's monotonic clock
-# wall_s                 s     epoch time beside it; null where unknown
-# reported_duration_s    s     what the writer calls the step's duration; no target unless checked
-# running_depth                requests running
-# waiting_depth                requests waiting
-# prefill_requests             requests that work on their prompt in this step
-# decode_requests              requests that generate
-# prefill_tokens               prompt tokens scheduled
-# decode_tokens                tokens scheduled for decodes
-# finished, preempted          requests that ended, or lost their place, at this step
-# kv_blocks_total              blocks of the KV cache
-# kv_usage                     share of them in use, 0 to 1
-# is_ambiguous                 two servers that cannot be told apart wrote this segment
-# knowledge                    what is known of its batch: snapshot, journey or aggregate
-# extra                        attributes that no column holds, as JSON text
-# =====================  ====  =============================================================
 
 #: What is known of a step's batch, best first: each request, from a snapshot or from the journeys
 #: of all requests; or the summary's totals with contexts estimated from the KV usage.
@@ -130,18 +108,6 @@ _COUNTS = (
     "running_depth", "waiting_depth", "prefill_requests", "decode_requests", "prefill_tokens",
     "decode_tokens", "finished", "preempted", "kv_blocks_total",
 )  # fmt: skip
-STEP_SCHEMA = pa.schema(
-    {
-        **dict.fromkeys(("server", "segment"), pa.int32()),
-        "step_id": pa.int64(),
-        **dict.fromkeys(("start_s", "wall_s", "reported_duration_s"), pa.float64()),
-        **dict.fromkeys(_COUNTS, pa.int32()),
-        "kv_usage": pa.float64(),
-        "is_ambiguous": pa.bool_(),
-        "knowledge": pa.dictionary(pa.int8(), pa.string()),
-        "extra": pa.string(),
-    }
-)
 
 #: No engine counts so many steps.
 MAX_STEP_ID = 2**40
@@ -251,7 +217,7 @@ def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -
     }
     rows = rows[order].astype(np.uint32 if len(server) < 2**32 else np.int64)
     report = kept.report("steps")
-    return Canonical(STEP_SCHEMA, rows, partial(taken, raw), _MADE, given, report, release)
+    return Canonical(SCHEMAS["steps"], rows, partial(taken, raw), _MADE, given, report, release)
 
 
 def scaled(name: str, unit: float, positive: bool = False) -> Callable[[Columns], pa.Array]:
@@ -296,22 +262,6 @@ def out_of_range(raw: pa.Table, counts: list[str], release: Release) -> Bool[np.
 #
 # A snapshot precedes its step: ``cached_tokens`` are in the cache, ``new_tokens`` follow now.
 
-_SNAPSHOT_COUNTS = (
-    "new_tokens", "cached_tokens", "prompt_tokens", "output_tokens", "preemptions",
-    "kv_blocks_allocated", "kv_blocks_cached", "effective_prompt_tokens",
-)  # fmt: skip
-SNAPSHOT_SCHEMA = pa.schema(
-    {
-        **dict.fromkeys(("server", "segment"), pa.int32()),
-        "step_id": pa.int64(),
-        "wall_s": pa.float64(),
-        "request_id": pa.string(),
-        "is_prefill": pa.bool_(),
-        **dict.fromkeys(_SNAPSHOT_COUNTS, pa.int64()),
-        "extra": pa.string(),
-    }
-)
-
 _OF_SNAPSHOT: dict[str, Callable[[Columns], pa.Array]] = {
     "wall_s": scaled("wall_ns", NANOSECOND, positive=True),
     "is_prefill": lambda raw: pc.equal(pc.utf8_upper(raw("phase")), "PREFILL"),
@@ -344,7 +294,7 @@ def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) ->
     given = {"segment": steps["segment"].to_numpy()[row[rows]].astype(np.int32)}
     report = kept.report("snapshots")
     return Canonical(
-        SNAPSHOT_SCHEMA, rows, partial(taken, raw), _OF_SNAPSHOT, given, report, release
+        SCHEMAS["snapshots"], rows, partial(taken, raw), _OF_SNAPSHOT, given, report, release
     )
 
 

@@ -23,9 +23,10 @@ from pinn.calibration.posterior import Posterior, Quantity, scalar_quantities
 from pinn.calibration.prior import SCALARS, Prior
 from pinn.engines.configurations import make_deployment
 from pinn.engines.deployment import Deployment
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, Lengths
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths
 from pinn.measurements.benchmarks.loads import benchmark_workload
 from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.benchmarks.reading import GivenLoad
 from pinn.measurements.traces.ingestion import benchmark_target
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.surrogate.coefficients import NAMES

@@ -15,13 +15,13 @@ from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import (
     BenchmarkRun,
-    GivenLoad,
     Lengths,
     Load,
     StatedServer,
 )
 from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
 from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.benchmarks.reading import GivenLoad
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.measurements.benchmarks.vllm_bench import sglang_server
 from pinn.measurements.traces.ingestion import benchmark_target

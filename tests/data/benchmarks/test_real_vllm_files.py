@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pinn.measurements.benchmarks.benchmark_run import GivenLoad
 from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.benchmarks.reading import GivenLoad
 from pinn.measurements.benchmarks.vllm_log import read_iteration_log
 
 FILES = Path(__file__).with_name("files")

@@ -28,12 +28,12 @@ from pinn.engines.configurations import make_deployment
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import (
     BenchmarkRun,
-    GivenLoad,
     Lengths,
     Load,
     StatedServer,
 )
 from pinn.measurements.benchmarks.read import read_benchmarks
+from pinn.measurements.benchmarks.reading import GivenLoad
 from pinn.measurements.traces.ingestion import ingest_vllm
 from pinn.measurements.traces.trace_tables import read_trace_tables
 

@@ -1,0 +1,180 @@
+"""A benchmark's file while it is read: what it leaves out the user says, or it is assumed aloud."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pinn.errors import PinnError
+from pinn.measurements.benchmarks.benchmark_run import (
+    UNSTATED,
+    BenchmarkRun,
+    Lengths,
+    Load,
+    SharedPrefix,
+    StatedServer,
+)
+from pinn.measurements.benchmarks.tree import Tree
+from pinn.specs.flags import FlagValue, check_flags, flag, flags_apart, flags_of
+
+#: A stated number and a given one within this share are the same: files round.
+_SAME = 0.02
+
+
+@dataclass(frozen=True)
+class GivenLoad:
+    """Options for what files leave out; one that contradicts a file is refused."""
+
+    PANEL: ClassVar[str] = "Load, where a file does not say it"
+
+    concurrency: int | None = flag(None, "Most requests in flight.", least=1)
+    request_rate: float | None = flag(None, "Requests sent per second.", unit="1/s", above=0)
+    num_prompts: int | None = flag(None, "Requests sent.", least=1)
+    prompt_tokens: float | None = flag(None, "Mean prompt length.", unit="tokens", least=1)
+    output_tokens: float | None = flag(None, "Mean output length.", unit="tokens", least=1)
+    length_range: str = flag(
+        "",
+        "Lengths were uniform between these shares of the nominal ones, such as 0.8,1.",
+        shown="all equal",
+    )
+    duration: float | None = flag(None, "Time between two scrapes.", unit="s", above=0)
+    prompt_groups: int | None = flag(None, "Groups of prompts that repeat.", least=1)
+    prompts_per_group: int = flag(1, "Different prompts in a group.", least=1)
+    shared_tokens: int = flag(0, "Tokens that the prompts of a group share.", least=0)
+
+    def __post_init__(self) -> None:
+        check_flags(self)
+        self.length_shares()
+
+    def length_shares(self) -> tuple[float, float]:
+        """Between which shares of the nominal ones lengths are uniform."""
+        if not self.length_range:
+            return 1.0, 1.0
+        try:
+            low, high = (float(part) for part in self.length_range.split(","))
+        except ValueError:
+            low, high = 0.0, 0.0
+        if not 0 <= low <= high or high <= 0:
+            raise PinnError(
+                f"--length-range must be two shares such as 0.8,1, got {self.length_range!r}"
+            )
+        return low, high
+
+
+@dataclass
+class Reading:
+    """A run whose file is being read: what it leaves out the user says, or it is assumed aloud.
+
+    Attributes:
+        name: Of the run.
+        tool: What wrote it.
+        given: What the user says.
+        assumed: What was assumed so far, one sentence each.
+    """
+
+    name: str
+    tool: str
+    given: GivenLoad
+    assumed: list[str] = field(default_factory=list)
+
+    def run(
+        self,
+        load: Load,
+        figures: Mapping[str, float],
+        served: int,
+        failed: int = 0,
+        server: StatedServer = UNSTATED,
+    ) -> BenchmarkRun:
+        """The run, once it is read."""
+        assumed = tuple(self.assumed)
+        return BenchmarkRun(self.name, self.tool, load, figures, served, failed, server, assumed)
+
+    def or_stated(self, name: str, stated: float | None) -> float | None:
+        """The file's value, else the user's; None where neither says.
+
+        Raises:
+            PinnError: If they contradict each other.
+        """
+        given: float | None = getattr(self.given, name)
+        if given is None or stated is None:
+            return stated if given is None else given
+        if abs(given - stated) > _SAME * abs(stated):
+            option = _FLAGS[name].option
+            raise PinnError(
+                f"{self.name} says {stated:g}, {option} {given:g}: leave {option} out, or read "
+                "files of other loads by themselves"
+            )
+        return stated
+
+    def concurrency(self, stated: float | None) -> int | None:
+        """The file's concurrency, else the user's.
+
+        Raises:
+            PinnError: If they contradict each other.
+        """
+        found = self.or_stated("concurrency", stated)
+        return None if found is None else int(found)
+
+    def needed(self, name: str, stated: float | None = None) -> float:
+        """A needed value of the load; what neither says is asked for.
+
+        Raises:
+            PinnError: If neither says it, or they contradict each other.
+        """
+        found = self.or_stated(name, stated)
+        if found is None:
+            what = _FLAGS[name].help.rstrip(".").lower()
+            raise PinnError(f"{self.name} leaves out {_FLAGS[name].option} ({what}): give it")
+        return found
+
+    def stated_lengths(
+        self, prompt: Tree, output: Tree, mean: str = "mean", std: str = "std"
+    ) -> tuple[Lengths, Lengths]:
+        """Lengths of which a file states statistics; a mean that it leaves out is asked for."""
+
+        def of(name: str, stated: Tree) -> Lengths:
+            found = self.needed(name, stated.number(mean) or None)
+            bounds = stated.number("min"), stated.number("max")
+            return Lengths(found, *bounds, stated.number(std) or 0.0)
+
+        return of("prompt_tokens", prompt), of("output_tokens", output)
+
+    def sending(
+        self, concurrency: int | None = None, rate: float | None = None
+    ) -> tuple[int | None, float | None]:
+        """Concurrency and rate of sending; without a rate, a concurrency is asked for."""
+        rate = self.or_stated("request_rate", rate)
+        if rate is None:
+            return int(self.needed("concurrency", concurrency)), rate
+        return self.concurrency(concurrency), rate
+
+    def lengths(self, mean: float) -> Lengths:
+        """Lengths of a mean; how they spread is the user's or assumed."""
+        low, high = self.given.length_shares()
+        if low == high:
+            equal = "all lengths equal their mean (--length-range)"
+            if equal not in self.assumed:
+                self.assumed.append(equal)
+            return Lengths(mean)
+        nominal = mean / ((low + high) / 2)
+        return Lengths(mean, low * nominal, high * nominal)
+
+    def prefix(self, stated: tuple[int, int, int] | None = None) -> SharedPrefix | None:
+        """The prompts that repeat, as the file states or else the user; none: assumed aloud."""
+        given = self.given
+        if stated:
+            return SharedPrefix(*stated)
+        if given.prompt_groups is None:
+            self.assumed.append("no two prompts begin alike (--prompt-groups)")
+            return None
+        return SharedPrefix(given.prompt_groups, given.prompts_per_group, given.shared_tokens)
+
+
+_FLAGS = {each.name: each for each in flags_of(GivenLoad)}
+
+
+def split_flags(flags: Mapping[str, FlagValue]) -> tuple[dict[str, FlagValue], GivenLoad]:
+    """Options of a command that takes both: those of the server, and those of the load."""
+    load, server = flags_apart(GivenLoad, flags)
+    return server, GivenLoad(**load)

@@ -1,0 +1,27 @@
+"""Columns of the tables that trace files and logs are read into.
+
+``schemas.csv`` lists them: the raw rows of request spans (``engine`` and ``front``), the canonical
+tables (``steps``, ``snapshots`` and ``requests``), and the ``iterations`` of a log. A column's
+unit, where there is one, is in its name.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from pinn.common.files import read_rows
+
+#: Types that have no name in Arrow.
+_TYPES = {"list": pa.list_(pa.int64()), "dictionary": pa.dictionary(pa.int8(), pa.string())}
+
+
+def _read_schemas() -> dict[str, pa.Schema]:
+    columns: dict[str, dict[str, pa.DataType]] = {}
+    for row in read_rows(Path(__file__).with_name("schemas.csv")):
+        kind = _TYPES.get(row["type"]) or pa.type_for_alias(row["type"])
+        columns.setdefault(row["table"], {})[row["column"]] = kind
+    return {table: pa.schema(found) for table, found in columns.items()}
+
+
+#: Table -> its schema.
+SCHEMAS = _read_schemas()
