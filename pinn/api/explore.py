@@ -9,7 +9,7 @@ from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import named
 from pinn.errors import PinnError
-from pinn.planning.explore.page import explore_page, explore_request
+from pinn.planning.explore.page import explore_page
 from pinn.planning.explore.servers import SIZES
 from pinn.specs.serving import ServingSpec
 
@@ -49,7 +49,8 @@ def explore(
     flags["tensor_parallel_size"] = list(tensor_parallel_sizes) if one is None else [one]
     if formats:
         flags["precision"] = ",".join(formats)
-    names = [str(gpu) for gpu in gpus]
-    page = explore_page(explore_request(flags.pop("model"), names, flags, asked.checkpoint))
+    page = explore_page(
+        str(flags.pop("model")), [str(gpu) for gpu in gpus], flags, asked.checkpoint
+    )
     page.write(Path(out))
-    return len(page.servers.found)
+    return len(page.servers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.tables import configuration_rows
 from pinn.common.files import find_checkpoint
-from pinn.common.screen import printed
+from pinn.common.screen import left_out_lines, printed
 from pinn.engines.configurations import Values, canonical, make_deployments, typed_configurations
 from pinn.errors import PinnError
 
@@ -140,23 +141,15 @@ def _configured(
     kept, deployments, reasons = make_deployments(rows, how.skip_invalid)
     configured = from_checkpoint(find_checkpoint(how.checkpoint), kept, deployments)
     configured = with_coefficient_files(configured, how.coefficients or [])
-    return configured, left_out_lines(reasons)
-
-
-def left_out_lines(reasons: Sequence[str]) -> list[str]:
-    """Return a line for each reason to leave configurations out, with how many they are."""
-    return [f"{reasons.count(reason):8} left out: {reason}" for reason in sorted(set(reasons))]
-
-
-def rows_of_files(paths: Sequence[Path] | None) -> list[Values]:
-    """Return the configurations that coefficient files belong to."""
-    from pinn.surrogate.coefficient_set import read_coefficient_set
-
-    if not paths:
-        raise PinnError("nothing to export: give --configs, or files with --coefficients")
-    return [canonical(read_coefficient_set(path).configuration(), f"{path}: ") for path in paths]
+    return configured, left_out_lines(Counter(sorted(reasons)))
 
 
 def rows_of(configurations: AnyConfigurations | None, files: Sequence[Path] | None) -> list[Values]:
     """Return configurations in any form; without them, those that coefficient files belong to."""
-    return rows_of_files(files) if configurations is None else configuration_rows(configurations)
+    from pinn.surrogate.coefficient_set import read_coefficient_set
+
+    if configurations is not None:
+        return configuration_rows(configurations)
+    if not files:
+        raise PinnError("nothing to export: give --configs, or files with --coefficients")
+    return [canonical(read_coefficient_set(path).configuration(), f"{path}: ") for path in files]

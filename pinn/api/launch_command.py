@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
+from pinn.common.documents import comma_separated
 from pinn.engines import launch_line
 from pinn.errors import PinnError, printable
 from pinn.specs.gpu import GpuSpec, load_gpu
@@ -56,5 +57,5 @@ def launched(
 
 def _strictest(gpu: str | None) -> GpuSpec | None:
     """The GPU that takes least of what a command asks for: one that is no 10.x, if there is one."""
-    gpus = [load_gpu(name.strip()) for name in (gpu or "").split(",") if name.strip()]
+    gpus = map(load_gpu, comma_separated(gpu or ""))
     return min(gpus, key=lambda g: 10 <= g.compute_capability < 11, default=None)

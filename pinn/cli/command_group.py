@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import typer
@@ -204,14 +203,9 @@ class Subcommand:
     name: str
     help: str
 
-    @property
-    def module(self) -> str:
-        """The module's name."""
-        return f"pinn.cli.{self.name}"
-
     def load(self) -> object:
         """Import the module and build its command."""
-        module = importlib.import_module(self.module)
+        module = importlib.import_module(f"pinn.cli.{self.name}")
         application = getattr(module, "app", None)
         if application is None:
             application = typer.Typer()
@@ -234,7 +228,7 @@ class CommandGroup(PlainHelpGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self._known = {c.name: c for c in self.subcommands if find_spec(c.module) is not None}
+        self._known = {command.name: command for command in self.subcommands}
         for name, command in self._known.items():
             self.add_command(TyperCommand(name, help=command.help))
 

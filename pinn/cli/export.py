@@ -10,17 +10,6 @@ from pinn.cli.options import asked, output
 
 app = typer.Typer(no_args_is_help=True)
 
-Configs = Annotated[
-    str | None,
-    typer.Option(
-        "--configs",
-        help="CSV, YAML or JSON file of configurations or of a grid, as of 'pinn coefficients'; or "
-        "a grid itself, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'. "
-        "[default: those of --coefficients]",
-        show_default=False,
-    ),
-]
-
 
 @app.callback()
 def _root() -> None:
@@ -53,7 +42,7 @@ def onnx(out: Path, how: OnnxRequest) -> None:
 @asked
 def table(
     out: Annotated[Path, output(".json", ".csv", ".parquet")],
-    configs: Configs = None,
+    configs: str | None = None,
     *,
     how: TableRequest,
 ) -> None:
@@ -74,7 +63,7 @@ def table(
 
 @app.command()
 @asked
-def blis(out: Path, configs: Configs = None, *, how: BlisRequest) -> None:
+def blis(out: Path, configs: str | None = None, *, how: BlisRequest) -> None:
     """A folder per configuration that an unmodified BLIS runs as it is.
 
     config.json, hardware.json, coefficients and run.sh, one whole command line: behind it goes what

@@ -1,5 +1,6 @@
 """The command ``pinn``."""
 
+from importlib.resources import files
 from typing import Annotated, ClassVar
 
 import typer
@@ -15,30 +16,7 @@ Every engine flag is spelled like vLLM's. Training has its own entry: python tra
 
 #: What ``pinn`` alone says: an example of each thing that one can do, a command that does it as it
 #: stands; files are the user's own.
-FIRST_STEPS = rf"""{_SUMMARY}
-
-The time of an engine step, and what it is made of:
-  pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 -tp 2
-  pinn breakdown --model Qwen/Qwen3-30B-A3B --gpu H100 -tp 2
-The same of a table of configurations:
-  pinn coefficients --model Llama-3.1-8B --grid 'gpu=H100,B200 tp=1,2' \
-    --out g.csv
-What clients see of a server under a load:
-  pinn simulate --model ./config.json --gpu H100 --input-len 1024 \
-    --output-len 256 --concurrency 64
-What to rent for a load:
-  pinn plan --model Llama-3.1-8B --gpu H100,L40S --input-len 1024 \
-    --output-len 256 --rate 8 --slo 'p99 ttft<=2s'
-Your own server: fit to its benchmarks, then simulate it:
-  pinn calibrate --benchmarks results/*.json --gpu H100 -o server.json
-The same of a GPU machine without any benchmark, in ten minutes:
-  pinn measure --model Llama-3.1-8B --gpu H100 --script measure.py
-What other programs read: ONNX, tables, files of the Go simulator:
-  pinn export table --configs 'model=Llama-3.1-8B gpu=H100' --out t.json
-How good it is; what names are known:
-  pinn results; pinn models llama; pinn gpus h100
-
-All commands: pinn --help. One of them: pinn COMMAND --help."""
+FIRST_STEPS = f"{_SUMMARY}\n\n{(files('pinn.cli') / 'first_steps.txt').read_text().rstrip()}"
 
 #: What each command does.
 _LISTED = {

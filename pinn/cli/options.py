@@ -20,7 +20,7 @@ from pinn.specs.flags import FORCE, Flag, FlagValue, flags_of
 from pinn.specs.serving import VLLM, ServingSpec
 
 
-def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> object:
+def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> OptionInfo:
     """An option that names a file to write, with the suffixes of the formats that it may have.
 
     With one suffix the name may have none; with none it names a folder.
@@ -31,7 +31,8 @@ def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -
             check_suffix(path, suffixes, max(parameter.opts, key=len))
         return path
 
-    return typer.Option(*names, help=help, callback=check)
+    option: OptionInfo = typer.Option(*names, help=help, callback=check)
+    return option
 
 
 _JSON_HELP = "Also write it as JSON; - prints JSON in place of all else."
@@ -40,7 +41,6 @@ Details = Annotated[
     bool, typer.Option("--details", help="Print all of it, in place of what fits one screen.")
 ]
 #: Described by :data:`pinn.api.requests.SHARED`.
-Gpu = str | None
 Checkpoint = Path | None
 
 _TRACES = "Traces"
@@ -52,11 +52,15 @@ _SPELLED: dict[str, OptionInfo] = {
     "top": typer.Option(min=1),
     "worst_error": typer.Option(min=0.0),
     "workloads": typer.Option("--workload"),
-    "models": typer.Option("--model"),
     "gpus": typer.Option("--gpu"),
     "CalibrationRequest.budget": typer.Option(min=0, rich_help_panel=_TRACES),
     "CalibrationRequest.intervals": typer.Option(rich_help_panel=_TRACES),
     "CalibrationRequest.seed": typer.Option(min=0, rich_help_panel=_TRACES),
+    "MeasureRequest.out": output(names=("--out", "-o")),
+    "MeasureRequest.minutes": typer.Option(min=0.1),
+    "MeasureRequest.script": output(".py"),
+    "MeasureRequest.python": typer.Option(show_default="that of pinn"),
+    "MeasureRequest.port": typer.Option(min=0, max=65535),
     "TableRequest.intervals": typer.Option("--intervals/--no-intervals"),
 }
 

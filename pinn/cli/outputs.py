@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TextIO
 
 from pinn.common import Json
 from pinn.common.files import json_text, write_json_file
-from pinn.common.screen import printed as printed
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def is_standard_output(path: Path) -> bool:
     return str(path) == _STANDARD
 
 
-def check_suffix(path: Path, suffixes: Sequence[str], what: str = "") -> None:
+def check_suffix(path: Path, suffixes: Sequence[str], what: str) -> None:
     """Refuse a file whose format its name does not tell.
 
     Args:
@@ -83,8 +82,7 @@ def check_suffix(path: Path, suffixes: Sequence[str], what: str = "") -> None:
     is_device = path.exists() and not path.is_file() and not path.is_dir()
     if path.suffix.lower() not in suffixes and not is_device:
         known = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
-        named = f"{what} {path}" if what else str(path)
-        raise PinnError(f"{named}: cannot tell the format: name it {known}")
+        raise PinnError(f"{what} {path}: cannot tell the format: name it {known}")
 
 
 def _paths(value: object) -> Iterator[Path]:

@@ -109,6 +109,15 @@ def written(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else f"{value!r:.60}"
 
 
+def comma_separated(text: str) -> list[str]:
+    """The names in a text, without the blanks around them.
+
+    >>> comma_separated("H100, H200,")
+    ['H100', 'H200']
+    """
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def misfit(where: str, rule: str, value: object) -> PinnError:
     """An error for a value that is not what it must be.
 

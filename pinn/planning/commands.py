@@ -7,8 +7,9 @@ cannot say stands in a comment behind it.
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
-from pinn.common.files import json_text
+from pinn.common.files import data_folder, json_text, read_rows
 from pinn.engines.configurations import Values
 from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.pools import PoolsCandidate
@@ -30,29 +31,6 @@ _NOT_SGLANGS = frozenset(
 #: their own.
 ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
               "fp16": ["--dtype", "float16"]}  # fmt: skip
-#: Options of ``tensorrt_llm/commands/serve.py``.
-_TRTLLM_OPTIONS = {
-    "tensor_parallel_size": "--tp_size",
-    "pipeline_parallel_size": "--pp_size",
-    "ep_size": "--ep_size",
-    "max_num_batched_tokens": "--max_num_tokens",
-    "max_num_seqs": "--max_batch_size",
-    "max_model_len": "--max_seq_len",
-    "gpu_memory_utilization": "--kv_cache_free_gpu_memory_fraction",
-}
-#: Keys of ``tensorrt_llm/llmapi/llm_args.py`` for its ``--extra_llm_api_options`` file.
-_TRTLLM_KEYS = {
-    "enable_prefix_caching": "kv_cache_config.enable_block_reuse",
-    "block_size": "kv_cache_config.tokens_per_block",
-    "kv_cache_dtype": "kv_cache_config.dtype",
-    "max_cudagraph_capture_size": "cuda_graph_config.max_batch_size",
-    "cudagraph_padding": "cuda_graph_config.enable_padding",
-    "moe_backend": "moe_config.backend",
-    "enable_chunked_prefill": "enable_chunked_prefill",
-    "enable_dp_attention": "enable_attention_dp",
-    "async_scheduling": "disable_overlap_scheduler",
-    "speculative_config": "speculative_config",
-}
 #: Settings that vLLM has no flag for: what runs, what is known of it, or the simulator's.
 _NOT_VLLMS = frozenset(
     {
@@ -99,6 +77,17 @@ def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
     return [name] if value != _is_reverse(flag, SGLANG) else None
 
 
+@cache
+def _trtllm_words() -> dict[str, str]:
+    """Field to what TensorRT-LLM calls it.
+
+    Options of ``tensorrt_llm/commands/serve.py`` begin with dashes; all else are keys of
+    ``tensorrt_llm/llmapi/llm_args.py`` for its ``--extra_llm_api_options`` file.
+    """
+    rows = read_rows(data_folder("engines") / "trtllm_words.csv")
+    return {row["field"]: row["written"] for row in rows}
+
+
 def _is_reverse(flag: Flag, engine: str) -> bool:
     return flag.spelled.get(engine, "").startswith("no_")
 
@@ -110,13 +99,13 @@ def trtllm_command(given: Values) -> str:
     sections: dict[str, dict[str, object]] = {}
     unsaid = []
     for flag, value in _set(given):
-        if flag.name in _TRTLLM_OPTIONS:
-            words += [_TRTLLM_OPTIONS[flag.name], str(value)]
-        elif flag.name in _TRTLLM_KEYS:
-            section, _, key = _TRTLLM_KEYS[flag.name].rpartition(".")
-            place = extra
-            if section:
-                extra[section] = place = sections.setdefault(section, {})
+        word = _trtllm_words().get(flag.name, "")
+        section, _, key = word.rpartition(".")
+        if word.startswith("--"):
+            words += [word, str(value)]
+        elif word:
+            place = sections.setdefault(section, {}) if section else extra
+            extra |= {section: place} if section else {}
             place[key] = value != _is_reverse(flag, TRTLLM) if flag.kind == "bool" else value
             if flag.name == "speculative_config":
                 place[key] = json.loads(str(value))
@@ -234,14 +223,11 @@ def _given(engine: EngineSpec) -> dict[str, FlagValue]:
 def _written(specification: type, values: Values) -> list[str]:
     words: list[str] = []
     for flag in flags_of(specification):
-        if flag.name in values:
-            words += _word(flag, values[flag.name])
+        value = values.get(flag.name, flag.default)
+        if flag.name not in values or (value == flag.default and not flag.shown):
+            continue
+        if flag.kind != "bool":
+            words += [flag.option, str(value)]
+        else:
+            words.append(flag.option if value else f"--no-{flag.option.removeprefix('--')}")
     return words
-
-
-def _word(flag: Flag, value: FlagValue) -> list[str]:
-    if value == flag.default and not flag.shown:
-        return []
-    if flag.kind != "bool":
-        return [flag.option, str(value)]
-    return [flag.option if value else f"--no-{flag.option.removeprefix('--')}"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from pinn.common.documents import comma_separated
 from pinn.common.files import find_checkpoint
 from pinn.common.workers import Workers
 from pinn.engines.configurations import Values, canonical, read_configurations
@@ -77,11 +78,11 @@ def plan_load(
 
 def _search_space(request: PlanRequest, flags: Mapping[str, FlagValue]) -> SearchSpace:
     of_engine, serving = flags_apart(EngineSpec, flags)
-    formats = [part.strip() for part in str(serving.pop("precision", "")).split(",") if part]
+    formats = comma_separated(str(serving.pop("precision", "")))
     engines = serving.pop("engine", [])
     engines = [engines] if isinstance(engines, str) else engines
     shared = canonical(({} if request.model is None else {"model": request.model}) | serving)
-    gpus = [part.strip() for part in (request.gpu or "").split(",") if part.strip()]
+    gpus = comma_separated(request.gpu or "")
     for name in gpus:
         load_gpu(name)
     if request.model is not None:

@@ -10,14 +10,7 @@ from pinn.common.files import write_whole
 from pinn.common.screen import Column, Grid, as_typed, page, say
 from pinn.common.tables import write_rows
 from pinn.planning.candidate import NETWORK
-from pinn.planning.plan import (
-    FLEET_HOLDS_MORE,
-    POOLS_UNSURE,
-    Choice,
-    Fleet,
-    HighestRate,
-    Plan,
-)
+from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Fleet, HighestRate, Plan
 from pinn.planning.slo import parse_slo
 from pinn.units import MILLISECOND
 
@@ -166,24 +159,15 @@ def write_files(plan: Plan, folder: Path) -> None:
     """Write plan.json, plan.csv, plan.html and its pictures into a folder."""
     from pinn.planning.page import write_page  # pictures take long to import
 
-    write_plan(plan, folder / "plan.json")
-    write_csv(plan, folder / "plan.csv")
+    document = msgspec.json.format(msgspec.json.encode(plan), indent=1)
+    write_whole(folder / "plan.json", document + b"\n")
+    rows = choice_rows(plan)
+    write_rows(rows, list(rows[0]), folder / "plan.csv")
     write_page(plan, folder)
 
 
-def write_plan(plan: Plan, path: Path) -> None:
-    """Write the plan; the file appears whole or not at all."""
-    write_whole(path, msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
-
-
-def write_csv(plan: Plan, path: Path) -> None:
-    """One row per choice, best first; SI units, named in the columns."""
-    rows = choice_rows(plan)
-    write_rows(rows, list(rows[0]), path)
-
-
 def choice_rows(plan: Plan) -> list[dict[str, object]]:
-    """What :func:`write_csv` writes: column to value, for each choice."""
+    """What plan.csv holds: column to value for each choice, best first; SI units, as named."""
     rows = [_row(place, choice) for place, choice in enumerate(plan.choices, 1)]
     if any(choice.pools for choice in plan.choices):
         for row, choice in zip(rows, plan.choices, strict=True):

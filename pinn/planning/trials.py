@@ -68,10 +68,6 @@ class Trials:
     scenario: ErrorScenario = ErrorScenario()
     tally: Tally = field(default_factory=Tally)
 
-    def under(self, scenario: ErrorScenario) -> "Trials":
-        """Return the same trials with other times."""
-        return replace(self, scenario=scenario)
-
     def run(self, rate_per_s: float) -> Run:
         """The whole run at a rate."""
         return self.run_of(self.load.at(rate_per_s))
@@ -154,9 +150,8 @@ class Trials:
             run = self.candidate.serve(workload, engine, rescale, hopeless if may_end else None)
         except HopelessError:
             return None
-        self.tally.most_running = max(
-            self.tally.most_running, int(run.steps["running"].max(initial=0))
-        )
+        running = int(run.steps["running"].max(initial=0))
+        self.tally.most_running = max(self.tally.most_running, running)
         return run
 
     def _stretched(self, latencies: Latencies) -> Latencies:

@@ -26,7 +26,7 @@ REQUESTS_PER_CLIENT = 4
 _FIRST_NODES = (1, 2, 4, 8, 16, 64, 192)
 #: Largest log difference between a node and the interpolation of the others. Halving the distance
 #: of nodes at least halves the error, so errors between nodes are below half of these. In the
-#: order of ``Node.means``.
+#: order of ``Node``'s fields.
 _TOLERANCES = (0.09, 0.05, 0.05)
 #: Nodes are no closer than this ratio of clients.
 _LEAST_RATIO = 1.1
@@ -74,14 +74,10 @@ class Lengths:
             input_len=self.prompt,
             output_len=self.output,
             concurrency=clients,
-            num_prompts=self.num_prompts(clients),
+            num_prompts=REQUESTS_PER_CLIENT * clients + self.further_requests,
             range_ratio=RANGE_RATIO,
             prefix_len=self.prefix,
         )
-
-    def num_prompts(self, clients: int) -> int:
-        """Return the number of requests."""
-        return REQUESTS_PER_CLIENT * clients + self.further_requests
 
     @property
     def further_requests(self) -> int:
@@ -114,11 +110,6 @@ class Node:
     decode_parts_s: tuple[float, ...]
     mixed_parts_s: tuple[float, ...]
 
-    @property
-    def means(self) -> tuple[float, float, float]:
-        """TTFT, time between tokens and output tokens per second."""
-        return self.ttft_s, self.itl_s, self.tokens_per_s
-
 
 @dataclass(frozen=True)
 class Column:
@@ -141,19 +132,16 @@ class Column:
     def too_coarse(self) -> list[int]:
         """Return clients to simulate, beside each node that the others do not predict."""
         clients = self.clients()
-        values = np.log([self.nodes[each].means for each in clients])
-        found: set[int] = set()
+        nodes = [self.nodes[each] for each in clients]
+        values = np.log([(node.ttft_s, node.itl_s, node.tokens_per_s) for node in nodes])
+        found = set[int]()
         for i in range(1, len(clients) - 1):
             others = np.delete(np.log(clients), i)
             expected = PchipInterpolator(others, np.delete(values, i, 0))(np.log(clients[i]))
             if (abs(values[i] - expected) > _TOLERANCES).any():
-                found |= {middle(clients[i - 1], clients[i]), middle(clients[i], clients[i + 1])}
-        return sorted(found - {0} - set(clients))
-
-
-def middle(low: int, high: int) -> int:
-    """Return the geometric mean as a whole number; 0 if the two are close."""
-    return round((low * high) ** 0.5) if high > _LEAST_RATIO * low else 0
+                for low, high in itertools.pairwise(clients[i - 1 : i + 2]):
+                    found |= {round((low * high) ** 0.5)} if high > _LEAST_RATIO * low else set()
+        return sorted(found - set(clients))
 
 
 def simulate_grid(server: Server, stops: Stops) -> list[Column]:

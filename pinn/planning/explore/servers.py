@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from pinn.common.documents import check_size
 from pinn.engines import configurations
 from pinn.engines.deployment import Deployment
@@ -17,7 +15,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import max_model_len, memory_fit
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import VLLM
-from pinn.surrogate import surrogate
+from pinn.surrogate.surrogate import Surrogate
 
 #: Default tensor-parallel sizes, and default number formats; None is the checkpoint's own format.
 SIZES = (1, 2, 4, 8)
@@ -42,31 +40,19 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class HalfWidths:
-    """Half-widths of the 90 % intervals of a server, in log units.
-
-    Attributes:
-        tpot: Of the time per token.
-        ttft: Of the time to first token.
-    """
-
-    tpot: float
-    ttft: float
-
-
-@dataclass(frozen=True)
 class Server:
     """One vLLM replica that starts.
 
     Attributes:
         asked: GPU, tensor-parallel size and format.
         latency: Deployment and its coefficients.
-        half_widths: Of the intervals; None if the checkpoint has none.
+        half_widths: Of the 90 % intervals of TPOT and TTFT, in log units; None if the checkpoint
+            has none.
     """
 
     asked: Asked
     latency: LinearLatency
-    half_widths: HalfWidths | None
+    half_widths: dict[str, float] | None
 
     @property
     def deployment(self) -> Deployment:
@@ -94,38 +80,13 @@ class Server:
         return max_model_len(self.deployment)
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """A combination that does not start, and the reason."""
-
-    asked: Asked
-    reason: str
-
-
-@dataclass(frozen=True)
-class Servers:
-    """The servers of a page.
-
-    Attributes:
-        model: Name or path of the model, as given.
-        flags: Engine flags that all servers share, as given.
-        found: Servers that start.
-        left_out: Combinations that do not start.
-    """
-
-    model: str
-    flags: Mapping[str, object]
-    found: tuple[Server, ...]
-    left_out: tuple[LeftOut, ...] = ()
-
-
 def find_servers(
     shared: Mapping[str, object],
     gpus: Sequence[str],
     sizes: Sequence[int],
     formats: Sequence[str | None],
     checkpoint: Path,
-) -> Servers:
+) -> tuple[list[Server], list[tuple[Asked, str]]]:
     """Build the deployment of every combination and predict its coefficients.
 
     Args:
@@ -135,51 +96,44 @@ def find_servers(
         formats: Number formats; None is the checkpoint's own.
         checkpoint: Path of the network's checkpoint.
 
+    Returns:
+        The servers, and the combinations that do not start, each with its reason.
+
     Raises:
         PinnError: If no server starts, or the page does not support one.
     """
     check_size(len(gpus) * len(sizes) * len(formats), MOST_SERVERS, "servers of a page", "ask less")
     started: dict[tuple[str, int, str], tuple[Asked, Deployment]] = {}
-    left_out: list[LeftOut] = []
+    left_out: list[tuple[Asked, str]] = []
     for gpu, form, size in itertools.product(gpus, formats, sizes):
         row = {**shared, "gpu": gpu, "tensor_parallel_size": size}
         row |= {"precision": form} if form else {}
         asked = Asked(load_gpu(gpu).name, size, form or "")
         deployment, reason = _started(row)
         if deployment is None:
-            left_out.append(LeftOut(asked, reason))
+            left_out.append((asked, reason))
         else:
             # The checkpoint's own format may be one of the formats that were asked for.
             key = (asked.gpu, size, format_label(deployment))
             started.setdefault(key, (asked, deployment))
     if not started:
-        reasons = "; ".join(dict.fromkeys(each.reason for each in left_out))
+        reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
         raise PinnError(f"no server starts: {reasons}")
-    flags = {name: value for name, value in shared.items() if name != "model"}
-    found = _servers(list(started.values()), checkpoint)
-    return Servers(str(shared["model"]), flags, found, tuple(left_out))
-
-
-def _servers(started: Sequence[tuple[Asked, Deployment]], checkpoint: Path) -> tuple[Server, ...]:
-    network = surrogate.Surrogate.load(checkpoint)
-    coefficients = network.coefficients([deployment for _, deployment in started])
-    return tuple(
-        Server(
-            asked,
-            LinearLatency(deployment, np.asarray(beta), np.asarray(alpha)),
-            _half_widths(checkpoint, deployment),
-        )
+    found = Surrogate.load(checkpoint).coefficients([each for _, each in started.values()])
+    servers = [
+        Server(asked, LinearLatency(deployment, beta, alpha), _half_widths(checkpoint, deployment))
         for (asked, deployment), beta, alpha in zip(
-            started, coefficients.beta, coefficients.alpha, strict=True
+            started.values(), found.beta, found.alpha, strict=True
         )
-    )
+    ]
+    return servers, left_out
 
 
-def _half_widths(checkpoint: Path, deployment: Deployment) -> HalfWidths | None:
+def _half_widths(checkpoint: Path, deployment: Deployment) -> dict[str, float] | None:
     found = fleet.prediction_interval(checkpoint, deployment)
     if found is None:
         return None
-    return HalfWidths(found.bad.step, max(found.bad.step, found.bad.request))
+    return {"tpot": found.bad.step, "ttft": max(found.bad.step, found.bad.request)}
 
 
 def _started(row: Mapping[str, object]) -> tuple[Deployment | None, str]:
