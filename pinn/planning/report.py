@@ -38,14 +38,14 @@ def print_plan(plan: Plan, out: Path | None) -> None:
 
 def _table(plan: Plan) -> Grid:
     """What fits in a terminal; the page and the CSV file have the rest."""
-    left_out = set()
-    if not plan.ask.prices_per_gpu_hour:
-        left_out.add("per\nhour")
-    if plan.ask.rate_per_s is None:
-        left_out.add("chance")
-    if all(c.coefficients == NETWORK for c in plan.choices):
-        left_out.add("coefficients")
-    shown = {column: text for column, text in _COLUMNS.items() if column.heading not in left_out}
+    is_shown = {
+        "per\nhour": bool(plan.ask.prices_per_gpu_hour),
+        "chance": plan.ask.rate_per_s is not None,
+        "coefficients": any(c.coefficients != NETWORK for c in plan.choices),
+    }
+    shown = {
+        column: text for column, text in _COLUMNS.items() if is_shown.get(column.heading, True)
+    }
     table = Grid(list(shown), gap=1)
     for choice in plan.choices[:_ROWS]:
         table.add(*(text(choice) for text in shown.values()))
@@ -161,18 +161,17 @@ def write_files(plan: Plan, folder: Path) -> None:
 
     document = msgspec.json.format(msgspec.json.encode(plan), indent=1)
     write_whole(folder / "plan.json", document + b"\n")
-    rows = choice_rows(plan)
-    write_rows(rows, list(rows[0]), folder / "plan.csv")
+    write_rows(choice_rows(plan), folder / "plan.csv")
     write_page(plan, folder)
 
 
 def choice_rows(plan: Plan) -> list[dict[str, object]]:
     """What plan.csv holds: column to value for each choice, best first; SI units, as named."""
-    rows = [_row(place, choice) for place, choice in enumerate(plan.choices, 1)]
-    if any(choice.pools for choice in plan.choices):
-        for row, choice in zip(rows, plan.choices, strict=True):
-            row["prefill"], row["decode"] = choice.pools or (None, None)
-    return rows
+    pools = ("prefill", "decode") if any(choice.pools for choice in plan.choices) else ()
+    return [
+        _row(place, choice) | dict(zip(pools, choice.pools or (None, None), strict=False))
+        for place, choice in enumerate(plan.choices, 1)
+    ]
 
 
 #: Columns that are called as in a choice: those before its flags, and the last ones.
