@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
-from pinn.api.tables import configuration_rows
+from pinn.api.prediction import configuration_rows
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import left_out_lines, printed
 from pinn.engines.configurations import Values, canonical, make_deployments, typed_configurations
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
-    from pinn.api.tables import AnyConfigurations
+    from pinn.api.prediction import AnyConfigurations
     from pinn.export.configured import Configured
 
 

@@ -1,13 +1,15 @@
 """The command ``pinn``."""
 
-from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
 
 import pinn
 from pinn.cli.command_group import CommandGroup, Subcommand
+from pinn.common.files import read_rows
 
+_FOLDER = Path(__file__).parent
 _SUMMARY = "Latency of LLM serving engines on models and GPUs that nobody has measured."
 HELP = f"""{_SUMMARY}
 
@@ -16,28 +18,10 @@ Every engine flag is spelled like vLLM's. Training has its own entry: python tra
 
 #: What ``pinn`` alone says: an example of each thing that one can do, a command that does it as it
 #: stands; files are the user's own.
-FIRST_STEPS = f"{_SUMMARY}\n\n{(files('pinn.cli') / 'first_steps.txt').read_text().rstrip()}"
+FIRST_STEPS = f"{_SUMMARY}\n\n" + (_FOLDER / "first_steps.txt").read_text("utf-8").rstrip()
 
-#: What each command does.
-_LISTED = {
-    "coefficients": "Alpha and beta of a model on a GPU under a vLLM configuration, or of "
-    "thousands.",
-    "breakdown": "Where the time of a step goes, beside the measured kernels it rests on.",
-    "simulate": "Serve a workload in simulated time.",
-    "plan": "What to rent for a load, how to start it, and how sure that is.",
-    "explore": "A page to play with: sliders move what a few servers do.",
-    "export": "Write ONNX graphs, tables and files for the Go simulator.",
-    "evaluate": "Score every method on every split, or predictions on measurements of your own.",
-    "compare": "Two checkpoints, coefficient files or evaluations, metric by metric.",
-    "measure": "Measure an engine's steps on this machine's GPU.",
-    "ingest": "Read a server's traces into tables.",
-    "calibrate": "Fit the coefficients to a server's own benchmarks, steps or traces.",
-    "results": "Show the errors on held-out models and GPUs.",
-    "kernels": "Measure and show the errors of the kernel surrogates.",
-    "models": "List the models known by name.",
-    "gpus": "List the GPUs known by name, with their datasheets.",
-}
-COMMANDS = tuple(Subcommand(name, text) for name, text in _LISTED.items())
+#: Commands in the order of ``pinn --help``.
+COMMANDS = tuple(Subcommand(**row) for row in read_rows(_FOLDER / "commands.csv"))
 
 
 class _Commands(CommandGroup):

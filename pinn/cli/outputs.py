@@ -128,8 +128,7 @@ def write_csv(table: pd.DataFrame, path: Path | None, **written: object) -> None
 
 def records(table: pd.DataFrame) -> list[dict[str, Json]]:
     """The rows of a table for JSON: what is missing is null."""
-    found: list[dict[str, Json]] = json.loads(table.to_json(orient="records"))
-    return found
+    return json.loads(table.to_json(orient="records"))
 
 
 def write_json(document: object, path: Path | None) -> None:

@@ -142,8 +142,7 @@ def _numbers(value: object) -> Json:
         columns = [[str(name), str(kind)] for name, kind in value.dtypes.items()]
         return {"table": [columns, hashlib.sha256(rows.tobytes()).hexdigest()]}
     if numpy is not None and isinstance(value, numpy.generic):
-        number: Json = value.item()
-        return number
+        return value.item()
     if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
         whole = hashlib.sha256(numpy.ascontiguousarray(value).tobytes()).hexdigest()
         return {"array": [str(value.dtype), list(value.shape), whole]}
@@ -178,12 +177,10 @@ def remembered_value(
     """
 
     def read(path: Path) -> _T:
-        value: _T = json.loads(path.read_text())["value"]
-        return value
+        return json.loads(path.read_text())["value"]
 
     def compute() -> _T:
-        value: _T = json.loads(files.json_text(function(*arguments, **(aside or {}))))
-        return value
+        return json.loads(files.json_text(function(*arguments, **(aside or {}))))
 
     def write(path: Path, value: _T) -> None:
         path.write_text(files.json_text({"function": key.function, "value": value}, indent=1))

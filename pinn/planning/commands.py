@@ -22,28 +22,10 @@ _FLAGS = (*flags_of(ServingSpec), *flags_of(EngineSpec))
 _ABOUT = frozenset(
     {"engine", "engine_version", "speculative_acceptance", "replicas", "data_parallel_routing"}
 )
-#: vLLM's flags that SGLang's ``server_args.py`` has no counterpart of.
-_NOT_SGLANGS = frozenset(
-    {"enable_expert_parallel", "generation_config", "override_generation_config",
-     *(flag.name for flag in flags_of(EngineSpec) if SGLANG not in flag.spelled)}
-)  # fmt: skip
 #: Formats that vLLM and SGLang make of a 16-bit checkpoint by themselves when asked to; others need
 #: their own.
 ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
               "fp16": ["--dtype", "float16"]}  # fmt: skip
-#: Settings that vLLM has no flag for: what runs, what is known of it, or the simulator's.
-_NOT_VLLMS = frozenset(
-    {
-        "engine", "engine_version", "speculative_acceptance", "activation_reserve_bytes",
-        "replicas", "data_parallel_routing", "reject_long_requests", "kv_transfer_bytes_per_s",
-        "kv_transfer_latency_s", "v1_multiprocessing", "sampling_backend",
-        *(flag.name for flag in flags_of(ServingSpec) if VLLM not in (flag.engines or (VLLM,))),
-    }
-)  # fmt: skip
-#: Flags that are parts of its compilation config, which its parser takes one by one
-#: (``vllm/utils/argparse_utils.py: FlexibleArgumentParser.parse_args``).
-_COMPILATION = {"cudagraph_mode": "-cc.cudagraph_mode",
-                "fuse_all_reduce": "-cc.pass_config.fuse_allreduce_rms"}  # fmt: skip
 #: How vLLM spells formats of the KV cache where it differs (``vllm/config/cache.py: CacheDType``).
 _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 #: Keys and values between pools by NIXL, whose role in it the proxy gives each server
@@ -68,7 +50,9 @@ def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
     """None where SGLang cannot be told."""
     if flag.name == "enable_chunked_prefill":
         return None if value else ["--chunked-prefill-size", "-1"]
-    if flag.name in _NOT_SGLANGS:
+    if flag.name in _words_of(SGLANG) or (
+        flag in flags_of(EngineSpec) and SGLANG not in flag.spelled
+    ):
         return None
     name = flag.spelled_for(SGLANG)
     if flag.kind != "bool":
@@ -78,14 +62,17 @@ def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
 
 
 @cache
-def _trtllm_words() -> dict[str, str]:
-    """Field to what TensorRT-LLM calls it.
+def _words_of(engine: str) -> dict[str, str]:
+    """Field to its words in an engine's command where its declaration does not say them.
 
-    Options of ``tensorrt_llm/commands/serve.py`` begin with dashes; all else are keys of
+    Empty words are of what the command cannot be told: what runs, what is known of it, or the
+    simulator's settings. vLLM's others are parts of its compilation config, which its parser takes
+    one by one (``vllm/utils/argparse_utils.py: FlexibleArgumentParser.parse_args``). TensorRT-LLM's
+    are options of ``tensorrt_llm/commands/serve.py``, and without dashes keys of
     ``tensorrt_llm/llmapi/llm_args.py`` for its ``--extra_llm_api_options`` file.
     """
-    rows = read_rows(data_folder("engines") / "trtllm_words.csv")
-    return {row["field"]: row["written"] for row in rows}
+    rows = read_rows(data_folder("engines") / "command_words.csv")
+    return {row["field"]: row["written"] for row in rows if row["engine"] == engine}
 
 
 def _is_reverse(flag: Flag, engine: str) -> bool:
@@ -99,7 +86,7 @@ def trtllm_command(given: Values) -> str:
     sections: dict[str, dict[str, object]] = {}
     unsaid = []
     for flag, value in _set(given):
-        word = _trtllm_words().get(flag.name, "")
+        word = _words_of(TRTLLM).get(flag.name, "")
         section, _, key = word.rpartition(".")
         if word.startswith("--"):
             words += [word, str(value)]
@@ -170,17 +157,19 @@ def vllm_words(given: Values) -> list[str]:
         given: Fields of ``ServingSpec`` and ``EngineSpec``, and ``precision``; what vLLM has no
             flag for, and a format that it makes of no checkpoint, are left out.
     """
-    row = {name: value for name, value in given.items() if name not in _NOT_VLLMS}
+    words = _words_of(VLLM)
+    foreign = {flag.name for flag in _FLAGS if VLLM not in (flag.engines or (VLLM,))}
+    row = {name: value for name, value in given.items() if name not in {*words, *foreign}}
     dtype = str(row.get("kv_cache_dtype"))
     if dtype in _CACHE_DTYPES:
         row["kv_cache_dtype"] = _CACHE_DTYPES[dtype]
-    compiled = {name: row.pop(name) for name in _COMPILATION if name in row}
+    compiled = {word: given.get(name) for name, word in words.items() if word}
     return [
         *ON_THE_FLY.get(str(given.get("precision")), []),
         *_written(ServingSpec, row),
         *_written(EngineSpec, row),
-        *(f"{_COMPILATION[name]}={str(value).lower() if isinstance(value, bool) else value}"
-          for name, value in compiled.items() if value not in (None, "")),
+        *(f"{word}={str(value).lower() if isinstance(value, bool) else value}"
+          for word, value in compiled.items() if value not in (None, "")),
     ]  # fmt: skip
 
 

@@ -7,13 +7,12 @@ from pinn.common.files import find_checkpoint
 from pinn.common.workers import Workers
 from pinn.engines.configurations import Values, canonical, read_configurations
 from pinn.errors import PinnError
-from pinn.planning.candidates import find_candidates, nearest_fit
+from pinn.planning.candidates import SearchSpace, find_candidates, grid_configurations, nearest_fit
 from pinn.planning.plan import Plan, RejectedCandidate
 from pinn.planning.planner import make_plan
 from pinn.planning.pools import find_pools
 from pinn.planning.problem import PlanningProblem, draw_load
 from pinn.planning.request import PlanRequest
-from pinn.planning.search_space import SearchSpace, grid_configurations
 from pinn.planning.slo import parse_slo
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import asked_load
@@ -81,7 +80,7 @@ def _search_space(request: PlanRequest, flags: Mapping[str, FlagValue]) -> Searc
     formats = comma_separated(str(serving.pop("precision", "")))
     engines = serving.pop("engine", [])
     engines = [engines] if isinstance(engines, str) else engines
-    shared = canonical(({} if request.model is None else {"model": request.model}) | serving)
+    shared = canonical({"model": request.model} | serving)
     gpus = comma_separated(request.gpu or "")
     for name in gpus:
         load_gpu(name)

@@ -130,7 +130,7 @@ def _promising(
     won by another. Of every engine the cheapest is, and where prefill and decode apart are tried,
     the cheapest of both kinds.
     """
-    kept = [i for i, found in screened.items() if found.kept]
+    kept = (i for i, found in screened.items() if found.kept)
     ordered = sorted(kept, key=lambda i: _expense(screened[i], problem, whole=False))
     least = min(_expense(screened[i], problem, 1 - _SCREENING_ERROR) for i in ordered)
     kinds = [_kind(screened[i].kept[0][0]) for i in ordered]
@@ -168,18 +168,18 @@ def _rank(asked: float | None, choice: Choice) -> tuple[float, ...]:
 
 def _frontier(screened: Mapping[int, ScreeningResult]) -> list[FrontierPoint]:
     """Points of every hardware, each with its best limits of the scheduler."""
-    kept = [found for found in screened.values() if found.kept]
-    series = {found.kept[0][0].label: (found.kept[0][0], found.points) for found in kept}
+    series = {each.kept[0][0].label: each for each in screened.values() if each.kept}
     points = [
-        (speed, c, p) for c, seen in series.values() for p in seen if (speed := p.user_tokens_per_s)
+        (speed, p.output_tokens_per_gpu_s, p.rate_per_s, each.kept[0][0])
+        for each in series.values()
+        for p in each.points
+        if (speed := p.user_tokens_per_s)
     ]
-    points.sort(key=lambda each: (-each[0], -each[2].output_tokens_per_gpu_s))
+    points.sort(key=lambda each: (-each[0], -each[1]))
     frontier, most = [], 0.0
-    for speed, c, p in points:
-        dense, gpu = p.output_tokens_per_gpu_s, c.deployment.gpu.name
-        frontier.append(
-            FrontierPoint(c.label, gpu, c.gpus, p.rate_per_s, dense, speed, best=dense > most)
-        )
+    for speed, dense, rate, c in points:
+        gpu = c.deployment.gpu.name
+        frontier.append(FrontierPoint(c.label, gpu, c.gpus, rate, dense, speed, best=dense > most))
         most = max(most, dense)
     return frontier
 

@@ -11,9 +11,14 @@ from pinn.engines.deployment import Deployment
 from pinn.engines.labels import format_label
 from pinn.errors import PinnError
 from pinn.planning.candidate import Candidate, Rescale
-from pinn.planning.candidates import deployments_of, predicted
+from pinn.planning.candidates import (
+    LAYOUT,
+    SearchSpace,
+    deployments_of,
+    predicted,
+    read_candidates_file,
+)
 from pinn.planning.plan import RejectedCandidate
-from pinn.planning.search_space import LAYOUT, SearchSpace, read_candidates_file
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import Link, Pool, default_link, halves, simulate_pools

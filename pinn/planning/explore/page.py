@@ -16,15 +16,19 @@ from pinn.common.progress import counted
 from pinn.engines.configurations import canonical
 from pinn.errors import PinnError
 from pinn.planning.explore.grid import (
+    FORMATS,
     PARTS,
     RANGE_RATIO,
     REQUESTS_PER_CLIENT,
+    SIZES,
     STOPS,
+    Asked,
     Column,
+    Server,
     Stops,
+    find_servers,
     simulate_grid,
 )
-from pinn.planning.explore.servers import FORMATS, SIZES, Asked, Server, find_servers
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 from pinn.units import MICROSECOND
