@@ -54,7 +54,7 @@ class PlainHelpCommand(TyperCommand):
         given = [
             (max(parameter.opts, key=len), ctx.params[parameter.name])
             for parameter in self.get_params(ctx)
-            if parameter.name in ctx.params and _is_typed(ctx, parameter)
+            if parameter.name in ctx.params and _source(ctx, parameter) == "COMMANDLINE"
         ]
         if any(option in outputs.OUTPUTS for option, _ in given):
             outputs.check_outputs(given)
@@ -81,7 +81,8 @@ class PlainHelpCommand(TyperCommand):
             record = parameter.get_help_record(ctx)
             if record is not None:
                 name, text = _short(parameter, record)
-                panels[_panel(parameter)].append((name, _unbroken(text)))
+                text = _OPTION.sub(lambda found: found[0].replace("-", _UNBROKEN), text)
+                panels[_panel(parameter)].append((name, text))
         for heading in sorted(panels, key=lambda name: name != "Arguments"):
             with formatter.section(heading):
                 formatter.write_dl(panels[heading])
@@ -146,9 +147,8 @@ class PlainHelpGroup(TyperGroup):
             formatter.write_dl(rows)
 
 
-def _is_typed(ctx: Any, parameter: Any) -> bool:
-    source = ctx.get_parameter_source(parameter.name)
-    return source is not None and source.name == "COMMANDLINE"
+def _source(ctx: Any, parameter: Any) -> str:
+    return getattr(ctx.get_parameter_source(parameter.name), "name", "")
 
 
 def _panel(parameter: Any) -> str:
@@ -168,10 +168,6 @@ def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
     names = [name for name in parameter.opts if not name.startswith("--")] + long[:1]
     shown = " / ".join([", ".join(names), *off[:1]]) + (f" {metavar}" if metavar else "")
     return shown, f"{text} Also {', '.join([*long[1:], *off[1:]])}."
-
-
-def _unbroken(text: str) -> str:
-    return _OPTION.sub(lambda found: found[0].replace("-", _UNBROKEN), text)
 
 
 def _with_examples(text: str) -> str:

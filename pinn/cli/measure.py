@@ -1,6 +1,5 @@
 """``pinn measure``."""
 
-import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 
 from pinn.api.requests import MeasureRequest
 from pinn.cli.options import engine_flags
+from pinn.common.workers import on_signals
 from pinn.errors import PinnError
 from pinn.specs.serving import ServingSpec
 
@@ -67,12 +67,5 @@ def _run(command: list[str]) -> int:
         program = subprocess.Popen(command)
     except OSError as error:
         raise PinnError(f"{command[0]} cannot be run: {error.strerror or error}") from error
-    old = {
-        number: signal.signal(number, lambda got, _: program.send_signal(got))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
+    with on_signals(lambda number, _: program.send_signal(number)):
         return program.wait()
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)

@@ -73,20 +73,15 @@ def simulate(
     from pinn.api.simulation import simulated, simulated_pools
 
     load, flags = asked_load(asked.workload, flags, asked.seed)
-    if apart == PoolsRequest():
-        found = simulated(asked, load, flags)
-        found.print_report()
-        write_json(found.to_json(), json_path)
-        if requests is not None:
-            found.write_requests(requests)
-        if timeline is not None:
-            found.timeline(timeline)
-        return
-    if timeline is not None:
+    one_engine = apart == PoolsRequest()
+    if timeline is not None and not one_engine:
         raise PinnError("--timeline with --prefill and --decode: it draws one engine: leave it out")
+    one = simulated(asked, load, flags) if one_engine else None
     pools = apart.prefill, apart.decode
-    served = simulated_pools(asked, pools, apart.kv_link_gb_per_s, load, flags)
-    served.print_report()
-    write_json(served.to_json(), json_path)
+    found = one or simulated_pools(asked, pools, apart.kv_link_gb_per_s, load, flags)
+    found.print_report()
+    write_json(found.to_json(), json_path)
     if requests is not None:
-        served.write_requests(requests)
+        found.write_requests(requests)
+    if one is not None and timeline is not None:
+        one.timeline(timeline)

@@ -161,12 +161,19 @@ def stopping_at_once(kept: str) -> Iterator[None]:
         os.write(2, f"stopping: {kept}\n".encode())
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    with on_signals(stop):
+        yield
+
+
+@contextmanager
+def on_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Let a function handle SIGINT and SIGTERM; afterwards they do what they did."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def _end_with_parent() -> None:
