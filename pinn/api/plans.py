@@ -14,10 +14,9 @@ from pinn.common.workers import Workers
 from pinn.errors import PinnError
 from pinn.planning.explore.grid import SIZES
 from pinn.planning.explore.page import explore_page
-from pinn.planning.plan import Plan
-from pinn.planning.plan_load import plan_load
+from pinn.planning.plan import Plan, PlanRequest
+from pinn.planning.planner import plan_load
 from pinn.planning.report import choice_rows, print_plan, write_files
-from pinn.planning.request import PlanRequest
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue

@@ -83,11 +83,6 @@ class Server:
         return memory_fit(self.deployment).kv_tokens or 0
 
     @property
-    def max_requests(self) -> int:
-        """Most requests of a step."""
-        return self.deployment.recipe.max_requests
-
-    @property
     def max_model_len(self) -> int:
         """Most tokens of a request."""
         return max_model_len(self.deployment)
@@ -284,13 +279,9 @@ class Column:
     most_clients: int
     nodes: dict[int, Node] = field(default_factory=dict)
 
-    def clients(self) -> list[int]:
-        """Return the numbers of clients that have a node, in increasing order."""
-        return sorted(self.nodes)
-
     def too_coarse(self) -> list[int]:
         """Return clients to simulate, beside each node that the others do not predict."""
-        clients = self.clients()
+        clients = sorted(self.nodes)
         nodes = [self.nodes[each] for each in clients]
         values = np.log([(node.ttft_s, node.itl_s, node.tokens_per_s) for node in nodes])
         found = set[int]()
@@ -313,7 +304,12 @@ def simulate_grid(server: Server, stops: Stops) -> list[Column]:
         if clients <= column.most_clients
     ]
     while missing:
-        _simulate(server, missing)
+        jobs = (
+            Job(server.deployment, column.lengths.load(clients).draw(None, 0), server.latency)
+            for column, clients in missing
+        )
+        for (column, clients), node in zip(missing, map_runs(_node, jobs), strict=True):
+            column.nodes[clients] = node
         changed = {id(column): column for column, _ in missing}.values()
         missing = [(column, clients) for column in changed for clients in column.too_coarse()]
     return columns
@@ -324,19 +320,9 @@ def _columns(server: Server, stops: Stops) -> Iterator[Column]:
         lengths = Lengths(*tokens)
         fits = lengths.longest <= min(server.max_model_len, server.kv_tokens)
         held = (server.kv_tokens - lengths.prefix) // (lengths.prompt + lengths.output)
-        most = min(held, server.max_requests, stops.most_clients)
+        most = min(held, server.deployment.recipe.max_requests, stops.most_clients)
         if fits and most >= 1:
             yield Column(lengths, most)
-
-
-def _simulate(server: Server, missing: Sequence[tuple[Column, int]]) -> None:
-    """Simulate columns at numbers of clients."""
-    jobs = (
-        Job(server.deployment, column.lengths.load(clients).draw(None, 0), server.latency)
-        for column, clients in missing
-    )
-    for (column, clients), node in zip(missing, map_runs(_node, jobs), strict=True):
-        column.nodes[clients] = node
 
 
 def _node(job: Job, run: Run) -> Node:

@@ -159,7 +159,7 @@ def _server_data(server: Server, grid: Sequence[Column]) -> JsonObject:
     return {
         **asdict(server.asked),
         "format": server.format,
-        "max_requests": server.max_requests,
+        "max_requests": server.deployment.recipe.max_requests,
         "max_model_len": server.max_model_len,
         "kv_tokens": server.kv_tokens,
         "half_widths": server.half_widths,
@@ -168,7 +168,7 @@ def _server_data(server: Server, grid: Sequence[Column]) -> JsonObject:
 
 
 def _column_data(column: Column) -> JsonObject:
-    clients = column.clients()
+    clients = sorted(column.nodes)
     nodes = [column.nodes[each] for each in clients]
     return {
         "prompt": column.lengths.prompt,
