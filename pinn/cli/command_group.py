@@ -82,7 +82,9 @@ class PlainHelpCommand(TyperCommand):
             if record is not None:
                 name, text = _short(parameter, record)
                 text = _OPTION.sub(lambda found: found[0].replace("-", _UNBROKEN), text)
-                panels[_panel(parameter)].append((name, text))
+                own = getattr(parameter, "rich_help_panel", None)
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                panels[own or usual].append((name, text))
         for heading in sorted(panels, key=lambda name: name != "Arguments"):
             with formatter.section(heading):
                 formatter.write_dl(panels[heading])
@@ -149,11 +151,6 @@ class PlainHelpGroup(TyperGroup):
 
 def _source(ctx: Any, parameter: Any) -> str:
     return getattr(ctx.get_parameter_source(parameter.name), "name", "")
-
-
-def _panel(parameter: Any) -> str:
-    own = getattr(parameter, "rich_help_panel", None)
-    return own or ("Arguments" if parameter.param_type_name == "argument" else "Options")
 
 
 def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:

@@ -134,9 +134,8 @@ def find_kernels(given: Path | None, checkpoint: Path | None = None) -> Path | N
     """
     if given is not None:
         if not (given / _FILE).is_file():
-            remedy = f"give a folder with {_FILE}, such as {_NAME}"
-            fit = "or fit them with 'python train.py kernels=on'"
-            raise PinnError(f"no kernel surrogates at {given}: {remedy}, {fit}")
+            remedy = f"{_FILE}, such as {_NAME}, or fit them with 'python train.py kernels=on'"
+            raise PinnError(f"no kernel surrogates at {given}: give a folder with {remedy}")
         return given
     beside = [] if checkpoint is None else [checkpoint.parent / "kernels" / "all"]
     places = [*beside, _NAME, *_places(_NAME, _NAME)]
