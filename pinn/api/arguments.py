@@ -92,7 +92,7 @@ def read_request(
     flags = {name: value for name, value in given.items() if name not in names}
     gpu = values.get("gpu")
     gpus = None if gpu is None else str(gpu)
-    return request(**values), _given_flags(flags, specifications, gpus, names)
+    return request(**values), given_flags(flags, *specifications, gpu=gpus, beside=names)
 
 
 def _typed(annotation: object, value: object) -> object:
@@ -111,11 +111,11 @@ def _typed(annotation: object, value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def _given_flags(
+def given_flags(
     flags: Mapping[str, object],
-    specifications: tuple[type, ...],
-    gpu: str | None,
-    beside: list[str],
+    *specifications: type,
+    gpu: str | None = None,
+    beside: Collection[str] = (),
 ) -> dict[str, object]:
     """The flags that are given, each in its type; ``quantization`` is called ``precision``.
 

@@ -47,19 +47,6 @@ def calibrate(
     """
     own = {"benchmarks": benchmarks, "model": model, "gpu": gpu}
     asked, flags = read_request(CalibrationRequest, given, *_SPECIFICATIONS, **own)
-    return calibrated_server(asked, flags)
-
-
-def calibrated_server(asked: CalibrationRequest, flags: Mapping[str, object]) -> CalibratedServer:
-    """Fit to a folder of observations, to files of benchmarks, or to measured steps.
-
-    Args:
-        asked: What was measured, and what the fit starts from.
-        flags: Flags of server, engine and load.
-
-    Raises:
-        PinnError: If files cannot be read, do not match the flags, or say too little.
-    """
     if sum(map(bool, (asked.observations, asked.benchmarks, asked.steps))) != 1:
         raise PinnError(
             "give --observations FOLDER of 'pinn ingest', --benchmarks FILES, or --steps FOLDER of "

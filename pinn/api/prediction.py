@@ -20,7 +20,6 @@ from pinn.engines.configurations import (
 )
 from pinn.engines.deployment import Deployment
 from pinn.simulator.memory import memory_fit, smallest_tensor_parallel_size
-from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficient_set import (
     NAMED,
@@ -73,19 +72,15 @@ def predict(
     Raises:
         PinnError: If model, GPU or a flag is unknown, or they do not fit together.
     """
-    return predicted(*read_request(PredictionRequest, given, ServingSpec, model=model, gpu=gpu))
-
-
-def predicted(asked: PredictionRequest, flags: dict[str, FlagValue]) -> Prediction:
-    """Return the prediction for a request and the engine's flags beside it."""
-    given = named(asked.model, asked.gpu) | flags
+    asked, flags = read_request(PredictionRequest, given, ServingSpec, model=model, gpu=gpu)
+    wanted = named(asked.model, asked.gpu) | flags
     if asked.coefficients is not None:
         found = read_coefficient_set(asked.coefficients)
-        configuration = canonical(found.configuration() | given)
+        configuration = canonical(found.configuration() | wanted)
         deployment = make_deployment(configuration)
         found.check_deployment(deployment, str(asked.coefficients))
         return file_prediction(_with_names(found, configuration), deployment)
-    configuration = canonical(given)
+    configuration = canonical(wanted)
     deployment = make_deployment(configuration)
     return network_prediction(find_checkpoint(asked.checkpoint), deployment, configuration)
 

@@ -72,11 +72,11 @@ def coefficients(
         betas: Print the coefficients with their units instead.
     """
     if many.configs is None and many.grid is None:
-        from pinn.api.prediction import predicted
+        from pinn.api.prediction import predict
 
         if many.out is not None or many.skip_invalid:
             raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
-        found = predicted(asked, flags)
+        found = predict(**(vars(asked) | flags))
         found = found.at(*batch) if batch else found
         if json_path is not None:  # what it holds takes long to find
             write_json(found.to_json(), json_path)

@@ -35,7 +35,7 @@ def onnx(out: Path, how: OnnxRequest) -> None:
     """
     from pinn.api import exports
 
-    typer.echo(exports.write_onnx(out, how))
+    typer.echo(exports.export_onnx(out, **vars(how)))
 
 
 @app.command()
@@ -58,7 +58,7 @@ def table(
     """
     from pinn.api import exports
 
-    typer.echo(exports.write_table(out, exports.rows_of(configs, how.coefficients), how))
+    typer.echo(exports.export_table(out, configs, **vars(how)))
 
 
 @app.command()
@@ -79,4 +79,4 @@ def blis(out: Path, configs: str | None = None, *, how: BlisRequest) -> None:
     """
     from pinn.api import exports
 
-    typer.echo(exports.write_blis(out, exports.rows_of(configs, how.coefficients), how))
+    typer.echo(exports.export_blis(out, configs, **vars(how)))
