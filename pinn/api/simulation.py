@@ -79,7 +79,17 @@ def simulate(
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
-        return simulated(asked, *asked_load(asked.workload, flags, asked.seed))
+        load, flags = asked_load(asked.workload, flags, asked.seed)
+        job = simulation_job(asked, load, flags)
+        doing(f"serving {len(job.workload):,} requests")
+        run, file, figure = job.run(), asked.coefficients, asked.sensitivity
+        trust: Intervals | None
+        if file is None:
+            trust = network_intervals(run, job, find_checkpoint(asked.checkpoint))
+        else:
+            trust = posterior_intervals(run, job, read_coefficient_set(file))
+        moved = None if figure is None else sensitivity(job, run, figure)
+        return Simulation(job.deployment, run, trust, moved, _about(job, load, asked))
 
 
 def simulation_job(asked: SimulationRequest, load: Load, flags: Mapping[str, FlagValue]) -> Job:
@@ -95,20 +105,6 @@ def simulation_job(asked: SimulationRequest, load: Load, flags: Mapping[str, Fla
     else:
         latency = latency_from_json(deployment, file)
     return Job(deployment, workload, latency, EngineSpec(**of_engine))
-
-
-def simulated(asked: SimulationRequest, load: Load, flags: Mapping[str, FlagValue]) -> Simulation:
-    """Serve a load: the run, its intervals where there is evidence, sensitivities if asked for."""
-    job = simulation_job(asked, load, flags)
-    doing(f"serving {len(job.workload):,} requests")
-    run, file, figure = job.run(), asked.coefficients, asked.sensitivity
-    trust: Intervals | None
-    if file is None:
-        trust = network_intervals(run, job, find_checkpoint(asked.checkpoint))
-    else:
-        trust = posterior_intervals(run, job, read_coefficient_set(file))
-    moved = None if figure is None else sensitivity(job, run, figure)
-    return Simulation(job.deployment, run, trust, moved, _about(job, load, asked))
 
 
 def _about(job: Job, load: Load, asked: SimulationRequest) -> JsonObject:
@@ -167,7 +163,6 @@ def simulated_pools(
     asked: SimulationRequest,
     pools: tuple[str | None, str | None],
     kv_link_gb_per_s: float | None,
-    load: Load,
     flags: Mapping[str, FlagValue],
 ) -> PoolsSimulation:
     """Serve a load on a prefill and a decode pool.
@@ -176,12 +171,12 @@ def simulated_pools(
         asked: What is simulated.
         pools: Prefill and decode servers as written, such as ``2x tp=4``.
         kv_link_gb_per_s: Rate of each GPU in GB/s; None for the GPUs' network adapters.
-        load: The load.
-        flags: Of both pools.
+        flags: Of both pools, and of the load.
 
     Raises:
         PinnError: If an option says something of one engine, or the pools do not fit together.
     """
+    load, flags = asked_load(asked.workload, flags, asked.seed)
     for name, remedy in _OF_ONE_ENGINE.items():
         if flags.get(name) is not None or getattr(asked, name, None) is not None:
             raise PinnError(f"--{name.replace('_', '-')} with --prefill and --decode: {remedy}")
