@@ -158,12 +158,9 @@ def _declared(specifications: tuple[type, ...]) -> dict[str, Flag]:
 
 
 def _parameter(name: str, flag: Flag) -> inspect.Parameter:
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=flag.default,
-        annotation=_TYPES[flag.kind] | None if flag.optional else _TYPES[flag.kind],
-    )
+    kind, hint = inspect.Parameter.KEYWORD_ONLY, _TYPES[flag.kind]
+    hint = hint | None if flag.optional else hint
+    return inspect.Parameter(name, kind, default=flag.default, annotation=hint)
 
 
 def _nearest(name: str, known: set[str]) -> str:

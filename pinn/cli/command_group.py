@@ -227,9 +227,8 @@ class CommandGroup(PlainHelpGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The real command in place of its line in the list; old spellings are understood."""
-        if args:
-            args = [self.renamed.get(args[0], args[0]), *args[1:]]
-        name, listed, rest = super().resolve_command(ctx, args)
+        word, *more = args
+        name, listed, rest = super().resolve_command(ctx, [self.renamed.get(word, word), *more])
         return name, None if listed is None else self._known[str(listed.name)].load(), rest
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> object:

@@ -144,16 +144,13 @@ def find_kernels(given: Path | None, checkpoint: Path | None = None) -> Path | N
 
 # Where results are remembered, and how a file is written so that nobody reads half of it.
 
-#: Names the folder of remembered results instead of the user's cache.
-ENVIRONMENT_VARIABLE = "PINN_CACHE"
-
 
 def cache_folder() -> Path:
     """``PINN_CACHE``, else ``pinn`` in the user's cache: ``XDG_CACHE_HOME``, or the system's own.
 
     What lies in it may be deleted at any time: it is only slower then.
     """
-    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    named = os.environ.get("PINN_CACHE")
     return given_path(named) if named else user_cache_path("pinn")
 
 

@@ -107,20 +107,20 @@ class _Reader:
 
     def _object(self, value: object) -> str:
         """Return the class of an object and a digest of its contents, found once per object."""
-        if id(value) not in self._known:
-            self._known[id(value)] = f"{self._name(type(value))} {self._digest(value)}"
-        return self._known[id(value)]
-
-    def _digest(self, value: object) -> str:
+        if id(value) in self._known:
+            return self._known[id(value)]
         if callable(digest := getattr(value, "digest", None)):
-            return str(digest())
-        if is_dataclass(value):
+            found = digest()
+        elif is_dataclass(value):
             compared = [f.name for f in fields(value) if f.compare]
-            return _sha256({name: self.read(getattr(value, name)) for name in compared})
-        raise PinnError(
-            f"a {type(value).__name__} cannot be part of a key: pass a dataclass, the numbers and "
-            "texts in it, or give it a method 'digest'"
-        )
+            found = _sha256({name: self.read(getattr(value, name)) for name in compared})
+        else:
+            raise PinnError(
+                f"a {type(value).__name__} cannot be part of a key: pass a dataclass, the numbers "
+                "and texts in it, or give it a method 'digest'"
+            )
+        self._known[id(value)] = f"{self._name(type(value))} {found}"
+        return self._known[id(value)]
 
     def _name(self, value: FunctionType | type) -> str:
         if "<" in value.__qualname__:

@@ -191,7 +191,8 @@ def simulate_command(
     pools: list[str] = []
     if isinstance(candidate, PoolsCandidate):
         prefill, decode = candidate.pool_texts(replicas)
-        row, servers, pools = candidate.shared, {}, ["--prefill", prefill, "--decode", decode]
+        row = {name: value for name, value in row.items() if name not in candidate.own}
+        servers, pools = {}, ["--prefill", prefill, "--decode", decode]
     words = ["pinn", "simulate", "--model", str(row["model"]), "--gpu", str(row["gpu"])]
     words += ["--quantization", str(row["precision"])] if "precision" in row else []
     words += ["--force"] if row.get("force") else []

@@ -98,11 +98,6 @@ class PoolsCandidate(Candidate):
             (replicas * self.decode_servers, super().gpus),
         )
 
-    @property
-    def shared(self) -> Values:
-        """The configuration of both pools, without what each was given for itself."""
-        return {name: v for name, v in self.configuration.items() if name not in self.own}
-
     def serve(
         self, workload: Workload, engine: EngineSpec, rescale: Rescale, hopeless: Hopeless | None
     ) -> Run:

@@ -6,6 +6,7 @@ more of them where the curve over clients bends.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,12 +239,6 @@ class Lengths:
         """Requests beside those of each client: the more, the fewer steps each of them takes."""
         return 40 + 12288 // self.output
 
-    @property
-    def longest(self) -> int:
-        """Most tokens of a request."""
-        longest = [int(np.ceil((1 + RANGE_RATIO) * n)) for n in (self.prompt, self.output)]
-        return self.prefix + sum(longest)
-
 
 @dataclass(frozen=True)
 class Node:
@@ -318,7 +313,8 @@ def simulate_grid(server: Server, stops: Stops) -> list[Column]:
 def _columns(server: Server, stops: Stops) -> Iterator[Column]:
     for tokens in itertools.product(stops.prompts, stops.outputs, stops.prefixes):
         lengths = Lengths(*tokens)
-        fits = lengths.longest <= min(server.max_model_len, server.kv_tokens)
+        longest = sum(math.ceil((1 + RANGE_RATIO) * n) for n in (lengths.prompt, lengths.output))
+        fits = lengths.prefix + longest <= min(server.max_model_len, server.kv_tokens)
         held = (server.kv_tokens - lengths.prefix) // (lengths.prompt + lengths.output)
         most = min(held, server.deployment.recipe.max_requests, stops.most_clients)
         if fits and most >= 1:
