@@ -14,15 +14,13 @@ from pinn.common.workers import stopping_at_once
 from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
 
+CsvPath = Annotated[Path | None, output(".csv")]
 app = typer.Typer()
 
 
 @app.command("decisions")
 @asked
-def decisions(
-    path: Annotated[Path | None, typer.Argument()] = None,
-    out: Annotated[Path | None, output(".csv")] = None,
-) -> None:
+def decisions(path: Annotated[Path | None, typer.Argument()] = None, out: CsvPath = None) -> None:
     """What choosing deployments by predictions costs, priced by what was measured.
 
     For every left-out model or GPU, prompt and output length, and five limits of the mean TPOT (10
@@ -104,7 +102,7 @@ def serving_runs(
     gpu: str | None = None,
     checkpoint: Checkpoint = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    out: Annotated[Path | None, output(".csv")] = None,
+    out: CsvPath = None,
     json_path: JsonPath = None,
 ) -> None:
     """Simulate measured serving runs and score what their clients see.
@@ -142,9 +140,7 @@ def serving_runs(
 
 @app.command("engines")
 @asked
-def engines(
-    checkpoint: Checkpoint = None, out: Annotated[Path | None, output(".csv")] = None
-) -> None:
+def engines(checkpoint: Checkpoint = None, out: CsvPath = None) -> None:
     """Score measured SGLang and TensorRT-LLM deployments, each model left out.
 
     Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU
@@ -168,7 +164,7 @@ def engines(
 def coefficients(
     file: Annotated[Path, typer.Argument()],
     observations: Path,
-    out: Annotated[Path | None, output(".csv")] = None,
+    out: CsvPath = None,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -205,7 +201,7 @@ def panel(
     steps: Annotated[Path | None, typer.Option(envvar="PINN_WHOLE_STEPS")] = None,
     public: Annotated[list[Path] | None, typer.Option(envvar="PINN_PUBLIC_MEASUREMENTS")] = None,
     ledger: Annotated[str | None, typer.Option(metavar="WHAT")] = None,
-    out: Annotated[Path | None, output(".csv")] = None,
+    out: CsvPath = None,
 ) -> None:
     """Score a checkpoint on its panel: groups of one source and one model each.
 
@@ -250,7 +246,7 @@ def panel(
 def speculation(
     checkpoint: Checkpoint = None,
     draft_tokens: Annotated[int, typer.Option(min=1, max=8)] = 3,
-    out: Annotated[Path | None, output(".csv")] = None,
+    out: CsvPath = None,
 ) -> None:
     """Score the measured deployments that hide multi-token prediction, each model left out.
 

@@ -116,7 +116,7 @@ _NAME = Path("checkpoints") / "kernels" / "all"
 _FILE = "kernels.json"
 
 
-def find_kernels(given: Path | None, checkpoint: Path | None = None) -> Path | None:
+def find_kernels(given: Path | None, checkpoint: Path) -> Path | None:
     """The folder of surrogates to use.
 
     In this order: the one given, ``kernels/all`` beside the checkpoint, ``checkpoints/kernels/all``
@@ -124,7 +124,7 @@ def find_kernels(given: Path | None, checkpoint: Path | None = None) -> Path | N
 
     Args:
         given: Folder that the user named; None to look for one.
-        checkpoint: Checkpoint in use, if any.
+        checkpoint: Checkpoint in use.
 
     Returns:
         The folder; None where none was named and none is found.
@@ -137,8 +137,7 @@ def find_kernels(given: Path | None, checkpoint: Path | None = None) -> Path | N
             remedy = f"{_FILE}, such as {_NAME}, or fit them with 'python train.py kernels=on'"
             raise PinnError(f"no kernel surrogates at {given}: give a folder with {remedy}")
         return given
-    beside = [] if checkpoint is None else [checkpoint.parent / "kernels" / "all"]
-    places = [*beside, _NAME, *_places(_NAME, _NAME)]
+    places = [checkpoint.parent / "kernels" / "all", _NAME, *_places(_NAME, _NAME)]
     return next((place for place in places if (place / _FILE).is_file()), None)
 
 
