@@ -158,8 +158,8 @@ def _declared(specifications: tuple[type, ...]) -> dict[str, Flag]:
 
 
 def _parameter(name: str, flag: Flag) -> inspect.Parameter:
-    kind, hint = inspect.Parameter.KEYWORD_ONLY, _TYPES[flag.kind]
-    hint = hint | None if flag.optional else hint
+    kind, own = inspect.Parameter.KEYWORD_ONLY, _TYPES[flag.kind]
+    hint = own | None if flag.optional else own
     return inspect.Parameter(name, kind, default=flag.default, annotation=hint)
 
 
