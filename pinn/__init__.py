@@ -19,12 +19,10 @@ from pinn.errors import PinnError
 
 if TYPE_CHECKING:
     from pinn.api.calibration import CalibratedServer, calibrate
-    from pinn.api.explore import explore
     from pinn.api.exports import export_blis, export_onnx, export_table
-    from pinn.api.plans import PlannedFleet, plan
-    from pinn.api.prediction import Prediction, predict
+    from pinn.api.plans import PlannedFleet, explore, plan
+    from pinn.api.prediction import Prediction, predict, predict_many
     from pinn.api.simulation import Simulation, simulate
-    from pinn.api.tables import predict_many
 
 __version__ = "0.2.0"
 
@@ -48,11 +46,9 @@ __all__ = [
 #: Module of each, but of what :mod:`pinn.api.exports` has.
 _PLACES = {
     **dict.fromkeys(("CalibratedServer", "calibrate"), "calibration"),
-    **dict.fromkeys(("PlannedFleet", "plan"), "plans"),
-    **dict.fromkeys(("Prediction", "predict"), "prediction"),
+    **dict.fromkeys(("PlannedFleet", "explore", "plan"), "plans"),
+    **dict.fromkeys(("Prediction", "predict", "predict_many"), "prediction"),
     **dict.fromkeys(("Simulation", "simulate"), "simulation"),
-    "explore": "explore",
-    "predict_many": "tables",
 }
 
 

@@ -22,12 +22,11 @@ from pinn.engines.configurations import expand_grid
 from pinn.errors import PinnError
 from pinn.planning import rate_search
 from pinn.planning.candidate import Candidate
-from pinn.planning.candidates import find_candidates
-from pinn.planning.estimates import guessed_rates_per_s
+from pinn.planning.candidates import SearchSpace, find_candidates
 from pinn.planning.plan import Choice
 from pinn.planning.planner import make_plan
 from pinn.planning.problem import PlanningProblem
-from pinn.planning.search_space import SearchSpace
+from pinn.planning.screening import guessed_rates_per_s
 from pinn.planning.slo import parse_slo
 from pinn.planning.trials import Trials
 from pinn.simulator.engine_spec import ROUTINGS, EngineSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from pinn.cli.main import COMMANDS, app
-from pinn.planning.explore.page import ExploreRequest, explore_page
+from pinn.planning.explore.page import explore_page
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 WIDTH = "96"
@@ -30,7 +30,7 @@ def _help(*words: str) -> str:
 
 def main() -> None:
     gpus = ["H100", "H200", "B200"]
-    explore_page(ExploreRequest("Qwen/Qwen3-30B-A3B", gpus, (1, 2, 4))).write(
+    explore_page("Qwen/Qwen3-30B-A3B", gpus, {"tensor_parallel_size": (1, 2, 4)}).write(
         DOCS / "made/play.html"
     )
     (DOCS / "reference/commands.md").write_text(commands())

@@ -24,7 +24,7 @@ from pinn.evaluation.metrics import error_summary
 from pinn.measurements.benchmarks.inferencex import LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
 from pinn.measurements.deployments import measured as deployments
 from pinn.measurements.deployments import silicon as sample
-from pinn.planning.estimates import step_seconds
+from pinn.planning.screening import step_seconds
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.catalog import load_model
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM

@@ -1,19 +1,21 @@
-"""Requests of commands and flags of engines as keyword arguments of a function."""
+"""Requests of commands, flags of engines and launch commands as arguments of a function."""
 
 import difflib
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pinn.api.launch_command import launched
 from pinn.api.requests import explained, parameters_of
-from pinn.errors import PinnError
+from pinn.common.documents import comma_separated
+from pinn.engines import launch_line
+from pinn.errors import PinnError, printable
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FORCE, Flag, flags_of
-from pinn.specs.serving import ServingSpec
+from pinn.specs.gpu import GpuSpec, load_gpu
+from pinn.specs.serving import VLLM, ServingSpec
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Request = TypeVar("_Request")
@@ -56,7 +58,7 @@ def with_arguments(
         options = [_parameter(name, flag) for name, flag in declared.items()]
         parameters = [*own, *asked, *options]
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        lines = [f"    {p.name}: {_in_python(helps[p.name])}" for p in asked]
+        lines = [f"    {p.name}: {_OPTION.sub(_in_python, helps[p.name])}" for p in asked]
         lines += [f"    {name}: {flag.summary}" for name, flag in declared.items()]
         listed = "\n".join(["Keyword Args:", *lines])
         function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{listed}\n"
@@ -65,9 +67,8 @@ def with_arguments(
     return decorate
 
 
-def _in_python(help: str) -> str:
-    """Return a help text whose options are called as in Python."""
-    return _OPTION.sub(lambda found: found[1].replace("-", "_"), help)
+def _in_python(option: re.Match[str]) -> str:
+    return option[1].replace("-", "_")
 
 
 def read_request(
@@ -114,7 +115,7 @@ def given_flags(
     flags: Mapping[str, object],
     *specifications: type,
     gpu: str | None = None,
-    beside: list[str] | None = None,
+    beside: Collection[str] = (),
 ) -> dict[str, object]:
     """The flags that are given, each in its type; ``quantization`` is called ``precision``.
 
@@ -139,7 +140,7 @@ def given_flags(
     for name, value in flags.items():
         if name not in known:
             what = "flag" if specifications else "argument"
-            raise PinnError(f"unknown {what} {name!r}: {_nearest(name, {*known, *(beside or ())})}")
+            raise PinnError(f"unknown {what} {name!r}: {_nearest(name, {*known, *beside})}")
         if value is not None and name != "serve":
             spelled = "precision" if name == "quantization" else name
             found[spelled] = declared[name].read(value, name) if name in declared else value
@@ -157,14 +158,64 @@ def _declared(specifications: tuple[type, ...]) -> dict[str, Flag]:
 
 
 def _parameter(name: str, flag: Flag) -> inspect.Parameter:
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=flag.default,
-        annotation=_TYPES[flag.kind] | None if flag.optional else _TYPES[flag.kind],
-    )
+    kind, own = inspect.Parameter.KEYWORD_ONLY, _TYPES[flag.kind]
+    hint = own | None if flag.optional else own
+    return inspect.Parameter(name, kind, default=flag.default, annotation=hint)
 
 
 def _nearest(name: str, known: set[str]) -> str:
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"use {', '.join(sorted(known))}"
+
+
+#: Keys of a configuration beside flags.
+_KEYS = frozenset({"model", "precision", "force"})
+
+
+def launched(
+    command: str | None,
+    words: list[str],
+    given: Mapping[str, object],
+    gpu: str | None,
+    fields: Collection[str],
+) -> tuple[dict[str, object], list[str]]:
+    """What a command, and further words of an engine, set.
+
+    Args:
+        command: As of ``--serve``; None for none.
+        words: Flags of the engine that are no options here.
+        given: Flags beside them; ``engine`` and ``engine_version`` say whose words they are, where
+            there is no command or its image names none.
+        gpu: Names of GPUs with commas between them; None where none is given.
+        fields: Flags that have a meaning where this is asked.
+
+    Returns:
+        The configuration, and lines that say what was taken and what was not.
+
+    Raises:
+        PinnError: As :func:`read_launch`, or if the command starts another engine than is given.
+    """
+    release = str(given.get("engine_version") or "")
+    asked = str(given.get("engine") or "").split(",")[0]
+    if command is None:
+        found = launch_line.Launch(asked or VLLM, release)
+    else:
+        found = launch_line.read_launch(command, _strictest(gpu), release)
+        if asked and asked != found.engine:
+            raise PinnError(f"--serve starts {found.engine}, not --engine {asked}: leave one out")
+    more = launch_line.read_arguments(found.engine, words, found.release or release)
+    found.configuration |= more.configuration
+    for name in ("taken", "no_effect", "unmodelled"):
+        getattr(found, name).extend(getattr(more, name))
+    known = {k: v for k, v in found.configuration.items() if k in _KEYS or k in fields}
+    idle = [printable(f"{k} {v}", 500) for k, v in found.configuration.items() if k not in known]
+    lines = found.lines
+    return known, lines + (
+        [f"decides nothing that is asked here: {', '.join(idle)}"] if idle else []
+    )
+
+
+def _strictest(gpu: str | None) -> GpuSpec | None:
+    """The GPU that takes least of what a command asks for: one that is no 10.x, if there is one."""
+    gpus = map(load_gpu, comma_separated(gpu or ""))
+    return min(gpus, key=lambda g: 10 <= g.compute_capability < 11, default=None)

@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pinn.api import requests
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import CalibrationRequest, named
 from pinn.calibration import fit as fitting
 from pinn.calibration.calibrate import BetaSettings
 from pinn.calibration.prior import Start
 from pinn.calibration.server import CalibratedServer
-from pinn.common.files import ReadReport
+from pinn.common.screen import left_out_lines
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
@@ -29,7 +28,7 @@ from pinn.surrogate.coefficient_set import NAMED, read_coefficient_set
 _SPECIFICATIONS = (ServingSpec, EngineSpec, GivenLoad)
 
 
-@with_arguments(*_SPECIFICATIONS, request=requests.CalibrationRequest)
+@with_arguments(*_SPECIFICATIONS, request=CalibrationRequest)
 def calibrate(
     benchmarks: str | Path | Sequence[str | Path] = (),
     model: str | Path | None = None,
@@ -48,31 +47,17 @@ def calibrate(
         PinnError: If files cannot be read, do not match the flags, or say too little.
     """
     own = {"benchmarks": benchmarks, "model": model, "gpu": gpu}
-    asked, flags = read_request(requests.CalibrationRequest, given, *_SPECIFICATIONS, **own)
-    return calibrated_server(asked, flags)
-
-
-def calibrated_server(asked: CalibrationRequest, flags: Mapping[str, object]) -> CalibratedServer:
-    """Fit to a folder of observations, to files of benchmarks, or to measured steps.
-
-    Args:
-        asked: What was measured, and what the fit starts from.
-        flags: Flags of server, engine and load.
-
-    Raises:
-        PinnError: If files cannot be read, do not match the flags, or say too little.
-    """
-    folder, steps = asked.observations, asked.steps
-    if (folder is not None) + bool(asked.benchmarks) + (steps is not None) != 1:
+    asked, flags = read_request(CalibrationRequest, given, *_SPECIFICATIONS, **own)
+    if sum(map(bool, (asked.observations, asked.benchmarks, asked.steps))) != 1:
         raise PinnError(
             "give --observations FOLDER of 'pinn ingest', --benchmarks FILES, or --steps FOLDER of "
             "'pinn measure', whose folder 'serving' is taken along"
         )
     start = Start(asked.append, asked.base, asked.checkpoint, asked.force)
-    if folder is not None:
-        found = _fit_traces(folder, asked, start, flags)
-    elif steps is not None:
-        found = _fit_steps(steps, asked, start, flags)
+    if asked.observations is not None:
+        found = _fit_traces(asked.observations, asked, start, flags)
+    elif asked.steps is not None:
+        found = _fit_steps(asked.steps, asked, start, flags)
     else:
         found = _fit_benchmarks(asked, start, flags)
     return CalibratedServer(found, asked.append is not None, tuple(start.notes))
@@ -119,7 +104,7 @@ def _fit_steps(
     """The fit to measured steps, and to benchmarks that were made beside them."""
     engine, flags = flags_apart(EngineSpec, flags)
     measured = read_measured_steps(steps)
-    start.notes += _left_out(measured.report)
+    start.notes += left_out_lines(measured.report.refused)
     server, load = split_flags(flags)
     target = measured.target(asked.model, asked.gpu, server)
     deployment, names = target.deployment(), _named(vars(target))
@@ -143,21 +128,15 @@ def _note_release(deployment: Deployment, notes: list[str]) -> None:
     """Say which release's defaults stand for one that no file and no flag names."""
     serving = deployment.serving
     if not serving.engine_version:
-        default = reference_version(serving.engine).value
-        notes.append(
-            f"release not stated: assumed {serving.engine} {default} (--engine-version names it)"
-        )
+        assumed = f"{serving.engine} {reference_version(serving.engine).value}"
+        notes.append(f"release not stated: assumed {assumed} (--engine-version names it)")
 
 
 def _read_runs(paths: list[Path], load: GivenLoad, notes: list[str]) -> list[BenchmarkRun]:
     runs, report = read_benchmarks(paths, load)
     assumed = dict.fromkeys(text for run in runs for text in run.assumed)
-    notes += [*_left_out(report), *(f"assumed: {text}" for text in assumed)]
+    notes += [*left_out_lines(report.refused), *(f"assumed: {text}" for text in assumed)]
     return runs
-
-
-def _left_out(report: ReadReport) -> list[str]:
-    return [f"{count:8} left out: {reason}" for reason, count in report.refused.items()]
 
 
 def _named(entry: Mapping[str, Any]) -> dict[str, str]:

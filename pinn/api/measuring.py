@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from pinn.api.requests import MeasureRequest
 from pinn.calibration.measuring import USUAL_LOADS, AskedLoad, design, measuring_script
 from pinn.calibration.prior import Start
 from pinn.common.files import find_checkpoint, given_path
@@ -17,27 +17,6 @@ from pinn.planning.commands import ON_THE_FLY, vllm_words
 from pinn.simulator.memory import memory_fit
 from pinn.specs import model_names, serving, speculation
 from pinn.specs.gpu import find_gpu, load_gpu
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What is measured, and for how long.
-
-    Attributes:
-        model: Folder with a config.json, or a name that vLLM knows.
-        gpu: Name of the GPU; None for that of this machine.
-        minutes: Of measuring, once the engine has started.
-        loads: Closed loops that are asked for, as CLIENTSxPROMPTxOUTPUT; none for the usual ones.
-        checkpoint: Trained network; None for the usual one.
-        force: Measure a model that should not fit, too.
-    """
-
-    model: str
-    gpu: str | None
-    minutes: float
-    loads: Sequence[str]
-    checkpoint: Path | None
-    force: bool
 
 
 @dataclass(frozen=True)
@@ -64,7 +43,7 @@ class MeasuringProgram:
 
 
 def measuring_program(
-    wanted: Wanted, flags: Mapping[str, object], words: Sequence[str] = ()
+    wanted: MeasureRequest, flags: Mapping[str, object], words: Sequence[str] = ()
 ) -> MeasuringProgram:
     """Choose batches for a server, and write the program that measures them.
 
@@ -140,14 +119,14 @@ def engine_arguments(flags: Mapping[str, Any]) -> list[str]:
 
 
 def _design(
-    wanted: Wanted, model: str, flags: Mapping[str, Any], notes: list[str]
+    wanted: MeasureRequest, model: str, flags: Mapping[str, Any], notes: list[str]
 ) -> list[tuple[str, float]]:
     """Batches in order with their worth; none, and a note why, where pinn does not know enough.
 
     Raises:
         PinnError: If the model does not fit, unless forced.
     """
-    asked = [AskedLoad.read(text) for text in wanted.loads] or list(USUAL_LOADS)
+    asked = [AskedLoad.read(text) for text in wanted.load or ()] or list(USUAL_LOADS)
     names = (str(card["name"]) for card in cards())
     card = wanted.gpu or next(filter(find_gpu, names), None)
     if card is None:

@@ -1,17 +1,25 @@
-"""One configuration: its coefficients, step times and intervals."""
+"""Coefficients, step times and intervals: of one configuration, or of many as one table."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pinn.api.arguments import read_request, with_arguments
-from pinn.api.requests import PredictionRequest, named
+from pinn.api.requests import ManyRequest, PredictionRequest, named
 from pinn.common.files import find_checkpoint
-from pinn.engines.configurations import canonical, make_deployment
+from pinn.engines.configurations import (
+    Values,
+    canonical,
+    expand_grid,
+    make_deployment,
+    typed_configurations,
+)
 from pinn.engines.deployment import Deployment
 from pinn.simulator.memory import memory_fit, smallest_tensor_parallel_size
-from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficient_set import (
     NAMED,
@@ -23,6 +31,14 @@ from pinn.surrogate.evidence import FindEvidence, file_evidence
 from pinn.surrogate.prediction import Memory, Prediction
 from pinn.surrogate.surrogate import Surrogate
 from pinn.surrogate.uncertainty.network_evidence import network_evidence
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pinn.engines.configurations import Configuration
+
+    #: A table, its rows, a grid (lists per key, or as typed), or a file of either.
+    AnyConfigurations = pd.DataFrame | Iterable[Configuration] | Configuration | str | Path
 
 #: Batches that a prediction shows where no others are asked for.
 EXAMPLES = (
@@ -56,19 +72,15 @@ def predict(
     Raises:
         PinnError: If model, GPU or a flag is unknown, or they do not fit together.
     """
-    return predicted(*read_request(PredictionRequest, given, ServingSpec, model=model, gpu=gpu))
-
-
-def predicted(asked: PredictionRequest, flags: dict[str, FlagValue]) -> Prediction:
-    """Return the prediction for a request and the engine's flags beside it."""
-    given = named(asked.model, asked.gpu) | flags
+    asked, flags = read_request(PredictionRequest, given, ServingSpec, model=model, gpu=gpu)
+    wanted = named(asked.model, asked.gpu) | flags
     if asked.coefficients is not None:
         found = read_coefficient_set(asked.coefficients)
-        configuration = canonical(found.configuration() | given)
+        configuration = canonical(found.configuration() | wanted)
         deployment = make_deployment(configuration)
         found.check_deployment(deployment, str(asked.coefficients))
         return file_prediction(_with_names(found, configuration), deployment)
-    configuration = canonical(given)
+    configuration = canonical(wanted)
     deployment = make_deployment(configuration)
     return network_prediction(find_checkpoint(asked.checkpoint), deployment, configuration)
 
@@ -112,3 +124,59 @@ def _with_names(found: CoefficientSet, configuration: Mapping[str, object]) -> C
     """Return the set with what the user called model, GPU and format."""
     names = {k: configuration[k] for k in NAMED if k in configuration}
     return replace(found, deployment=found.deployment | {"named": names})
+
+
+@with_arguments(ServingSpec, request=ManyRequest, deploys=True)
+def predict_many(
+    configurations: AnyConfigurations, batches: str | Sequence[str] = (), **given: object
+) -> pd.DataFrame:
+    """Coefficients of many configurations, a row each, as ``pinn coefficients --out`` writes them.
+
+    >>> import pandas as pd
+    >>> wanted = pd.DataFrame({"gpu": ["H100", "H200"], "tensor_parallel_size": [1, 2]})
+    >>> found = predict_many(wanted, "32 decode @ 700", model="meta-llama/Llama-3.1-8B")
+    >>> found[["gpu", "tensor_parallel_size"]].values.tolist()
+    [['H100', 1], ['H200', 2]]
+    >>> bool(found["step_time_us: 32 decode @ 700"].is_monotonic_decreasing)
+    True
+
+    Args:
+        configurations: A DataFrame or an iterable of mappings with model, gpu and the engine's
+            flags as keys; a mapping of lists, whose every combination is meant; the same as text
+            (``"gpu=H100,H200 tensor_parallel_size=1,2"``); or a CSV, YAML or JSON file.
+        batches: To be timed, each in columns of its own, in microseconds.
+        **given: All else; model, GPU and the engine's flags are of the rows that have none.
+
+    Returns:
+        The keys that any row has, ``beta.NAME [unit]`` and ``alpha.NAME [unit]`` in SI units,
+        times and floors of the batches, and the nearest measured deployment;
+        ``attrs["left_out"]`` has a reason for each row that ``skip_invalid`` left out.
+
+    Raises:
+        PinnError: If a row names something unknown, or does not fit together.
+    """
+    from pinn.export.coefficient_table import many_table
+
+    asked, flags = read_request(ManyRequest, given, ServingSpec)
+    shared = canonical(flags | named(asked.model, asked.gpu))
+    rows = [shared | row for row in configuration_rows(configurations)]
+    listed = [batches] if isinstance(batches, str) else list(batches)
+    table, reasons = many_table(rows, listed, asked.checkpoint, asked.skip_invalid)
+    found: pd.DataFrame = table.to_pandas()
+    found.attrs["left_out"] = reasons
+    return found
+
+
+def configuration_rows(configurations: AnyConfigurations) -> list[Values]:
+    """Configurations in any of the forms that :func:`predict_many` takes, one by one."""
+    import pandas as pd
+
+    if isinstance(configurations, str | Path):
+        return typed_configurations(configurations)
+    if isinstance(configurations, Mapping):
+        return expand_grid(configurations)
+    records: Any = configurations
+    if isinstance(configurations, pd.DataFrame):
+        blank = configurations.isna()
+        records = configurations.astype(object).mask(blank, None).to_dict("records")
+    return [canonical(row, f"row {number}: ") for number, row in enumerate(records, 1)]

@@ -6,6 +6,7 @@ describe it to both; :data:`SHARED` describes arguments of several requests.
 
 import inspect
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_type_hints
@@ -16,6 +17,9 @@ from pinn.specs.flags import FlagValue
 SHARED = {
     "model": "Name, or path of a config.json or its folder.",
     "gpu": "Name, or path of a datasheet's JSON file.",
+    "configs": "CSV, YAML or JSON file of configurations or of a grid, as of 'pinn coefficients'; "
+    "or a grid itself, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'. "
+    "[default: those of --coefficients]",
     "checkpoint": "Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
 }
 #: A name and its text in the Options or Attributes of a docstring.
@@ -160,6 +164,36 @@ class CalibrationRequest:
     budget: int = 500
     intervals: str = "both"
     seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureRequest:
+    """What is measured, for how long and with what.
+
+    Attributes:
+        model: Folder with a config.json, or a name that vLLM knows.
+        out: Folder for the table of steps.
+        minutes: Of measuring, once the engine has started.
+        load: Closed loop that is asked for, as CLIENTSxPROMPTxOUTPUT; may be given again. [default:
+            1, 16, 64 and 256 clients of 1000x200]
+        script: Write the program for another machine, and run nothing.
+        python: Interpreter that has the engine.
+        serve: Also load a server on this machine, before the steps.
+        port: Of that server; 0 for a free one.
+        force: Measure on a card that is in use, or a model that should not fit.
+    """
+
+    model: str
+    out: Path = Path("steps")
+    gpu: str | None = None
+    minutes: float = 10.0
+    load: list[str] | None = None
+    script: Path | None = None
+    python: str = sys.executable
+    serve: bool = False
+    port: int = 0
+    force: bool = False
+    checkpoint: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from pinn.calibration.posterior import posterior_step_half_widths
 from pinn.common import Json, JsonObject
 from pinn.common.files import file_sha256, find_checkpoint, json_text
 from pinn.common.progress import doing
-from pinn.engines import configurations
+from pinn.engines.configurations import canonical, make_deployment, parse_pool
 from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
@@ -79,7 +79,17 @@ def simulate(
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
-        return simulated(asked, *asked_load(asked.workload, flags, asked.seed))
+        load, flags = asked_load(asked.workload, flags, asked.seed)
+        job = simulation_job(asked, load, flags)
+        doing(f"serving {len(job.workload):,} requests")
+        run, file, figure = job.run(), asked.coefficients, asked.sensitivity
+        trust: Intervals | None
+        if file is None:
+            trust = network_intervals(run, job, find_checkpoint(asked.checkpoint))
+        else:
+            trust = posterior_intervals(run, job, read_coefficient_set(file))
+        moved = None if figure is None else sensitivity(job, run, figure)
+        return Simulation(job.deployment, run, trust, moved, _about(job, load, asked))
 
 
 def simulation_job(asked: SimulationRequest, load: Load, flags: Mapping[str, FlagValue]) -> Job:
@@ -88,27 +98,13 @@ def simulation_job(asked: SimulationRequest, load: Load, flags: Mapping[str, Fla
     file = asked.coefficients
     known = {} if file is None else read_coefficient_set(file).configuration()
     known |= named(asked.model, asked.gpu)
-    deployment = configurations.make_deployment(configurations.canonical(known | others))
+    deployment = make_deployment(canonical(known | others))
     workload = load.draw(asked.rate)
     if file is None:
         latency = latency_from_checkpoint(deployment, find_checkpoint(asked.checkpoint))
     else:
         latency = latency_from_json(deployment, file)
     return Job(deployment, workload, latency, EngineSpec(**of_engine))
-
-
-def simulated(asked: SimulationRequest, load: Load, flags: Mapping[str, FlagValue]) -> Simulation:
-    """Serve a load: the run, its intervals where there is evidence, sensitivities if asked for."""
-    job = simulation_job(asked, load, flags)
-    doing(f"serving {len(job.workload):,} requests")
-    run, file, figure = job.run(), asked.coefficients, asked.sensitivity
-    trust: Intervals | None
-    if file is None:
-        trust = network_intervals(run, job, find_checkpoint(asked.checkpoint))
-    else:
-        trust = posterior_intervals(run, job, read_coefficient_set(file))
-    moved = None if figure is None else sensitivity(job, run, figure)
-    return Simulation(job.deployment, run, trust, moved, _about(job, load, asked))
 
 
 def _about(job: Job, load: Load, asked: SimulationRequest) -> JsonObject:
@@ -155,26 +151,6 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
     return simulated_intervals(job, run, (step, ttft), LEVEL, {"sentence": sentence})
 
 
-def _pool_flags(prefill: str | None, decode: str | None) -> list[tuple[int, dict[str, FlagValue]]]:
-    """Return (servers, flags) of the prefill and of the decode pool.
-
-    Raises:
-        PinnError: If one is missing or cannot be read.
-    """
-    texts = {"--prefill": prefill, "--decode": decode}
-    missing = [option for option, text in texts.items() if text is None]
-    if missing:
-        raise PinnError(
-            f"{missing[0]} is missing: prefill and decode apart take both, such as "
-            "--prefill '2x tp=4' --decode '1x tp=8' (--kv-link-gb-per-s is the link between them)"
-        )
-    return [
-        configurations.parse_pool(text, option)
-        for option, text in texts.items()
-        if text is not None
-    ]
-
-
 #: Options that say something of one engine -> what to do instead.
 _OF_ONE_ENGINE = {
     "replicas": "write the number of servers in each pool, such as --prefill '2x tp=4'",
@@ -187,7 +163,6 @@ def simulated_pools(
     asked: SimulationRequest,
     pools: tuple[str | None, str | None],
     kv_link_gb_per_s: float | None,
-    load: Load,
     flags: Mapping[str, FlagValue],
 ) -> PoolsSimulation:
     """Serve a load on a prefill and a decode pool.
@@ -196,20 +171,27 @@ def simulated_pools(
         asked: What is simulated.
         pools: Prefill and decode servers as written, such as ``2x tp=4``.
         kv_link_gb_per_s: Rate of each GPU in GB/s; None for the GPUs' network adapters.
-        load: The load.
-        flags: Of both pools.
+        flags: Of both pools, and of the load.
 
     Raises:
         PinnError: If an option says something of one engine, or the pools do not fit together.
     """
+    load, flags = asked_load(asked.workload, flags, asked.seed)
     for name, remedy in _OF_ONE_ENGINE.items():
         if flags.get(name) is not None or getattr(asked, name, None) is not None:
             raise PinnError(f"--{name.replace('_', '-')} with --prefill and --decode: {remedy}")
-    counts, of_pools = zip(*_pool_flags(*pools), strict=True)
-    jobs = [simulation_job(asked, load, {**flags, **of_pool}) for of_pool in of_pools]
+    of_prefill, of_decode = pools
+    if of_prefill is None or of_decode is None:
+        option = "--prefill" if of_prefill is None else "--decode"
+        raise PinnError(
+            f"{option} is missing: prefill and decode apart take both, such as "
+            "--prefill '2x tp=4' --decode '1x tp=8' (--kv-link-gb-per-s is the link between them)"
+        )
+    of_pools = [parse_pool(of_prefill, "--prefill"), parse_pool(of_decode, "--decode")]
+    jobs = [simulation_job(asked, load, {**flags, **own}) for _, own in of_pools]
     prefill, decode = (
         Pool(job.deployment, job.latency, replace(job.engine or EngineSpec(), replicas=count))
-        for job, count in zip(jobs, counts, strict=True)
+        for job, (count, _) in zip(jobs, of_pools, strict=True)
     )
     network = default_link(prefill, decode).bytes_per_s
     rate = network if kv_link_gb_per_s is None else kv_link_gb_per_s * GIGA

@@ -1,6 +1,5 @@
 """``pinn calibrate``."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -44,10 +43,10 @@ def calibrate(
     Options:
         out: Coefficient set to write, a JSON file.
     """
-    from pinn.api.calibration import calibrated_server
+    from pinn.api import calibration
 
-    asked = replace(asked, benchmarks=[*(asked.benchmarks or []), *(more or [])])
-    found = calibrated_server(asked, flags)
+    files = [*(asked.benchmarks or []), *(more or [])]
+    found = calibration.calibrate(**(vars(asked) | {"benchmarks": files} | flags))
     found.print_report(details)
     if not found.kept:
         say(

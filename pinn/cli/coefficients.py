@@ -1,5 +1,6 @@
 """``pinn coefficients``."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -9,6 +10,7 @@ import typer
 from pinn.api.requests import PredictionRequest, named
 from pinn.cli.options import JsonPath, engine_flags, output
 from pinn.cli.outputs import TABLES, write_json
+from pinn.common.screen import left_out_lines
 from pinn.errors import PinnError
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
@@ -70,13 +72,13 @@ def coefficients(
         betas: Print the coefficients with their units instead.
     """
     if many.configs is None and many.grid is None:
-        from pinn.api.prediction import predicted
+        from pinn.api.prediction import predict
 
         if many.out is not None or many.skip_invalid:
             raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
-        found = predicted(asked, flags)
+        found = predict(**(vars(asked) | flags))
         found = found.at(*batch) if batch else found
-        if json_path is not None:
+        if json_path is not None:  # what it holds takes long to find
             write_json(found.to_json(), json_path)
         found.show(recipe=recipe, betas=betas)
     elif asked.coefficients is not None:
@@ -91,6 +93,6 @@ def coefficients(
         rows = crossed(many.configs, many.grid, named(asked.model, asked.gpu) | flags)
         table, reasons = many_table(rows, batch or [], asked.checkpoint, many.skip_invalid)
         write_table(table, many.out)
-        for reason in sorted(set(reasons)):
-            typer.echo(f"{reasons.count(reason):8} left out: {reason}")
+        for line in left_out_lines(Counter(sorted(reasons))):
+            typer.echo(line)
         typer.echo(f"{len(table):8} configurations written to {many.out}")

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import typer
@@ -55,7 +54,7 @@ class PlainHelpCommand(TyperCommand):
         given = [
             (max(parameter.opts, key=len), ctx.params[parameter.name])
             for parameter in self.get_params(ctx)
-            if parameter.name in ctx.params and _is_typed(ctx, parameter)
+            if parameter.name in ctx.params and _source(ctx, parameter) == "COMMANDLINE"
         ]
         if any(option in outputs.OUTPUTS for option, _ in given):
             outputs.check_outputs(given)
@@ -82,7 +81,10 @@ class PlainHelpCommand(TyperCommand):
             record = parameter.get_help_record(ctx)
             if record is not None:
                 name, text = _short(parameter, record)
-                panels[_panel(parameter)].append((name, _unbroken(text)))
+                text = _OPTION.sub(lambda found: found[0].replace("-", _UNBROKEN), text)
+                own = getattr(parameter, "rich_help_panel", None)
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                panels[own or usual].append((name, text))
         for heading in sorted(panels, key=lambda name: name != "Arguments"):
             with formatter.section(heading):
                 formatter.write_dl(panels[heading])
@@ -147,14 +149,8 @@ class PlainHelpGroup(TyperGroup):
             formatter.write_dl(rows)
 
 
-def _is_typed(ctx: Any, parameter: Any) -> bool:
-    source = ctx.get_parameter_source(parameter.name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _panel(parameter: Any) -> str:
-    own = getattr(parameter, "rich_help_panel", None)
-    return own or ("Arguments" if parameter.param_type_name == "argument" else "Options")
+def _source(ctx: Any, parameter: Any) -> str:
+    return getattr(ctx.get_parameter_source(parameter.name), "name", "")
 
 
 def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
@@ -169,10 +165,6 @@ def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
     names = [name for name in parameter.opts if not name.startswith("--")] + long[:1]
     shown = " / ".join([", ".join(names), *off[:1]]) + (f" {metavar}" if metavar else "")
     return shown, f"{text} Also {', '.join([*long[1:], *off[1:]])}."
-
-
-def _unbroken(text: str) -> str:
-    return _OPTION.sub(lambda found: found[0].replace("-", _UNBROKEN), text)
 
 
 def _with_examples(text: str) -> str:
@@ -204,14 +196,9 @@ class Subcommand:
     name: str
     help: str
 
-    @property
-    def module(self) -> str:
-        """The module's name."""
-        return f"pinn.cli.{self.name}"
-
     def load(self) -> object:
         """Import the module and build its command."""
-        module = importlib.import_module(self.module)
+        module = importlib.import_module(f"pinn.cli.{self.name}")
         application = getattr(module, "app", None)
         if application is None:
             application = typer.Typer()
@@ -234,15 +221,14 @@ class CommandGroup(PlainHelpGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self._known = {c.name: c for c in self.subcommands if find_spec(c.module) is not None}
+        self._known = {command.name: command for command in self.subcommands}
         for name, command in self._known.items():
             self.add_command(TyperCommand(name, help=command.help))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The real command in place of its line in the list; old spellings are understood."""
-        if args:
-            args = [self.renamed.get(args[0], args[0]), *args[1:]]
-        name, listed, rest = super().resolve_command(ctx, args)
+        word, *more = args
+        name, listed, rest = super().resolve_command(ctx, [self.renamed.get(word, word), *more])
         return name, None if listed is None else self._known[str(listed.name)].load(), rest
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> object:

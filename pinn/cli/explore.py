@@ -33,11 +33,10 @@ def explore(
     Options:
         out: Page to write.
     """
-    from pinn.planning.explore.page import explore_page, explore_request
+    from pinn.planning.explore.page import explore_page
 
     if asked.model is None or asked.gpus is None:
         raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
-    request = explore_request(asked.model, asked.gpus.split(","), flags, asked.checkpoint)
-    page = explore_page(request)
+    page = explore_page(asked.model, asked.gpus.split(","), flags, asked.checkpoint)
     page.write(out)
-    typer.echo(f"{len(page.servers.found):8} servers in {out}")
+    typer.echo(f"{len(page.servers):8} servers in {out}")

@@ -10,17 +10,6 @@ from pinn.cli.options import asked, output
 
 app = typer.Typer(no_args_is_help=True)
 
-Configs = Annotated[
-    str | None,
-    typer.Option(
-        "--configs",
-        help="CSV, YAML or JSON file of configurations or of a grid, as of 'pinn coefficients'; or "
-        "a grid itself, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'. "
-        "[default: those of --coefficients]",
-        show_default=False,
-    ),
-]
-
 
 @app.callback()
 def _root() -> None:
@@ -46,14 +35,14 @@ def onnx(out: Path, how: OnnxRequest) -> None:
     """
     from pinn.api import exports
 
-    typer.echo(exports.write_onnx(out, how))
+    typer.echo(exports.export_onnx(out, **vars(how)))
 
 
 @app.command()
 @asked
 def table(
     out: Annotated[Path, output(".json", ".csv", ".parquet")],
-    configs: Configs = None,
+    configs: str | None = None,
     *,
     how: TableRequest,
 ) -> None:
@@ -69,12 +58,12 @@ def table(
     """
     from pinn.api import exports
 
-    typer.echo(exports.write_table(out, exports.rows_of(configs, how.coefficients), how))
+    typer.echo(exports.export_table(out, configs, **vars(how)))
 
 
 @app.command()
 @asked
-def blis(out: Path, configs: Configs = None, *, how: BlisRequest) -> None:
+def blis(out: Path, configs: str | None = None, *, how: BlisRequest) -> None:
     """A folder per configuration that an unmodified BLIS runs as it is.
 
     config.json, hardware.json, coefficients and run.sh, one whole command line: behind it goes what
@@ -90,4 +79,4 @@ def blis(out: Path, configs: Configs = None, *, how: BlisRequest) -> None:
     """
     from pinn.api import exports
 
-    typer.echo(exports.write_blis(out, exports.rows_of(configs, how.coefficients), how))
+    typer.echo(exports.export_blis(out, configs, **vars(how)))

@@ -50,14 +50,11 @@ def gpus(
 
 
 def _line(gpu: GpuSpec) -> str:
-    peaks = "".join(_tera(gpu.peak_flop_per_s.get(kind)) for kind in ("bf16", "fp8", "fp4"))
+    flop_per_s = (gpu.peak_flop_per_s.get(kind) for kind in ("bf16", "fp8", "fp4"))
+    peaks = "".join(f"{peak / TERA:6.0f}" if peak else f"{'-':>6}" for peak in flop_per_s)
     return (
         f"{gpu.name:25}{gpu.memory_bytes / GIB:5.0f}"
         f"{gpu.memory_bandwidth_bytes_per_s / TERA:6.2f}{peaks}{gpu.sm_count:5}"
         f"{gpu.link_bandwidth_bytes_per_s / GIGA:11.0f}"
         f"{gpu.pcie_bandwidth_bytes_per_s / GIGA:11.0f}"
     )
-
-
-def _tera(flop_per_s: float | None) -> str:
-    return f"{flop_per_s / TERA:6.0f}" if flop_per_s else f"{'-':>6}"

@@ -1,5 +1,6 @@
 """``pinn ingest``."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,31 +20,27 @@ from pinn.units import MILLISECOND
 
 #: A server that answered less than this share of the rate it was asked for is overloaded.
 _KEPT_UP = 0.9
-_SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s")
+_SHOWN = ("ttft", "tpot", "itl", "e2e")
 
 
 def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
     """A table of runs and, below it, what was assumed of them."""
-    heads = " ".join(f"{name.removesuffix('_mean_s').upper():>9s}" for name in _SHOWN)
+    heads = " ".join(f"{name.upper():>9s}" for name in _SHOWN)
     lines = [f"{'mean, ms':40s} {heads}  load"]
     for run in runs:
-        cells = " ".join(_milliseconds(run.figures.get(name)) for name in _SHOWN)
-        lines.append(f"{_short(run.name):40s} {cells}  {run.load.text}")
+        cells = " ".join(_milliseconds(run.figures.get(f"{name}_mean_s")) for name in _SHOWN)
+        end = run.name if len(run.name) <= 40 else "..." + run.name[-37:]
+        lines.append(f"{end:40s} {cells}  {run.load.text}")
         if run.failed:
             lines.append(f"{'':40s} {run.failed} of {run.served + run.failed} requests failed")
         served, rate = run.figures.get("requests_per_s"), run.load.rate_per_s
         if served is not None and rate is not None and served < _KEPT_UP * rate:
             text = f"overloaded: served {served:.3g} of {rate:.3g} requests/s"
             lines.append(f"{'':40s} {text}")
-    tools = {tool: sum(run.tool == tool for run in runs) for tool in {run.tool for run in runs}}
-    lines.append("\n" + ", ".join(f"{n} of {tool}" for tool, n in sorted(tools.items())))
+    tools = sorted(Counter(run.tool for run in runs).items())
+    lines.append("\n" + ", ".join(f"{n} of {tool}" for tool, n in tools))
     assumed = dict.fromkeys(text for run in runs for text in run.assumed)
     return lines + [f"assumed: {text}" for text in assumed]
-
-
-def _short(name: str) -> str:
-    """The end of a path."""
-    return name if len(name) <= 40 else "..." + name[-37:]
 
 
 def _milliseconds(seconds: float | None) -> str:

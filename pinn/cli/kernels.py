@@ -62,7 +62,7 @@ def errors(path: Annotated[Path | None, typer.Argument()] = None) -> None:
     table = read_frame(path, f"run 'pinn kernels score --out {path}'")
     if tuple(table.columns) != TABLE_COLUMNS:
         raise PinnError(f"{path} is no table of kernel errors: needs {', '.join(TABLE_COLUMNS)}")
-    operators = list(dict.fromkeys(table["operator"]))
+    operators = table["operator"].unique()
     grid = Grid.of("left out", *operators)
     for left_out, rows in table[table["precision"] == "all"].groupby("left_out", sort=False):
         cells = {

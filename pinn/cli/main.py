@@ -1,12 +1,15 @@
 """The command ``pinn``."""
 
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
 
 import pinn
 from pinn.cli.command_group import CommandGroup, Subcommand
+from pinn.common.files import read_rows
 
+_FOLDER = Path(__file__).parent
 _SUMMARY = "Latency of LLM serving engines on models and GPUs that nobody has measured."
 HELP = f"""{_SUMMARY}
 
@@ -15,51 +18,10 @@ Every engine flag is spelled like vLLM's. Training has its own entry: python tra
 
 #: What ``pinn`` alone says: an example of each thing that one can do, a command that does it as it
 #: stands; files are the user's own.
-FIRST_STEPS = rf"""{_SUMMARY}
+FIRST_STEPS = f"{_SUMMARY}\n\n" + (_FOLDER / "first_steps.txt").read_text("utf-8").rstrip()
 
-The time of an engine step, and what it is made of:
-  pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 -tp 2
-  pinn breakdown --model Qwen/Qwen3-30B-A3B --gpu H100 -tp 2
-The same of a table of configurations:
-  pinn coefficients --model Llama-3.1-8B --grid 'gpu=H100,B200 tp=1,2' \
-    --out g.csv
-What clients see of a server under a load:
-  pinn simulate --model ./config.json --gpu H100 --input-len 1024 \
-    --output-len 256 --concurrency 64
-What to rent for a load:
-  pinn plan --model Llama-3.1-8B --gpu H100,L40S --input-len 1024 \
-    --output-len 256 --rate 8 --slo 'p99 ttft<=2s'
-Your own server: fit to its benchmarks, then simulate it:
-  pinn calibrate --benchmarks results/*.json --gpu H100 -o server.json
-The same of a GPU machine without any benchmark, in ten minutes:
-  pinn measure --model Llama-3.1-8B --gpu H100 --script measure.py
-What other programs read: ONNX, tables, files of the Go simulator:
-  pinn export table --configs 'model=Llama-3.1-8B gpu=H100' --out t.json
-How good it is; what names are known:
-  pinn results; pinn models llama; pinn gpus h100
-
-All commands: pinn --help. One of them: pinn COMMAND --help."""
-
-#: What each command does.
-_LISTED = {
-    "coefficients": "Alpha and beta of a model on a GPU under a vLLM configuration, or of "
-    "thousands.",
-    "breakdown": "Where the time of a step goes, beside the measured kernels it rests on.",
-    "simulate": "Serve a workload in simulated time.",
-    "plan": "What to rent for a load, how to start it, and how sure that is.",
-    "explore": "A page to play with: sliders move what a few servers do.",
-    "export": "Write ONNX graphs, tables and files for the Go simulator.",
-    "evaluate": "Score every method on every split, or predictions on measurements of your own.",
-    "compare": "Two checkpoints, coefficient files or evaluations, metric by metric.",
-    "measure": "Measure an engine's steps on this machine's GPU.",
-    "ingest": "Read a server's traces into tables.",
-    "calibrate": "Fit the coefficients to a server's own benchmarks, steps or traces.",
-    "results": "Show the errors on held-out models and GPUs.",
-    "kernels": "Measure and show the errors of the kernel surrogates.",
-    "models": "List the models known by name.",
-    "gpus": "List the GPUs known by name, with their datasheets.",
-}
-COMMANDS = tuple(Subcommand(name, text) for name, text in _LISTED.items())
+#: Commands in the order of ``pinn --help``.
+COMMANDS = tuple(Subcommand(**row) for row in read_rows(_FOLDER / "commands.csv"))
 
 
 class _Commands(CommandGroup):

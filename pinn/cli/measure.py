@@ -1,51 +1,20 @@
 """``pinn measure``."""
 
-import signal
 import subprocess
-import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pinn.cli.options import Checkpoint, Gpu, engine_flags, output
+from pinn.api.requests import MeasureRequest
+from pinn.cli.options import engine_flags
+from pinn.common.workers import on_signals
 from pinn.errors import PinnError
-from pinn.specs import serving
+from pinn.specs.serving import ServingSpec
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasureRequest:
-    """What is measured, for how long and with what.
-
-    Attributes:
-        model: Folder with a config.json, or a name that vLLM knows.
-        out: Folder for the table of steps.
-        minutes: Of measuring, once the engine has started.
-        load: Closed loop that is asked for, as CLIENTSxPROMPTxOUTPUT; may be given again. [default:
-            1, 16, 64 and 256 clients of 1000x200]
-        script: Write the program for another machine, and run nothing.
-        python: Interpreter that has the engine.
-        serve: Also load a server on this machine, before the steps.
-        port: Of that server; 0 for a free one.
-        force: Measure on a card that is in use, or a model that should not fit.
-    """
-
-    model: str
-    out: Annotated[Path, output(names=("--out", "-o"))] = Path("steps")
-    gpu: Gpu = None
-    minutes: Annotated[float, typer.Option(min=0.1)] = 10.0
-    load: list[str] | None = None
-    script: Annotated[Path | None, output(".py")] = None
-    python: Annotated[str, typer.Option(show_default="that of pinn")] = sys.executable
-    serve: bool = False
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 0
-    force: bool = False
-    checkpoint: Checkpoint = None
-
-
-@engine_flags(serving.ServingSpec)
+@engine_flags(ServingSpec)
 def measure(
     asked: MeasureRequest,
     more: Annotated[list[str] | None, typer.Argument(metavar="FLAGS")] = None,
@@ -70,12 +39,9 @@ def measure(
     Options:
         more: After --: flags of vLLM that pinn does not know.
     """
-    from pinn.api.measuring import Wanted, measuring_program
+    from pinn.api.measuring import measuring_program
 
-    wanted = Wanted(
-        asked.model, asked.gpu, asked.minutes, asked.load or (), asked.checkpoint, asked.force
-    )
-    found = measuring_program(wanted, flags, more or ())
+    found = measuring_program(asked, flags, more or ())
     for note in found.notes:
         typer.echo(note)
     own = ["--minutes", f"{asked.minutes:g}", *(["--serve"] if asked.serve else []),
@@ -101,12 +67,5 @@ def _run(command: list[str]) -> int:
         program = subprocess.Popen(command)
     except OSError as error:
         raise PinnError(f"{command[0]} cannot be run: {error.strerror or error}") from error
-    old = {
-        number: signal.signal(number, lambda got, _: program.send_signal(got))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
+    with on_signals(lambda number, _: program.send_signal(number)):
         return program.wait()
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)

@@ -12,15 +12,15 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 from typer.models import OptionInfo
 
-from pinn.api.launch_command import launched
+from pinn.api.arguments import launched
 from pinn.api.requests import explained, parameters_of
 from pinn.cli.outputs import check_suffix
 from pinn.engines import launch_values
-from pinn.specs.flags import FORCE, Flag, FlagValue, flags_of
+from pinn.specs.flags import FORCE, Flag, flags_of
 from pinn.specs.serving import VLLM, ServingSpec
 
 
-def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> object:
+def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> OptionInfo:
     """An option that names a file to write, with the suffixes of the formats that it may have.
 
     With one suffix the name may have none; with none it names a folder.
@@ -40,7 +40,6 @@ Details = Annotated[
     bool, typer.Option("--details", help="Print all of it, in place of what fits one screen.")
 ]
 #: Described by :data:`pinn.api.requests.SHARED`.
-Gpu = str | None
 Checkpoint = Path | None
 
 _TRACES = "Traces"
@@ -52,11 +51,15 @@ _SPELLED: dict[str, OptionInfo] = {
     "top": typer.Option(min=1),
     "worst_error": typer.Option(min=0.0),
     "workloads": typer.Option("--workload"),
-    "models": typer.Option("--model"),
     "gpus": typer.Option("--gpu"),
     "CalibrationRequest.budget": typer.Option(min=0, rich_help_panel=_TRACES),
     "CalibrationRequest.intervals": typer.Option(rich_help_panel=_TRACES),
     "CalibrationRequest.seed": typer.Option(min=0, rich_help_panel=_TRACES),
+    "MeasureRequest.out": output(names=("--out", "-o")),
+    "MeasureRequest.minutes": typer.Option(min=0.1),
+    "MeasureRequest.script": output(".py"),
+    "MeasureRequest.python": typer.Option(show_default="that of pinn"),
+    "MeasureRequest.port": typer.Option(min=0, max=65535),
     "TableRequest.intervals": typer.Option("--intervals/--no-intervals"),
 }
 
@@ -188,7 +191,7 @@ def engine_flags(
             given = {name: value for name, value in options.items() if value is not None}
             started = _started(arguments, given, declared) if deploys else {}
             given = started | in_own_words(str(given.get("engine", VLLM)), given)
-            flags = {n: _typed(declared.get(n), v, n in several) for n, v in given.items()}
+            flags = {n: checked_flag(declared.get(n), v, n in several) for n, v in given.items()}
             command(**arguments, flags=flags)
 
         own = [p for p in signature.parameters.values() if p.name != "flags"]
@@ -197,14 +200,6 @@ def engine_flags(
         return run
 
     return decorate
-
-
-def _typed(flag: Flag | None, value: object, several: bool) -> object:
-    if flag is None:
-        return value
-    if several:
-        return [checked_flag(flag, part) for part in str(value).split(",")]
-    return checked_flag(flag, value)
 
 
 def _started(
@@ -257,12 +252,21 @@ def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
     return _named(flag.name, Annotated[kind, option])
 
 
-def checked_flag(flag: Flag, text: object) -> FlagValue:
+def checked_flag(flag: Flag | None, text: object, several: bool = False) -> object:
     """A value of the command line in the flag's type; a metrics page stands for its acceptance.
+
+    Args:
+        flag: Whose value it is; what belongs to none stays as it is.
+        text: The value.
+        several: Whether it is a list with commas between its values.
 
     Raises:
         PinnError: If it is not one that the flag can have.
     """
+    if flag is None:
+        return text
+    if several:
+        return [checked_flag(flag, part) for part in str(text).split(",")]
     if flag.name == "speculative_acceptance" and Path(str(text)).is_file():
         from pinn.measurements.benchmarks.metrics_page import acceptance_text
 

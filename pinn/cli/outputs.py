@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TextIO
 
 from pinn.common import Json
 from pinn.common.files import json_text, write_json_file
-from pinn.common.screen import printed as printed
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -24,13 +23,9 @@ if TYPE_CHECKING:
 
 #: Options that name a file or folder to write.
 OUTPUTS = frozenset({"--json", "--plot", "--requests", "--timeline", "--out"})
-#: Of these some commands write a folder.
-_FOLDERS = frozenset({"--out"})
 #: Formats of tables and pictures, which a file's name tells.
 TABLES = (".csv", ".json", ".parquet")
 PICTURES = (".png", ".svg", ".pdf")
-#: Names standard output.
-_STANDARD = "-"
 #: Files that an input folder is read for.
 _READ_IN_FOLDERS = ("config.json", "generation_config.json", "hf_quant_config.json")
 
@@ -51,25 +46,23 @@ def check_outputs(given: Sequence[tuple[str, object]]) -> None:
             continue
         if is_standard_output(path):
             raise PinnError(f"{option} -: standard output is for --json alone: give a file")
-        if path.is_dir() and option not in _FOLDERS:
+        if path.is_dir() and option != "--out":  # some commands write a folder
             raise PinnError(f"{option} {path}: that is a folder: name a file")
         if not path.parent.is_dir():
-            raise PinnError(
-                f"{option} {path}: there is no folder {path.parent}: create it, or correct the path"
-            )
+            fault = f"there is no folder {path.parent}"
+            raise PinnError(f"{option} {path}: {fault}: create it, or correct the path")
         for other, source in places:
             if (other, source) != (option, path) and _is_same(path, source, other in OUTPUTS):
-                raise PinnError(
-                    f"{option} {path} would overwrite what {other} names: give another file"
-                )
+                fault = f"{option} {path} would overwrite what {other} names"
+                raise PinnError(f"{fault}: give another file")
 
 
 def is_standard_output(path: Path) -> bool:
     """Whether a path is the ``-`` that stands for standard output."""
-    return str(path) == _STANDARD
+    return str(path) == "-"
 
 
-def check_suffix(path: Path, suffixes: Sequence[str], what: str = "") -> None:
+def check_suffix(path: Path, suffixes: Sequence[str], what: str) -> None:
     """Refuse a file whose format its name does not tell.
 
     Args:
@@ -83,8 +76,7 @@ def check_suffix(path: Path, suffixes: Sequence[str], what: str = "") -> None:
     is_device = path.exists() and not path.is_file() and not path.is_dir()
     if path.suffix.lower() not in suffixes and not is_device:
         known = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
-        named = f"{what} {path}" if what else str(path)
-        raise PinnError(f"{named}: cannot tell the format: name it {known}")
+        raise PinnError(f"{what} {path}: cannot tell the format: name it {known}")
 
 
 def _paths(value: object) -> Iterator[Path]:
@@ -130,8 +122,7 @@ def write_csv(table: pd.DataFrame, path: Path | None, **written: object) -> None
 
 def records(table: pd.DataFrame) -> list[dict[str, Json]]:
     """The rows of a table for JSON: what is missing is null."""
-    found: list[dict[str, Json]] = json.loads(table.to_json(orient="records"))
-    return found
+    return json.loads(table.to_json(orient="records"))
 
 
 def write_json(document: object, path: Path | None) -> None:

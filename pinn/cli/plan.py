@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pinn.cli.options import engine_flags, output
 from pinn.common.workers import Workers, stopping_at_once
 from pinn.errors import PinnError
-from pinn.planning.request import PlanRequest
+from pinn.planning.plan import PlanRequest
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
@@ -84,7 +84,7 @@ def plan(
         price: Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]
         out: Folder for plan.json, plan.csv, plan.html, PNGs.
     """
-    from pinn.planning.plan_load import plan_load
+    from pinn.planning.planner import plan_load
     from pinn.planning.report import print_plan, write_files
 
     count = where.workers or os.cpu_count() or 1

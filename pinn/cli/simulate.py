@@ -11,7 +11,7 @@ from pinn.cli.options import JsonPath, engine_flags, output
 from pinn.cli.outputs import write_json
 from pinn.errors import PinnError
 from pinn.simulator import engine_spec
-from pinn.simulator.workloads.load import LoadFlags, asked_load
+from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
 
@@ -70,23 +70,17 @@ def simulate(
         requests: Also write every request, as Parquet.
         timeline: Also draw the run over time, as PNG.
     """
-    from pinn.api.simulation import simulated, simulated_pools
+    from pinn.api import simulation
 
-    load, flags = asked_load(asked.workload, flags, asked.seed)
-    if apart == PoolsRequest():
-        found = simulated(asked, load, flags)
-        found.print_report()
-        write_json(found.to_json(), json_path)
-        if requests is not None:
-            found.write_requests(requests)
-        if timeline is not None:
-            found.timeline(timeline)
-        return
-    if timeline is not None:
+    one_engine = apart == PoolsRequest()
+    if timeline is not None and not one_engine:
         raise PinnError("--timeline with --prefill and --decode: it draws one engine: leave it out")
+    one = simulation.simulate(**(vars(asked) | flags)) if one_engine else None
     pools = apart.prefill, apart.decode
-    served = simulated_pools(asked, pools, apart.kv_link_gb_per_s, load, flags)
-    served.print_report()
-    write_json(served.to_json(), json_path)
+    found = one or simulation.simulated_pools(asked, pools, apart.kv_link_gb_per_s, flags)
+    found.print_report()
+    write_json(found.to_json(), json_path)
     if requests is not None:
-        served.write_requests(requests)
+        found.write_requests(requests)
+    if one is not None and timeline is not None:
+        one.timeline(timeline)

@@ -57,9 +57,8 @@ def module_of(decider: Decider) -> str:
 
 @cache
 def _digest(roots: frozenset[str]) -> str:
-    paths = {name: _source_file(name) for name in roots}
-    for name, path in paths.items():
-        if path is None:
+    for name in roots:
+        if _source_file(name) is None:
             raise PinnError(f"the code of {name!r} is unknown: it is no module with a source file")
     sources = _closure(roots)
     data = {name for text in sources.values() for name in _DATA.findall(text)}

@@ -20,7 +20,6 @@ from pinn.errors import PinnError, TooLargeError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
-    from pydantic_core import ErrorDetails
 
 # The largest sizes that input may ask for; each is checked before anything of it is built.
 #
@@ -107,6 +106,15 @@ def written(value: object) -> str:
             return f"{value:,}"
         return f"{'-' if value < 0 else ''}10^{round(math.log10(abs(value)))}"
     return f"{value:g}" if isinstance(value, float) else f"{value!r:.60}"
+
+
+def comma_separated(text: str) -> list[str]:
+    """The names in a text, without the blanks around them.
+
+    >>> comma_separated("H100, H200,")
+    ['H100', 'H200']
+    """
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def misfit(where: str, rule: str, value: object) -> PinnError:
@@ -270,10 +278,8 @@ def _check_yaml_depth(text: str, where: str) -> None:
     """Refuse deep nesting by the parser's events, before anything is built."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > MOST_DEPTH:
             raise _too_deep(where)
 
@@ -287,11 +293,10 @@ def _check_nodes(root: yaml.Node, where: str) -> None:
             raise _too_deep(where)
         inside: list[yaml.Node] = []
         for node in level:
-            children = _children(node, where)
-            total += len(children)
-            check_size(total, MOST_YAML_VALUES, f"{where}: values", "split it, or use CSV")
-            inside += children
-        level = inside
+            inside += _children(node, where)
+            size = total + len(inside)
+            check_size(size, MOST_YAML_VALUES, f"{where}: values", "split it, or use CSV")
+        level, total = inside, size
 
 
 def _children(node: yaml.Node, where: str) -> list[yaml.Node]:
@@ -375,18 +380,13 @@ def first_fault(error: ValidationError) -> tuple[str, str]:
     ...     first_fault(error)
     ('rate', "expected a whole number, got 'fast'")
     """
-    first = error.errors()[0]
-    return ".".join(map(str, first["loc"])), _fault_words(first)
-
-
-def _fault_words(fault: ErrorDetails) -> str:
+    fault = error.errors()[0]
+    place, said = ".".join(map(str, fault["loc"])), _SAID.match(fault["msg"])
     if fault["type"] in _KEY_FAULTS:
-        return _KEY_FAULTS[fault["type"]]
-    said = _SAID.match(fault["msg"])
+        return place, _KEY_FAULTS[fault["type"]]
     if said is None:
-        return str(fault["msg"]).removeprefix("Value error, ")
+        return place, fault["msg"].removeprefix("Value error, ")
     kind, other = said.groups()
-    if kind is None and "than" in other:
-        other = f"a number {other}"
     expected = _SCHEMA_KINDS.get(kind, kind) if kind else other
-    return f"expected {expected}, got {fault['input']!r:.60}"
+    number = "a number " if kind is None and "than" in other else ""
+    return place, f"expected {number}{expected}, got {fault['input']!r:.60}"

@@ -116,7 +116,7 @@ _NAME = Path("checkpoints") / "kernels" / "all"
 _FILE = "kernels.json"
 
 
-def find_kernels(given: Path | None, checkpoint: Path | None = None) -> Path | None:
+def find_kernels(given: Path | None, checkpoint: Path) -> Path | None:
     """The folder of surrogates to use.
 
     In this order: the one given, ``kernels/all`` beside the checkpoint, ``checkpoints/kernels/all``
@@ -124,7 +124,7 @@ def find_kernels(given: Path | None, checkpoint: Path | None = None) -> Path | N
 
     Args:
         given: Folder that the user named; None to look for one.
-        checkpoint: Checkpoint in use, if any.
+        checkpoint: Checkpoint in use.
 
     Returns:
         The folder; None where none was named and none is found.
@@ -134,19 +134,14 @@ def find_kernels(given: Path | None, checkpoint: Path | None = None) -> Path | N
     """
     if given is not None:
         if not (given / _FILE).is_file():
-            remedy = f"give a folder with {_FILE}, such as {_NAME}"
-            fit = "or fit them with 'python train.py kernels=on'"
-            raise PinnError(f"no kernel surrogates at {given}: {remedy}, {fit}")
+            remedy = f"{_FILE}, such as {_NAME}, or fit them with 'python train.py kernels=on'"
+            raise PinnError(f"no kernel surrogates at {given}: give a folder with {remedy}")
         return given
-    beside = [] if checkpoint is None else [checkpoint.parent / "kernels" / "all"]
-    places = [*beside, _NAME, *_places(_NAME, _NAME)]
+    places = [checkpoint.parent / "kernels" / "all", _NAME, *_places(_NAME, _NAME)]
     return next((place for place in places if (place / _FILE).is_file()), None)
 
 
 # Where results are remembered, and how a file is written so that nobody reads half of it.
-
-#: Names the folder of remembered results instead of the user's cache.
-ENVIRONMENT_VARIABLE = "PINN_CACHE"
 
 
 def cache_folder() -> Path:
@@ -154,7 +149,7 @@ def cache_folder() -> Path:
 
     What lies in it may be deleted at any time: it is only slower then.
     """
-    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    named = os.environ.get("PINN_CACHE")
     return given_path(named) if named else user_cache_path("pinn")
 
 

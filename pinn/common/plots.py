@@ -23,9 +23,6 @@ Sharing = bool | Literal["none", "all", "row", "col"]
 #: Width of a page in inches.
 WIDTH = 9.5
 
-#: Dots of a figure per inch.
-DPI = 110
-
 
 def new_figure(
     height: float,
@@ -73,5 +70,5 @@ def svg(figure: Figure) -> bytes:
 def png(figure: Figure) -> bytes:
     """The picture as PNG; equal figures give equal bytes."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()

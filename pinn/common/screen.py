@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -39,6 +39,11 @@ def say(text: str) -> None:
             line, WIDTH, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
         )
         print("\n".join(folded))
+
+
+def left_out_lines(counts: Mapping[str, int]) -> list[str]:
+    """A line for each reason to leave something out, with how many it holds for."""
+    return [f"{count:8} left out: {reason}" for reason, count in counts.items()]
 
 
 def printed(function: Callable[..., None], *arguments: object, **named: object) -> str:
@@ -137,19 +142,20 @@ class Grid:
         """Add a row."""
         self.rows.append(Row(cells, strong))
 
+    def _lines(self) -> list[Sequence[str]]:
+        """The headings, then the rows."""
+        return [[column.heading for column in self.columns], *(row.cells for row in self.rows)]
+
     def markdown(self) -> str:
         """As lines of Markdown, without the caption."""
         marks = "|".join("---" if column.is_text else "---:" for column in self.columns)
-        texts = [[column.heading for column in self.columns]]
-        texts += [list(row.cells) for row in self.rows]
-        heading, *lines = (f"| {' | '.join(line)} |" for line in texts)
+        heading, *lines = (f"| {' | '.join(line)} |" for line in self._lines())
         return "\n".join([heading, f"|{marks}|", *lines])
 
     def html(self) -> str:
         """Return an HTML table, as notebooks show it."""
-        lines = [[column.heading for column in self.columns]]
-        lines += [list(row.cells) for row in self.rows]
-        head, *body = ["".join(f"<td>{html.escape(text)}</td>" for text in line) for line in lines]
+        cells = [[f"<td>{html.escape(text)}</td>" for text in line] for line in self._lines()]
+        head, *body = map("".join, cells)
         rows = "".join(f"<tr>{line}</tr>" for line in body)
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"

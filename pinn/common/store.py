@@ -107,20 +107,20 @@ class _Reader:
 
     def _object(self, value: object) -> str:
         """Return the class of an object and a digest of its contents, found once per object."""
-        if id(value) not in self._known:
-            self._known[id(value)] = f"{self._name(type(value))} {self._digest(value)}"
-        return self._known[id(value)]
-
-    def _digest(self, value: object) -> str:
+        if id(value) in self._known:
+            return self._known[id(value)]
         if callable(digest := getattr(value, "digest", None)):
-            return str(digest())
-        if is_dataclass(value):
+            found = digest()
+        elif is_dataclass(value):
             compared = [f.name for f in fields(value) if f.compare]
-            return _sha256({name: self.read(getattr(value, name)) for name in compared})
-        raise PinnError(
-            f"a {type(value).__name__} cannot be part of a key: pass a dataclass, the numbers and "
-            "texts in it, or give it a method 'digest'"
-        )
+            found = _sha256({name: self.read(getattr(value, name)) for name in compared})
+        else:
+            raise PinnError(
+                f"a {type(value).__name__} cannot be part of a key: pass a dataclass, the numbers "
+                "and texts in it, or give it a method 'digest'"
+            )
+        self._known[id(value)] = f"{self._name(type(value))} {found}"
+        return self._known[id(value)]
 
     def _name(self, value: FunctionType | type) -> str:
         if "<" in value.__qualname__:
@@ -142,8 +142,7 @@ def _numbers(value: object) -> Json:
         columns = [[str(name), str(kind)] for name, kind in value.dtypes.items()]
         return {"table": [columns, hashlib.sha256(rows.tobytes()).hexdigest()]}
     if numpy is not None and isinstance(value, numpy.generic):
-        number: Json = value.item()
-        return number
+        return value.item()
     if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
         whole = hashlib.sha256(numpy.ascontiguousarray(value).tobytes()).hexdigest()
         return {"array": [str(value.dtype), list(value.shape), whole]}
@@ -178,12 +177,10 @@ def remembered_value(
     """
 
     def read(path: Path) -> _T:
-        value: _T = json.loads(path.read_text())["value"]
-        return value
+        return json.loads(path.read_text())["value"]
 
     def compute() -> _T:
-        value: _T = json.loads(files.json_text(function(*arguments, **(aside or {}))))
-        return value
+        return json.loads(files.json_text(function(*arguments, **(aside or {}))))
 
     def write(path: Path, value: _T) -> None:
         path.write_text(files.json_text({"function": key.function, "value": value}, indent=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -126,21 +126,20 @@ def write_frame(rows: pd.DataFrame, path: Path, **written: Any) -> None:
     replace_atomically(path, lambda target: safe.to_csv(target, index=False, **written))
 
 
-def write_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], path: Path) -> None:
+def write_rows(rows: Sequence[Mapping[str, object]], path: Path) -> None:
     """Write mappings as CSV with their text escaped; the file appears whole or not at all.
 
     Args:
-        rows: Column to value; columns that a row lacks stay empty.
-        columns: In the file's order.
+        rows: Column to value; the first one names the columns in their order.
         path: The file.
 
     Raises:
-        ValueError: If a row has a column that is not among them.
+        ValueError: If a row has a column that the first one lacks.
     """
 
     def write(target: Path) -> None:
         with target.open("w", encoding="utf-8", newline="") as file:
-            table = csv.DictWriter(file, columns, lineterminator="\n")
+            table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
             table.writeheader()
             table.writerows({name: escaped(cell) for name, cell in row.items()} for row in rows)
 

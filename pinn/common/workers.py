@@ -80,14 +80,11 @@ class Workers:
             Exception: What a task raises, as it raised it.
         """
         if self.backend == "ray":
-            return self._on_ray(work, tasks)
+            yield from self._on_ray(work, tasks)
+            return
         if self.count == 1:
-            return ((i, work(task)) for i, task in enumerate(tasks))
-        return self._in_processes(work, tasks)
-
-    def _in_processes(
-        self, work: Callable[[Task], Result], tasks: Sequence[Task]
-    ) -> Iterator[tuple[int, Result]]:
+            yield from ((i, work(task)) for i, task in enumerate(tasks))
+            return
         with self._started() if self.pool is None else nullcontext(self.pool) as pool:
             index = {pool.submit(_one, self.torch, work, task): i for i, task in enumerate(tasks)}
             for done in as_completed(index):
@@ -161,12 +158,19 @@ def stopping_at_once(kept: str) -> Iterator[None]:
         os.write(2, f"stopping: {kept}\n".encode())
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    with on_signals(stop):
+        yield
+
+
+@contextmanager
+def on_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Let a function handle SIGINT and SIGTERM; afterwards they do what they did."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def _end_with_parent() -> None:
@@ -190,10 +194,8 @@ def _in_folder(
 ) -> Result:
     """Run one task in a folder: Ray's processes start wherever Ray was started."""
     if not folder.is_dir():
-        fault = (
-            f"Ray's machine {os.uname().nodename} has no folder {folder}, where pinn was started"
-        )
-        raise PinnError(f"{fault}: share it between the machines under the same path")
+        fault = f"machine {os.uname().nodename} has no folder {folder}, where pinn was started"
+        raise PinnError(f"Ray's {fault}: share it between the machines under the same path")
     os.chdir(folder)
     return _one(uses_torch, work, task)
 

@@ -115,7 +115,7 @@ def write_configuration(
     (mix,) = (v for v in vectors if v.load == blis_vectors.MIX)
     texts["coefficients.yaml"] = coefficients_yaml(mix, common | vector_facts(mix))
     kept = [vector_row(v, _replicas(configured, row)) for v in vectors if not v.overloaded]
-    tables.write_rows(kept, list(kept[0]), folder / "loads.csv")
+    tables.write_rows(kept, folder / "loads.csv")
     texts["run.sh"] = run_script(configured, row, vectors, kv_blocks, worst_error)
     for name, text in texts.items():
         write_whole(folder / name, text)
@@ -189,7 +189,7 @@ def write_summary(configured: Configured, vectors: Mapping[int, Vectors], path: 
         for row, found in vectors.items()
         for v in found
     ]
-    tables.write_rows(rows, list(rows[0]), path)
+    tables.write_rows(rows, path)
 
 
 def _replicas(configured: Configured, row: int) -> int:

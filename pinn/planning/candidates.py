@@ -1,21 +1,137 @@
-"""Find candidates: configurations that the engine starts, with room for the longest request."""
+"""Find candidates: what is combined, and what of it the engine starts with room for the load."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from pinn.engines.configurations import Values, canonical, make_deployment
+from pinn.common.files import conf_file
+from pinn.engines.configurations import Values, canonical, expand_grid, make_deployment
 from pinn.engines.deployment import Deployment
 from pinn.engines.labels import hardware_label
 from pinn.errors import PinnError, RefusedError
 from pinn.planning.candidate import NETWORK, Candidate, gpu_count
 from pinn.planning.plan import RejectedCandidate
-from pinn.planning.search_space import SearchSpace, read_candidates_file
 from pinn.simulator import memory, setup
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.workloads.workload import Workload
+from pinn.simulator.workloads.yaml_spec import Strict, Whole, check, read_mapping
+from pinn.specs.flags import FlagValue
+from pinn.specs.serving import VLLM
 from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
+
+LAYOUT = (
+    "expected 'gpus_per_machine: 8' and 'grid:' with lists under names of flags; with "
+    "--disaggregate 'pools:' too, with lists of servers, such as 2x tp=4, under 'prefill' and "
+    "'decode'"
+)
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """Axes that candidates are combined from.
+
+    Attributes:
+        shared: Keys that hold for all of them, such as the model and flags that were given.
+        gpus: To choose from.
+        formats: Number formats; None is the checkpoint's own.
+        engine: Further engine settings.
+        most_gpus: Of one replica; None for any number.
+        engines: To choose from.
+    """
+
+    shared: Values
+    gpus: Sequence[str]
+    formats: Sequence[str | None]
+    engine: EngineSpec
+    most_gpus: int | None
+    engines: Sequence[str] = (VLLM,)
+
+    @property
+    def bases(self) -> list[dict[str, FlagValue]]:
+        """Keys that every candidate of a GPU and a format has."""
+        return [
+            {**self.shared, "gpu": gpu} | ({"precision": form} if form else {})
+            for gpu, form in itertools.product(self.gpus, self.formats)
+        ]
+
+
+class Pools(Strict):
+    """Pools of servers to combine, each as ``--prefill`` and ``--decode`` take it."""
+
+    prefill: list[str]
+    decode: list[str]
+
+
+class CandidatesFile(Strict):
+    """Layout of a file like ``conf/plan/candidates.yaml``.
+
+    Attributes:
+        gpus_per_machine: Tensor- and data-parallel ranks stay within a machine.
+        grid: Flag -> its values.
+        pools: Servers of a replica whose prefill and decode are apart.
+    """
+
+    gpus_per_machine: Whole
+    grid: dict[str, object]
+    pools: Pools | None = None
+
+
+def read_candidates_file(path: Path | None) -> CandidatesFile:
+    """Read the flags and pools to combine.
+
+    Args:
+        path: None for ``conf/plan/candidates.yaml``.
+
+    Raises:
+        PinnError: If the file cannot be read or has another layout.
+    """
+    path = path or conf_file("plan/candidates.yaml")
+    return check(CandidatesFile, read_mapping(path), path, LAYOUT)
+
+
+def grid_configurations(space: SearchSpace, path: Path | None = None) -> list[dict[str, FlagValue]]:
+    """Return every combination that makes sense; flags that were given stay as they are."""
+    listed = read_candidates_file(path)
+    axes = {name: values for name, values in listed.grid.items() if name not in space.shared}
+    every = itertools.product(space.bases, space.engines, expand_grid(axes))
+    rows = [_in_words_of(engine, row) | base for base, engine, row in every]
+    return [row for row in rows if _makes_sense(row, listed.gpus_per_machine, space.most_gpus)]
+
+
+def _in_words_of(engine: str, row: Values) -> dict[str, FlagValue]:
+    """Ranks of the grid, which counts as vLLM does, as an engine counts them.
+
+    SGLang and TensorRT-LLM call all GPUs of a stage tensor parallel and take attention replicas
+    from among them (``pinn.engines.recipe_rules``); TensorRT-LLM has as many of those as GPUs.
+    """
+    if engine == VLLM:
+        return dict(row)
+    replicas = _ranks(row, "data_parallel_size")
+    gpus = _ranks(row, "tensor_parallel_size") * replicas
+    renamed = {**row, "engine": engine, "tensor_parallel_size": gpus}
+    if renamed.pop("enable_expert_parallel", False):
+        renamed["ep_size"] = gpus
+    if replicas > 1:
+        renamed["enable_dp_attention"] = True
+    return renamed
+
+
+def _ranks(row: Values, name: str) -> int:
+    return cast(int, row.get(name, 1))
+
+
+def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
+    """Whether ranks stay in a machine and within reach, and experts have GPUs to spread over."""
+    tensor, data = _ranks(row, "tensor_parallel_size"), _ranks(row, "data_parallel_size")
+    side_by_side = tensor * data if row.get("engine", VLLM) == VLLM else tensor
+    gpus = side_by_side * _ranks(row, "pipeline_parallel_size")
+    spread = row.get("enable_expert_parallel", False) or "ep_size" in row
+    fits = side_by_side <= per_machine and (most is None or gpus <= most)
+    return fits and not (spread and side_by_side == 1)
+
 
 #: Contexts are allowed in steps of this many tokens.
 _LENGTH_GRAIN_TOKENS = 1024
@@ -96,7 +212,7 @@ def deployments_of(
         can_all_run = serving.max_requests <= serving.token_budget
         if listed or (can_all_run and not (dense and spread)):
             to_hold = workload if served is None else served
-            reason = str(refused) if refused else _misfit(deployment, to_hold, engine)
+            reason = str(refused) if refused else _refusal(_check_held, deployment, to_hold, engine)
             yield given, deployment, reason
 
 
@@ -128,9 +244,14 @@ def nearest_fit(space: SearchSpace, workload: Workload) -> str | None:
     return f"{label}, {gpus} GPUs a replica"
 
 
-def _misfit(deployment: Deployment, workload: Workload, engine: EngineSpec) -> str | None:
+def _check_held(deployment: Deployment, workload: Workload, engine: EngineSpec) -> None:
+    setup.check_run(deployment, workload, engine, memory.kv_layout(deployment, engine))
+
+
+def _refusal(check: Callable[..., object], *given: object) -> str | None:
+    """What a check has against it; None where it passes."""
     try:
-        setup.check_run(deployment, workload, engine, memory.kv_layout(deployment, engine))
+        check(*given)
     except PinnError as error:
         return str(error)
     return None
@@ -150,18 +271,11 @@ def predicted(
     coefficients = Surrogate.load(checkpoint).coefficients(list(fitting))
     for i, (deployment, row) in enumerate(fitting.items()):
         beta, alpha, source = coefficients.beta[i], coefficients.alpha[i], NETWORK
-        path = next((p for p, found in files.items() if _belongs(found, deployment)), None)
-        if path is not None:
-            beta, alpha, source = files[path].beta, files[path].alpha, str(path)
+        for path, own in files.items():
+            if _refusal(own.check_deployment, deployment, "") is None:
+                beta, alpha, source = own.beta, own.alpha, str(path)
+                break
         yield Candidate(row, LinearLatency(deployment, beta, alpha), engine, source)
-
-
-def _belongs(found: CoefficientSet, deployment: Deployment) -> bool:
-    try:
-        found.check_deployment(deployment, "")
-    except PinnError:
-        return False
-    return True
 
 
 def _check_used(files: Mapping[Path, CoefficientSet], candidates: Sequence[Candidate]) -> None:

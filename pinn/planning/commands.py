@@ -7,8 +7,9 @@ cannot say stands in a comment behind it.
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
-from pinn.common.files import json_text
+from pinn.common.files import data_folder, json_text, read_rows
 from pinn.engines.configurations import Values
 from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.pools import PoolsCandidate
@@ -21,51 +22,10 @@ _FLAGS = (*flags_of(ServingSpec), *flags_of(EngineSpec))
 _ABOUT = frozenset(
     {"engine", "engine_version", "speculative_acceptance", "replicas", "data_parallel_routing"}
 )
-#: vLLM's flags that SGLang's ``server_args.py`` has no counterpart of.
-_NOT_SGLANGS = frozenset(
-    {"enable_expert_parallel", "generation_config", "override_generation_config",
-     *(flag.name for flag in flags_of(EngineSpec) if SGLANG not in flag.spelled)}
-)  # fmt: skip
 #: Formats that vLLM and SGLang make of a 16-bit checkpoint by themselves when asked to; others need
 #: their own.
 ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
               "fp16": ["--dtype", "float16"]}  # fmt: skip
-#: Options of ``tensorrt_llm/commands/serve.py``.
-_TRTLLM_OPTIONS = {
-    "tensor_parallel_size": "--tp_size",
-    "pipeline_parallel_size": "--pp_size",
-    "ep_size": "--ep_size",
-    "max_num_batched_tokens": "--max_num_tokens",
-    "max_num_seqs": "--max_batch_size",
-    "max_model_len": "--max_seq_len",
-    "gpu_memory_utilization": "--kv_cache_free_gpu_memory_fraction",
-}
-#: Keys of ``tensorrt_llm/llmapi/llm_args.py`` for its ``--extra_llm_api_options`` file.
-_TRTLLM_KEYS = {
-    "enable_prefix_caching": "kv_cache_config.enable_block_reuse",
-    "block_size": "kv_cache_config.tokens_per_block",
-    "kv_cache_dtype": "kv_cache_config.dtype",
-    "max_cudagraph_capture_size": "cuda_graph_config.max_batch_size",
-    "cudagraph_padding": "cuda_graph_config.enable_padding",
-    "moe_backend": "moe_config.backend",
-    "enable_chunked_prefill": "enable_chunked_prefill",
-    "enable_dp_attention": "enable_attention_dp",
-    "async_scheduling": "disable_overlap_scheduler",
-    "speculative_config": "speculative_config",
-}
-#: Settings that vLLM has no flag for: what runs, what is known of it, or the simulator's.
-_NOT_VLLMS = frozenset(
-    {
-        "engine", "engine_version", "speculative_acceptance", "activation_reserve_bytes",
-        "replicas", "data_parallel_routing", "reject_long_requests", "kv_transfer_bytes_per_s",
-        "kv_transfer_latency_s", "v1_multiprocessing", "sampling_backend",
-        *(flag.name for flag in flags_of(ServingSpec) if VLLM not in (flag.engines or (VLLM,))),
-    }
-)  # fmt: skip
-#: Flags that are parts of its compilation config, which its parser takes one by one
-#: (``vllm/utils/argparse_utils.py: FlexibleArgumentParser.parse_args``).
-_COMPILATION = {"cudagraph_mode": "-cc.cudagraph_mode",
-                "fuse_all_reduce": "-cc.pass_config.fuse_allreduce_rms"}  # fmt: skip
 #: How vLLM spells formats of the KV cache where it differs (``vllm/config/cache.py: CacheDType``).
 _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 #: Keys and values between pools by NIXL, whose role in it the proxy gives each server
@@ -90,13 +50,29 @@ def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
     """None where SGLang cannot be told."""
     if flag.name == "enable_chunked_prefill":
         return None if value else ["--chunked-prefill-size", "-1"]
-    if flag.name in _NOT_SGLANGS:
+    if flag.name in _words_of(SGLANG) or (
+        flag in flags_of(EngineSpec) and SGLANG not in flag.spelled
+    ):
         return None
     name = flag.spelled_for(SGLANG)
     if flag.kind != "bool":
         return [name, str(value)]
     # Its switches have no opposite.
     return [name] if value != _is_reverse(flag, SGLANG) else None
+
+
+@cache
+def _words_of(engine: str) -> dict[str, str]:
+    """Field to its words in an engine's command where its declaration does not say them.
+
+    Empty words are of what the command cannot be told: what runs, what is known of it, or the
+    simulator's settings. vLLM's others are parts of its compilation config, which its parser takes
+    one by one (``vllm/utils/argparse_utils.py: FlexibleArgumentParser.parse_args``). TensorRT-LLM's
+    are options of ``tensorrt_llm/commands/serve.py``, and without dashes keys of
+    ``tensorrt_llm/llmapi/llm_args.py`` for its ``--extra_llm_api_options`` file.
+    """
+    rows = read_rows(data_folder("engines") / "command_words.csv")
+    return {row["field"]: row["written"] for row in rows if row["engine"] == engine}
 
 
 def _is_reverse(flag: Flag, engine: str) -> bool:
@@ -110,13 +86,13 @@ def trtllm_command(given: Values) -> str:
     sections: dict[str, dict[str, object]] = {}
     unsaid = []
     for flag, value in _set(given):
-        if flag.name in _TRTLLM_OPTIONS:
-            words += [_TRTLLM_OPTIONS[flag.name], str(value)]
-        elif flag.name in _TRTLLM_KEYS:
-            section, _, key = _TRTLLM_KEYS[flag.name].rpartition(".")
-            place = extra
-            if section:
-                extra[section] = place = sections.setdefault(section, {})
+        word = _words_of(TRTLLM).get(flag.name, "")
+        section, _, key = word.rpartition(".")
+        if word.startswith("--"):
+            words += [word, str(value)]
+        elif word:
+            place = sections.setdefault(section, {}) if section else extra
+            extra |= {section: place} if section else {}
             place[key] = value != _is_reverse(flag, TRTLLM) if flag.kind == "bool" else value
             if flag.name == "speculative_config":
                 place[key] = json.loads(str(value))
@@ -181,17 +157,19 @@ def vllm_words(given: Values) -> list[str]:
         given: Fields of ``ServingSpec`` and ``EngineSpec``, and ``precision``; what vLLM has no
             flag for, and a format that it makes of no checkpoint, are left out.
     """
-    row = {name: value for name, value in given.items() if name not in _NOT_VLLMS}
+    words = _words_of(VLLM)
+    foreign = {flag.name for flag in _FLAGS if VLLM not in (flag.engines or (VLLM,))}
+    row = {name: value for name, value in given.items() if name not in {*words, *foreign}}
     dtype = str(row.get("kv_cache_dtype"))
     if dtype in _CACHE_DTYPES:
         row["kv_cache_dtype"] = _CACHE_DTYPES[dtype]
-    compiled = {name: row.pop(name) for name in _COMPILATION if name in row}
+    compiled = {word: given.get(name) for name, word in words.items() if word}
     return [
         *ON_THE_FLY.get(str(given.get("precision")), []),
         *_written(ServingSpec, row),
         *_written(EngineSpec, row),
-        *(f"{_COMPILATION[name]}={str(value).lower() if isinstance(value, bool) else value}"
-          for name, value in compiled.items() if value not in (None, "")),
+        *(f"{word}={str(value).lower() if isinstance(value, bool) else value}"
+          for word, value in compiled.items() if value not in (None, "")),
     ]  # fmt: skip
 
 
@@ -213,7 +191,8 @@ def simulate_command(
     pools: list[str] = []
     if isinstance(candidate, PoolsCandidate):
         prefill, decode = candidate.pool_texts(replicas)
-        row, servers, pools = candidate.shared, {}, ["--prefill", prefill, "--decode", decode]
+        row = {name: value for name, value in row.items() if name not in candidate.own}
+        servers, pools = {}, ["--prefill", prefill, "--decode", decode]
     words = ["pinn", "simulate", "--model", str(row["model"]), "--gpu", str(row["gpu"])]
     words += ["--quantization", str(row["precision"])] if "precision" in row else []
     words += ["--force"] if row.get("force") else []
@@ -234,14 +213,11 @@ def _given(engine: EngineSpec) -> dict[str, FlagValue]:
 def _written(specification: type, values: Values) -> list[str]:
     words: list[str] = []
     for flag in flags_of(specification):
-        if flag.name in values:
-            words += _word(flag, values[flag.name])
+        value = values.get(flag.name, flag.default)
+        if flag.name not in values or (value == flag.default and not flag.shown):
+            continue
+        if flag.kind != "bool":
+            words += [flag.option, str(value)]
+        else:
+            words.append(flag.option if value else f"--no-{flag.option.removeprefix('--')}")
     return words
-
-
-def _word(flag: Flag, value: FlagValue) -> list[str]:
-    if value == flag.default and not flag.shown:
-        return []
-    if flag.kind != "bool":
-        return [flag.option, str(value)]
-    return [flag.option if value else f"--no-{flag.option.removeprefix('--')}"]

@@ -103,12 +103,10 @@ def evaluate(kept: Sequence[tuple[Candidate, float]], problem: PlanningProblem) 
             best = found
     choice = None if best is None else _choice(best, problem)
     nearest = None if best else min(infeasible.values(), key=lambda each: each.gpus)
+    reasons = {label: each.reason for label, each in infeasible.items()}
+    no_fewer = "" if best is None else _no_fewer(best, problem)
     rejected = [
-        candidate.rejected(
-            infeasible[candidate.label].reason
-            if candidate.label in infeasible
-            else _no_fewer(best, problem)
-        )
+        candidate.rejected(reasons.get(candidate.label, no_fewer))
         for candidate, _ in kept
         if best is None or candidate is not best.candidate
     ]
@@ -149,16 +147,14 @@ def _sized(
         sent = len(trials.load.at(rate.per_s))
         why = f"runs all of the {sent:,} requests at once: its rate takes a longer load to find"
         return Infeasible(candidate.label, why)
+    alone = f"{rate.per_s:.3g} requests/s"
     size = fleet.fewest_replicas(trials, rate.per_s, problem)
     if size is None:
-        why = (
-            f"holds {rate.per_s:.3g} requests/s alone, but no fleet of them that can be simulated "
-            "holds the asked rate"
-        )
-        return Infeasible(candidate.label, why)
+        why = "but no fleet of them that can be simulated holds the asked rate"
+        return Infeasible(candidate.label, f"holds {alone} alone, {why}")
     gpus, may_be = size.replicas * candidate.gpus, problem.max_gpus
     if may_be is not None and gpus > may_be:
-        why = f"needs {gpus} GPUs at {rate.per_s:.3g} requests/s a replica, {may_be} may be"
+        why = f"needs {gpus} GPUs at {alone} a replica, {may_be} may be"
         return Infeasible(candidate.label, why, gpus)
     share = rate.per_s if asked is None else asked / size.replicas
     run = trials.run(share) if asked is not None else trials.run_of(problem.load.draw(share))
@@ -169,8 +165,7 @@ def _sized(
     return SizedCandidate(trials, rate, size, interval, share, run)
 
 
-def _no_fewer(best: SizedCandidate | None, problem: PlanningProblem) -> str:
-    assert best is not None, "a candidate that was sized alone has a reason of its own"
+def _no_fewer(best: SizedCandidate, problem: PlanningProblem) -> str:
     label = best.candidate.label
     if problem.rate_per_s is None:
         return f"holds no more than the {best.rate.per_s:.3g} requests/s of {label}"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from pinn.engines.deployment import Deployment
@@ -151,7 +151,8 @@ def fleet_rate(
     ends = []
     for way in (1, -1):
         guess = together.per_s * math.exp(-way * interval.bad.step)
-        ends.append(_highest_of_all(size, trials.under(interval.at(way)), guess, asked).per_s)
+        other = replace(trials, scenario=interval.at(way))
+        ends.append(_highest_of_all(size, other, guess, asked).per_s)
     return replace(together, interval_per_s=(ends[0], ends[1]), level=interval.level)
 
 
@@ -174,16 +175,14 @@ def chance_to_hold(
 
     The share of the law's equally likely errors at which it does, by bisection over them.
     """
-    workload, known = problem.workload, {}
+    routing = routings(trials.candidate, size.replicas)[-1]
 
+    @cache
     def holds(error: float) -> bool:
         if error <= 0:  # the fleet holds the limits as predicted
             return True
-        if error not in known:
-            routing = routings(trials.candidate, size.replicas)[-1]
-            other = trials.under(interval.at(error))
-            known[error] = other.fleet_excess(workload, size.replicas, routing) <= 1
-        return known[error]
+        other = replace(trials, scenario=interval.at(error))
+        return other.fleet_excess(problem.workload, size.replicas, routing) <= 1
 
     return interval.law.held(holds), holds(1.0)
 

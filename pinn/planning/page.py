@@ -1,20 +1,172 @@
-"""A plan as one self-contained page, and its pictures as PNG files."""
+"""A plan as one self-contained page, and its pictures as PNG files.
+
+Colours differ in lightness too, and markers, dashes and hatches tell apart what colours tell apart.
+"""
 
 import base64
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 
-from pinn.common import files, pages
-from pinn.common.plots import png, short, svg
-from pinn.planning import pictures
-from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Plan
-from pinn.planning.slo import written_s
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-#: Name of a picture -> function that draws it, None where there is nothing to draw.
-_PICTURES = {
-    "frontier": pictures.frontier_figure,
-    "percentiles": pictures.percentile_figure,
-    "step-time": pictures.step_time_figure,
-}
+from pinn.common import files, pages
+from pinn.common.plots import new_figure, png, short, svg
+from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Plan, Point
+from pinn.planning.slo import parse_slo, written_s
+
+#: How many of the choices are drawn, best first.
+SHOWN = 4
+
+#: Colour and marker of the GPUs in their order, from the palette of Okabe and Ito (2008), dark and
+#: light in turn.
+_LOOKS = (
+    ("#0072b2", "o"), ("#e69f00", "s"), ("#004d40", "^"), ("#cc79a7", "D"), ("#56b4e9", "v"),
+    ("#7a3b00", "P"), ("#9a9a9a", "X"),
+)  # fmt: skip
+
+#: Statistic -> colour, marker and dashes of its line.
+_LINES = {"p50": ("#56b4e9", "o", "-"), "p90": ("#0072b2", "s", "--"), "p99": ("#12263f", "^", ":")}
+
+#: Colour and hatch of the parts of a step in their order; neighbours differ in lightness.
+_FILLS = (
+    ("#12436d", ""), ("#8fc1e3", ""), ("#28a197", "//"), ("#f4d58d", ""), ("#a3480f", ""),
+    ("#f2a65a", "\\\\"), ("#5b5b66", ""), ("#d5d5dc", ".."), ("#7d6b91", ""), ("#c9e4ca", "xx"),
+)  # fmt: skip
+
+#: Where ranks stand beside their rings from left to right, in points, so that neighbours do not
+#: cover each other.
+_BESIDE = ((-17, 7), (9, -15), (-4, 11), (9, 7))
+
+_OUTLINE = [withStroke(linewidth=2.5, foreground="white")]
+
+
+def frontier_figure(plan: Plan) -> Figure:
+    """Throughput per GPU against the speed that a user sees."""
+    figure, axes = new_figure(4.6)
+    ax = axes[0, 0]
+    gpus = list(dict.fromkeys([*plan.ask.gpus, *(p.gpu for p in plan.frontier)]))
+    looks = {gpu: _LOOKS[i % len(_LOOKS)] for i, gpu in enumerate(gpus)}
+    for gpu, (colour, marker) in looks.items():
+        for best in (False, True):
+            at = [p for p in plan.frontier if p.gpu == gpu and p.best == best]
+            ax.plot([p.user_tokens_per_s for p in at], [p.output_tokens_per_gpu_s for p in at],
+                    marker, color=colour, linestyle="", markersize=8 if best else 4.5,
+                    alpha=1.0 if best else 0.45, label=short(gpu) if best else None,
+                    markeredgecolor="white", markeredgewidth=0.5)  # fmt: skip
+    steps = sorted((p for p in plan.frontier if p.best), key=lambda p: p.user_tokens_per_s)
+    ax.step([p.user_tokens_per_s for p in steps], [p.output_tokens_per_gpu_s for p in steps],
+            where="pre", color="#12263f", linewidth=1.6, zorder=1, label="best of all")  # fmt: skip
+    ranked = list(enumerate((choice.at_rate for choice in plan.choices[:SHOWN]), start=1))
+    ranked.sort(key=lambda each: each[1].user_tokens_per_s or 0.0)
+    for place, (rank, point) in enumerate(ranked):
+        _mark(ax, point, rank, _BESIDE[place % len(_BESIDE)])
+    ax.set_xlabel("output tokens/s that a user sees (1 / mean TPOT)")
+    ax.set_ylabel("output tokens/s per GPU")
+    ax.set_xlim(left=0)
+    ax.set_ylim(bottom=0)
+    ax.grid(color="0.92")
+    figure.legend(loc="outside upper right", ncols=len(looks) + 1, frameon=False, fontsize=9)
+    return figure
+
+
+def _mark(ax: Axes, point: Point, rank: int, beside: tuple[int, int]) -> None:
+    """A ring and the rank of a choice."""
+    if point.user_tokens_per_s is None:
+        return
+    at = (point.user_tokens_per_s, point.output_tokens_per_gpu_s)
+    ax.plot(*at, "o", markersize=14, fillstyle="none", color="black", markeredgewidth=1.4)
+    ax.annotate(str(rank), at, xytext=beside, textcoords="offset points", fontsize=11,
+                fontweight="bold", path_effects=_OUTLINE)  # fmt: skip
+
+
+def percentile_figure(plan: Plan) -> Figure:
+    """Percentiles of the limited metrics against the rate of one replica."""
+    choices = plan.choices[:SHOWN]
+    limits = parse_slo(plan.ask.slo).each if plan.ask.slo else []
+    metrics = list(dict.fromkeys(metric for metric, _, _ in limits)) or ["ttft", "tpot"]
+    figure, axes = new_figure(
+        2.3 * len(metrics) + 0.7, len(metrics), len(choices), sharey="row", sharex="col"
+    )
+    for column, choice in enumerate(choices):
+        for row, metric in enumerate(metrics):
+            ax = axes[row, column]
+            _percentiles(ax, choice, metric)
+            for limited, name, seconds in limits:
+                if limited == metric:
+                    ax.axhline(1e3 * seconds, color="#a3480f", linewidth=1.1)
+                    ax.annotate(f"limit of {name}", (0, 1e3 * seconds), (3, 2),
+                                xycoords=("axes fraction", "data"), textcoords="offset points",
+                                fontsize=7.5, color="#a3480f", path_effects=_OUTLINE)  # fmt: skip
+            if column == 0:
+                ax.set_ylabel(f"{metric.upper()}, ms")
+        title = f"{column + 1}: {short(choice.gpu)} x {choice.gpus_per_replica}"
+        axes[0, column].set_title(title, fontsize=10, fontweight="bold", loc="left")
+        axes[-1, column].set_xlabel("requests/s, one replica")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False,
+                  fontsize=9)  # fmt: skip
+    return figure
+
+
+def _percentiles(ax: Axes, choice: Choice, metric: str) -> None:
+    ladder = sorted(choice.ladder, key=lambda point: point.rate_per_s)
+    rates = [point.rate_per_s for point in ladder]
+    for name, (colour, marker, dashes) in _LINES.items():
+        seconds = np.array([point.latency_s[metric][name] for point in ladder], dtype=float)
+        ax.plot(rates, 1e3 * seconds, color=colour, marker=marker, linestyle=dashes,
+                linewidth=1.8, markersize=4, label=name)  # fmt: skip
+    highest = choice.highest_rate.per_s
+    end = 1.03 * max(*rates, highest)
+    ax.axvspan(highest, end, color="0.9", zorder=0, label="beyond the highest rate")
+    ax.set_xlim(0, end)
+    ax.axvline(choice.at_rate.rate_per_s, color="0.35", linewidth=1.0, label="planned")
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.grid(axis="y", color="0.92")
+
+
+def step_time_figure(plan: Plan) -> Figure:
+    """Where the engine's time goes, a bar for each choice."""
+    choices = plan.choices[:SHOWN]
+    fills = dict(zip(shown_parts(choices), cycle(_FILLS), strict=False))
+    figure, axes = new_figure(1.3 + 0.55 * len(choices))
+    ax = axes[0, 0]
+    for y, choice in enumerate(choices):
+        _stack(ax, y, choice, fills)
+    names = [f"{i}: {short(c.gpu)} x {c.gpus_per_replica}" for i, c in enumerate(choices, 1)]
+    ax.set_yticks(range(len(choices)), names, fontsize=10)
+    ax.invert_yaxis()
+    ax.set_xlim(0, 100)
+    ax.set_xlabel("share of the engine's time, %")
+    ax.spines["left"].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    return figure
+
+
+def _stack(ax: Axes, y: int, choice: Choice, fills: Mapping[str, tuple[str, str]]) -> None:
+    left = 0.0
+    for part, (colour, hatch) in fills.items():
+        share = 100 * choice.step_time.get(part, 0.0)
+        ax.barh(y, share, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white",
+                linewidth=0.8, label=part.replace("_", " ") if y == 0 else None)  # fmt: skip
+        if share >= 5:
+            ax.text(left + share / 2, y, f"{share:.0f}", ha="center", va="center", fontsize=9,
+                    path_effects=_OUTLINE)  # fmt: skip
+        left += share
+
+
+def shown_parts(choices: Sequence[Choice]) -> list[str]:
+    """Parts of a step that take any time, in their order."""
+    names = dict.fromkeys(name for choice in choices for name in choice.step_time)
+    return [name for name in names if any(choice.step_time.get(name, 0) > 0 for choice in choices)]
 
 
 def write_page(plan: Plan, folder: Path) -> Path:
@@ -27,17 +179,17 @@ def write_page(plan: Plan, folder: Path) -> Path:
     Returns:
         The page.
     """
-    drawn: dict[str, str | None] = {}
-    for name, draw in _PICTURES.items():
-        figure = draw(plan)
-        if figure is not None:
-            files.write_whole(folder / f"{name}.png", png(figure))
-        content = None if figure is None else base64.b64encode(svg(figure)).decode()
-        drawn[name.replace("-", "_")] = content
+    figures = {}
+    if plan.frontier:
+        figures["frontier"] = frontier_figure(plan)
+    if plan.choices:
+        figures |= {"percentiles": percentile_figure(plan), "step-time": step_time_figure(plan)}
+    for name, figure in figures.items():
+        files.write_whole(folder / f"{name}.png", png(figure))
     text = pages.template("pinn.planning", "plan.html.j2").render(
         plan=plan,
-        pictures=drawn,
-        parts=pictures.shown_parts(plan.choices),
+        pictures={name: base64.b64encode(svg(each)).decode() for name, each in figures.items()},
+        parts=shown_parts(plan.choices),
         best=[point for point in plan.frontier if point.best],
         fleet_holds_more=FLEET_HOLDS_MORE,
         pools_unsure=POOLS_UNSURE,

@@ -11,9 +11,14 @@ from pinn.engines.deployment import Deployment
 from pinn.engines.labels import format_label
 from pinn.errors import PinnError
 from pinn.planning.candidate import Candidate, Rescale
-from pinn.planning.candidates import deployments_of, predicted
+from pinn.planning.candidates import (
+    LAYOUT,
+    SearchSpace,
+    deployments_of,
+    predicted,
+    read_candidates_file,
+)
 from pinn.planning.plan import RejectedCandidate
-from pinn.planning.search_space import LAYOUT, SearchSpace, read_candidates_file
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import Link, Pool, default_link, halves, simulate_pools
@@ -77,13 +82,14 @@ class PoolsCandidate(Candidate):
     def pool_texts(self, replicas: int) -> tuple[str, str]:
         """The pools of so many replicas, as ``--prefill`` and ``--decode`` take them."""
         prefill, decode = (
-            {name: row[name] for name in self.own if name in row}
-            for row in (self.prefill.configuration, self.configuration)
+            pool_text(servers, {name: row[name] for name in self.own if name in row})
+            for row, (servers, _) in zip(
+                (self.prefill.configuration, self.configuration),
+                self.pool_sizes(replicas),
+                strict=True,
+            )
         )
-        return (
-            pool_text(replicas * self.prefill_servers, prefill),
-            pool_text(replicas * self.decode_servers, decode),
-        )
+        return prefill, decode
 
     def pool_sizes(self, replicas: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Servers of either pool of so many replicas, and the GPUs of each."""
@@ -92,25 +98,15 @@ class PoolsCandidate(Candidate):
             (replicas * self.decode_servers, super().gpus),
         )
 
-    @property
-    def shared(self) -> Values:
-        """The configuration of both pools, without what each was given for itself."""
-        return {name: v for name, v in self.configuration.items() if name not in self.own}
-
     def serve(
-        self,
-        workload: Workload,
-        engine: EngineSpec,
-        rescale: Rescale,
-        hopeless: Hopeless | None,
+        self, workload: Workload, engine: EngineSpec, rescale: Rescale, hopeless: Hopeless | None
     ) -> Run:
         """Simulate the pools of so many replicas."""
         del hopeless  # runs of two pools always come to their end
+        sizes = self.pool_sizes(engine.replicas)
         prefill, decode = (
-            Pool(
-                one.deployment, rescale(one.latency), replace(engine, replicas=engine.replicas * n)
-            )
-            for one, n in ((self.prefill, self.prefill_servers), (self, self.decode_servers))
+            Pool(one.deployment, rescale(one.latency), replace(engine, replicas=servers))
+            for one, (servers, _) in zip((self.prefill, self), sizes, strict=True)
         )
         link = Link(default_link(prefill, decode).bytes_per_s, engine.kv_transfer_latency_s)
         found = simulate_pools(prefill, decode, workload, link)
@@ -153,10 +149,9 @@ def find_pools(
     found: list[Candidate] = []
     rejected: list[RejectedCandidate] = []
     for base in space.bases:
-        ahead, ill = _servers(listed.prefill, base, first, workload, space, checkpoint)
-        rejected += [replace(each, label=f"{each.label} prefill") for each in ill]
-        behind, ill = _servers(listed.decode, base, workload, workload, space, checkpoint)
-        rejected += [replace(each, label=f"{each.label} decode") for each in ill]
+        ahead, ill = _servers("prefill", listed.prefill, base, first, workload, space, checkpoint)
+        behind, too = _servers("decode", listed.decode, base, workload, workload, space, checkpoint)
+        rejected += [*ill, *too]
         for (prefills_n, own, prefill), (decodes_n, own_too, decode) in product(ahead, behind):
             pair = PoolsCandidate(
                 **vars(decode),
@@ -173,6 +168,7 @@ def find_pools(
 
 
 def _servers(
+    role: str,
     texts: Iterable[str],
     shared: Values,
     served: Workload,
@@ -185,7 +181,11 @@ def _servers(
     pools: list[tuple[int, Values, Deployment]] = []
     rejected = []
     for text in dict.fromkeys(texts):
-        count, flags = _pool(text)
+        count, flags = parse_pool(text, "pools")
+        for name in ("gpu", "engine"):
+            if name in flags:
+                one = f"both pools of a candidate have one {name}"
+                raise PinnError(f"pools: {text!r}: {one}: leave it out")
         row = {**shared, **flags}
         for given, deployment, reason in deployments_of([row], space.engine, workload, served):
             if reason is None:
@@ -193,18 +193,7 @@ def _servers(
                 pools.append((count, flags, deployment))
             else:
                 gpu = deployment.gpu.name
-                rejected.append(RejectedCandidate(f"{gpu} {text}", gpu, reason, False))
+                rejected.append(RejectedCandidate(f"{gpu} {text} {role}", gpu, reason, False))
     started = predicted(fitting, {}, checkpoint, space.engine)
     known = {each.deployment: each for each in started}
     return [(count, flags, known[d]) for count, flags, d in pools], rejected
-
-
-def _pool(text: str) -> tuple[int, Values]:
-    """Servers of a pool as it is listed, and their flags."""
-    count, flags = parse_pool(text, "pools")
-    for name in ("gpu", "engine"):
-        if name in flags:
-            raise PinnError(
-                f"pools: {text!r}: both pools of a candidate have one {name}: leave it out"
-            )
-    return count, flags

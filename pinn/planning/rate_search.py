@@ -54,16 +54,13 @@ def highest_rate(
             return 0.0, high
         if high <= enough or (low > 0 and high <= low * (1 + width)):
             break
-        if low == 0:
-            rate = high / stride
-            stride = min(stride * stride, _MOST_STRIDE)
-        elif math.isinf(high):
-            if low > guess / _LEAST_SHARE:
-                return low, None
-            rate = low * stride
-            stride = min(stride * stride, _MOST_STRIDE)
-        else:
+        if low > guess / _LEAST_SHARE and math.isinf(high):
+            return low, None
+        if low > 0 and high < math.inf:
             rate = _between(low, high, at_low, at_high, width, halve=step % 3 == 2)
+        else:
+            rate = low * stride if low > 0 else high / stride
+            stride = min(stride * stride, _MOST_STRIDE)
     return low, high
 
 
@@ -117,9 +114,7 @@ def settled_rate(excess: Callable[[float], float], guess: float) -> tuple[float,
 def _until_clear(is_so: Callable[[int], bool]) -> list[bool]:
     """What each step says, up to enough in a row that say yes."""
     found: list[bool] = []
-    while not all(found[-_CLEAR_RUNGS:]) or len(found) < _CLEAR_RUNGS:
-        if len(found) == _MOST_RUNGS:
-            break
+    while sum(found[-_CLEAR_RUNGS:]) < _CLEAR_RUNGS and len(found) < _MOST_RUNGS:
         found.append(is_so(len(found)))
     return found
 

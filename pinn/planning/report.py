@@ -10,14 +10,7 @@ from pinn.common.files import write_whole
 from pinn.common.screen import Column, Grid, as_typed, page, say
 from pinn.common.tables import write_rows
 from pinn.planning.candidate import NETWORK
-from pinn.planning.plan import (
-    FLEET_HOLDS_MORE,
-    POOLS_UNSURE,
-    Choice,
-    Fleet,
-    HighestRate,
-    Plan,
-)
+from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Fleet, HighestRate, Plan
 from pinn.planning.slo import parse_slo
 from pinn.units import MILLISECOND
 
@@ -45,14 +38,14 @@ def print_plan(plan: Plan, out: Path | None) -> None:
 
 def _table(plan: Plan) -> Grid:
     """What fits in a terminal; the page and the CSV file have the rest."""
-    left_out = set()
-    if not plan.ask.prices_per_gpu_hour:
-        left_out.add("per\nhour")
-    if plan.ask.rate_per_s is None:
-        left_out.add("chance")
-    if all(c.coefficients == NETWORK for c in plan.choices):
-        left_out.add("coefficients")
-    shown = {column: text for column, text in _COLUMNS.items() if column.heading not in left_out}
+    is_shown = {
+        "per\nhour": bool(plan.ask.prices_per_gpu_hour),
+        "chance": plan.ask.rate_per_s is not None,
+        "coefficients": any(c.coefficients != NETWORK for c in plan.choices),
+    }
+    shown = {
+        column: text for column, text in _COLUMNS.items() if is_shown.get(column.heading, True)
+    }
     table = Grid(list(shown), gap=1)
     for choice in plan.choices[:_ROWS]:
         table.add(*(text(choice) for text in shown.values()))
@@ -166,29 +159,19 @@ def write_files(plan: Plan, folder: Path) -> None:
     """Write plan.json, plan.csv, plan.html and its pictures into a folder."""
     from pinn.planning.page import write_page  # pictures take long to import
 
-    write_plan(plan, folder / "plan.json")
-    write_csv(plan, folder / "plan.csv")
+    document = msgspec.json.format(msgspec.json.encode(plan), indent=1)
+    write_whole(folder / "plan.json", document + b"\n")
+    write_rows(choice_rows(plan), folder / "plan.csv")
     write_page(plan, folder)
 
 
-def write_plan(plan: Plan, path: Path) -> None:
-    """Write the plan; the file appears whole or not at all."""
-    write_whole(path, msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
-
-
-def write_csv(plan: Plan, path: Path) -> None:
-    """One row per choice, best first; SI units, named in the columns."""
-    rows = choice_rows(plan)
-    write_rows(rows, list(rows[0]), path)
-
-
 def choice_rows(plan: Plan) -> list[dict[str, object]]:
-    """What :func:`write_csv` writes: column to value, for each choice."""
-    rows = [_row(place, choice) for place, choice in enumerate(plan.choices, 1)]
-    if any(choice.pools for choice in plan.choices):
-        for row, choice in zip(rows, plan.choices, strict=True):
-            row["prefill"], row["decode"] = choice.pools or (None, None)
-    return rows
+    """What plan.csv holds: column to value for each choice, best first; SI units, as named."""
+    pools = ("prefill", "decode") if any(choice.pools for choice in plan.choices) else ()
+    return [
+        _row(place, choice) | dict(zip(pools, choice.pools or (None, None), strict=False))
+        for place, choice in enumerate(plan.choices, 1)
+    ]
 
 
 #: Columns that are called as in a choice: those before its flags, and the last ones.

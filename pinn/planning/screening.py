@@ -1,20 +1,156 @@
-"""Screening: few requests on candidates of the same hardware, to see which scheduler limits pay."""
+"""Screening: which candidates of the same hardware pay, by estimates and by few requests.
+
+Two estimates need no simulation: lower bounds of latencies, and a first guess of the rate. The
+bounds are of each request alone on an idle server. Times of steps never fall with more requests in
+them (every coefficient is non-negative and every feature grows with the batch), so a request among
+others takes at least as long. Time outside the steps is left out.
+"""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+from jaxtyping import Float, Int, Real
+
+from pinn.physics.batch_sums import uniform_sums
 from pinn.planning.candidate import Candidate
-from pinn.planning.estimates import guessed_rates_per_s, least_excess
 from pinn.planning.fleet import BALANCED_GAIN
 from pinn.planning.plan import Point, RejectedCandidate
 from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.rate_search import highest_rate
-from pinn.planning.slo import Slo
+from pinn.planning.slo import Latencies, Slo
 from pinn.planning.trials import Trials
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.memory import kv_layout
 from pinn.simulator.pools import halves
 from pinn.simulator.workloads.workload import Workload
+from pinn.surrogate.deployment_features import deployment_features
+
+#: Lengths are rounded down to these many tokens, so that few different ones are timed.
+_GRAIN_TOKENS = 64
+
+
+def step_seconds(
+    latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
+) -> Float[np.ndarray, "..."]:
+    """Seconds of steps whose requests are alike; arguments as of ``uniform_sums``."""
+    sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
+    return np.asarray(deployment_features(latency.deployment, sums) @ latency.beta)
+
+
+def least_latencies_s(
+    workload: Workload, latency: LinearLatency, prompts: LinearLatency
+) -> Latencies:
+    """Return lower bounds of every request's TTFT, TPOT and E2E.
+
+    Prompts are computed in chunks of the token budget, but for what they share with another
+    request where the prefix cache is on, or had computed elsewhere. Pipeline stages may work on
+    several chunks at once. Decodes are timed at the prompt's length; under speculation each may
+    bring as many tokens as can be accepted.
+
+    Args:
+        workload: The requests.
+        latency: Of what decodes.
+        prompts: Of what computes prompts: the same, but where prefill and decode are apart.
+    """
+    ready = np.minimum(_ready_tokens(workload, prompts), workload.prompt_tokens - 1)
+    new = _rounded(workload.prompt_tokens - ready)
+    known = ready // _GRAIN_TOKENS * _GRAIN_TOKENS
+    pairs, place = np.unique(np.stack([new, known]), axis=1, return_inverse=True)
+    ttft = np.array([_prefill_s(prompts, *pair) for pair in pairs.T.tolist()])[place.reshape(-1)]
+    contexts, place = np.unique(_rounded(workload.prompt_tokens), return_inverse=True)
+    decode = step_seconds(latency, decode_requests=1.0, decode_context=contexts)[place]
+    speculation = latency.deployment.recipe.speculation
+    if speculation is not None:
+        decode = decode / (1 + len(speculation.acceptance))
+    gaps = workload.output_tokens - 1.0
+    tpot = np.where(gaps > 0, decode, np.nan)
+    return {"ttft": ttft, "tpot": tpot, "e2e": ttft + decode * gaps}
+
+
+def least_excess(
+    workload: Workload, latency: LinearLatency, prompts: LinearLatency, slo: Slo
+) -> float:
+    """Return a lower bound of the worst latency / its limit: beyond 1 no rate is low enough."""
+    means = [limit for limit in slo.on_gaps if limit.name == "mean"]
+    lone = least_latencies_s(workload, latency, prompts)
+    # A single gap may be short where tokens are streamed late; all together take their steps.
+    weights = np.maximum(workload.output_tokens - 1, 0)
+    some = weights > 0
+    gaps = (lone["tpot"][some], weights[some])
+    rest = [limit for limit in slo.statistics if limit.metric != "itl"]
+    return replace(slo, statistics=(*rest, *means)).excess(lone, gaps)
+
+
+def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
+    """A lone prompt, chunk by chunk."""
+    recipe = latency.deployment.recipe
+    budget = recipe.token_budget if recipe.chunked_prefill else new
+    starts = np.arange(0, new, budget, dtype=np.float64)
+    chunks = np.minimum(new - starts, budget)
+    seconds = step_seconds(
+        latency, prefill_requests=1.0, prefill_tokens=chunks, prefill_cached=known + starts
+    )
+    return float(max(seconds.sum() / recipe.pipeline_parallel_size, seconds.max()))
+
+
+def _ready_tokens(workload: Workload, latency: LinearLatency) -> Int[np.ndarray, " requests"]:
+    """Tokens of each prompt that were computed elsewhere, or for a request that shares them."""
+    ready = workload.transferred_tokens
+    if not latency.deployment.recipe.prefix_caching:
+        return ready
+    return np.maximum(ready, np.where(workload.shares_with >= 0, workload.shared_tokens, 0))
+
+
+def _rounded(tokens: np.ndarray) -> np.ndarray:
+    """Rounded down, but to no less than 1."""
+    return np.maximum(tokens // _GRAIN_TOKENS * _GRAIN_TOKENS, 1)
+
+
+def guessed_rates_per_s(
+    workload: Workload, latency: LinearLatency, engine: EngineSpec, slo: Slo | None
+) -> tuple[float, float]:
+    """Guess the rates at which a replica's time is all used, and at which TPOT reaches its limit.
+
+    With B requests decoding, a request takes output x decode(B) / B of the engine's time and its
+    prompt what it adds to such a step. The largest rate over B is the first, over those B whose
+    TPOT, prompts of others included, holds its limit the second.
+    """
+    recipe = latency.deployment.recipe
+    output = float(workload.output_tokens.mean())
+    ready = _ready_tokens(workload, latency)
+    prompt = float(np.maximum(workload.prompt_tokens - ready, 1).mean())
+    context = float(workload.prompt_tokens.mean()) + output / 2
+    batch = _batches(workload, latency, engine)
+    decodes: dict[str, float | np.ndarray] = {"decode_requests": batch, "decode_context": context}
+    chunk = min(prompt, recipe.token_budget)
+    decode_s = step_seconds(latency, **decodes)
+    mixed_s = step_seconds(latency, **decodes, prefill_requests=1.0, prefill_tokens=chunk)
+    prompt_s = (mixed_s - decode_s) * prompt / chunk
+    drafts = recipe.speculation
+    token_s = decode_s / (1.0 if drafts is None else drafts.tokens_per_step)
+    # The replica's data-parallel ranks work side by side, pipeline stages on batches of their own.
+    side_by_side = recipe.data_parallel_size * recipe.pipeline_parallel_size
+    rate = side_by_side / (output * token_s / batch + prompt_s)
+    tpot_s = token_s / np.maximum(1 - rate / side_by_side * prompt_s, 1e-3)
+    each = [] if slo is None else slo.each
+    of_gaps = [seconds for metric, _, seconds in each if metric in ("tpot", "itl")]
+    limit_s = min(of_gaps, default=np.inf)
+    held = rate[tpot_s <= limit_s]
+    return float(rate.max()), float(held.max()) if len(held) else float(rate[0])
+
+
+def _batches(workload: Workload, latency: LinearLatency, engine: EngineSpec) -> np.ndarray:
+    """Batch sizes up to what ``max_num_seqs`` and the cache allow."""
+    recipe, layout = latency.deployment.recipe, kv_layout(latency.deployment, engine)
+    each = float(workload.prompt_tokens.mean() + workload.output_tokens.mean() / 2)
+    cached = layout.blocks / float(layout.request_blocks(max(int(each), 1), recipe.block_tokens))
+    most = min(recipe.max_requests, recipe.token_budget, cached, len(workload))
+    return np.unique(np.geomspace(1, max(most, 1), 24).round())
+
 
 #: Requests of a screening run.
 _REQUESTS = 1000

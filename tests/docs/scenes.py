@@ -19,7 +19,7 @@ from synthetic_engine import Arrival, EngineLimits, run_engine
 from trace_writer import WriterOptions, write_traces
 
 import pinn
-from pinn.planning.report import write_plan
+from pinn.planning.report import write_files
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.training.data.silicon import read_silicon
 
@@ -105,7 +105,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     "before.json": _coefficients,
     "after.json": _coefficients,
     "server.json": _coefficients,
-    "plan/plan.json": lambda path: write_plan(plan(), path),
+    "plan/plan.json": lambda path: write_files(plan(), path.parent),
 }
 
 

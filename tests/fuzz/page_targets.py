@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from pinn.errors import PinnError
 from pinn.planning.explore.grid import Stops
-from pinn.planning.explore.page import ExplorePage, explore_page, explore_request
+from pinn.planning.explore.page import ExplorePage, explore_page
 
 
 def pages(_: Fuzzed) -> st.SearchStrategy[dict[str, Any]]:
@@ -41,7 +40,7 @@ def check_page(shared: Fuzzed, asked: dict[str, Any]) -> None:
     """A page holds finite numbers of its servers, and no text that ends its scripts."""
     flags = {k: v for k, v in asked.items() if k not in ("model", "gpus")}
     page = _explored(shared, asked["model"], asked["gpus"], flags)
-    text, found = page.render(), len(page.servers.found)
+    text, found = page.render(), len(page.servers)
     assert text.count("</script>") == text.count("<script")
     (data,) = re.findall(r'type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)
     assert len(json.loads(data, parse_constant=_not_finite)["servers"]) == found > 0
@@ -49,8 +48,8 @@ def check_page(shared: Fuzzed, asked: dict[str, Any]) -> None:
 
 def _explored(shared: Fuzzed, model: str, gpus: list[str], flags: dict[str, Any]) -> ExplorePage:
     """Simulate a page of few stops."""
-    asked = explore_request(model, gpus, flags, shared.checkpoint)
-    return explore_page(replace(asked, stops=Stops((512, 2048), (64,), (0, 4096), 16)))
+    stops = Stops((512, 2048), (64,), (0, 4096), 16)
+    return explore_page(model, gpus, flags, shared.checkpoint, stops)
 
 
 def _not_finite(name: str) -> float:

@@ -68,7 +68,7 @@ def test_every_table_that_is_written_is_escaped(tmp_path):
 
 
 def test_rows_that_are_written_are_escaped(tmp_path):
-    write_rows([{"load": "=cmd()", "n": -1.5}, {"load": "general"}], ["load", "n"], tmp_path / "t")
+    write_rows([{"load": "=cmd()", "n": -1.5}, {"load": "general"}], tmp_path / "t")
     assert (tmp_path / "t").read_text() == "load,n\n'=cmd(),-1.5\ngeneral,\n"
 
 

@@ -20,7 +20,7 @@ from pinn.cli.main import app
 from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
 from pinn.planning.explore.grid import REQUESTS_PER_CLIENT, Stops
-from pinn.planning.explore.page import ExploreRequest, explore_page
+from pinn.planning.explore.page import explore_page
 from pinn.surrogate.uncertainty.intervals import read_calibration
 
 #: A mixture of experts and a dense model.
@@ -36,7 +36,8 @@ SCRIPT = files("pinn.planning.explore") / "interpolate.js"
 
 @pytest.fixture(scope="module")
 def explored():
-    return explore_page(ExploreRequest(MODELS[0], ["H100", "B200"], [1, 2], [None], stops=FEW))
+    flags = {"tensor_parallel_size": [1, 2], "precision": [None]}
+    return explore_page(MODELS[0], ["H100", "B200"], flags, stops=FEW)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,8 @@ def random_loads(server, count, rng):
 @pytest.mark.parametrize(("model", "gpu", "size"), SERVERS)
 def test_between_simulations_it_shows_what_simulate_gives(javascript, model, gpu, size):
     stops = Stops((512, 4096), (64, 256), (0, 4096), 256)
-    explored = explore_page(ExploreRequest(model, [gpu], [size], [None], stops=stops))
+    flags = {"tensor_parallel_size": [size], "precision": [None]}
+    explored = explore_page(model, [gpu], flags, stops=stops)
     (server,) = explored.data()["servers"]
     loads = random_loads(server, 20, np.random.default_rng(1))
     at_load = f"[serve(server, load), requestsOf(server, load, {REQUESTS_PER_CLIENT})]"
@@ -126,7 +128,7 @@ def test_between_simulations_it_shows_what_simulate_gives(javascript, model, gpu
 
 def test_nodes_are_the_command_s_figures(explored, javascript):
     """Nothing is interpolated at a simulated number of clients; intervals are the command's."""
-    server, grid = explored.servers.found[0], explored.grids[0]
+    server, grid = explored.servers[0], explored.grids[0]
     column = next(each for each in grid if each.lengths.prefix)
     clients = column.clients()[2]
     node = column.nodes[clients]
@@ -179,7 +181,7 @@ def test_it_needs_no_other_file_and_escapes_what_it_is_told(explored, page):
     outside = set(re.findall(r"https?://[^\"'\s]+", text))
     assert outside == {"http://www.w3.org/2000/svg"}  # a name, which nothing asks for
     assert "A &lt;test&gt; &amp; its source." in text
-    odd = replace(explored, servers=replace(explored.servers, model="</script><b>"))
+    odd = replace(explored, model="</script><b>")
     assert "</script><b>" not in odd.render()
 
 
@@ -272,11 +274,12 @@ at.value = place; at.dispatchEvent(new Event("input")); })"""
 def test_a_load_that_does_not_fit_is_named(tab, tmp_path):
     tab.errors.clear()
     stops = Stops((64, 4096), (64,), (0,), 8)
-    asked = ExploreRequest(MODELS[0], ["H100", "B200"], [2], [None], {"max_model_len": 2048},
-                           stops=stops)  # fmt: skip
-    explored = explore_page(asked)
+    asked = {"tensor_parallel_size": [2], "precision": [None]}
+    long = explore_page(MODELS[0], ["H100", "B200"], asked, stops=stops)
+    asked["max_model_len"] = 2048
+    explored = explore_page(MODELS[0], ["H100", "B200"], asked, stops=stops)
     assert all(each.lengths.prompt == 64 for grid in explored.grids for each in grid)
-    explored.grids[1].extend(explore_page(replace(asked, flags=None)).grids[1])
+    explored.grids[1].extend(long.grids[1])
     explored.write(tmp_path / "page.html")
     tab.open(tmp_path / "page.html", 1300)
     tab.value(f"{SLIDE}('prompt', 1)")

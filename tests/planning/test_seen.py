@@ -9,7 +9,7 @@ from finished_plans import plan, point
 
 from pinn.planning.page import write_page
 from pinn.planning.plan import Fleet
-from pinn.planning.report import print_plan, write_csv
+from pinn.planning.report import print_plan, write_files
 
 
 @pytest.fixture
@@ -35,8 +35,7 @@ def test_clients_see_the_fleet_in_turn_or_a_lone_replica(uneven):
 
 
 def test_page_terminal_and_csv_show_what_clients_see(uneven, tmp_path, capsys):
-    write_page(uneven, tmp_path)
-    write_csv(uneven, tmp_path / "plan.csv")
+    write_files(uneven, tmp_path)
     print_plan(uneven, None)
     median_ms, p99_ms, tpot_p99_ms = 2 * 0.95 * 150, 750, 120
     with (tmp_path / "plan.csv").open() as file:
@@ -52,9 +51,9 @@ def test_costs_have_the_same_digits(uneven, tmp_path, capsys):
     print_plan(uneven, None)
     costs = re.findall(r"^ +\d+ +([\d.]+) \d+ x ", capsys.readouterr().out, re.MULTILINE)
     assert costs == ["38.40", "40.00", "79.20"]
-    page = write_page(uneven, tmp_path).read_text(encoding="utf-8")
+    write_files(uneven, tmp_path)
+    page = (tmp_path / "plan.html").read_text(encoding="utf-8")
     assert all(re.search(rf">\s*{cost}\s*<", page) for cost in ("2.00", "2.57", "0.0417"))
-    write_csv(uneven, tmp_path / "plan.csv")
     with (tmp_path / "plan.csv").open() as file:
         each = [float(row["cost_per_million_output_tokens"]) for row in csv.DictReader(file)]
     assert each == [2.0, 2.574, 0.0417]

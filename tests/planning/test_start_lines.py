@@ -12,8 +12,8 @@ from assumed_priors import prior_coefficients
 from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.labels import hardware_label
 from pinn.planning.candidate import Candidate
+from pinn.planning.candidates import SearchSpace, grid_configurations
 from pinn.planning.commands import serve_command, simulate_command
-from pinn.planning.search_space import SearchSpace, grid_configurations
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 

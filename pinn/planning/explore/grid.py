@@ -1,22 +1,177 @@
-"""Simulations of one server over a grid of loads, refined where a curve over clients bends.
+"""The servers of a page, and simulations of each over a grid of loads.
 
 Prompt, output and prefix lengths are fixed stops. For every combination of them the number of
-clients has nodes of its own, between which the page interpolates (monotone cubic, in logarithms).
+clients has nodes of its own, between which the page interpolates (monotone cubic, in logarithms):
+more of them where the curve over clients bends.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
 
-from pinn.planning.explore.servers import Server
+from pinn.common.documents import check_size
+from pinn.engines import configurations
+from pinn.engines.deployment import Deployment
+from pinn.engines.labels import format_label
+from pinn.errors import PinnError
+from pinn.planning import fleet
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.memory import max_model_len, memory_fit
 from pinn.simulator.run import Run, StepRecords
 from pinn.simulator.simulate import Job, map_runs
 from pinn.simulator.workloads.load import LoadFlags
+from pinn.specs.gpu import load_gpu
+from pinn.specs.serving import VLLM
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.surrogate import Surrogate
+
+#: Default tensor-parallel sizes, and default number formats; None is the checkpoint's own format.
+SIZES = (1, 2, 4, 8)
+FORMATS = (None, "fp8")
+#: Most servers of a page. Simulating one takes some seconds.
+MOST_SERVERS = 200
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One combination of GPU, tensor-parallel size and number format.
+
+    Attributes:
+        gpu: Name of the GPU.
+        tp: Tensor-parallel size.
+        precision: Value of ``--quantization``; empty for the checkpoint's own format.
+    """
+
+    gpu: str
+    tp: int
+    precision: str
+
+
+@dataclass(frozen=True)
+class Server:
+    """One vLLM replica that starts.
+
+    Attributes:
+        asked: GPU, tensor-parallel size and format.
+        latency: Deployment and its coefficients.
+        half_widths: Of the 90 % intervals of TPOT and TTFT, in log units; None if the checkpoint
+            has none.
+    """
+
+    asked: Asked
+    latency: LinearLatency
+    half_widths: dict[str, float] | None
+
+    @property
+    def deployment(self) -> Deployment:
+        """Model, GPU and resolved engine configuration."""
+        return self.latency.deployment
+
+    @property
+    def format(self) -> str:
+        """Name of the weights' number format."""
+        return format_label(self.deployment)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        return memory_fit(self.deployment).kv_tokens or 0
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of a request."""
+        return max_model_len(self.deployment)
+
+
+def find_servers(
+    shared: Mapping[str, object],
+    gpus: Sequence[str],
+    sizes: Sequence[int],
+    formats: Sequence[str | None],
+    checkpoint: Path,
+) -> tuple[list[Server], list[tuple[Asked, str]]]:
+    """Build the deployment of every combination and predict its coefficients.
+
+    Args:
+        shared: Model and flags of all servers, keys of ``pinn.engines.configurations.KEYS``.
+        gpus: Names or datasheet paths of GPUs.
+        sizes: Tensor-parallel sizes.
+        formats: Number formats; None is the checkpoint's own.
+        checkpoint: Path of the network's checkpoint.
+
+    Returns:
+        The servers, and the combinations that do not start, each with its reason.
+
+    Raises:
+        PinnError: If no server starts, or the page does not support one.
+    """
+    check_size(len(gpus) * len(sizes) * len(formats), MOST_SERVERS, "servers of a page", "ask less")
+    started: dict[tuple[str, int, str], tuple[Asked, Deployment]] = {}
+    left_out: list[tuple[Asked, str]] = []
+    for gpu, form, size in itertools.product(gpus, formats, sizes):
+        row = {**shared, "gpu": gpu, "tensor_parallel_size": size}
+        row |= {"precision": form} if form else {}
+        asked = Asked(load_gpu(gpu).name, size, form or "")
+        deployment, reason = _started(row)
+        if deployment is None:
+            left_out.append((asked, reason))
+        else:
+            # The checkpoint's own format may be one of the formats that were asked for.
+            key = (asked.gpu, size, format_label(deployment))
+            started.setdefault(key, (asked, deployment))
+    if not started:
+        reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
+        raise PinnError(f"no server starts: {reasons}")
+    found = Surrogate.load(checkpoint).coefficients([each for _, each in started.values()])
+    servers = [
+        Server(asked, LinearLatency(deployment, beta, alpha), _half_widths(checkpoint, deployment))
+        for (asked, deployment), beta, alpha in zip(
+            started.values(), found.beta, found.alpha, strict=True
+        )
+    ]
+    return servers, left_out
+
+
+def _half_widths(checkpoint: Path, deployment: Deployment) -> dict[str, float] | None:
+    found = fleet.prediction_interval(checkpoint, deployment)
+    if found is None:
+        return None
+    return {"tpot": found.bad.step, "ttft": max(found.bad.step, found.bad.request)}
+
+
+def _started(row: Mapping[str, object]) -> tuple[Deployment | None, str]:
+    """Return the deployment, or None and the reason why the engine does not start."""
+    try:
+        deployment = configurations.make_deployment(configurations.canonical(row))
+    except PinnError as error:
+        return None, str(error)
+    _check_supported(deployment)
+    fit = memory_fit(deployment)
+    return (deployment, "") if fit.fits else (None, fit.reason)
+
+
+def _check_supported(deployment: Deployment) -> None:
+    """Raise an error if the page does not support the deployment's engine or parallelism."""
+    recipe = deployment.recipe
+    unsupported = {
+        f"engine {deployment.serving.engine}": deployment.serving.engine != VLLM,
+        "pipeline parallelism": recipe.pipeline_parallel_size > 1,
+        "data parallelism": recipe.data_parallel_size > 1,
+        "speculative decoding": recipe.speculation is not None,
+    }
+    wrong = [name for name, found in unsupported.items() if found]
+    if wrong:
+        raise PinnError(
+            f"the page shows vLLM servers of one pipeline stage without drafts, got "
+            f"{', '.join(wrong)}: use 'pinn simulate'"
+        )
+
 
 #: Lengths are uniform between 0.7 and 1.3 times the stop, so clients do not stay in lockstep.
 RANGE_RATIO = 0.3
@@ -26,7 +181,7 @@ REQUESTS_PER_CLIENT = 4
 _FIRST_NODES = (1, 2, 4, 8, 16, 64, 192)
 #: Largest log difference between a node and the interpolation of the others. Halving the distance
 #: of nodes at least halves the error, so errors between nodes are below half of these. In the
-#: order of ``Node.means``.
+#: order of ``Node``'s fields.
 _TOLERANCES = (0.09, 0.05, 0.05)
 #: Nodes are no closer than this ratio of clients.
 _LEAST_RATIO = 1.1
@@ -74,25 +229,15 @@ class Lengths:
             input_len=self.prompt,
             output_len=self.output,
             concurrency=clients,
-            num_prompts=self.num_prompts(clients),
+            num_prompts=REQUESTS_PER_CLIENT * clients + self.further_requests,
             range_ratio=RANGE_RATIO,
             prefix_len=self.prefix,
         )
-
-    def num_prompts(self, clients: int) -> int:
-        """Return the number of requests."""
-        return REQUESTS_PER_CLIENT * clients + self.further_requests
 
     @property
     def further_requests(self) -> int:
         """Requests beside those of each client: the more, the fewer steps each of them takes."""
         return 40 + 12288 // self.output
-
-    @property
-    def longest(self) -> int:
-        """Most tokens of a request."""
-        longest = [int(np.ceil((1 + RANGE_RATIO) * n)) for n in (self.prompt, self.output)]
-        return self.prefix + sum(longest)
 
 
 @dataclass(frozen=True)
@@ -114,11 +259,6 @@ class Node:
     decode_parts_s: tuple[float, ...]
     mixed_parts_s: tuple[float, ...]
 
-    @property
-    def means(self) -> tuple[float, float, float]:
-        """TTFT, time between tokens and output tokens per second."""
-        return self.ttft_s, self.itl_s, self.tokens_per_s
-
 
 @dataclass(frozen=True)
 class Column:
@@ -134,26 +274,19 @@ class Column:
     most_clients: int
     nodes: dict[int, Node] = field(default_factory=dict)
 
-    def clients(self) -> list[int]:
-        """Return the numbers of clients that have a node, in increasing order."""
-        return sorted(self.nodes)
-
     def too_coarse(self) -> list[int]:
         """Return clients to simulate, beside each node that the others do not predict."""
-        clients = self.clients()
-        values = np.log([self.nodes[each].means for each in clients])
-        found: set[int] = set()
+        clients = sorted(self.nodes)
+        nodes = [self.nodes[each] for each in clients]
+        values = np.log([(node.ttft_s, node.itl_s, node.tokens_per_s) for node in nodes])
+        found = set[int]()
         for i in range(1, len(clients) - 1):
             others = np.delete(np.log(clients), i)
             expected = PchipInterpolator(others, np.delete(values, i, 0))(np.log(clients[i]))
             if (abs(values[i] - expected) > _TOLERANCES).any():
-                found |= {middle(clients[i - 1], clients[i]), middle(clients[i], clients[i + 1])}
-        return sorted(found - {0} - set(clients))
-
-
-def middle(low: int, high: int) -> int:
-    """Return the geometric mean as a whole number; 0 if the two are close."""
-    return round((low * high) ** 0.5) if high > _LEAST_RATIO * low else 0
+                for low, high in itertools.pairwise(clients[i - 1 : i + 2]):
+                    found |= {round((low * high) ** 0.5)} if high > _LEAST_RATIO * low else set()
+        return sorted(found - set(clients))
 
 
 def simulate_grid(server: Server, stops: Stops) -> list[Column]:
@@ -166,7 +299,12 @@ def simulate_grid(server: Server, stops: Stops) -> list[Column]:
         if clients <= column.most_clients
     ]
     while missing:
-        _simulate(server, missing)
+        jobs = (
+            Job(server.deployment, column.lengths.load(clients).draw(None, 0), server.latency)
+            for column, clients in missing
+        )
+        for (column, clients), node in zip(missing, map_runs(_node, jobs), strict=True):
+            column.nodes[clients] = node
         changed = {id(column): column for column, _ in missing}.values()
         missing = [(column, clients) for column in changed for clients in column.too_coarse()]
     return columns
@@ -175,21 +313,12 @@ def simulate_grid(server: Server, stops: Stops) -> list[Column]:
 def _columns(server: Server, stops: Stops) -> Iterator[Column]:
     for tokens in itertools.product(stops.prompts, stops.outputs, stops.prefixes):
         lengths = Lengths(*tokens)
-        fits = lengths.longest <= min(server.max_model_len, server.kv_tokens)
+        longest = sum(math.ceil((1 + RANGE_RATIO) * n) for n in (lengths.prompt, lengths.output))
+        fits = lengths.prefix + longest <= min(server.max_model_len, server.kv_tokens)
         held = (server.kv_tokens - lengths.prefix) // (lengths.prompt + lengths.output)
-        most = min(held, server.max_requests, stops.most_clients)
+        most = min(held, server.deployment.recipe.max_requests, stops.most_clients)
         if fits and most >= 1:
             yield Column(lengths, most)
-
-
-def _simulate(server: Server, missing: Sequence[tuple[Column, int]]) -> None:
-    """Simulate columns at numbers of clients."""
-    jobs = (
-        Job(server.deployment, column.lengths.load(clients).draw(None, 0), server.latency)
-        for column, clients in missing
-    )
-    for (column, clients), node in zip(missing, map_runs(_node, jobs), strict=True):
-        column.nodes[clients] = node
 
 
 def _node(job: Job, run: Run) -> Node:

@@ -9,21 +9,26 @@ from pathlib import Path
 from markupsafe import Markup
 
 from pinn.common import JsonObject
+from pinn.common.documents import comma_separated
 from pinn.common.files import file_sha256, find_checkpoint, json_text, write_whole
 from pinn.common.pages import template
 from pinn.common.progress import counted
 from pinn.engines.configurations import canonical
 from pinn.errors import PinnError
 from pinn.planning.explore.grid import (
+    FORMATS,
     PARTS,
     RANGE_RATIO,
     REQUESTS_PER_CLIENT,
+    SIZES,
     STOPS,
+    Asked,
     Column,
+    Server,
     Stops,
+    find_servers,
     simulate_grid,
 )
-from pinn.planning.explore.servers import FORMATS, SIZES, Server, Servers, find_servers
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 from pinn.units import MICROSECOND
@@ -35,45 +40,26 @@ _LOAD = {"inFlight": 32, "context": 0, "prompt": 1024, "output": 256}
 
 
 @dataclass(frozen=True)
-class ExploreRequest:
-    """The servers to show.
-
-    Attributes:
-        model: Name, or path of a config.json or its folder.
-        gpus: Names or datasheet paths.
-        sizes: Tensor-parallel sizes.
-        formats: Number formats; None is the checkpoint's own.
-        flags: Engine flags of all servers.
-        checkpoint: Of the network; None for the released one.
-        stops: Values of the sliders.
-    """
-
-    model: str
-    gpus: Sequence[str]
-    sizes: Sequence[int] = SIZES
-    formats: Sequence[str | None] = FORMATS
-    flags: Mapping[str, object] | None = None
-    checkpoint: Path | None = None
-    stops: Stops = STOPS
-
-
-@dataclass(frozen=True)
 class ExplorePage:
     """Simulations of the servers of a page.
 
     Attributes:
-        servers: That start, and combinations that do not.
+        model: Name or path of the model, as given.
+        flags: Engine flags that all servers share, as given.
+        servers: Those that start.
+        left_out: Combinations that do not start, each with its reason.
         grids: Simulations of each server that starts.
-        checkpoint: Of the network.
         source: Sentence on the origin of the coefficients.
-        given_checkpoint: Whether the printed command names the checkpoint.
+        checkpoint: Of the network, where the printed command names it.
     """
 
-    servers: Servers
-    grids: tuple[list[Column], ...]
-    checkpoint: Path
+    model: str
+    flags: Mapping[str, object]
+    servers: Sequence[Server]
+    left_out: Sequence[tuple[Asked, str]]
+    grids: Sequence[list[Column]]
     source: str
-    given_checkpoint: bool = False
+    checkpoint: Path | None
 
     def write(self, out: Path) -> None:
         """Write the page."""
@@ -81,12 +67,11 @@ class ExplorePage:
 
     def render(self) -> str:
         """Return the page's HTML."""
-        servers = self.servers
-        intervals = all(server.half_widths is not None for server in servers.found)
+        intervals = all(server.half_widths is not None for server in self.servers)
         return template(_PACKAGE, "explore.html.j2").render(
-            model=servers.model,
+            model=self.model,
             engine="vLLM",
-            flags=", ".join(f"{name} {value}" for name, value in servers.flags.items()),
+            flags=", ".join(f"{name} {value}" for name, value in self.flags.items()),
             intervals=intervals,
             bands="Bands are 90 % intervals." if intervals else "",
             source=self.source,
@@ -101,93 +86,89 @@ class ExplorePage:
         return {
             "servers": [
                 _server_data(server, grid)
-                for server, grid in zip(self.servers.found, self.grids, strict=True)
+                for server, grid in zip(self.servers, self.grids, strict=True)
             ],
-            "left_out": [asdict(each.asked) | {"reason": each.reason}
-                         for each in self.servers.left_out],
+            "left_out": [asdict(asked) | {"reason": reason} for asked, reason in self.left_out],
             "load": dict(_LOAD),
             "parts": list(PARTS),
             "range_ratio": RANGE_RATIO,
             "requests_per_client": REQUESTS_PER_CLIENT,
             "arguments": self._arguments(),
-        }  # fmt: skip
+        }
 
     def _arguments(self) -> str:
         """Return model, flags and checkpoint as a command line has them."""
         options = {flag.name: flag.option for flag in flags_of(ServingSpec)}
-        words = ["--model", self.servers.model]
-        for name, value in self.servers.flags.items():
+        words = ["--model", self.model]
+        for name, value in self.flags.items():
             option = options.get(name, f"--{name.replace('_', '-')}")
             if isinstance(value, bool):
                 words.append(option if value else option.replace("--", "--no-", 1))
             else:
                 words += [option, str(value)]
-        if self.given_checkpoint:
+        if self.checkpoint is not None:
             words += ["--checkpoint", str(self.checkpoint)]
         return shlex.join(words)
 
 
-def explore_page(request: ExploreRequest) -> ExplorePage:
+def explore_page(
+    model: str,
+    gpus: Sequence[str],
+    flags: Mapping[str, object],
+    checkpoint: Path | None = None,
+    stops: Stops = STOPS,
+) -> ExplorePage:
     """Find the servers and simulate each of them over the sliders.
-
-    Raises:
-        PinnError: If something is unknown, no server starts, or the page does not support one.
-    """
-    names = list(dict.fromkeys(name.strip() for name in request.gpus if name.strip()))
-    if not request.model.strip():
-        raise PinnError("--model names none: 'pinn models' lists them")
-    if not names:
-        raise PinnError("--gpu names none: give names separated by commas, such as H100,H200")
-    used = find_checkpoint(request.checkpoint)
-    shared = canonical({"model": request.model} | dict(request.flags or {}))
-    servers = find_servers(shared, names, request.sizes, request.formats, used)
-    grids = tuple(
-        simulate_grid(server, request.stops) for server in counted(servers.found, "server")
-    )
-    source = f"Coefficients of {used.name} (SHA-256 {file_sha256(used)[:12]})."
-    return ExplorePage(servers, grids, used, source, request.checkpoint is not None)
-
-
-def explore_request(
-    model: str, gpus: Sequence[str], flags: Mapping[str, object], checkpoint: Path | None = None
-) -> ExploreRequest:
-    """Build a request from the command's options.
 
     Args:
         model: Name, or path of a config.json or its folder.
         gpus: Names or datasheet paths.
-        flags: Engine flags. ``tensor_parallel_size`` may be a list, ``precision`` several formats
-            separated by commas.
+        flags: Engine flags of all servers. ``tensor_parallel_size`` may be a list; ``precision`` is
+            a list of formats, or text with commas between them; a None in it is the checkpoint's
+            own format.
         checkpoint: Of the network; None for the released one.
+        stops: Values of the sliders.
+
+    Raises:
+        PinnError: If something is unknown, no server starts, or the page does not support one.
     """
-    shared = dict(flags)
-    sizes, formats = shared.pop("tensor_parallel_size", None), shared.pop("precision", "")
-    named = [part.strip() for part in str(formats).split(",") if part.strip()]
-    return ExploreRequest(
-        model,
-        gpus,
-        sizes if isinstance(sizes, Sequence) and sizes else SIZES,
-        named or FORMATS,
+    names = list(dict.fromkeys(filter(None, map(str.strip, gpus))))
+    if not model.strip():
+        raise PinnError("--model names none: 'pinn models' lists them")
+    if not names:
+        raise PinnError("--gpu names none: give names separated by commas, such as H100,H200")
+    used, of_all = find_checkpoint(checkpoint), dict(flags)
+    sizes, formats = of_all.pop("tensor_parallel_size", None), of_all.pop("precision", None)
+    if isinstance(formats, str):
+        formats = comma_separated(formats)
+    shared = canonical({"model": model} | of_all)
+    servers, left_out = find_servers(
         shared,
-        checkpoint,
+        names,
+        sizes if isinstance(sizes, Sequence) and sizes else SIZES,
+        formats if isinstance(formats, Sequence) and formats else FORMATS,
+        used,
     )
+    grids = [simulate_grid(server, stops) for server in counted(servers, "server")]
+    source = f"Coefficients of {used.name} (SHA-256 {file_sha256(used)[:12]})."
+    name = str(shared.pop("model"))
+    return ExplorePage(name, shared, servers, left_out, grids, source, checkpoint)
 
 
 def _server_data(server: Server, grid: Sequence[Column]) -> JsonObject:
-    half = server.half_widths
     return {
         **asdict(server.asked),
         "format": server.format,
-        "max_requests": server.max_requests,
+        "max_requests": server.deployment.recipe.max_requests,
         "max_model_len": server.max_model_len,
         "kv_tokens": server.kv_tokens,
-        "half_widths": None if half is None else asdict(half),
+        "half_widths": server.half_widths,
         "columns": [_column_data(column) for column in grid],
     }
 
 
 def _column_data(column: Column) -> JsonObject:
-    clients = column.clients()
+    clients = sorted(column.nodes)
     nodes = [column.nodes[each] for each in clients]
     return {
         "prompt": column.lengths.prompt,
