@@ -9,9 +9,8 @@ import pandas as pd
 from pinn.calibration import benchmarks, calibrate, calibrated, fit, posterior
 from pinn.calibration.fit import AnyCalibration
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, say
-from pinn.surrogate.feature_entry import StepFeature
 from pinn.surrogate.request_features import REQUEST_FEATURES, RequestFeature
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
 from pinn.units import MICROSECOND, MILLISECOND
 
 #: Rows of a screen, of each of its tables; --details has all.
