@@ -167,6 +167,24 @@ def _zero(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
+def log_huber(
+    predicted: Float[Tensor, "*rows"],
+    measured: Float[Tensor, "*rows"],
+    weight: Float[Tensor, "..."],
+    delta: float,
+) -> Float[Tensor, ""]:
+    """The loss: mean of Huber(log predicted - log measured) / delta, absolute error beyond delta.
+
+    An error counts the same in either direction. Read as a likelihood, its noise has a standard
+    deviation of sqrt(delta).
+    """
+    error = torch.log(predicted) - torch.log(measured)
+    each = (
+        functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=delta) / delta
+    )
+    return (each * weight).sum() / weight.sum()
+
+
 #: The operations of the forward pass in torch.
 _TORCH: architecture.Operations[Tensor] = architecture.Operations(
     exp=torch.exp,

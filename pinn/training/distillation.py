@@ -10,8 +10,7 @@ from jaxtyping import Float
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
-from pinn.surrogate.loss import log_huber
-from pinn.surrogate.network import CoefficientNetwork
+from pinn.surrogate.network import CoefficientNetwork, log_huber
 from pinn.training.distillation_data import DistillationRows
 from pinn.training.teacher import FEATURE_GROUPS
 

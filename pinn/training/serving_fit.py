@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from pinn.surrogate.architecture import NetworkSettings
 from pinn.surrogate.featurizer import featurize, fit_scale
-from pinn.surrogate.loss import log_huber
-from pinn.surrogate.network import CoefficientNetwork
+from pinn.surrogate.network import CoefficientNetwork, log_huber
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.serving_rows import (
     ServingRows,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from pinn.common.store import remembered_value
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.gpu import load_gpu
-
-if TYPE_CHECKING:
-    pass
 
 # A distance from the measured kernels, as commands pass it on; computing it is elsewhere.
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    pass
 from pinn.surrogate.uncertainty.quantiles import Values, weighted_quantile
 
 # The chance that a predicted time holds its limit.

@@ -21,10 +21,7 @@ from pinn.surrogate.uncertainty.intervals import (
 )
 from pinn.surrogate.uncertainty.kinds import Situation
 from pinn.surrogate.uncertainty.training_space import training_space
-from pinn.surrogate.uncertainty.trust import describe_trust
-
-#: Most inputs outside the training range that the sentence names.
-_NAMED = 4
+from pinn.surrogate.uncertainty.trust import describe_trust, named_inputs
 
 
 def network_evidence(
@@ -100,11 +97,9 @@ def _distance_words(
     text = f"The nearest measured deployment is {nearest}, {away:.1f} standard deviations away."
     if span:
         text += f" Models left out in the evaluation lay {span[0]:.1f} to {span[1]:.1f} away."
-    named = [f"{name} ({by:+.1f})" for name, by in outside.items()]
-    if not named:
+    if not outside:
         return f"{text} Every input lies inside the training range."
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return f"{text} Outside the training range: {', '.join(named[:_NAMED])}{more}."
+    return f"{text} Outside the training range: {named_inputs(outside)}."
 
 
 def _far(stated: StatedIntervals, distance: float) -> list[str]:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING
-
 import numpy as np
-from jaxtyping import Float, Int
-
-if TYPE_CHECKING:
-    pass
+from jaxtyping import Float
 
 # Quantiles of errors of left-out groups, in which every group counts once.
 #
@@ -29,27 +23,6 @@ LEVEL = 0.9
 NORMAL_QUANTILE = 1.645
 
 Values = Float[np.ndarray, " n"]
-
-
-def group_weights(groups: Iterable[Hashable], splits: Iterable[Hashable]) -> Values:
-    """Weights that add up to 1: groups count the same, in a group its splits, in a split its rows.
-
-    >>> group_weights(["a", "a", "a", "b"], [1, 1, 2, 1]).tolist()
-    [0.125, 0.125, 0.25, 0.5]
-    """
-    group, split = _numbered(groups), _numbered(splits)
-    part = _numbered(zip(group.tolist(), split.tolist(), strict=True))
-    rows_of_part = np.bincount(part)[part]
-    _, first_of_part = np.unique(part, return_index=True)
-    parts_of_group = np.bincount(group[first_of_part])[group]
-    weight = 1.0 / (rows_of_part * parts_of_group)
-    return weight / weight.sum()
-
-
-def _numbered(names: Iterable[Hashable]) -> Int[np.ndarray, " n"]:
-    """Equal names get equal numbers, from 0 on."""
-    seen: dict[Hashable, int] = {}
-    return np.array([seen.setdefault(name, len(seen)) for name in names], dtype=np.int64)
 
 
 def weighted_quantile(values: Values, weight: Values, level: float) -> float:

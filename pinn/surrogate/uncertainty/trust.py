@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
 from pinn.surrogate.uncertainty.intervals import StatedIntervals
 from pinn.surrogate.uncertainty.kinds import Situation, kind_of, nearest_kind, place_of
 
@@ -36,17 +34,19 @@ def describe_trust(
     """
     farthest = max(kind.farthest for kind in calibration.kinds)
     beyond = situation.distance.total > farthest
-    sentences = [
-        _shown(situation, calibration), _distance_words(situation, farthest, beyond),
-        "" if situation.deployment.model.is_plain else _UNTAUGHT, _outside_words(outside),
-    ]  # fmt: skip
+    sentences = [_shown(situation, calibration), _distance_words(situation, farthest, beyond)]
+    if not situation.deployment.model.is_plain:
+        sentences.append(_UNTAUGHT)
+    if outside:
+        inputs = named_inputs(outside)
+        sentences.append(f"Inputs beyond the training range, in standard deviations: {inputs}.")
     return {
         "kind": kind_of(situation.deployment.model),
         "place": place_of(situation),
         "kernel_distance": situation.distance.total,
         "by_operator": dict(situation.distance.by_operator),
         "beyond_left_out": beyond,
-        "sentence": " ".join(sentence for sentence in sentences if sentence),
+        "sentence": " ".join(sentences),
     }
 
 
@@ -80,9 +80,7 @@ def _distance_words(situation: Situation, farthest: float, beyond: bool) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _outside_words(outside: Mapping[str, float]) -> str:
-    if not outside:
-        return ""
+def named_inputs(outside: Mapping[str, float]) -> str:
+    """Inputs beyond the training range and by how much, the first few by name."""
     named = ", ".join(f"{name} ({by:+.1f})" for name, by in list(outside.items())[:_NAMED])
-    more = f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
-    return f"Inputs beyond the training range, in standard deviations: {named}{more}."
+    return f"{named} and {len(outside) - _NAMED} more" if len(outside) > _NAMED else named
