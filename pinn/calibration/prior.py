@@ -11,13 +11,11 @@ from pinn.common.files import find_checkpoint
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.measurements.estimate import Gaussian
-from pinn.physics.batch_sums import sum_batches
-from pinn.physics.costs import step_costs
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, read_coefficient_set
 from pinn.surrogate.coefficients import NAMES, Coefficients
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
-from pinn.surrogate.surrogate import Surrogate
+from pinn.surrogate.surrogate import Surrogate, batch_work
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_width
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
@@ -163,7 +161,7 @@ def prior_of_set(found: CoefficientSet, remedy: str = "take the network's interv
     if found.covariance is None:
         lacking = "these coefficients have no covariance, which 'pinn calibrate' writes"
         raise PinnError(f"{lacking}: {remedy}")
-    return Prior(np.concatenate([found.beta, found.alpha]), found.covariance)
+    return Prior(found.coefficients.values[0], found.covariance)
 
 
 # A checkpoint's own uncertainty as the prior of a calibration.
@@ -182,7 +180,7 @@ def checkpoint_prior(
         deployment: What is calibrated.
         coefficients: Its coefficients before.
     """
-    mean = np.concatenate([coefficients.beta[0], coefficients.alpha[0]])
+    mean = coefficients.values[0]
     try:
         found = read_calibration(checkpoint)
         is_known = gpu_is_known(checkpoint, deployment)
@@ -190,9 +188,8 @@ def checkpoint_prior(
     except PinnError as error:
         return assumed_prior(mean), str(error)
     own = np.array([found.coefficients[name] for name in NAMES]) / NORMAL_QUANTILE
-    sums = sum_batches([parse_batch(step) for step in STEPS], deployment.model.window_tokens)
-    features, spread = step_features(step_costs([deployment]), sums), np.array(half)
-    return assumed_prior(mean, own, KnownSteps(features, spread / NORMAL_QUANTILE)), None
+    features = step_features(*batch_work(deployment, [parse_batch(step) for step in STEPS]))
+    return assumed_prior(mean, own, KnownSteps(features, np.array(half) / NORMAL_QUANTILE)), None
 
 
 # What a calibration starts from.

@@ -50,6 +50,11 @@ class Coefficients:
     def __len__(self) -> int:
         return len(self.beta)
 
+    @property
+    def values(self) -> Float[np.ndarray, "n coefficients"]:
+        """Beta, then alpha, in the order of ``NAMES``."""
+        return np.concatenate([self.beta, self.alpha], axis=1)
+
     def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> Coefficients:
         """The coefficients of some deployments; a whole number keeps one row."""
         rows = slice(index, index + 1) if isinstance(index, int) else index
