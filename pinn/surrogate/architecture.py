@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 
 from pinn.common import documents
-from pinn.errors import PinnError
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
@@ -55,19 +54,17 @@ class NetworkSettings:
     corrected: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "depth"):
+        for name, most, what in (
+            ("hidden", documents.MOST_HIDDEN, "units of a hidden layer"),
+            ("depth", documents.MOST_DEPTH, "hidden layers"),
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                given = documents.written(value)
-                raise PinnError(f"network {name} must be a whole number, got {given}")
-        if not documents.is_finite(self.beta_bound) or not 0 <= self.beta_bound <= _MOST_BOUND:
-            given = documents.written(self.beta_bound)
-            raise PinnError(f"network beta_bound must lie between 0 and {_MOST_BOUND}, got {given}")
-        for value, most, what in (
-            (self.hidden, documents.MOST_HIDDEN, "units of a hidden layer"),
-            (self.depth, documents.MOST_DEPTH, "hidden layers"),
-        ):
+                raise documents.misfit(f"network {name}", "be a whole number", value)
             documents.check_size(value, most, what, "train a smaller network")
+        if not documents.is_finite(self.beta_bound) or not 0 <= self.beta_bound <= _MOST_BOUND:
+            rule = f"lie between 0 and {_MOST_BOUND}"
+            raise documents.misfit("network beta_bound", rule, self.beta_bound)
 
 
 def trunk_layers(settings: NetworkSettings) -> list[str]:

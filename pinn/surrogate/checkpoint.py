@@ -121,9 +121,8 @@ def _check_header(header: Any, path: Path) -> None:
             f"{path} has checkpoint format {version}, this program reads {FORMAT_VERSION}: use the "
             "pinn release that made it, or train a new one with 'python train.py'"
         )
-    expected = registry()
-    for part, names in expected.items():
-        known = header.get("registry")
+    known = header.get("registry")
+    for part, names in registry().items():
         found = known.get(part) if isinstance(known, dict) else None
         if found != names:
             listed = map(str, found) if isinstance(found, list) else ()
