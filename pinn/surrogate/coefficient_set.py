@@ -18,7 +18,7 @@ from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import VLLM, ServingSpec
-from pinn.surrogate.coefficients import _REGISTRIES, NAMES, Coefficients
+from pinn.surrogate.coefficients import NAMES, REGISTRIES, Coefficients
 from pinn.surrogate.request_features import REQUEST_FEATURES
 
 # Coefficients of one deployment as a JSON file: what commands read with ``--coefficients``.
@@ -134,10 +134,10 @@ def set_to_json(
         found: The coefficients.
         ends: ``beta.NAME`` and ``alpha.NAME`` -> both ends of its interval, where it is known.
     """
-    features = [feature for registry in _REGISTRIES.values() for feature in registry.values()]
+    features = [feature for registry in REGISTRIES.values() for feature in registry.values()]
     values = found.coefficients.values[0].tolist()
     base = None if found.base is None else found.base.values[0].tolist()
-    parts: dict[str, dict[str, dict[str, object]]] = {part: {} for part in _REGISTRIES}
+    parts: dict[str, dict[str, dict[str, object]]] = {part: {} for part in REGISTRIES}
     for i, (name, feature) in enumerate(zip(NAMES, features, strict=True)):
         part = name.partition(".")[0]
         entry = parts[part][feature.name] = {"value": values[i], "unit": feature.unit}
@@ -174,7 +174,7 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
             f"{path} describes {schema!r}, this version reads {SCHEMA!r}: write the file anew with "
             "'pinn coefficients --json' or 'pinn calibrate'"
         )
-    entries = {part: _checked_entries(tree, part, path) for part in _REGISTRIES}
+    entries = {part: _checked_entries(tree, part, path) for part in REGISTRIES}
     _check_facts(tree, path)
     has_base = all("base" in e for part in entries.values() for e in part.values())
     return CoefficientSet(
@@ -231,7 +231,7 @@ def _checked_entries(tree: object, part: str, path: Path) -> dict[str, dict[str,
     given = tree.get(part) if isinstance(tree, dict) else None
     if not isinstance(given, dict):
         raise PinnError(f"{path}: expected {part} as a mapping from feature names to values")
-    registry = _REGISTRIES[part]
+    registry = REGISTRIES[part]
     entries = {k: e if isinstance(e, dict) else {"value": e} for k, e in given.items()}
     # A coefficient of 0 adds nothing: versions before this one wrote more of them.
     known = {k: e for k, e in entries.items() if k in registry or e.get("value") != 0}

@@ -263,7 +263,7 @@ def _figures(evidence: Evidence, start: Logs, settings: RunFitSettings) -> list[
     terms[:, :_SHARED] *= rows.gain[:, None]
     measured = rows.measured_s, rows.weight / settings.noise**2, settings.outlier
     none = np.zeros(len(rows.run))
-    runs = _Figures(terms, of_run[rows.run], none, *measured, simulated_s=rows.simulated_s)
+    runs = _Figures(terms, of_run[rows.run], none, *measured, simulated_s=rows.simulated)
     runs = replace(runs, offset_s=-runs.seconds(start).sum(axis=1))
     parts = evidence.serving_parts[serving.deployment]
     shared, nothing = np.full(len(serving), -1), np.zeros(len(serving))
@@ -350,7 +350,7 @@ class RunSimulation:
 
     def misfit(self, rows: RunRows, logs: Logs) -> float:  # noqa: ARG002  the prior has no say
         """Return the median relative error of a figure, but no less than ``_TOO_FAR``."""
-        error = float(np.median(np.abs(rows.simulated_s / rows.measured_s - 1)))
+        error = float(np.median(np.abs(rows.simulated / rows.measured_s - 1)))
         note(f"median error of a figure {100 * error:.2f} %")
         return max(error, _TOO_FAR)
 

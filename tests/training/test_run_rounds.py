@@ -35,7 +35,7 @@ def rounds(monkeypatch, rows):
                 run=np.zeros(1, dtype=np.int64),
                 step_features=np.zeros((1, len(STEP_FEATURES))),
                 request_features=np.zeros((1, len(REQUEST_FEATURES))),
-                simulated_s=measured * (1 + error),
+                simulated=measured * (1 + error),
                 measured_s=measured,
                 gain=np.ones(1),
                 weight=np.ones(1),

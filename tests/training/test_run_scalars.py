@@ -73,14 +73,14 @@ def dot_products(fit, runs, parts):
     latencies = run_latencies(fit, runs, parts)
     seen = [measured(run, latency) for run, latency in zip(runs, latencies, strict=True)]
     rows = run_rows(seen, latencies)
-    np.testing.assert_allclose(rows.simulated_s, rows.measured_s, rtol=1e-12)
+    np.testing.assert_allclose(rows.simulated, rows.measured_s, rtol=1e-12)
     beta = np.array([latency.beta for latency in latencies])[rows.run]
     return rows, (rows.step_features * beta).sum(1) + rows.request_features @ fit.alpha
 
 
 def test_a_figure_is_the_dot_product_of_its_features(runs, parts):
     rows, linear = dot_products(RunFit(alpha=np.zeros(len(REQUEST_FEATURES))), runs, parts)
-    error = np.abs(linear / rows.simulated_s - 1).reshape(-1, len(FIGURE_WEIGHTS))
+    error = np.abs(linear / rows.simulated - 1).reshape(-1, len(FIGURE_WEIGHTS))
     means = np.array(["mean" in figure for figure in FIGURE_WEIGHTS])
     assert error[:, means].max() < 0.01
     assert error[:, ~means].max() < 0.06  # a percentile lies between two requests
@@ -90,7 +90,7 @@ def test_a_figure_is_the_dot_product_of_its_features(runs, parts):
 def test_a_servers_work_is_waited_for_once_at_most(runs, parts):
     """What it did before a request came costs that request nothing."""
     rows, linear = dot_products(RunFit(), runs, parts)
-    share = (linear / rows.simulated_s).reshape(-1, len(FIGURE_WEIGHTS))
+    share = (linear / rows.simulated).reshape(-1, len(FIGURE_WEIGHTS))
     means = np.array(["mean" in figure for figure in FIGURE_WEIGHTS])
     assert (share > 0.97).all()
     assert (share[:, means] < 1.06).all()
