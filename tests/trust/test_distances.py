@@ -10,7 +10,7 @@ from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.uncertainty import intervals as located
 from pinn.surrogate.uncertainty.distance import gpu_is_known, locate, outside_inputs
-from pinn.surrogate.uncertainty.kernel_distance import kernel_distance
+from pinn.surrogate.uncertainty.held_out import kernel_distance
 
 
 def deployment(model="meta-llama/Llama-3.1-8B", gpu="H100", tp=1):

@@ -11,7 +11,7 @@ from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.uncertainty.distance import KernelDistance
 from pinn.surrogate.uncertainty.kinds import Situation
-from pinn.surrogate.uncertainty.trust import describe_trust
+from pinn.surrogate.uncertainty.network_evidence import describe_trust
 
 
 def numbers(found):

@@ -133,7 +133,7 @@ def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]
 
 def _distances(kernels: Path, deployment: Deployment, batches: list[str]) -> list[dict[str, Any]]:
     from pinn.kernels.surrogates import KernelSurrogates  # imports torch
-    from pinn.surrogate.uncertainty.kernel_distance import kernel_distance
+    from pinn.surrogate.uncertainty.held_out import kernel_distance
 
     surrogates = KernelSurrogates.load(kernels.parent)
     return [vars(kernel_distance(surrogates, deployment, batch)) for batch in batches]

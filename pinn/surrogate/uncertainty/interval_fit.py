@@ -11,10 +11,9 @@ from pinn.errors import PinnError
 from pinn.surrogate import coefficients
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.uncertainty import intervals
-from pinn.surrogate.uncertainty.error_law import error_law
 from pinn.surrogate.uncertainty.intervals import HalfWidth, StatedIntervals
 from pinn.surrogate.uncertainty.kinds import kinds_of_errors
-from pinn.surrogate.uncertainty.quantiles import LEVEL, Values, weighted_quantile
+from pinn.surrogate.uncertainty.quantiles import LEVEL, Values, error_law, weighted_quantile
 
 # Half-widths of TPOT, TTFT and E2E: two are learned, the third and all gains follow from them.
 #

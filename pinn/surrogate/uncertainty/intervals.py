@@ -14,9 +14,8 @@ from pinn.common import documents, files
 from pinn.errors import PinnError
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficients import NAMES
-from pinn.surrogate.uncertainty.error_law import ErrorLaw
 from pinn.surrogate.uncertainty.kinds import KindErrors
-from pinn.surrogate.uncertainty.quantiles import LEVEL
+from pinn.surrogate.uncertainty.quantiles import LEVEL, ErrorLaw
 
 # What intervals need, as a small JSON file beside the checkpoint that it belongs to.
 
