@@ -64,7 +64,7 @@ def network_evidence(
 
 def _learned(found: CoefficientSet) -> dict[str, float]:
     """Return the coefficients that data determined, by their full names."""
-    values = [*found.beta.tolist(), *found.alpha.tolist()]
+    values = found.coefficients.values[0].tolist()
     taught = [True] * len(found.beta) + found.taught.tolist()
     return {n: v for n, v, known in zip(NAMES, values, taught, strict=True) if known}
 
