@@ -39,7 +39,6 @@ class Intervals:
         row: Row of the cycle table.
         part: Index into ``PARTS``: where in the run's time it lies.
         sums: Mean batch sums.
-        kv_usage: Share of the KV cache in use at its start; 0 where unknown.
     """
 
     features: Float[np.ndarray, "n step_features"]
@@ -48,7 +47,6 @@ class Intervals:
     row: Int[np.ndarray, " n"]
     part: Int[np.ndarray, " n"]
     sums: BatchSums
-    kv_usage: Float[np.ndarray, " n"]
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -108,7 +106,6 @@ def read_intervals(traces: TraceTables, deployment: Deployment) -> Intervals:
         rows,
         np.repeat(np.arange(len(PARTS)), [len(part) for part in parts]),
         each_sum(mean, batches.sums),
-        np.nan_to_num(traces.steps.iloc[rows]["kv_usage"].to_numpy(float)),
     )
 
 

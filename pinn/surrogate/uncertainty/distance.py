@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pinn.common import files
 from pinn.common.store import remembered_value
 from pinn.engines.deployment import Deployment
@@ -30,20 +28,11 @@ class KernelDistance:
             measured itself, 0.69 where a size of each is twice or half of a measured one.
         by_operator: The same, split by operator; the parts add up to ``total``.
         elsewhere: Share of the time in kernels whose nearest measurement is of another GPU.
-        gap: The part of ``total`` that is the difference of those GPUs' datasheets.
-        shares: Operator -> share of the kernels' time; they add up to 1.
     """
 
     total: float
     by_operator: Mapping[str, float]
     elsewhere: float
-    gap: float
-    shares: Mapping[str, float]
-
-    @property
-    def factor(self) -> float:
-        """The whole distance as a ratio of sizes."""
-        return float(np.exp(self.total))
 
 
 # Which GPUs a checkpoint learned serving data of.

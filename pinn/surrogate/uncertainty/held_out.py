@@ -44,19 +44,13 @@ def kernel_distance(
     whole = sum(use.total_seconds for use in used)
     if not whole:
         raise PinnError(f"batch {batch!r} runs no kernel: give at least one request")
-    by_operator: dict[str, float] = {}
-    shares: dict[str, float] = {}
-    elsewhere = gap = 0.0
+    by_operator, elsewhere = dict.fromkeys([use.operator for use in used], 0.0), 0.0
     for use in used:
-        share = use.total_seconds / whole
-        other = _gpu_gap(use, deployment.gpu)
+        share, other = use.total_seconds / whole, _gpu_gap(use, deployment.gpu)
         stretch = UNMEASURED if use.nearest is None else use.nearest.stretch
-        apart = share * (stretch + other)
-        by_operator[use.operator] = by_operator.get(use.operator, 0.0) + apart
-        shares[use.operator] = shares.get(use.operator, 0.0) + share
+        by_operator[use.operator] += share * (stretch + other)
         elsewhere += share * (other > 0)
-        gap += share * other
-    return KernelDistance(sum(by_operator.values()), by_operator, elsewhere, gap, shares)
+    return KernelDistance(sum(by_operator.values()), by_operator, elsewhere)
 
 
 def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:

@@ -174,7 +174,7 @@ def _shown(situation: Situation, calibration: StatedIntervals) -> str:
 def _stretch_words(situation: Situation, farthest: float, beyond: bool) -> str:
     text = (
         "weighted by time, its kernels' sizes and GPUs differ from measured ones by a factor of "
-        f"{situation.distance.factor:.2f}"
+        f"{math.exp(situation.distance.total):.2f}"
     )
     if beyond:
         return (
