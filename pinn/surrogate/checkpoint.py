@@ -14,9 +14,8 @@ from safetensors.numpy import save
 from pinn.common import documents
 from pinn.common.files import json_text, write_whole
 from pinn.errors import PinnError, printable
-from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.architecture import NetworkSettings, NetworkWeights
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES
-from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pinn.surrogate import architecture
-from pinn.surrogate.architecture import INPUT_SCALE, NetworkSettings
+from pinn.surrogate.architecture import INPUT_SCALE, NetworkSettings, NetworkWeights
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES, InputScale
-from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 

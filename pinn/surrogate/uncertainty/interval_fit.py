@@ -8,8 +8,8 @@ import pandas as pd
 
 from pinn.common.files import file_sha256
 from pinn.errors import PinnError
-from pinn.surrogate import coefficients
 from pinn.surrogate.checkpoint import load_checkpoint
+from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.uncertainty import intervals
 from pinn.surrogate.uncertainty.intervals import HalfWidth, StatedIntervals
 from pinn.surrogate.uncertainty.kinds import kinds_of_errors
@@ -250,8 +250,5 @@ def calibrate(
 def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
     """Quantile of the absolute log change of every coefficient, every group counting once."""
     weight = row_weights(changes)
-    sizes = changes[list(coefficients.NAMES)].abs()
-    return {
-        name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL)
-        for name in coefficients.NAMES
-    }
+    sizes = changes[list(NAMES)].abs()
+    return {name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL) for name in NAMES}
