@@ -16,7 +16,6 @@ from pinn.calibration.posterior import TIME_NOISE, TTFT_NOISE, Posterior, Quanti
 from pinn.calibration.prior import Prior, all_features
 from pinn.calibration.requests import read_requests
 from pinn.engines.deployment import Deployment
-from pinn.measurements.estimate import tukey_weight
 from pinn.measurements.traces.measured_steps import MeasuredSteps
 from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.physics.costs import step_costs
@@ -171,6 +170,9 @@ _PARTS = 5
 #: Flags that set the size of the KV cache, which then says nothing of the others.
 _CACHE_SIZES = {"--kv-cache-memory-bytes", "--num-gpu-blocks-override"}
 
+#: Standard deviations from which a row counts nothing (Tukey's biweight, 95 % efficient).
+_BEYOND = 4.685
+
 Rows = Float[np.ndarray, " batches"]
 
 
@@ -218,7 +220,7 @@ def fit_steps(
         noise = np.hypot(error, scale)
         found = posterior.fit_posterior(prior, features, seconds, noise / np.sqrt(weight))
         away = (features @ found.mean / seconds - 1) / noise
-        weight = tukey_weight(away)
+        weight = np.maximum(1 - (away / _BEYOND) ** 2, 1e-3) ** 2
     return found, scale
 
 
