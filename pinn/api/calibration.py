@@ -9,7 +9,7 @@ from pinn.api.requests import CalibrationRequest, named
 from pinn.calibration import fit as fitting
 from pinn.calibration.calibrate import BetaSettings
 from pinn.calibration.prior import Start
-from pinn.calibration.server import CalibratedServer
+from pinn.calibration.report import CalibratedServer
 from pinn.common.screen import left_out_lines
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import reference_version

@@ -107,7 +107,7 @@ def file_prediction(found: CoefficientSet, deployment: Deployment) -> Prediction
     """Return the prediction of coefficients of a file, with its posterior's intervals if any."""
     if found.covariance is None:
         return _prediction(found, deployment, lambda _: file_evidence(found))
-    from pinn.calibration.posterior_evidence import posterior_evidence
+    from pinn.calibration.posterior import posterior_evidence
 
     return _prediction(found, deployment, partial(posterior_evidence, found, deployment))
 

@@ -35,8 +35,8 @@ from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, rea
 from pinn.surrogate.uncertainty.distance import outside_inputs
 from pinn.surrogate.uncertainty.intervals import METRICS, read_calibration
 from pinn.surrogate.uncertainty.kinds import situation_of
+from pinn.surrogate.uncertainty.network_evidence import describe_trust
 from pinn.surrogate.uncertainty.quantiles import LEVEL
-from pinn.surrogate.uncertainty.trust import describe_trust
 from pinn.units import GIGA
 
 if TYPE_CHECKING:

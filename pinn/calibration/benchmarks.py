@@ -123,13 +123,13 @@ def simulated_rows(
     values = np.concatenate([each for each, _ in found])
     if not np.isfinite(values).all():
         raise PinnError("a simulated server serves nothing of a run: check its flags and its load")
-    flat = tuple(name for of_run in names for name in of_run)
-    noise = [TTFT_NOISE if name.startswith("ttft") else TIME_NOISE for name in flat]
+    flat = [(at, name) for at, of_run in enumerate(names) for name in of_run]
+    noise = [TTFT_NOISE if name.startswith("ttft") else TIME_NOISE for _, name in flat]
     safe = np.where(coefficients > 0, coefficients, np.inf)
     return FigureRows(
-        flat,
-        np.repeat(np.arange(len(runs)), [len(of_run) for of_run in names]),
-        np.concatenate([[r.figures[n] for n in of] for r, of in zip(runs, names, strict=True)]),
+        tuple(name for _, name in flat),
+        np.array([at for at, _ in flat]),
+        np.array([runs[at].figures[name] for at, name in flat]),
         values,
         np.concatenate([shares for _, shares in found]) * values[:, None] / safe,
         np.array(noise),
@@ -272,12 +272,11 @@ def _left_out(
     runs: Runs, served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
 ) -> list[Verdict]:
     """Each load predicted from the other loads; none where there is one load."""
-    loads = np.array([run.load.text for run in runs])
-    of_row = loads[rows.run]
-    if len(set(loads)) < 2:
+    of_row = np.array([run.load.text for run in runs])[rows.run]
+    each_load = list(dict.fromkeys(of_row))
+    if len(each_load) < 2:
         return []
     simulated, spread = rows.simulated.copy(), rows.noise.copy()
-    each_load = list(dict.fromkeys(loads))
     for load in each_load:
         out = of_row == load
         fitted = fit_rows(prior, rows, prior.mean, ~out)

@@ -1,7 +1,7 @@
 """Beta fitted to step times of a trace, and whether it is better than before."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -39,7 +39,6 @@ class Intervals:
         row: Row of the cycle table.
         part: Index into ``PARTS``: where in the run's time it lies.
         sums: Mean batch sums.
-        kv_usage: Share of the KV cache in use at its start; 0 where unknown.
     """
 
     features: Float[np.ndarray, "n step_features"]
@@ -48,16 +47,14 @@ class Intervals:
     row: Int[np.ndarray, " n"]
     part: Int[np.ndarray, " n"]
     sums: BatchSums
-    kv_usage: Float[np.ndarray, " n"]
 
     def __len__(self) -> int:
         return len(self.seconds)
 
     def take(self, index: Shaped[np.ndarray, " index"]) -> "Intervals":
         """The intervals at ``index``, a mask or row numbers."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self)}
-        sums = each_sum(lambda values: values[index], columns.pop("sums"))
-        return Intervals(sums=sums, **{name: column[index] for name, column in columns.items()})
+        kept = {name: column[index] for name, column in vars(self).items() if name != "sums"}
+        return Intervals(sums=each_sum(lambda values: values[index], self.sums), **kept)
 
     def of_part(self, name: str) -> "Intervals":
         """The intervals of one part of the run's time."""
@@ -109,7 +106,6 @@ def read_intervals(traces: TraceTables, deployment: Deployment) -> Intervals:
         rows,
         np.repeat(np.arange(len(PARTS)), [len(part) for part in parts]),
         each_sum(mean, batches.sums),
-        np.nan_to_num(traces.steps.iloc[rows]["kv_usage"].to_numpy(float)),
     )
 
 
@@ -262,23 +258,16 @@ class Verdict:
     after: float | None = None
 
     @property
-    def _least(self) -> float:
-        return float(np.nan_to_num(self.standard_error)) + _ROUNDING
-
-    @property
-    def is_better(self) -> bool:
-        """Better by more than one standard error."""
-        return self.gain > self._least
+    def word(self) -> str:
+        """``better`` or ``worse`` by more than one standard error, else ``no better``."""
+        if not abs(self.gain) > float(np.nan_to_num(self.standard_error)) + _ROUNDING:
+            return "no better"
+        return "better" if self.gain > 0 else "worse"
 
     @property
     def is_worse(self) -> bool:
         """Worse by more than one standard error."""
-        return -self.gain > self._least
-
-    @property
-    def word(self) -> str:
-        """The same in a word or two."""
-        return "better" if self.is_better else "worse" if self.is_worse else "no better"
+        return self.word == "worse"
 
     @property
     def figures(self) -> list[str]:
@@ -342,4 +331,5 @@ def _standard_error(gain: Errors) -> float:
 
 def is_kept(verdicts: Sequence[Verdict]) -> bool:
     """True if any held-out score improved and none got worse."""
-    return any(v.is_better for v in verdicts) and not any(v.is_worse for v in verdicts)
+    words = {verdict.word for verdict in verdicts}
+    return "better" in words and "worse" not in words

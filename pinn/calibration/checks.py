@@ -14,7 +14,7 @@ from pinn.errors import PinnError
 from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.physics.costs import step_costs
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import kv_layout
+from pinn.simulator.memory import kv_layout, max_model_len
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, specified
 from pinn.specs.gpu import list_gpus, load_gpu
@@ -222,8 +222,13 @@ def check_traces(
     if found:
         return found
     intervals = read_intervals(traces, deployment)
+
+    def ratio(other: Deployment) -> float:
+        features = step_features(step_costs([other]), intervals.sums)
+        return float(np.median(intervals.seconds / (features @ coefficients_of(other).beta[0])))
+
     two = list(_two_servers(traces, intervals, coefficients_of(deployment)))
-    return two or list(check_speed(_ratio(intervals, coefficients_of), deployment, "steps take"))
+    return two or list(check_speed(ratio, deployment, "steps take"))
 
 
 def _models(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
@@ -312,7 +317,7 @@ def _requests(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
     if not len(rows):
         return
     serving = deployment.serving
-    longest = serving.max_model_len or deployment.model.max_position
+    longest = max_model_len(deployment)
     length = (rows["prompt_tokens"] + rows["output_tokens"].fillna(0)).max()
     if length > longest:
         option = f"--max-model-len {longest}" if serving.max_model_len else deployment.model.name
@@ -365,12 +370,3 @@ def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) 
     if len(medians) > 1 and max(medians) > _TWO_SERVERS * min(medians):
         one = f"one {max(medians) / min(medians):.2f} times as slow as another"
         yield _of_several(f"{len(medians)} processes in one file, {one}")
-
-
-def _ratio(intervals: Intervals, coefficients_of: CoefficientsOf) -> Callable[[Deployment], float]:
-    def ratio(deployment: Deployment) -> float:
-        features = step_features(step_costs([deployment]), intervals.sums)
-        predicted = features @ coefficients_of(deployment).beta[0]
-        return float(np.median(intervals.seconds / predicted))
-
-    return ratio

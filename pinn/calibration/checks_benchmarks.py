@@ -1,7 +1,7 @@
 """Do benchmark files match the flags, and do their figures match each other?"""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
 from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.memory import max_model_len
 from pinn.simulator.simulate import simulate
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
@@ -114,8 +115,8 @@ def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
     """Each text begins with the run's name."""
     found = [*_served_otherwise(run), *_units(run)]
     if not found:
-        of_server = chain(_floor(run, deployment), _too_long(run, deployment))
-        found = [*_consistent(run), *_in_flight(run), *of_server]
+        found = [*_consistent(run), *_in_flight(run), *_floor(run, deployment)]
+        found += _too_long(run, deployment)
     return [f"{run.name}: {each}" for each in found]
 
 
@@ -139,8 +140,8 @@ def _units(run: BenchmarkRun) -> Iterator[str]:
             yield f"{name} is {value:.3g} s: is it in another unit?"
             return
     for latency in _PLAUSIBLE_S:
-        order = [run.figures.get(f"{latency}_{p}_s") for p in ("p50", "p90", "p95", "p99")]
-        known = [v for v in order if v is not None]
+        names = [f"{latency}_{p}_s" for p in ("p50", "p90", "p95", "p99")]
+        known = [run.figures[name] for name in names if name in run.figures]
         if any(b < a * (1 - 1e-9) for a, b in pairwise(known)):
             yield f"percentiles of {latency.upper()} fall: the file is damaged or was edited"
             return
@@ -214,7 +215,7 @@ def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
 
 
 def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
-    longest = deployment.serving.max_model_len or deployment.model.max_position
+    longest = max_model_len(deployment)
     length = run.load.prompt.mean + run.load.output.mean
     if length > longest:
         text = f"requests of {length:.0f} tokens, but the server takes {longest}"

@@ -1,7 +1,7 @@
 """What measurements leave uncertain: the posterior, its intervals, and what was determined."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -9,13 +9,17 @@ from jaxtyping import Bool, Float
 from pinn.calibration.prior import SCALARS, Prior, all_features, prior_of_set
 from pinn.engines.deployment import Deployment
 from pinn.measurements import estimate
-from pinn.physics.batch_sums import sum_batches, uniform_sums
+from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficient_set import CoefficientSet
 from pinn.surrogate.coefficients import NAMES
+from pinn.surrogate.evidence import Evidence, file_evidence
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
-from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
+from pinn.surrogate.surrogate import batch_work
+from pinn.surrogate.uncertainty.distance import REFERENCE_BATCH
+from pinn.surrogate.uncertainty.intervals import around
+from pinn.surrogate.uncertainty.quantiles import LEVEL, NORMAL_QUANTILE
 
 # How far figures of a benchmark are from any coefficients; apart, as it needs no simulator.
 
@@ -140,22 +144,36 @@ def posterior_step_half_widths(
         batches: As written on the command line.
     """
     parsed = [parse_batch(text) for text in batches]
-    sums = sum_batches(parsed, deployment.model.window_tokens)
-    features = all_features(step_features(step_costs([deployment]), sums))
+    features = all_features(step_features(*batch_work(deployment, parsed)))
     spread = prior_of_set(found).spread(features)
     noise = [TTFT_NOISE if any(batch.is_prefill) else TIME_NOISE for batch in parsed]
     return NORMAL_QUANTILE * np.hypot(spread, noise)
 
 
-def posterior_coefficient_ends(found: CoefficientSet) -> Float[np.ndarray, "2 coefficients"]:
-    """Low and high ends of every coefficient; NaN where the file has no variance.
+def posterior_evidence(
+    found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
+) -> Evidence:
+    """The evidence for coefficients with a covariance.
 
-    None lies below what the datasheet allows.
+    A coefficient without variance has no interval, and none lies below what the datasheet allows.
+
+    Args:
+        found: Calibrated coefficients.
+        deployment: What they belong to.
+        batches: Batches to time, as written on the command line.
     """
     known = prior_of_set(found)
     half = NORMAL_QUANTILE * np.sqrt(np.diag(known.covariance))
-    ends = np.stack([np.maximum(known.mean - half, known.lower), known.mean + half])
-    return np.where(half > 0, ends, np.nan)
+    low, high = np.maximum(known.mean - half, known.lower).tolist(), (known.mean + half).tolist()
+    *halves, usual = posterior_step_half_widths(found, deployment, [*batches, REFERENCE_BATCH])
+    return replace(
+        file_evidence(found),
+        level=LEVEL,
+        usual={"tpot": around(1.0, float(usual))},
+        coefficient_ends={NAMES[i]: (low[i], high[i]) for i in np.flatnonzero(half > 0)},
+        step_ends=[around(1.0, float(half)) for half in halves],
+        reference=REFERENCE_BATCH,
+    )
 
 
 # What a calibration determines: scalars and combinations of coefficients, with their errors.

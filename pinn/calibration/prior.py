@@ -11,14 +11,11 @@ from pinn.common.files import find_checkpoint
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.measurements.estimate import Gaussian
-from pinn.physics.batch_sums import sum_batches
-from pinn.physics.costs import step_costs
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, read_coefficient_set
 from pinn.surrogate.coefficients import NAMES, Coefficients
-from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
-from pinn.surrogate.surrogate import Surrogate
+from pinn.surrogate.surrogate import Surrogate, batch_work
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_width
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
@@ -28,37 +25,20 @@ from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 # What one server has of its own (host, clocks, kernels of its version, links) moves the
 # coefficients of a group together, so that a few measurements say something of all of them.
 
-#: Scalar -> the step features that it scales; ``arrival`` scales all of alpha.
-STEP_SCALARS: dict[str, tuple[str, ...]] = {
-    "step constant": ("step", "layer", "moe_layer", "quantized_layer", "decode_layer"),
-    "requests": ("request", "sampling"),
-    "bytes": (
-        "gemm", "gemm_weights", "experts", "experts_hit", "experts_hit_tenth", "activations",
-        "cpu_offload",
-    ),
-    "arithmetic": (
-        "gemm_compute", "gemm_beyond_128", "gemm_beyond_1024", "expert_compute",
-        "expert_compute_beyond_1024", "expert_activations",
-    ),
-    "attention": ("decode_attention", "kv_read"),
-    "communication": (
-        "parallel_layer", "all_reduce", "all_reduce_first_256k", "all_reduce_first_8m",
-        "large_all_reduce", "expert_exchange", "pipeline",
-    ),
-    "prefill": (
-        "eager_layer", "prefill_layer", "prefill_attention", "prefill_tokens", "prefill_kv_read",
-    ),
+#: Relative standard deviation of each scalar: those whose 90 % intervals do best on other rows of
+#: measured deployments (scripts/score_calibration.py); none below 0.35, since a server of one's own
+#: may well be 30 % off.
+SCALAR_SPREADS = {
+    "step constant": 0.35, "requests": 1.0, "bytes": 0.5, "arithmetic": 1.4,
+    "attention": 0.35, "communication": 0.35, "prefill": 1.4, "arrival": 0.35,
 }  # fmt: skip
 
+_SCALAR_OF = {f"beta.{name}": feature.scalar for name, feature in STEP_FEATURES.items()}
+#: Scalar -> the coefficients that it scales; ``arrival`` scales all of alpha.
 SCALARS: dict[str, tuple[str, ...]] = {
-    **{name: tuple(f"beta.{each}" for each in group) for name, group in STEP_SCALARS.items()},
-    "arrival": tuple(name for name in NAMES if name.startswith("alpha.")),
+    scalar: tuple(name for name in NAMES if _SCALAR_OF.get(name, "arrival") == scalar)
+    for scalar in SCALAR_SPREADS
 }
-
-#: Smallest coefficients: what the datasheet bounds stays above it.
-LOWER_BOUNDS = np.array(
-    [f.lower_bound for f in STEP_FEATURES.values()] + [0.0] * len(REQUEST_FEATURES)
-)
 
 
 def membership() -> Float[np.ndarray, "coefficients scalars"]:
@@ -79,14 +59,6 @@ def membership() -> Float[np.ndarray, "coefficients scalars"]:
 # each other:
 #
 #     C = C0 - C0 J' (J C0 J' + diag(h^2))^-1 J C0,      J = what each coefficient adds to a step
-
-#: Relative standard deviation of each scalar: those whose 90 % intervals do best on other rows of
-#: measured deployments (scripts/score_calibration.py); none below 0.35, since a server of one's own
-#: may well be 30 % off.
-SCALAR_SPREADS = {
-    "step constant": 0.35, "requests": 1.0, "bytes": 0.5, "arithmetic": 1.4,
-    "attention": 0.35, "communication": 0.35, "prefill": 1.4, "arrival": 0.35,
-}  # fmt: skip
 
 #: What a server adds to the steps of an engine that runs by itself, relative: to every step, since
 #: front end and clients take of the same machine, and to what a step and a request cost the host,
@@ -129,8 +101,8 @@ class Prior(Gaussian):
 
         What is fitted beside them, after them, is not negative.
         """
-        bounds = np.pad(LOWER_BOUNDS, (0, len(self.mean) - len(LOWER_BOUNDS)))
-        return np.minimum(bounds, self.mean)
+        bounds = [f.lower_bound for f in STEP_FEATURES.values()]
+        return np.minimum(np.pad(bounds, (0, len(self.mean) - len(bounds))), self.mean)
 
 
 def all_features(
@@ -189,7 +161,7 @@ def prior_of_set(found: CoefficientSet, remedy: str = "take the network's interv
     if found.covariance is None:
         lacking = "these coefficients have no covariance, which 'pinn calibrate' writes"
         raise PinnError(f"{lacking}: {remedy}")
-    return Prior(np.concatenate([found.beta, found.alpha]), found.covariance)
+    return Prior(found.coefficients.values[0], found.covariance)
 
 
 # A checkpoint's own uncertainty as the prior of a calibration.
@@ -208,7 +180,7 @@ def checkpoint_prior(
         deployment: What is calibrated.
         coefficients: Its coefficients before.
     """
-    mean = np.concatenate([coefficients.beta[0], coefficients.alpha[0]])
+    mean = coefficients.values[0]
     try:
         found = read_calibration(checkpoint)
         is_known = gpu_is_known(checkpoint, deployment)
@@ -216,9 +188,8 @@ def checkpoint_prior(
     except PinnError as error:
         return assumed_prior(mean), str(error)
     own = np.array([found.coefficients[name] for name in NAMES]) / NORMAL_QUANTILE
-    sums = sum_batches([parse_batch(step) for step in STEPS], deployment.model.window_tokens)
-    features, spread = step_features(step_costs([deployment]), sums), np.array(half)
-    return assumed_prior(mean, own, KnownSteps(features, spread / NORMAL_QUANTILE)), None
+    features = step_features(*batch_work(deployment, [parse_batch(step) for step in STEPS]))
+    return assumed_prior(mean, own, KnownSteps(features, np.array(half) / NORMAL_QUANTILE)), None
 
 
 # What a calibration starts from.

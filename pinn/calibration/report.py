@@ -1,6 +1,7 @@
-"""The text of a calibration: one screen, or all of it."""
+"""The result of a calibration and its text: one screen, or all of it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -8,14 +9,60 @@ import pandas as pd
 
 from pinn.calibration import benchmarks, calibrate, calibrated, fit, posterior
 from pinn.calibration.fit import AnyCalibration
-from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, say
-from pinn.surrogate.feature_entry import StepFeature
+from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, printed, say
+from pinn.errors import PinnError
+from pinn.surrogate.coefficient_set import set_to_json, write_coefficient_set
 from pinn.surrogate.request_features import REQUEST_FEATURES, RequestFeature
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
 from pinn.units import MICROSECOND, MILLISECOND
 
 #: Rows of a screen, of each of its tables; --details has all.
 _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
+
+
+@dataclass(frozen=True)
+class CalibratedServer:
+    """A calibrated server.
+
+    Attributes:
+        fit: Fit to the measurements.
+        appended: Whether it continues an earlier calibration.
+        notes: What was left out, assumed or does not match.
+    """
+
+    fit: fit.Fit
+    appended: bool
+    notes: tuple[str, ...]
+
+    @property
+    def kept(self) -> bool:
+        """Whether held-out data is predicted better than before."""
+        return self.fit.kept
+
+    def to_json(self) -> dict[str, object]:
+        """Return the content of the file that every ``coefficients=`` takes."""
+        return dict(set_to_json(self.fit.coefficients))
+
+    def save(self, path: str | Path) -> None:
+        """Write the file that every ``coefficients=`` takes.
+
+        Raises:
+            PinnError: If the calibration is not better than what was before.
+        """
+        if not self.kept:
+            raise PinnError(
+                "the calibration is not better than what was before on what it has not seen: "
+                "measure more, or other loads"
+            )
+        write_coefficient_set(self.fit.coefficients, Path(path))
+
+    def print_report(self, details: bool = False) -> None:
+        """Print errors, quantities and verdicts: one screen, or all with ``details``."""
+        print_fit(self.fit, self.notes, self.appended, details)
+
+    def __str__(self) -> str:
+        """Return what ``pinn calibrate`` prints."""
+        return printed(self.print_report)
 
 
 def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bool = False) -> None:

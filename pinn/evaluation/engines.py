@@ -24,8 +24,8 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import Job
 from pinn.specs.catalog import load_model
 from pinn.specs.model import ModelSpec
+from pinn.surrogate.architecture import NetworkWeights
 from pinn.surrogate.checkpoint import load_checkpoint
-from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import engine_deployments, released
 from pinn.training.serving_rows import mean_times

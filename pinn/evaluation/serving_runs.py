@@ -19,8 +19,8 @@ from pinn.simulator.metric_features import WHOLE_RUN, failed_share, figure_secon
 from pinn.simulator.simulate import Job, simulate_many
 from pinn.specs.model import ModelSpec
 from pinn.surrogate import surrogate
+from pinn.surrogate.architecture import NetworkWeights
 from pinn.surrogate.checkpoint import load_checkpoint
-from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration

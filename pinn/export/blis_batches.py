@@ -52,30 +52,11 @@ def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Ti
     """Batches, each of one data-parallel replica and of prompts that are computed at once."""
     deployment = latency.deployment
     sums = batch_sums.sum_batches(batches, deployment.model.window_tokens)
-    decodes = np.array([_of(batch, False) for batch in batches])
-    prompts = np.array([_of(batch, True) for batch in batches])
-    new, requests = prompts[:, 0], prompts[:, 2]
-    found = BlisSums(
-        new,
-        decodes[:, 2],
-        decodes[:, 1],
-        decodes[:, 2] + requests,
-        # Each has the same number of tokens, all of its prompt: t (S + t / 2) with t = S.
-        1.5 * new**2 / np.maximum(requests, 1),
-    )
-    model = blis_model(deployment)
+    # Each prompt has the same number of tokens, all new: t (S + t / 2) with t = S.
+    reach = 1.5 * sums.prefill_tokens**2 / np.maximum(sums.prefill_requests, 1)
+    found, model = BlisSums.of(sums, sums.decode_context, reach), blis_model(deployment)
     seconds = speculation.deployment_features(deployment, sums) @ latency.beta
     return Timed(blis_features(model, found.scaled(model.data_parallel)), seconds / MICROSECOND)
-
-
-def _of(batch: Batch, prefill: bool) -> tuple[float, float, float]:
-    """New and cached tokens and number of the requests of one kind."""
-    rows = zip(
-        batch.entry_counts, batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True
-    )
-    kept = [(n * new, n * cached, n) for n, new, cached, of in rows if of is prefill]
-    new, cached, count = np.array(kept, float).reshape(-1, 3).sum(0).tolist()
-    return new, cached, count
 
 
 def step_us(

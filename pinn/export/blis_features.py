@@ -10,6 +10,7 @@ from jaxtyping import Float
 from scipy.optimize import linprog, nnls
 
 from pinn.export.blis_model import BlisModel
+from pinn.physics.batch_sums import BatchSums
 from pinn.simulator import run, state
 
 # BLIS's eleven basis functions, as its Go code computes them, its simplifications included.
@@ -52,6 +53,15 @@ class BlisSums:
     requests: Counts
     prompt_reach: Counts
 
+    @classmethod
+    def of(cls, sums: BatchSums, decode_context: Counts, prompt_reach: Counts) -> BlisSums:
+        """The sums of batches of one data-parallel replica.
+
+        A decode's own token is a key of its step, but not yet progress.
+        """
+        progress = decode_context - sums.decode_requests
+        return cls(sums.prefill_tokens, sums.decode_requests, progress, sums.requests, prompt_reach)
+
     def scaled(self, factor: float) -> BlisSums:
         """The sums of ``factor`` such batches together."""
         return BlisSums(*(factor * values for values in vars(self).values()))
@@ -59,15 +69,7 @@ class BlisSums:
 
 def recorded_sums(steps: run.StepRecords) -> BlisSums:
     """The sums of simulated steps, each of one data-parallel replica."""
-    sums = steps.sums
-    return BlisSums(
-        sums.prefill_tokens,
-        sums.decode_requests,
-        # A decode's own token is a key of its step, but not yet progress.
-        steps["decode_context"] - sums.decode_requests,
-        sums.requests,
-        steps[state.PROMPT_REACH],
-    )
+    return BlisSums.of(steps.sums, steps["decode_context"], steps[state.PROMPT_REACH])
 
 
 def blis_features(m: BlisModel, s: BlisSums) -> Float[np.ndarray, "batches basis"]:
@@ -163,12 +165,6 @@ class Timed:
     def errors(self, beta: Float[np.ndarray, " basis"]) -> Float[np.ndarray, " batches"]:
         """BLIS / surrogate - 1 of each batch."""
         return blis_step_us(self.features, beta) / self.step_us - 1
-
-
-def joined(parts: Sequence[Timed]) -> Timed:
-    """All batches of several."""
-    features, step_us = zip(*((part.features, part.step_us) for part in parts), strict=True)
-    return Timed(np.concatenate(features), np.concatenate(step_us))
 
 
 @dataclass(frozen=True)

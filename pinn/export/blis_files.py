@@ -67,13 +67,13 @@ def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
 def folder_name(configured: Configured, row: int) -> str:
     """A folder for one configuration, such as ``003_Llama-3.1-8B_H100-SXM_tp1``."""
     deployment = configured.deployments[row]
-    parts = (
-        f"{row + 1:03d}",
-        deployment.model.name.split("/")[-1],
-        deployment.gpu.name,
-        f"tp{deployment.recipe.tensor_parallel_size}",
-    )
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join(parts))
+    model, size = deployment.model.name.split("/")[-1], deployment.recipe.tensor_parallel_size
+    return _file_name(f"{row + 1:03d}_{model}_{deployment.gpu.name}_tp{size}")
+
+
+def _file_name(text: str) -> str:
+    """A text as files and a shell may have it."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
 
 
 def write_configuration(
@@ -112,9 +112,9 @@ def write_configuration(
         "provenance": configured.provenance,
         "blis_model": asdict(blis_model.blis_model(deployment)),
     }
-    (mix,) = (v for v in vectors if v.load == blis_vectors.MIX)
+    *_, mix = vectors
     texts["coefficients.yaml"] = coefficients_yaml(mix, common | vector_facts(mix))
-    kept = [vector_row(v, _replicas(configured, row)) for v in vectors if not v.overloaded]
+    kept = [vector_row(v) for v in vectors if not v.overloaded]
     tables.write_rows(kept, folder / "loads.csv")
     texts["run.sh"] = run_script(configured, row, vectors, kv_blocks, worst_error)
     for name, text in texts.items():
@@ -128,12 +128,11 @@ def run_script(
     """The command line of one configuration, for a shell."""
     deployment = configured.deployments[row]
     flags = blis_model.blis_flags(deployment, kv_blocks)
-    windowed = deployment.model.window_tokens is not None
+    note = "# total-kv-blocks are those that hold as many requests of mean length.\n"
     names = [v.load for v in vectors if not v.overloaded]
     steady = [name for name in names if blis_vectors.is_standard(name)]
     given = names[len(steady) :]
-    (mix,) = (v for v in vectors if v.load == blis_vectors.MIX)
-    off = abs(mix.worst.error)
+    off = abs(vectors[-1].worst.error)
     lost = [
         f'  {v.load}) fail "this configuration cannot keep up with {v.load}, so that there are no '
         'coefficients of it" ;;\n'
@@ -143,9 +142,7 @@ def run_script(
     return _TEMPLATE.read_text().format(
         title=f"{deployment.model.name} on {deployment.gpu.name} as its coefficients have it",
         mix=blis_vectors.MIX,
-        note="# total-kv-blocks are those that hold as many requests of mean length.\n"
-        if windowed
-        else "",
+        note=note if deployment.model.window_tokens is not None else "",
         blocks=kv_blocks,
         otherwise=blis_vectors.MIX if off <= worst_error else "",
         off=f"{100 * off:.0f}",
@@ -155,14 +152,9 @@ def run_script(
     )
 
 
-def vector_row(vector: blis_vectors.BlisVector, replicas: int) -> dict[str, object]:
-    """A line of ``loads.csv``: the vector by name, what it is for and what it is off by.
-
-    Args:
-        vector: Which.
-        replicas: That BLIS takes for one engine.
-    """
-    v, beta = vector, vector.projection.beta.tolist()
+def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
+    """A line of ``loads.csv``: the vector by name, what it is for and what it is off by."""
+    replicas, beta = v.replicas, v.projection.beta.tolist()
     return {
         "load": v.load,
         "decodes": round(v.decodes * replicas, 4),
@@ -185,15 +177,11 @@ def vector_row(vector: blis_vectors.BlisVector, replicas: int) -> dict[str, obje
 def write_summary(configured: Configured, vectors: Mapping[int, Vectors], path: Path) -> None:
     """The lines of all folders together."""
     rows = [
-        {"folder": folder_name(configured, row)} | vector_row(v, _replicas(configured, row))
+        {"folder": folder_name(configured, row)} | vector_row(v)
         for row, found in vectors.items()
         for v in found
     ]
     tables.write_rows(rows, path)
-
-
-def _replicas(configured: Configured, row: int) -> int:
-    return configured.deployments[row].recipe.data_parallel_size
 
 
 # The folders of many configurations, and what is said of them.
@@ -230,7 +218,7 @@ def write_folders(
 def _named_loads(files: Sequence[Path]) -> list[Workload]:
     """Loads of files, under names that files and a shell may have."""
     loads = [load_workload(path) for path in files]
-    loads = [replace(w, name=re.sub(r"[^A-Za-z0-9._-]+", "-", w.name)) for w in loads]
+    loads = [replace(load, name=_file_name(load.name)) for load in loads]
     counts = Counter([blis_vectors.MIX, *(load.name for load in loads)])
     taken = (name for name, count in counts.items() if count > 1 or blis_vectors.is_standard(name))
     twice = next(taken, None)
@@ -268,7 +256,7 @@ def _write_folder(
 
 
 def _print_errors(found: list[list[blis_vectors.BlisVector]]) -> None:
-    mixed = [v for vectors in found for v in vectors if v.load == blis_vectors.MIX]
+    mixed = [vectors[-1] for vectors in found]
     picked = [blis_vectors.worst_taken(vectors) for vectors in found]
     for name, each in (("as run.sh picks", picked), ("one for all loads", mixed)):
         worst = max(each, key=lambda v: abs(v.worst.error))

@@ -123,15 +123,17 @@ def blis_model(deployment: Deployment) -> BlisModel:
     weights = model.precisions.experts if moe else model.precisions.dense_ffn
     weight_bytes = _NOMINAL_BYTES.get(weights.name, weights.bytes_per_weight)
     grouped = isinstance(attention, models.AttentionSpec)
+    kv_heads = attention.kv_heads if grouped else attention.heads
+    dense = [g.ffn.width for g in model.layer_groups if isinstance(g.ffn, models.DenseFfnSpec)]
+    # BLIS takes the FP8 rate only where a weight takes one byte and the GPU has one.
+    fp8 = deployment.gpu.peak_flop_per_s.get("fp8") if weight_bytes == 1 else None
     return BlisModel(
         layers=model.layers,
         hidden_size=model.hidden_size,
         heads=attention.heads,
-        kv_heads=max(
-            attention.kv_heads if grouped else attention.heads, recipe.tensor_parallel_size
-        ),
+        kv_heads=max(kv_heads, recipe.tensor_parallel_size),
         expert_width=moe.width if moe else 0,
-        dense_width=_dense_width(model),
+        dense_width=dense[0] if dense else 0,
         shared_width=moe.shared_width if moe else 0,
         experts=moe.experts if moe else 0,
         top_k=max(moe.top_k, 1) if moe else 1,
@@ -141,20 +143,9 @@ def blis_model(deployment: Deployment) -> BlisModel:
         activation_bytes=ACTIVATION_BYTES,
         tensor_parallel=recipe.tensor_parallel_size,
         data_parallel=recipe.data_parallel_size,
-        peak_tflops=_peak_tflops(deployment.gpu, weight_bytes),
+        peak_tflops=(fp8 or deployment.gpu.peak_flop_per_s["bf16"]) / 1e12,
         bandwidth_tb_s=deployment.gpu.memory_bandwidth_bytes_per_s / 1e12,
     )
-
-
-def _peak_tflops(gpu: GpuSpec, weight_bytes: float) -> float:
-    """The FP8 rate only where a weight takes one byte and the GPU has one."""
-    fp8 = gpu.peak_flop_per_s.get("fp8") if weight_bytes == 1 else None
-    return (fp8 or gpu.peak_flop_per_s["bf16"]) / 1e12
-
-
-def _dense_width(model: models.ModelSpec) -> int:
-    dense = [g.ffn.width for g in model.layer_groups if isinstance(g.ffn, models.DenseFfnSpec)]
-    return dense[0] if dense else 0
 
 
 # What BLIS is told of a deployment: its config.json, its hardware file and its KV cache.

@@ -139,7 +139,7 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
     whole = simulate(latency.deployment, workload, latency)
     steps = _steady_steps(as_blis.steps) if is_standard(workload.name) else as_blis.steps
     duration_us = steps["duration_s"] / MICROSECOND
-    kept = np.linspace(0, len(duration_us) - 1, min(BATCHES, len(duration_us))).astype(int)
+    kept = _evenly(duration_us, BATCHES)
     sums = blis_features.recorded_sums(steps)
     chosen = blis_features.BlisSums(*(values[kept] for values in vars(sums).values()))
     model, overloaded = blis_model(latency.deployment), is_overloaded(as_blis)
@@ -235,6 +235,7 @@ class BlisVector(Seen):
         worst: Of the batches there.
         output_per_s: Tokens that so many decodes alone give in a second, of all replicas.
         prompt_us: What a prompt token adds to a step of so many decodes, over all replicas.
+        replicas: Data-parallel ones, which BLIS takes for one engine.
         step_errors: Taken for each load, the median |BLIS - surrogate| / surrogate of a step.
         first_token_errors: Taken for each load, what ``alpha[0]`` adds too much (or, negative, too
             little), over that load's median time to first token.
@@ -246,6 +247,7 @@ class BlisVector(Seen):
     worst: WorstBatch
     output_per_s: float
     prompt_us: float
+    replicas: int
     step_errors: dict[str, float]
     first_token_errors: dict[str, float]
 
@@ -323,36 +325,39 @@ def _vector(
     errors, shapes = asked.batches.errors(beta), asked.shapes
     at = int(np.abs(errors).argmax())
     completion_us = latency.post_decode_fixed_overhead() / MICROSECOND
-    alpha = (one.first_token_delay_us, completion_us, 0.0)
+    delay_us = one.first_token_delay_us
     decode_us = step_us(latency, one.decodes, one.lengths)
     prompt_us = step_us(latency, one.decodes, one.lengths, prompt=True) - decode_us
     replicas = deployment.recipe.data_parallel_size
     return BlisVector(
         **vars(one),
-        alpha=alpha,
+        alpha=(delay_us, completion_us, 0.0),
         projection=projection,
         taken=taken,
         worst=WorstBatch(float(errors[at]), int(shapes[at, 0]), int(shapes[at, 1])),
         output_per_s=one.decodes * replicas / (decode_us * MICROSECOND),
         prompt_us=prompt_us / one.lengths.prompt / replicas,
+        replicas=replicas,
         step_errors={e.load: float(np.median(np.abs(e.batches.errors(beta)))) for e in loads},
-        first_token_errors={
-            each.load: (alpha[0] - each.first_token_delay_us) / each.ttft_us for each in loads
-        },
+        first_token_errors={e.load: (delay_us - e.first_token_delay_us) / e.ttft_us for e in loads},
     )
+
+
+def _evenly(values: np.ndarray, count: int) -> np.ndarray:
+    """So many places among values, as far from each other as they can be."""
+    return np.linspace(0, len(values) - 1, min(count, len(values))).astype(int)
 
 
 def _together(seen: Sequence[Seen]) -> Seen:
     """All loads with equal weight: each brings as many batches as the others."""
     count = min(len(one.batches.step_us) for one in seen)
-    places = [np.linspace(0, len(one.batches.step_us) - 1, count).astype(int) for one in seen]
-    mean = {
-        name: float(np.mean([getattr(one, name) for one in seen]))
-        for name in ("mean_step_us", "decodes", "first_token_delay_us", "ttft_us", "shared")
-    }
-    batches = blis_features.joined(
-        [one.batches[rows] for one, rows in zip(seen, places, strict=True)]
+    kept = [one.batches[_evenly(one.batches.step_us, count)] for one in seen]
+    batches = blis_features.Timed(
+        np.concatenate([one.features for one in kept]),
+        np.concatenate([one.step_us for one in kept]),
     )
+    names = ("mean_step_us", "decodes", "first_token_delay_us", "ttft_us", "shared")
+    mean = {name: float(np.mean([getattr(one, name) for one in seen])) for name in names}
     middle = sorted((one.lengths for one in seen), key=lambda each: each.prompt)[len(seen) // 2]
     return Seen(MIX, batches, lengths=middle, overloaded=False, **mean)
 

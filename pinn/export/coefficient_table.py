@@ -90,14 +90,8 @@ def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np
     place = []
     for deployment in deployments:
         recipe = deployment.recipe
-        key = (
-            id(deployment.model),
-            id(deployment.gpu),
-            recipe.tensor_parallel_size,
-            recipe.data_parallel_size,
-            recipe.expert_parallel_size,
-            recipe.kv_cache_dtype,
-        )
+        sizes = recipe.tensor_parallel_size, recipe.data_parallel_size, recipe.expert_parallel_size
+        key = (id(deployment.model), id(deployment.gpu), *sizes, recipe.kv_cache_dtype)
         place.append(kinds.setdefault(key, (len(kinds), deployment))[0])
     return [deployment for _, deployment in kinds.values()], np.array(place, np.int64)
 

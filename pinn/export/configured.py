@@ -155,8 +155,7 @@ def find_intervals(
     """
     calibration = intervals.read_calibration(checkpoint)
     taught = np.append([True] * len(STEP_FEATURES), Surrogate.load(checkpoint).taught_alphas())
-    given = configured.coefficients
-    values = np.concatenate([given.beta, given.alpha], axis=1)
+    values = configured.coefficients.values
     ends = np.full((2, *values.shape), np.nan)
     for row, deployment in enumerate(configured.deployments):
         if configured.sources[row] == "network":

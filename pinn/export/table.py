@@ -14,7 +14,7 @@ from pinn.engines.configurations import Configuration
 from pinn.engines.deployment import Deployment
 from pinn.export.configured import Configured
 from pinn.physics.costs import COST_NAMES, model_costs
-from pinn.simulator.memory import gpu_cache_tokens
+from pinn.simulator.memory import gpu_cache_tokens, max_model_len
 from pinn.specs import catalog, gpu, model_names
 from pinn.specs.flags import FlagValue
 from pinn.specs.model import Sampling
@@ -45,9 +45,8 @@ def alpha_columns() -> list[str]:
 
 def coefficient_columns(found: Coefficients) -> dict[str, Float[np.ndarray, " rows"]]:
     """A column per coefficient, betas first, each contiguous in memory as Arrow wants it."""
-    values = np.concatenate([found.beta, found.alpha], axis=1)
     names = (*beta_columns(), *alpha_columns())
-    return dict(zip(names, np.ascontiguousarray(values.T), strict=True))
+    return dict(zip(names, np.ascontiguousarray(found.values.T), strict=True))
 
 
 def configuration_columns(configured: Configured) -> dict[str, list[object]]:
@@ -93,7 +92,7 @@ def serving_values(deployment: Deployment) -> dict[str, FlagValue]:
     """A deployment's flags, with what runs where limits of a step or of memory were not given."""
     recipe, serving = deployment.recipe, deployment.serving
     return asdict(serving) | {
-        "max_model_len": serving.max_model_len or deployment.model.max_position,
+        "max_model_len": max_model_len(deployment),
         "max_num_batched_tokens": recipe.token_budget,
         "max_num_seqs": recipe.max_requests,
         "gpu_memory_utilization": recipe.memory_share,

@@ -15,8 +15,8 @@ from pinn.planning.rate_search import highest_rate
 from pinn.planning.trials import ErrorScenario, Trials
 from pinn.simulator.engine_spec import ROUTINGS
 from pinn.surrogate.uncertainty.distance import gpu_is_known
-from pinn.surrogate.uncertainty.error_law import ErrorLaw
 from pinn.surrogate.uncertainty.intervals import read_calibration
+from pinn.surrogate.uncertainty.quantiles import ErrorLaw
 
 #: A load balancer sends each replica a more even load than thinning does; no replica of a fleet is
 #: expected to hold more than this many times what a lone one does.

@@ -1,8 +1,8 @@
 """The layers of the network and its forward pass, written once for numpy and for torch.
 
 :class:`pinn.surrogate.network.CoefficientNetwork` is the network: its docstring has the formula,
-and it is what is trained and exported. :class:`pinn.surrogate.inference.NetworkWeights` holds the
-same weights in numpy, so that prediction starts without torch. Both run :func:`forward`.
+and it is what is trained and exported. :class:`NetworkWeights` holds the same weights in numpy, so
+that prediction starts without torch. Both run :func:`forward`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
+from jaxtyping import Float, Shaped
 
 from pinn.common import documents
-from pinn.errors import PinnError
-from pinn.surrogate.featurizer import DESCRIPTORS, RATES
+from pinn.surrogate.featurizer import DESCRIPTORS, RATES, InputScale
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
@@ -55,19 +55,17 @@ class NetworkSettings:
     corrected: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "depth"):
+        for name, most, what in (
+            ("hidden", documents.MOST_HIDDEN, "units of a hidden layer"),
+            ("depth", documents.MOST_DEPTH, "hidden layers"),
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                given = documents.written(value)
-                raise PinnError(f"network {name} must be a whole number, got {given}")
-        if not documents.is_finite(self.beta_bound) or not 0 <= self.beta_bound <= _MOST_BOUND:
-            given = documents.written(self.beta_bound)
-            raise PinnError(f"network beta_bound must lie between 0 and {_MOST_BOUND}, got {given}")
-        for value, most, what in (
-            (self.hidden, documents.MOST_HIDDEN, "units of a hidden layer"),
-            (self.depth, documents.MOST_DEPTH, "hidden layers"),
-        ):
+                raise documents.misfit(f"network {name}", "be a whole number", value)
             documents.check_size(value, most, what, "train a smaller network")
+        if not documents.is_finite(self.beta_bound) or not 0 <= self.beta_bound <= _MOST_BOUND:
+            rule = f"lie between 0 and {_MOST_BOUND}"
+            raise documents.misfit("network beta_bound", rule, self.beta_bound)
 
 
 def trunk_layers(settings: NetworkSettings) -> list[str]:
@@ -177,3 +175,82 @@ def _elasticity(xp: Operations[A], weights: Mapping[str, A], hidden: A) -> A:
 
 def _linear(xp: Operations[A], weights: Mapping[str, A], name: str, x: A) -> A:
     return xp.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+
+# The weights of a trained network in numpy.
+
+
+@dataclass(frozen=True)
+class NetworkWeights:
+    """Weights of a :class:`~pinn.surrogate.network.CoefficientNetwork`, in float64.
+
+    Attributes:
+        settings: Size and bounds of the network.
+        arrays: Every array by its name in a checkpoint
+            (:func:`~pinn.surrogate.architecture.array_shapes`).
+
+    Raises:
+        ValueError: If a name is missing or unknown, or a shape differs from that of the settings.
+    """
+
+    settings: NetworkSettings
+    arrays: Mapping[str, Shaped[np.ndarray, "..."]]
+
+    def __post_init__(self) -> None:
+        _check_shapes(self.settings, self.arrays)
+        exact = {
+            name: np.array(self.arrays[name], np.float64) for name in array_shapes(self.settings)
+        }
+        object.__setattr__(self, "arrays", exact)
+
+    @property
+    def input_scale(self) -> InputScale:
+        """Standardization and range of the training inputs."""
+        return InputScale(**{name: self.arrays[name] for name in INPUT_SCALE})
+
+    def coefficients(
+        self, free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
+    ) -> tuple[Float[np.ndarray, "n beta"], Float[np.ndarray, "n alpha"]]:
+        """Return beta and alpha of ``n`` featurized deployments, in the order of the registries.
+
+        Args:
+            free: Descriptors.
+            rates: Logarithms of datasheet rates over an H100's.
+        """
+        return forward(_NUMPY, self.settings, self.arrays, free, rates)
+
+
+def _check_shapes(
+    settings: NetworkSettings, arrays: Mapping[str, Shaped[np.ndarray, "..."]]
+) -> None:
+    wanted = array_shapes(settings)
+    wrong = [f"{name} is missing" for name in wanted if name not in arrays]
+    wrong += [f"{name} is unknown" for name in arrays if name not in wanted]
+    wrong += [
+        f"{name} has shape {list(arrays[name].shape)}, expected {list(shape)}"
+        for name, shape in wanted.items()
+        if name in arrays and arrays[name].shape != shape
+    ]
+    if wrong:
+        raise ValueError("; ".join(wrong))
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    """Exact to rounding at either end, where exp(-x) alone would overflow."""
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, small) / (1.0 + small)
+
+
+#: The operations of the forward pass in numpy.
+_NUMPY: Operations[np.ndarray] = Operations(
+    exp=np.exp,
+    tanh=np.tanh,
+    log=np.log,
+    log1p=np.log1p,
+    sigmoid=_sigmoid,
+    silu=lambda x: x * _sigmoid(x),
+    clip=np.clip,
+    linear=lambda x, weight, bias: x @ weight.T + bias,
+    as_type=lambda x, like: x.astype(like.dtype, copy=False),
+    rows=lambda vector, n: np.tile(vector, (n, 1)),
+)

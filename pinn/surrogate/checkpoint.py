@@ -14,9 +14,8 @@ from safetensors.numpy import save
 from pinn.common import documents
 from pinn.common.files import json_text, write_whole
 from pinn.errors import PinnError, printable
-from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.architecture import NetworkSettings, NetworkWeights
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES
-from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
@@ -121,9 +120,8 @@ def _check_header(header: Any, path: Path) -> None:
             f"{path} has checkpoint format {version}, this program reads {FORMAT_VERSION}: use the "
             "pinn release that made it, or train a new one with 'python train.py'"
         )
-    expected = registry()
-    for part, names in expected.items():
-        known = header.get("registry")
+    known = header.get("registry")
+    for part, names in registry().items():
         found = known.get(part) if isinstance(known, dict) else None
         if found != names:
             listed = map(str, found) if isinstance(found, list) else ()

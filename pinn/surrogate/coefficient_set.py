@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from pinn.common.documents import is_finite, read_json, written
+from pinn.common.documents import is_finite, misfit, read_json
 from pinn.common.files import write_json_file
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import VLLM, ServingSpec
-from pinn.surrogate.coefficients import _REGISTRIES, NAMES, Coefficients
+from pinn.surrogate.coefficients import NAMES, REGISTRIES, Coefficients
 from pinn.surrogate.request_features import REQUEST_FEATURES
 
 # Coefficients of one deployment as a JSON file: what commands read with ``--coefficients``.
@@ -77,10 +77,9 @@ class CoefficientSet:
         Model, GPU and format go by what ``named`` says they were called, if it is there: a path
         of a config.json may have been given in place of the model's name.
         """
-        named: dict[str, object] = {}
-        named |= {k: self.deployment[k] for k in ("model", "gpu") if k in self.deployment}
-        named |= self.deployment.get("named") or {}
-        return named | dict(self.deployment.get("serving") or {})
+        facts = self.deployment
+        own = {name: facts[name] for name in ("model", "gpu") if name in facts}
+        return own | (facts.get("named") or {}) | (facts.get("serving") or {})
 
     def check_deployment(self, deployment: Deployment, where: str) -> None:
         """Stop where the coefficients belong to something else than ``deployment``.
@@ -135,28 +134,23 @@ def set_to_json(
         found: The coefficients.
         ends: ``beta.NAME`` and ``alpha.NAME`` -> both ends of its interval, where it is known.
     """
-    beta, alpha = _entries("beta", found), _entries("alpha", found)
-    for entry, taught in zip(alpha.values(), found.taught, strict=True):
-        entry["taught"] = bool(taught)
-    entries = dict(zip(NAMES, (*beta.values(), *alpha.values()), strict=True))
-    for name, (low, high) in ends.items():
-        entries[name] |= {"low": low, "high": high}
-    tree = {"schema": SCHEMA, **found.deployment, "beta": beta, "alpha": alpha}
+    features = [feature for registry in REGISTRIES.values() for feature in registry.values()]
+    values = found.coefficients.values[0].tolist()
+    base = None if found.base is None else found.base.values[0].tolist()
+    parts: dict[str, dict[str, dict[str, object]]] = {part: {} for part in REGISTRIES}
+    for i, (name, feature) in enumerate(zip(NAMES, features, strict=True)):
+        part = name.partition(".")[0]
+        entry = parts[part][feature.name] = {"value": values[i], "unit": feature.unit}
+        if base is not None:
+            entry["base"] = base[i]
+        if part == "alpha":
+            entry["taught"] = bool(found.taught[i - len(found.beta)])
+        if name in ends:
+            entry["low"], entry["high"] = ends[name]
+    tree = {"schema": SCHEMA, **found.deployment, **parts}
     if found.covariance is not None:
         tree["covariance"] = covariance_entry(found.covariance)
     return tree | ({"calibration": found.calibration} if found.calibration else {})
-
-
-def _entries(part: str, found: CoefficientSet) -> dict[str, dict[str, object]]:
-    values = getattr(found.coefficients, part)[0]
-    entries = {
-        feature.name: {"value": float(value), "unit": feature.unit}
-        for feature, value in zip(_REGISTRIES[part].values(), values, strict=True)
-    }
-    if found.base is not None:
-        for entry, base in zip(entries.values(), getattr(found.base, part)[0], strict=True):
-            entry["base"] = float(base)
-    return entries
 
 
 def write_coefficient_set(found: CoefficientSet, path: Path) -> None:
@@ -180,7 +174,7 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
             f"{path} describes {schema!r}, this version reads {SCHEMA!r}: write the file anew with "
             "'pinn coefficients --json' or 'pinn calibrate'"
         )
-    entries = {part: _checked_entries(tree, part, path) for part in _REGISTRIES}
+    entries = {part: _checked_entries(tree, part, path) for part in REGISTRIES}
     _check_facts(tree, path)
     has_base = all("base" in e for part in entries.values() for e in part.values())
     return CoefficientSet(
@@ -197,16 +191,14 @@ def _check_facts(tree: dict[str, Any], path: Path) -> None:
     """What is said of the deployment and the fit, each of its kind where it is there."""
     for name in ("precisions", "serving", "named", "calibration"):
         if not isinstance(tree.get(name) or {}, dict):
-            raise PinnError(f"{path}: {name} must be a JSON object, got {written(tree[name])}")
+            raise misfit(f"{path}: {name}", "be a JSON object", tree[name])
     for name in ("model", "gpu"):
         if not isinstance(tree.get(name, ""), str):
-            raise PinnError(f"{path}: {name} must be text, got {written(tree[name])}")
+            raise misfit(f"{path}: {name}", "be text", tree[name])
     sources = (tree.get("calibration") or {}).get("sources", [])
     listed = isinstance(sources, list) and all(isinstance(s, dict) for s in sources)
     if not listed or not all(isinstance(s.get("path"), str) for s in sources):
-        raise PinnError(
-            f"{path}: calibration.sources must list files with their path, got {sources!r:.60}"
-        )
+        raise misfit(f"{path}: calibration.sources", "list files with their path", sources)
 
 
 def covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, object]:
@@ -239,7 +231,7 @@ def _checked_entries(tree: object, part: str, path: Path) -> dict[str, dict[str,
     given = tree.get(part) if isinstance(tree, dict) else None
     if not isinstance(given, dict):
         raise PinnError(f"{path}: expected {part} as a mapping from feature names to values")
-    registry = _REGISTRIES[part]
+    registry = REGISTRIES[part]
     entries = {k: e if isinstance(e, dict) else {"value": e} for k, e in given.items()}
     # A coefficient of 0 adds nothing: versions before this one wrote more of them.
     known = {k: e for k, e in entries.items() if k in registry or e.get("value") != 0}
@@ -264,5 +256,5 @@ def _vectors(
 
 def _number(value: object, name: str, path: Path) -> float:
     if not is_finite(value) or value < 0:
-        raise PinnError(f"{path}: {name} must be finite and not negative, got {written(value)}")
+        raise misfit(f"{path}: {name}", "be finite and not negative", value)
     return float(value)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from pinn.errors import PinnError
-from pinn.surrogate.request_features import REQUEST_FEATURES
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.request_features import REQUEST_FEATURES, RequestFeature
+from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
 
 # Named coefficient vectors of deployments: what the network hands to everything after it.
 
+#: Part of the coefficients -> its registry.
+REGISTRIES: dict[str, Mapping[str, StepFeature | RequestFeature]] = {
+    "beta": STEP_FEATURES,
+    "alpha": REQUEST_FEATURES,
+}
+
 #: Every coefficient by its part and name, beta first: the order of vectors that hold both.
 NAMES: tuple[str, ...] = tuple(
-    [f"beta.{name}" for name in STEP_FEATURES] + [f"alpha.{name}" for name in REQUEST_FEATURES]
+    f"{part}.{name}" for part, registry in REGISTRIES.items() for name in registry
 )
 
 
@@ -33,7 +39,7 @@ class Coefficients:
     alpha: Float[np.ndarray, "n request_features"]
 
     def __post_init__(self) -> None:
-        for name, registry in _REGISTRIES.items():
+        for name, registry in REGISTRIES.items():
             values = getattr(self, name)
             if values.ndim != 2 or values.shape[1] != len(registry):
                 raise PinnError(
@@ -50,10 +56,12 @@ class Coefficients:
     def __len__(self) -> int:
         return len(self.beta)
 
+    @property
+    def values(self) -> Float[np.ndarray, "n coefficients"]:
+        """Beta, then alpha, in the order of ``NAMES``."""
+        return np.concatenate([self.beta, self.alpha], axis=1)
+
     def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> Coefficients:
         """The coefficients of some deployments; a whole number keeps one row."""
         rows = slice(index, index + 1) if isinstance(index, int) else index
         return Coefficients(self.beta[rows], self.alpha[rows])
-
-
-_REGISTRIES: dict[str, Any] = {"beta": STEP_FEATURES, "alpha": REQUEST_FEATURES}

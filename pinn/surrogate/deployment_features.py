@@ -57,6 +57,14 @@ class SpeculativeCosts:
     first: StepCosts
     later: StepCosts
 
+    def drafting(self, sums: BatchSums) -> list[tuple[int, StepCosts, BatchSums]]:
+        """The draft's passes: how many of a kind, their costs and sums; none without a draft."""
+        if self.passes == 0:
+            return []
+        first = drafted_sums(sums, self.tokens, "prefill_tokens")
+        later = later_pass_sums(sums, self.branches)
+        return [(1, self.first, first), (self.passes - 1, self.later, later)]
+
 
 @lru_cache(maxsize=1024)
 def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
@@ -132,12 +140,9 @@ def later_pass_sums(sums: BatchSums, branches: int) -> BatchSums:
 
 def drafting_features(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "... features"]:
     """Features of the draft's passes; zeros where there are none."""
-    costs = speculative_costs(deployment)
-    if costs is None or costs.passes == 0:
-        return np.zeros((*np.shape(sums.tokens), len(STEP_FEATURES)))
-    found = step_features(costs.first, drafted_sums(sums, costs.tokens, "prefill_tokens"))
-    later = step_features(costs.later, later_pass_sums(sums, costs.branches))
-    found = found + (costs.passes - 1) * later
+    costs, found = speculative_costs(deployment), np.zeros((*sums.tokens.shape, len(STEP_FEATURES)))
+    for times, each, of_pass in costs.drafting(sums) if costs else ():
+        found = found + times * step_features(each, of_pass)
     found[..., ONCE] = 0.0
     return found
 
@@ -166,9 +171,6 @@ def deployment_floor_seconds(deployment: Deployment, sums: BatchSums) -> Float[n
     if costs is None:
         return floor_seconds(step_costs([deployment]), sums)
     found = floor_seconds(costs.verified, drafted_sums(sums, costs.tokens, "decode_requests"))
-    if costs.passes:
-        drafted = drafted_sums(sums, costs.tokens, "prefill_tokens")
-        found = found + floor_seconds(costs.first, drafted)
-        later = floor_seconds(costs.later, later_pass_sums(sums, costs.branches))
-        found = found + (costs.passes - 1) * later
+    for times, each, of_pass in costs.drafting(sums):
+        found = found + times * floor_seconds(each, of_pass)
     return found

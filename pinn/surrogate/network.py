@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pinn.surrogate import architecture
-from pinn.surrogate.architecture import INPUT_SCALE, NetworkSettings
+from pinn.surrogate.architecture import INPUT_SCALE, NetworkSettings, NetworkWeights
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES, InputScale
-from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
@@ -165,6 +164,24 @@ def _zero(layer: nn.Linear) -> nn.Linear:
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+def log_huber(
+    predicted: Float[Tensor, "*rows"],
+    measured: Float[Tensor, "*rows"],
+    weight: Float[Tensor, "..."],
+    delta: float,
+) -> Float[Tensor, ""]:
+    """The loss: mean of Huber(log predicted - log measured) / delta, absolute error beyond delta.
+
+    An error counts the same in either direction. Read as a likelihood, its noise has a standard
+    deviation of sqrt(delta).
+    """
+    error = torch.log(predicted) - torch.log(measured)
+    each = (
+        functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=delta) / delta
+    )
+    return (each * weight).sum() / weight.sum()
 
 
 #: The operations of the forward pass in torch.

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
 from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, measured_line
 from pinn.surrogate.coefficient_set import deployment_facts
-from pinn.surrogate.request_features import REQUEST_FEATURES
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.coefficients import REGISTRIES
 from pinn.units import MICROSECOND
 
 if TYPE_CHECKING:
@@ -119,33 +118,26 @@ def _shown(value: object) -> str:
     return f"{' '.join(map(str, value[:_LISTED]))} .. {value[-1]}"
 
 
-#: Part of the coefficients -> title, what its multipliers multiply, and units by name.
+#: Part of the coefficients -> title, and what its multipliers multiply.
 _PARTS = {
-    "beta": (
-        "beta: step time = sum of beta x feature",
-        "x datasheet time",
-        {name: feature.unit for name, feature in STEP_FEATURES.items()},
-    ),
-    "alpha": (
-        "alpha: time of a request outside the steps",
-        "x step time",
-        {name: feature.unit for name, feature in REQUEST_FEATURES.items()},
-    ),
+    "beta": ("beta: step time = sum of beta x feature", "x datasheet time"),
+    "alpha": ("alpha: time of a request outside the steps", "x step time"),
 }
 
 
 def _coefficient_table(found: Prediction, part: str) -> Grid:
     """Return coefficients in microseconds or as multipliers, with intervals where known."""
-    title, multiplier, units = _PARTS[part]
-    values = found.beta if part == "beta" else found.alpha
-    taught = [True] * len(units) if part == "beta" else found.coefficients.taught.tolist()
-    ends = [found.evidence.coefficient_ends.get(f"{part}.{name}") for name in units]
+    title, multiplier = _PARTS[part]
+    features, values = REGISTRIES[part].values(), getattr(found, part)
+    taught = [True] * len(features) if part == "beta" else found.coefficients.taught.tolist()
+    ends = [found.evidence.coefficient_ends.get(f"{part}.{each.name}") for each in features]
     bounded = any(ends)
     table = Grid.of(
         Column("name", True, folds=False), "value", *["90 % interval"] * bounded,
         Column("unit", True), Column("note", True), caption=title,
     )  # fmt: skip
-    for (name, unit), each, known in zip(units.items(), ends, taught, strict=True):
+    for feature, each, known in zip(features, ends, taught, strict=True):
+        name, unit = feature.name, feature.unit
         is_time = unit.split("/")[0] == "s"
         scale = MICROSECOND if is_time else 1.0
         shown = f"u{unit}" if is_time else multiplier if unit == "1" else unit

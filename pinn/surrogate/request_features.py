@@ -3,13 +3,16 @@
 What happens to a request outside the steps that work on it, phase by phase, each phase a dot
 product of its alphas with features of the request. Its waits (for the API server, the step in
 flight, the queue, the cache) are in none, since a simulation makes them itself.
+
+``data/features/request_features.csv`` lists them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Real
+
+from pinn.common.files import data_folder, read_rows
 
 Values = Float[np.ndarray, "*requests"]
 
@@ -28,47 +31,31 @@ class RequestFeature:
         unit: Of its alpha.
         prior: Alpha before any data.
         source: What the prior rests on.
-        value: Feature of a request by its prompt tokens.
     """
 
     name: str
     unit: str
     prior: float
     source: str
-    value: Callable[[Values], Values] = np.ones_like
 
     @property
     def phase(self) -> str:
         """The phase whose time it adds to."""
         return self.name.partition(".")[0]
 
+    def value(self, prompt_tokens: Values) -> Values:
+        """Feature of requests by their prompt tokens: 1 each, or as many as those."""
+        is_constant = self.name.endswith(".constant")
+        return np.ones_like(prompt_tokens) if is_constant else prompt_tokens
 
-_SERVER = "vLLM's API server: HTTP, tokenizer and the hand-over to the engine process"
 
-_FEATURES = (
-    RequestFeature("arrival_to_queue.constant", "s", 3e-3, _SERVER),
-    RequestFeature(
-        "arrival_to_queue.prompt_token", "s/token", 5e-6,
-        _SERVER + "; tokenizers take 0.1 to 1 million tokens per second",
-        lambda prompt_tokens: prompt_tokens,
-    ),
-    RequestFeature("queue_to_schedule.constant", "s", 1e-4, "one scheduler call"),
-    RequestFeature(
-        "schedule_to_first_token.constant", "s", 1e-3,
-        "detokenization and the way back to the client",
-    ),
-    RequestFeature(
-        "output_token.constant", "s/token", 2e-5, "detokenization and streaming of one token"
-    ),
-    RequestFeature("completion.constant", "s", 5e-4, "freeing blocks, last chunk"),
-    RequestFeature(
-        "preemption.constant", "s", 1e-4,
-        "one scheduler call; the recomputation itself is in the steps that do it",
-    ),
-)  # fmt: skip
+_ROWS = read_rows(data_folder("features") / "request_features.csv")
 
 #: The registry: name -> feature, in the order of every alpha vector.
-REQUEST_FEATURES: dict[str, RequestFeature] = {f.name: f for f in _FEATURES}
+REQUEST_FEATURES: dict[str, RequestFeature] = {
+    row["name"]: RequestFeature(row["name"], row["unit"], float(row["prior"]), row["source"])
+    for row in _ROWS
+}
 
 
 def request_features(

@@ -1,6 +1,6 @@
 """Times of composed steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from pinn.common.files import replace_atomically
+from pinn.common.progress import doing
 from pinn.common.store import remembered_folder
 from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import COMPOSED_PARTS, compose_many
@@ -42,8 +43,6 @@ def remembered_steps(
     deployments: Sequence[Deployment],
     seed: int,
     root: Path,
-    *,
-    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> ComposedSteps:
     """Compose the steps of deployments, in a folder under ``root`` of its own for each recipe.
 
@@ -55,20 +54,13 @@ def remembered_steps(
         deployments: Whose steps.
         seed: Batches of the i-th deployment are drawn with ``seed + i``.
         root: Where steps are remembered.
-        progress: Called with the number of finished and of all shards.
     """
-    aside = {"progress": progress}
-    folder = remembered_folder(compose_shards, kernels, deployments, seed, root=root, aside=aside)
+    folder = remembered_folder(compose_shards, kernels, deployments, seed, root=root)
     return read_composed(folder, deployments)
 
 
 def compose_shards(
-    folder: Path,
-    kernels: KernelSurrogates,
-    deployments: Sequence[Deployment],
-    seed: int,
-    *,
-    progress: Callable[[int, int], None] = lambda *_: None,
+    folder: Path, kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int
 ) -> None:
     """Write the shards that a folder lacks; arguments are those of :func:`remembered_steps`."""
     starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
@@ -78,7 +70,7 @@ def compose_shards(
         table = _composed_table(kernels, some, start, seed)
         write = partial(table.to_parquet, index=False)
         replace_atomically(_shard_path(folder, start), write)
-        progress(number, len(starts))
+        doing(f"composing steps, shard {number} of {len(starts)}")
 
 
 def read_composed(folder: Path, deployments: Sequence[Deployment]) -> ComposedSteps:

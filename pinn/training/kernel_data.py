@@ -1,10 +1,9 @@
 """Kernel surrogates and the composed steps that a network is trained on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pinn.common.progress import doing
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion, is_near_copy
@@ -71,7 +70,7 @@ def composed_steps(
 ) -> ComposedSteps:
     """Compose the steps to train on; no deployment is of a near copy of a held-out model."""
     deployments = training_deployments(settings, exclude)
-    return _composed(settings, surrogates, deployments, settings.seed)
+    return remembered_steps(surrogates, deployments, settings.seed, Path(settings.cache))
 
 
 def validation_steps(
@@ -85,7 +84,7 @@ def validation_steps(
         return None
     gpus, seed = _gpus(settings, exclude), settings.seed + _VALIDATION_SEED
     deployments = synthetic_deployments(settings.validation, gpus, seed, _allowed(exclude))
-    return _composed(settings, surrogates, deployments, seed)
+    return remembered_steps(surrogates, deployments, seed, Path(settings.cache))
 
 
 def training_deployments(settings: KernelSettings, exclude: Exclusion) -> list[Deployment]:
@@ -97,21 +96,6 @@ def training_deployments(settings: KernelSettings, exclude: Exclusion) -> list[D
 
 #: Offset of the seed of validation deployments and of their batches: no training draws with it.
 _VALIDATION_SEED = 1_000_000
-
-
-def _composed(
-    settings: KernelSettings,
-    surrogates: KernelSurrogates,
-    deployments: Sequence[Deployment],
-    seed: int,
-) -> ComposedSteps:
-    return remembered_steps(
-        surrogates,
-        deployments,
-        seed,
-        Path(settings.cache),
-        progress=lambda done, total: doing(f"composing steps, shard {done} of {total}"),
-    )
 
 
 def _gpus(settings: KernelSettings, exclude: Exclusion) -> list[GpuSpec]:

@@ -17,16 +17,15 @@ from pinn.surrogate.architecture import NetworkSettings
 from pinn.surrogate.featurizer import fit_scale
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.step_features import STEP_FEATURES
-from pinn.training.distillation import Distillation, DistillationSettings
-from pinn.training.distillation_data import DistillationData, DistillationRows, distillation_rows
-from pinn.training.kernel_data import (
-    KernelSettings,
-    composed_steps,
-    fitted_surrogates,
-    validation_steps,
+from pinn.training import kernel_data
+from pinn.training.distillation import (
+    Distillation,
+    DistillationData,
+    DistillationRows,
+    DistillationSettings,
+    distillation_rows,
 )
-from pinn.training.run_rows import NO_RUNS
-from pinn.training.run_scalars import Evidence, RunFit, RunFitSettings, RunSimulation
+from pinn.training.run_scalars import Evidence, RunFit, RunFitSettings, fit_in_rounds
 from pinn.training.serving_rows import ServingRows
 from pinn.training.teacher import Teacher, projected_parts
 from pinn.training.trainer import TrainerFactory, last_state
@@ -51,10 +50,6 @@ def learn_from_runs(
 ) -> RunFit:
     """Fit scalars, departures and alpha to measured deployments and runs.
 
-    Every round simulates the runs with what was learned so far and fits to the batches that came
-    out; a change that went too far is halved. It ends when the figures hardly change any more.
-    Without runs one fit is all: the batches of closed loops hardly depend on the coefficients.
-
     Args:
         kernels: Surrogates to compose steps of.
         runs: To train on; may be none.
@@ -62,20 +57,8 @@ def learn_from_runs(
         settings: How.
     """
     of_serving = projected_parts(kernels, serving.deployments)
-    return alternate(runs, run_parts(kernels, runs), serving, of_serving, settings)
-
-
-def alternate(
-    runs: Sequence[MeasuredRun],
-    parts: Float[np.ndarray, "runs operators features"],
-    serving: ServingRows,
-    serving_parts: Float[np.ndarray, "deployments operators features"],
-    settings: RunFitSettings,
-) -> RunFit:
-    """The rounds themselves, given the projected betas of every deployment's operators."""
-    models = [run.deployment.model.name for run in runs]
-    evidence = Evidence(NO_RUNS, models, parts, serving, serving_parts)
-    return RunSimulation(runs, evidence, settings).fit()
+    evidence = Evidence(runs, run_parts(kernels, runs), serving, of_serving)
+    return fit_in_rounds(evidence, settings)
 
 
 @dataclass(frozen=True)
@@ -106,7 +89,7 @@ class KernelLearner:
         seed: Of the initial weights and of the order of deployments.
     """
 
-    kernels: KernelSettings
+    kernels: kernel_data.KernelSettings
     network: NetworkSettings
     distillation: DistillationSettings
     run_fit: RunFitSettings
@@ -125,10 +108,10 @@ class KernelLearner:
                 deployments are left out.
             folder: Of logs and of the state to resume from.
         """
-        surrogates = fitted_surrogates(self.kernels, exclude)
+        surrogates = kernel_data.fitted_surrogates(self.kernels, exclude)
         fit = learn_from_runs(surrogates, runs, rows, self.run_fit)
-        steps = composed_steps(self.kernels, surrogates, exclude)
-        held_out = validation_steps(self.kernels, surrogates, exclude)
+        steps = kernel_data.composed_steps(self.kernels, surrogates, exclude)
+        held_out = kernel_data.validation_steps(self.kernels, surrogates, exclude)
         network = self.distil(
             distillation_rows(steps, fit.scalars),
             None if held_out is None else distillation_rows(held_out, fit.scalars),
@@ -149,9 +132,8 @@ class KernelLearner:
         """
         doing("training the network")
         torch.manual_seed(self.seed)
-        network = CoefficientNetwork(
-            self.network, fit_scale(train.free.numpy(), train.rates.numpy())
-        )
+        scale = fit_scale(train.free.numpy(), train.rates.numpy())
+        network = CoefficientNetwork(self.network, scale)
         data = DistillationData(train, held_out, self.distillation.batch, self.seed)
         module = Distillation(network, self.distillation, len(train.free))
         trainer = self.trainer(max_epochs=self.distillation.epochs, folder=folder)

@@ -32,15 +32,15 @@ _GAINS = (0.3, 10.0)
 class RunRows:
     """``n`` figures of measured runs.
 
-    Around the coefficients they were simulated with, log figure = log ``simulated_s`` +
+    Around the coefficients they were simulated with, log figure = log ``simulated`` +
     (``gain`` x change of ``step_features . beta`` + change of ``request_features . alpha``) /
-    ``simulated_s``.
+    ``simulated``.
 
     Attributes:
         run: Index of each row's run.
         step_features: Mean step features behind the figure.
         request_features: Mean request features behind it.
-        simulated_s: The figure in simulation.
+        simulated: The figure in simulation.
         measured_s: As it was measured.
         gain: How many times as much the figure changes as its batches' own time: slower steps
             also make larger batches and longer queues.
@@ -50,15 +50,10 @@ class RunRows:
     run: Int[np.ndarray, " n"]
     step_features: Float[np.ndarray, "n step_features"]
     request_features: Float[np.ndarray, "n request_features"]
-    simulated_s: Float[np.ndarray, " n"]
+    simulated: Float[np.ndarray, " n"]
     measured_s: Float[np.ndarray, " n"]
     gain: Float[np.ndarray, " n"]
     weight: Float[np.ndarray, " n"]
-
-    @property
-    def simulated(self) -> Float[np.ndarray, " n"]:
-        """Return the simulated figures."""
-        return self.simulated_s
 
 
 #: The rows of no run.

@@ -26,7 +26,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training import teacher
-from pinn.training.run_rows import RunRows, run_rows
+from pinn.training.run_rows import NO_RUNS, RunRows, run_rows
 from pinn.training.serving_fit import LEAST_STEPS_SHARE, is_least_ttft
 from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
 
@@ -146,18 +146,23 @@ class Evidence:
     """Measurements of a fit.
 
     Attributes:
-        rows: Figures of runs; none where there are no runs.
-        models: Model of each run.
+        runs: Measured runs; may be none.
         run_parts: Projected betas of each run's operators.
         serving: Measured deployments.
         serving_parts: Projected betas of each of ``serving.deployments``.
+        rows: Figures of the runs, once they are simulated.
     """
 
-    rows: RunRows
-    models: Sequence[str]
+    runs: Sequence[MeasuredRun]
     run_parts: Float[np.ndarray, "runs operators features"]
     serving: ServingRows
     serving_parts: Float[np.ndarray, "deployments operators features"]
+    rows: RunRows = NO_RUNS
+
+    @property
+    def models(self) -> list[str]:
+        """Model of each run."""
+        return [run.deployment.model.name for run in self.runs]
 
 
 def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -> RunFit:
@@ -258,7 +263,7 @@ def _figures(evidence: Evidence, start: Logs, settings: RunFitSettings) -> list[
     terms[:, :_SHARED] *= rows.gain[:, None]
     measured = rows.measured_s, rows.weight / settings.noise**2, settings.outlier
     none = np.zeros(len(rows.run))
-    runs = _Figures(terms, of_run[rows.run], none, *measured, simulated_s=rows.simulated_s)
+    runs = _Figures(terms, of_run[rows.run], none, *measured, simulated_s=rows.simulated)
     runs = replace(runs, offset_s=-runs.seconds(start).sum(axis=1))
     parts = evidence.serving_parts[serving.deployment]
     shared, nothing = np.full(len(serving), -1), np.zeros(len(serving))
@@ -309,33 +314,33 @@ def run_latencies(
 ) -> list[LinearLatency]:
     """Return the coefficients that a fit gives each run's deployment."""
     return [
-        LinearLatency(
-            run.deployment, fit.of_model(run.deployment.model.name).betas(of_run), fit.alpha
-        )
+        LinearLatency(d := run.deployment, fit.of_model(d.model.name).betas(of_run), fit.alpha)
         for run, of_run in zip(runs, parts, strict=True)
     ]
 
 
+@dataclass(frozen=True)
 class RunSimulation:
-    """Measured runs, simulated and fitted to in turn; an ``estimate.Simulation`` of log factors."""
+    """Measured runs, simulated and fitted to in turn; an ``estimate.Simulation`` of log factors.
 
-    def __init__(
-        self, runs: Sequence[MeasuredRun], evidence: Evidence, settings: RunFitSettings
-    ) -> None:
-        """Keep the measurements.
+    Attributes:
+        evidence: Runs and measured deployments; without rows.
+        settings: Noise, spreads and rounds.
+    """
 
-        Args:
-            runs: Measured runs; may be none.
-            evidence: The same runs' models and parts, and measured deployments; without rows.
-            settings: Noise, spreads and rounds.
-        """
-        self.runs, self.evidence, self.settings = runs, evidence, settings
-        self.names = sorted(set(evidence.models))
+    evidence: Evidence
+    settings: RunFitSettings
+
+    @property
+    def names(self) -> list[str]:
+        """The models that ran."""
+        return sorted(set(self.evidence.models))
 
     def simulate(self, logs: Logs) -> RunRows:
         """Return the runs' figures with these log factors."""
-        latencies = run_latencies(_unpack(logs, self.names), self.runs, self.evidence.run_parts)
-        return run_rows(self.runs, latencies, self.settings.workers)
+        runs, parts = self.evidence.runs, self.evidence.run_parts
+        latencies = run_latencies(_unpack(logs, self.names), runs, parts)
+        return run_rows(runs, latencies, self.settings.workers)
 
     def refit(self, rows: RunRows, logs: Logs) -> Logs:
         """Return the most probable log factors by rows simulated with ``logs``."""
@@ -345,18 +350,22 @@ class RunSimulation:
 
     def misfit(self, rows: RunRows, logs: Logs) -> float:  # noqa: ARG002  the prior has no say
         """Return the median relative error of a figure, but no less than ``_TOO_FAR``."""
-        error = float(np.median(np.abs(rows.simulated_s / rows.measured_s - 1)))
+        error = float(np.median(np.abs(rows.simulated / rows.measured_s - 1)))
         note(f"median error of a figure {100 * error:.2f} %")
         return max(error, _TOO_FAR)
 
-    def fit(self) -> RunFit:
-        """Simulate and refit until the figures hardly change.
 
-        Without runs one fit is enough: batches of closed loops hardly depend on the coefficients.
-        """
-        if not self.runs:
-            return fit_to_runs(self.evidence, RunFit(), self.settings)
-        start = _pack(RunFit(), self.names)
-        rounds = estimate.Rounds(self.settings.rounds, self.settings.tolerance, _WHOLE_ROUNDS)
-        found = estimate.simulate_and_refit(self, start, self.simulate(start), rounds)
-        return _unpack(found.following, self.names)
+def fit_in_rounds(evidence: Evidence, settings: RunFitSettings) -> RunFit:
+    """Fit scalars, departures and alpha to measured deployments and runs.
+
+    Every round simulates the runs with what was learned so far and fits to the batches that came
+    out; a change that went too far is halved. It ends when the figures hardly change any more.
+    Without runs one fit is all: the batches of closed loops hardly depend on the coefficients.
+    """
+    if not evidence.runs:
+        return fit_to_runs(evidence, RunFit(), settings)
+    model = RunSimulation(evidence, settings)
+    start = _pack(RunFit(), model.names)
+    rounds = estimate.Rounds(settings.rounds, settings.tolerance, _WHOLE_ROUNDS)
+    found = estimate.simulate_and_refit(model, start, model.simulate(start), rounds)
+    return _unpack(found.following, model.names)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,14 +16,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from pinn.surrogate.architecture import NetworkSettings
 from pinn.surrogate.featurizer import featurize, fit_scale
-from pinn.surrogate.loss import log_huber
-from pinn.surrogate.network import CoefficientNetwork
+from pinn.surrogate.network import CoefficientNetwork, log_huber
 from pinn.surrogate.surrogate import predict_coefficients
-from pinn.training.serving_rows import (
-    ServingRows,
-    SimulatedRows,
-    simulate_rows,
-)
+from pinn.training.serving_rows import ServingRows, SimulatedRows, simulate_rows
 from pinn.training.trainer import TrainerFactory, last_state
 
 
@@ -79,8 +75,7 @@ class Repeat(IterableDataset[TensorBatch]):
         self.batch, self.times = batch, times
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        for _ in range(self.times):
-            yield self.batch
+        return repeat(self.batch, self.times)
 
 
 def serving_batch(rows: ServingRows) -> TensorBatch:

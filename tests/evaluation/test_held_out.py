@@ -63,7 +63,7 @@ def test_a_left_out_gpu_is_one_without_serving_data(folder, h100_kernels):
 
 def test_descriptions_are_worked_out_once(folder, h100_kernels, monkeypatch):
     first = held_out_errors(folder, observations(), lambda _: h100_kernels)
-    monkeypatch.setattr("pinn.surrogate.uncertainty.kernel_distance.kernel_distance", None)
+    monkeypatch.setattr("pinn.surrogate.uncertainty.held_out.kernel_distance", None)
     again = held_out_errors(folder, observations(), lambda _: h100_kernels)
     pd.testing.assert_frame_equal(again, first)
 

@@ -52,7 +52,7 @@ def vector(load: str, decodes: float = 30.0, prompt: int = 512, worst: float = 0
     return BlisVector(
         load, no_batches, 1e4, Lengths(prompt, 256), decodes, 0.0, 0.0, False, 0.0,
         (9e3 + decodes + prompt, 500.0, 0.0), projection, (1.0, 128.0), WorstBatch(worst, 7, 0),
-        50 * decodes, 20.0, none, none,
+        50 * decodes, 20.0, 1, none, none,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from pinn.planning.trials import ErrorScenario, latencies_s
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import at_rate
-from pinn.surrogate.uncertainty.error_law import ErrorLaw
+from pinn.surrogate.uncertainty.quantiles import ErrorLaw
 
 app = alone(plan_command)
 simulate_app = alone(simulate_command)

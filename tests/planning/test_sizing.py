@@ -23,8 +23,7 @@ from pinn.planning.plan import HighestRate, Point
 from pinn.planning.trials import ErrorScenario
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import open_loop
-from pinn.surrogate.uncertainty.error_law import ErrorLaw
-from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
+from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE, ErrorLaw
 
 #: Of twenty equally likely errors as normal ones lie, the interval holding 90 % of them.
 NORMAL = NormalDist(0, 1 / NORMAL_QUANTILE)

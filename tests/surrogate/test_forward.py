@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from pinn.common.files import find_checkpoint
-from pinn.surrogate.architecture import NetworkSettings
+from pinn.surrogate.architecture import NetworkSettings, NetworkWeights
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES, fit_scale
-from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.network import CoefficientNetwork
 
 _ROWS = 200

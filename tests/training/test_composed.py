@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 
@@ -38,17 +40,24 @@ def test_no_shard_depends_on_what_was_looked_up_before(h100_kernels, deployments
         np.testing.assert_array_equal(alone[0], together[i])
 
 
-def test_steps_of_other_deployments_or_seeds_are_others(h100_kernels, deployments, tmp_path):
-    made = []
+@pytest.fixture
+def made(monkeypatch):
+    """Shards that are composed from now on: the number of each, and of all."""
+    found = []
+    monkeypatch.setattr(
+        composed, "doing", lambda text: found.append(tuple(map(int, re.findall(r"\d+", text))))
+    )
+    return found
+
+
+def test_steps_of_other_deployments_or_seeds_are_others(h100_kernels, deployments, tmp_path, made):
     for some, seed in ((deployments, 0), (deployments[:3], 0), (deployments[:3], 1)):
-        remembered_steps(
-            h100_kernels, some, seed, tmp_path, progress=lambda *counts: made.append(counts)
-        )
+        remembered_steps(h100_kernels, some, seed, tmp_path)
     assert made == [(1, 3), (2, 3), (3, 3), (1, 1), (1, 1)]
     assert len(shards(tmp_path)) == 3
 
 
-def test_steps_go_on_after_an_interruption(h100_kernels, deployments, tmp_path, monkeypatch):
+def test_steps_go_on_after_an_interruption(h100_kernels, deployments, tmp_path, monkeypatch, made):
     whole = remembered_steps(h100_kernels, deployments, 0, tmp_path / "whole")
     composed_table, done = composed._composed_table, []
 
@@ -62,11 +71,9 @@ def test_steps_go_on_after_an_interruption(h100_kernels, deployments, tmp_path, 
         patched.setattr(composed, "_composed_table", cut)
         with pytest.raises(KeyboardInterrupt):
             remembered_steps(h100_kernels, deployments, 0, tmp_path)
-    made = []
+    made.clear()
     for _ in range(2):
-        again = remembered_steps(
-            h100_kernels, deployments, 0, tmp_path, progress=lambda *counts: made.append(counts)
-        )
+        again = remembered_steps(h100_kernels, deployments, 0, tmp_path)
         np.testing.assert_array_equal(again.parts, whole.parts)
     assert made == [(3, 3)]
     assert shards(tmp_path) == shards(tmp_path / "whole")

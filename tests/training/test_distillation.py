@@ -10,8 +10,12 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.surrogate.architecture import NetworkSettings
 from pinn.surrogate.featurizer import fit_scale
 from pinn.surrogate.network import CoefficientNetwork
-from pinn.training.distillation import Distillation, DistillationSettings
-from pinn.training.distillation_data import DistillationData, distillation_rows
+from pinn.training.distillation import (
+    Distillation,
+    DistillationData,
+    DistillationSettings,
+    distillation_rows,
+)
 from pinn.training.kernel_data import (
     composed_steps,
     fitted_surrogates,

@@ -13,7 +13,7 @@ from run_cases import measured, on_h100, operator_betas
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
 from pinn.surrogate.surrogate import predict_coefficients
-from pinn.training.distillation_data import distillation_rows
+from pinn.training.distillation import distillation_rows
 from pinn.training.kernel_data import composed_steps, fitted_surrogates
 from pinn.training.run_scalars import RunFit, run_latencies
 

@@ -9,9 +9,8 @@ from run_cases import operator_betas, three_runs
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training import run_scalars
-from pinn.training.kernel_learner import alternate
 from pinn.training.run_rows import RunRows
-from pinn.training.run_scalars import RunFitSettings
+from pinn.training.run_scalars import Evidence, RunFitSettings, fit_in_rounds
 
 SETTINGS = RunFitSettings(rounds=5)
 
@@ -36,7 +35,7 @@ def rounds(monkeypatch, rows):
                 run=np.zeros(1, dtype=np.int64),
                 step_features=np.zeros((1, len(STEP_FEATURES))),
                 request_features=np.zeros((1, len(REQUEST_FEATURES))),
-                simulated_s=measured * (1 + error),
+                simulated=measured * (1 + error),
                 measured_s=measured,
                 gain=np.ones(1),
                 weight=np.ones(1),
@@ -54,7 +53,7 @@ def rounds(monkeypatch, rows):
         runs = three_runs()
         parts = np.stack([operator_betas()] * len(runs))
         serving = np.stack([operator_betas()] * len(rows.deployments))
-        return starts, alternate(runs, parts, rows, serving, SETTINGS)
+        return starts, fit_in_rounds(Evidence(runs, parts, rows, serving), SETTINGS)
 
     return run
 

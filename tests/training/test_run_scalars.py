@@ -12,11 +12,12 @@ from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.simulator.metric_features import figure_seconds
 from pinn.simulator.simulate import simulate
 from pinn.surrogate.request_features import REQUEST_FEATURES
-from pinn.training.kernel_learner import alternate
 from pinn.training.run_rows import FIGURE_WEIGHTS, run_rows
 from pinn.training.run_scalars import (
+    Evidence,
     RunFit,
     RunFitSettings,
+    fit_in_rounds,
     run_fit_from_json,
     run_latencies,
 )
@@ -41,7 +42,7 @@ def taught(runs, parts, serving, truth, settings=SETTINGS):
     """What runs teach that behave as ``truth`` says."""
     seen = [measured(r, la) for r, la in zip(runs, run_latencies(truth, runs, parts), strict=True)]
     serving_parts = np.stack([operator_betas()] * len(serving.deployments))
-    return seen, alternate(seen, parts, serving, serving_parts, settings)
+    return seen, fit_in_rounds(Evidence(seen, parts, serving, serving_parts), settings)
 
 
 def linear_times(rows, truth):
@@ -72,14 +73,14 @@ def dot_products(fit, runs, parts):
     latencies = run_latencies(fit, runs, parts)
     seen = [measured(run, latency) for run, latency in zip(runs, latencies, strict=True)]
     rows = run_rows(seen, latencies)
-    np.testing.assert_allclose(rows.simulated_s, rows.measured_s, rtol=1e-12)
+    np.testing.assert_allclose(rows.simulated, rows.measured_s, rtol=1e-12)
     beta = np.array([latency.beta for latency in latencies])[rows.run]
     return rows, (rows.step_features * beta).sum(1) + rows.request_features @ fit.alpha
 
 
 def test_a_figure_is_the_dot_product_of_its_features(runs, parts):
     rows, linear = dot_products(RunFit(alpha=np.zeros(len(REQUEST_FEATURES))), runs, parts)
-    error = np.abs(linear / rows.simulated_s - 1).reshape(-1, len(FIGURE_WEIGHTS))
+    error = np.abs(linear / rows.simulated - 1).reshape(-1, len(FIGURE_WEIGHTS))
     means = np.array(["mean" in figure for figure in FIGURE_WEIGHTS])
     assert error[:, means].max() < 0.01
     assert error[:, ~means].max() < 0.06  # a percentile lies between two requests
@@ -89,7 +90,7 @@ def test_a_figure_is_the_dot_product_of_its_features(runs, parts):
 def test_a_servers_work_is_waited_for_once_at_most(runs, parts):
     """What it did before a request came costs that request nothing."""
     rows, linear = dot_products(RunFit(), runs, parts)
-    share = (linear / rows.simulated_s).reshape(-1, len(FIGURE_WEIGHTS))
+    share = (linear / rows.simulated).reshape(-1, len(FIGURE_WEIGHTS))
     means = np.array(["mean" in figure for figure in FIGURE_WEIGHTS])
     assert (share > 0.97).all()
     assert (share[:, means] < 1.06).all()
@@ -166,7 +167,7 @@ def test_alpha_means_the_same_with_runs_and_without(runs, parts, rows, factor):
     # Five measurements move no prior.
     many = repeated(serving, np.repeat(np.arange(len(serving)), 60))
     serving_parts = np.stack([operator_betas()] * len(rows.deployments))
-    alone = alternate([], parts[:0], many, serving_parts, SETTINGS)
+    alone = fit_in_rounds(Evidence([], parts[:0], many, serving_parts), SETTINGS)
     before = errors(RunFit(), seen, parts, "ttft_mean_s").max()
     # Rows are linear around the prior alone, and launching prompts is uncertain beside it: they
     # find some of the way and runs the rest.
@@ -204,7 +205,9 @@ def test_a_ttft_whose_steps_hide_all_work_still_tells_of_the_steps(rows):
     hidden = replace(rows, ttft_offset_s=np.full(len(rows), -10.0))
     tpot_s = 1.1 * rows.tpot_features @ beta
     fits = [
-        alternate([], parts[:0], with_times(hidden, tpot_s, share * steps_s), parts, SETTINGS)
+        fit_in_rounds(
+            Evidence([], parts[:0], with_times(hidden, tpot_s, share * steps_s), parts), SETTINGS
+        )
         for share in (0.5, 0.7)
     ]
     exact, slower = (fit.scalars.multipliers for fit in fits)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinn.surrogate.uncertainty.error_law import ErrorLaw, error_law
+from pinn.surrogate.uncertainty.quantiles import ErrorLaw, error_law
 
 EXCESS = np.geomspace(0.5, 2.0, 31)
 LAWS = st.lists(st.floats(-3, 3), min_size=1, max_size=9).map(lambda x: ErrorLaw(tuple(x)))

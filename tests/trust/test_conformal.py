@@ -1,11 +1,13 @@
 """Quantiles in which groups count, and the score of intervals."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinn.surrogate.uncertainty.quantiles import group_weights, weighted_quantile
+from pinn.surrogate.uncertainty.interval_fit import row_weights
+from pinn.surrogate.uncertainty.quantiles import weighted_quantile
 
 VALUES = st.lists(st.floats(0, 10), min_size=1, max_size=30)
 LEVELS = st.sampled_from([0.1, 0.5, 0.9, 1.0])
@@ -35,7 +37,7 @@ NAMES = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy")), min_s
 @given(rows=NAMES)
 def test_groups_count_the_same_and_so_do_the_splits_of_each(rows):
     groups, splits = zip(*rows, strict=True)
-    weight = group_weights(groups, splits)
+    weight = row_weights(pd.DataFrame({"shape": groups, "gpu": "H100", "split": splits}))
     assert weight.sum() == pytest.approx(1.0)
     for group in set(groups):
         mine = [g == group for g in groups]

@@ -11,7 +11,7 @@ from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.uncertainty.distance import KernelDistance
 from pinn.surrogate.uncertainty.kinds import Situation
-from pinn.surrogate.uncertainty.trust import describe_trust
+from pinn.surrogate.uncertainty.network_evidence import describe_trust
 
 
 def numbers(found):
@@ -26,25 +26,24 @@ def describe(tmp_path):
     path.write_bytes(b"a network")
     calibration = small_calibration(path)
 
-    def of(model="meta-llama/Llama-3.1-8B", experts=0.0, stretch=0.0, known=True, outside=None):
+    def of(model="meta-llama/Llama-3.1-8B", stretch=0.0, known=True, outside=None):
         deployment = Deployment(load_model(model), load_gpu("H100"), ServingSpec())
-        shares = {"gemm": 1 - experts, "experts": experts}
-        distance = KernelDistance(stretch, {"gemm": stretch}, 0.0, 0.0, shares)
+        distance = KernelDistance(stretch, {"gemm": stretch}, 0.0)
         return describe_trust(Situation(deployment, distance, known), outside or {}, calibration)
 
     return of
 
 
 def test_left_out_rows_of_the_same_kind_are_quoted(describe):
-    found = describe("openai/gpt-oss-120b", experts=0.25)
+    found = describe("openai/gpt-oss-120b")
     assert (found["kind"], found["place"]) == ("4-bit experts", "a measured GPU")
     assert {277, 2, 8, 19, 1.00} <= numbers(found)  # rows, models, median, P90, distance
 
 
 def test_where_no_row_was_of_the_kind_the_nearest_is_named(describe):
-    found = describe("openai/gpt-oss-120b", experts=0.25, known=False)
+    found = describe("openai/gpt-oss-120b", known=False)
     assert {500, 2, 9, 21} <= numbers(found)  # rows of other GPUs, models, median, P90
-    assert {650, 5} <= numbers(describe("Qwen/Qwen3-30B-A3B", experts=0.25))
+    assert {650, 5} <= numbers(describe("Qwen/Qwen3-30B-A3B"))
 
 
 def test_inputs_beyond_their_range_are_named_the_first_four(describe):

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.coefficients import NAMES
-from pinn.surrogate.inference import NetworkWeights
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.surrogate.uncertainty.held_out import shape_of
 
@@ -59,18 +57,11 @@ def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.Da
     for fold in folds:
         if not fold.checkpoint.is_file():
             raise PinnError(f"no weights of the fold at {fold.checkpoint}: run the experiment")
-        without = load_checkpoint(fold.checkpoint).network
-        before, after = (_coefficients(each, fold.left_out) for each in (without, network))
+        networks = load_checkpoint(fold.checkpoint).network, network
+        before, after = (predict_coefficients(each, fold.left_out).values for each in networks)
         both = (before > 0) & (after > 0)
         changes = np.log(np.where(both, after, 1.0) / np.where(both, before, 1.0))
         about = [(fold.split, d.model.name, shape_of(d.model), d.gpu.name) for d in fold.left_out]
         of_fold = pd.DataFrame(about, columns=["split", "model", "shape", "gpu"])
         parts.append(pd.concat([of_fold, pd.DataFrame(changes, columns=list(NAMES))], axis=1))
     return pd.concat(parts, ignore_index=True)
-
-
-def _coefficients(
-    network: NetworkWeights, deployments: Sequence[Deployment]
-) -> Float[np.ndarray, "deployments coefficients"]:
-    found = predict_coefficients(network, deployments)
-    return np.concatenate([found.beta, found.alpha], axis=1)

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from pinn.common import files
 from pinn.common.store import remembered_value
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.gpu import load_gpu
-
-if TYPE_CHECKING:
-    pass
 
 # A distance from the measured kernels, as commands pass it on; computing it is elsewhere.
 
@@ -33,20 +28,11 @@ class KernelDistance:
             measured itself, 0.69 where a size of each is twice or half of a measured one.
         by_operator: The same, split by operator; the parts add up to ``total``.
         elsewhere: Share of the time in kernels whose nearest measurement is of another GPU.
-        gap: The part of ``total`` that is the difference of those GPUs' datasheets.
-        shares: Operator -> share of the kernels' time; they add up to 1.
     """
 
     total: float
     by_operator: Mapping[str, float]
     elsewhere: float
-    gap: float
-    shares: Mapping[str, float]
-
-    @property
-    def factor(self) -> float:
-        """The whole distance as a ratio of sizes."""
-        return float(np.exp(self.total))
 
 
 # Which GPUs a checkpoint learned serving data of.
@@ -136,7 +122,7 @@ def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]
 
 def _distances(kernels: Path, deployment: Deployment, batches: list[str]) -> list[dict[str, Any]]:
     from pinn.kernels.surrogates import KernelSurrogates  # imports torch
-    from pinn.surrogate.uncertainty.kernel_distance import kernel_distance
+    from pinn.surrogate.uncertainty.held_out import kernel_distance
 
     surrogates = KernelSurrogates.load(kernels.parent)
     return [vars(kernel_distance(surrogates, deployment, batch)) for batch in batches]

@@ -1,14 +1,73 @@
-"""Descriptions of held-out rows: kind of weights, GPU, distance from measured kernels."""
+"""Distances of steps from measured kernels, and descriptions of held-out rows by them."""
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.kernels.evidence import KernelUse, kernels_used
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.physics.batch_sums import alike
+from pinn.specs.batch import parse_batch
+from pinn.specs.gpu import GpuSpec, find_gpu
 from pinn.specs.model import ModelSpec
-from pinn.surrogate.uncertainty.kernel_distance import kernel_distance
+from pinn.surrogate.uncertainty.distance import REFERENCE_BATCH, KernelDistance
 from pinn.surrogate.uncertainty.kinds import Situation, kind_of, place_of
+
+# How far a step lies from what was measured: the stretch of its kernels, weighted by their time.
+#
+# A step is composed of kernels. Each was interpolated from measured ones, and its distance is
+# that to the nearest of them in log units. Nothing here was fitted to errors of predictions.
+
+#: Distance of a kernel of which nothing like it was measured: a factor of four in a size.
+UNMEASURED = float(np.log(4.0))
+
+
+def kernel_distance(
+    kernels: KernelSurrogates, deployment: Deployment, batch: str = REFERENCE_BATCH
+) -> KernelDistance:
+    """Locate one step.
+
+    Left out: how well the operator is interpolated, and everything that is no kernel.
+
+    Args:
+        kernels: Fitted surrogates, which know what they were fitted to.
+        deployment: Model, GPU and configuration.
+        batch: As ``parse_batch`` reads it.
+
+    Raises:
+        PinnError: If the batch cannot be read or runs no kernel.
+    """
+    used = kernels_used(kernels, deployment, alike([parse_batch(batch)]))
+    whole = sum(use.total_seconds for use in used)
+    if not whole:
+        raise PinnError(f"batch {batch!r} runs no kernel: give at least one request")
+    by_operator, elsewhere = dict.fromkeys([use.operator for use in used], 0.0), 0.0
+    for use in used:
+        share, other = use.total_seconds / whole, _gpu_gap(use, deployment.gpu)
+        stretch = UNMEASURED if use.nearest is None else use.nearest.stretch
+        by_operator[use.operator] += share * (stretch + other)
+        elsewhere += share * (other > 0)
+    return KernelDistance(sum(by_operator.values()), by_operator, elsewhere)
+
+
+def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
+    """Log ratio of bandwidths or arithmetic, the larger, to the GPU of the nearest kernel.
+
+    0 where that is pooled over several GPUs.
+    """
+    if use.nearest is None or use.nearest.gpu == gpu.name:
+        return 0.0
+    other = find_gpu(use.nearest.gpu)
+    if other is None:
+        return 0.0
+    return max(
+        abs(np.log(gpu.memory_bandwidth_bytes_per_s / other.memory_bandwidth_bytes_per_s)),
+        abs(np.log(gpu.peak_flop_per_s["bf16"] / other.peak_flop_per_s["bf16"])),
+    )
+
 
 # What is known of left-out rows before they are measured.
 

@@ -8,13 +8,12 @@ import pandas as pd
 
 from pinn.common.files import file_sha256
 from pinn.errors import PinnError
-from pinn.surrogate import coefficients
 from pinn.surrogate.checkpoint import load_checkpoint
+from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.uncertainty import intervals
-from pinn.surrogate.uncertainty.error_law import error_law
 from pinn.surrogate.uncertainty.intervals import HalfWidth, StatedIntervals
 from pinn.surrogate.uncertainty.kinds import kinds_of_errors
-from pinn.surrogate.uncertainty.quantiles import LEVEL, Values, group_weights, weighted_quantile
+from pinn.surrogate.uncertainty.quantiles import LEVEL, Values, error_law, weighted_quantile
 
 # Half-widths of TPOT, TTFT and E2E: two are learned, the third and all gains follow from them.
 #
@@ -80,9 +79,19 @@ def _fit(errors: pd.DataFrame, metric: str, level: float) -> HalfWidth:
 
 
 def row_weights(errors: pd.DataFrame) -> Values:
-    """A model's shape on a GPU is a group, and every group counts once."""
-    groups = zip(errors["shape"], errors["gpu"], strict=True)
-    return group_weights(groups, errors["split"])
+    """Weights that add up to 1: groups count the same, in a group its splits, in a split its rows.
+
+    A model's shape on a GPU is a group.
+
+    >>> rows = pd.DataFrame({"shape": list("aaab"), "gpu": "H100", "split": [1, 1, 2, 1]})
+    >>> row_weights(rows).tolist()
+    [0.125, 0.125, 0.25, 0.5]
+    """
+    group = ["shape", "gpu"]
+    rows = errors.groupby([*group, "split"])["split"].transform("size")
+    splits = errors.groupby(group)["split"].transform("nunique")
+    weight = 1.0 / (rows * splits).to_numpy()
+    return weight / weight.sum()
 
 
 def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str, Values]:
@@ -241,8 +250,5 @@ def calibrate(
 def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
     """Quantile of the absolute log change of every coefficient, every group counting once."""
     weight = row_weights(changes)
-    sizes = changes[list(coefficients.NAMES)].abs()
-    return {
-        name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL)
-        for name in coefficients.NAMES
-    }
+    sizes = changes[list(NAMES)].abs()
+    return {name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL) for name in NAMES}

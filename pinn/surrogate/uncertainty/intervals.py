@@ -9,18 +9,13 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from pinn.common import documents, files
 from pinn.errors import PinnError
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficients import NAMES
-
-if TYPE_CHECKING:
-    pass
-from pinn.surrogate.uncertainty.error_law import ErrorLaw
 from pinn.surrogate.uncertainty.kinds import KindErrors
-from pinn.surrogate.uncertainty.quantiles import LEVEL
+from pinn.surrogate.uncertainty.quantiles import LEVEL, ErrorLaw
 
 # What intervals need, as a small JSON file beside the checkpoint that it belongs to.
 
@@ -129,37 +124,28 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
         raise PinnError(f"no intervals at {path}: an experiment that leaves models out writes them")
     tree = documents.read_json(path)
     try:
-        if not _is_current(tree):
+        if (
+            tree.get("schema") != SCHEMA
+            or set(tree["coefficients"]) != set(NAMES)
+            or set(tree["half_widths"]) != set(METRICS)
+        ):
             raise PinnError(f"{path} is of another version: calibrate the checkpoint anew")
-        return _of_tree(tree, checkpoint, path)
+        if tree["checkpoint_sha256"] != files.file_sha256(checkpoint):
+            other = f"{path} belongs to another checkpoint than {checkpoint}"
+            raise PinnError(f"{other}: calibrate this one")
+        return StatedIntervals(
+            tree["checkpoint_sha256"],
+            {k: HalfWidth(**v) for k, v in tree["half_widths"].items()},
+            tree["coefficients"],
+            tuple(KindErrors(**kind) for kind in tree["kinds"]),
+            tree["errors"],
+            {name: tree[name] for name in BELONGS if name in tree},
+            tuple(tree["sources"]),
+            tuple(tree["coverage"]),
+            tree["level"],
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise PinnError(f"{path} is damaged ({error}): calibrate the checkpoint anew") from error
-
-
-def _of_tree(tree: dict[str, Any], checkpoint: Path, path: Path) -> StatedIntervals:
-    if tree["checkpoint_sha256"] != files.file_sha256(checkpoint):
-        other = f"{path} belongs to another checkpoint than {checkpoint}"
-        raise PinnError(f"{other}: calibrate this one")
-    return StatedIntervals(
-        tree["checkpoint_sha256"],
-        {k: HalfWidth(**v) for k, v in tree["half_widths"].items()},
-        tree["coefficients"],
-        tuple(KindErrors(**kind) for kind in tree["kinds"]),
-        tree["errors"],
-        {name: tree[name] for name in BELONGS if name in tree},
-        tuple(tree["sources"]),
-        tuple(tree["coverage"]),
-        tree["level"],
-    )
-
-
-def _is_current(tree: Any) -> bool:
-    """Whether this code wrote the layout, for the coefficients that it has."""
-    return (
-        tree.get("schema") == SCHEMA
-        and set(tree["coefficients"]) == set(NAMES)
-        and set(tree["half_widths"]) == set(METRICS)
-    )
 
 
 def step_half_width(calibration: StatedIntervals, gpu_known: bool, batch: str) -> float:

@@ -1,8 +1,9 @@
-"""Evidence for the coefficients of a network: what held-out data and distances say of them."""
+"""Evidence for the coefficients of a network: what held-out data and distances say, in words."""
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pinn.common import JsonObject
 from pinn.engines.deployment import Deployment
@@ -19,12 +20,8 @@ from pinn.surrogate.uncertainty.intervals import (
     read_calibration,
     step_half_width,
 )
-from pinn.surrogate.uncertainty.kinds import Situation
+from pinn.surrogate.uncertainty.kinds import Situation, kind_of, nearest_kind, place_of
 from pinn.surrogate.uncertainty.training_space import training_space
-from pinn.surrogate.uncertainty.trust import describe_trust
-
-#: Most inputs outside the training range that the sentence names.
-_NAMED = 4
 
 
 def network_evidence(
@@ -67,7 +64,7 @@ def network_evidence(
 
 def _learned(found: CoefficientSet) -> dict[str, float]:
     """Return the coefficients that data determined, by their full names."""
-    values = [*found.beta.tolist(), *found.alpha.tolist()]
+    values = found.coefficients.values[0].tolist()
     taught = [True] * len(found.beta) + found.taught.tolist()
     return {n: v for n, v, known in zip(NAMES, values, taught, strict=True) if known}
 
@@ -100,11 +97,9 @@ def _distance_words(
     text = f"The nearest measured deployment is {nearest}, {away:.1f} standard deviations away."
     if span:
         text += f" Models left out in the evaluation lay {span[0]:.1f} to {span[1]:.1f} away."
-    named = [f"{name} ({by:+.1f})" for name, by in outside.items()]
-    if not named:
+    if not outside:
         return f"{text} Every input lies inside the training range."
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return f"{text} Outside the training range: {', '.join(named[:_NAMED])}{more}."
+    return f"{text} Outside the training range: {named_inputs(outside)}."
 
 
 def _far(stated: StatedIntervals, distance: float) -> list[str]:
@@ -116,3 +111,80 @@ def _far(stated: StatedIntervals, distance: float) -> list[str]:
         "its kernels' sizes and GPU differ from measured ones by a factor of "
         f"{math.exp(distance):.2f}, those of left-out rows by {math.exp(farthest):.2f} at most"
     ]
+
+
+# What is known of a prediction's error in plain words.
+
+#: Most inputs that a sentence names.
+_NAMED = 4
+
+_UNTAUGHT = "It has layers beside attention over keys, which alone was taught: expect more error."
+
+
+def describe_trust(
+    situation: Situation, outside: Mapping[str, float], calibration: StatedIntervals
+) -> dict[str, Any]:
+    """What left-out data of the same kind showed, ready for JSON.
+
+    Args:
+        situation: Of the step that stands for the whole.
+        outside: Inputs beyond the training range, in standard deviations, farthest first.
+        calibration: Of the checkpoint.
+
+    Returns:
+        ``kind`` of weights, ``place`` (what is known of the GPU), ``kernel_distance``, its parts
+        ``by_operator``, ``beyond_left_out`` (whether it lies farther than every left-out row) and
+        ``sentence``.
+    """
+    farthest = max(kind.farthest for kind in calibration.kinds)
+    beyond = situation.distance.total > farthest
+    sentences = [_shown(situation, calibration), _stretch_words(situation, farthest, beyond)]
+    if not situation.deployment.model.is_plain:
+        sentences.append(_UNTAUGHT)
+    if outside:
+        inputs = named_inputs(outside)
+        sentences.append(f"Inputs beyond the training range, in standard deviations: {inputs}.")
+    return {
+        "kind": kind_of(situation.deployment.model),
+        "place": place_of(situation),
+        "kernel_distance": situation.distance.total,
+        "by_operator": dict(situation.distance.by_operator),
+        "beyond_left_out": beyond,
+        "sentence": " ".join(sentences),
+    }
+
+
+def _shown(situation: Situation, calibration: StatedIntervals) -> str:
+    """How wrong left-out rows of the kind were, or of the nearest kind that there is."""
+    kind, place = kind_of(situation.deployment.model), place_of(situation)
+    found = nearest_kind(calibration.kinds, kind, place)
+    asked = f"{kind} on {place}"
+    asked = asked[0].upper() + asked[1:]
+    models = "1 model" if found.models == 1 else f"{found.models} models"
+    median, p90 = 100 * found.median, 100 * found.p90
+    off = (
+        f"({found.rows} rows of {models}) were off by {median:.0f} % in the median, by more than "
+        f"{p90:.0f} % in one of ten."
+    )
+    if (found.kind, found.place) == (kind, place):
+        return f"{asked}: step times of left-out rows of that kind {off}"
+    return f"{asked}: no left-out row was of that kind; step times of {found.words} {off}"
+
+
+def _stretch_words(situation: Situation, farthest: float, beyond: bool) -> str:
+    text = (
+        "weighted by time, its kernels' sizes and GPUs differ from measured ones by a factor of "
+        f"{math.exp(situation.distance.total):.2f}"
+    )
+    if beyond:
+        return (
+            f"Outside the data: {text}, in left-out rows by {math.exp(farthest):.2f} at most; "
+            "expect more error than they showed."
+        )
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def named_inputs(outside: Mapping[str, float]) -> str:
+    """Inputs beyond the training range and by how much, the first few by name."""
+    named = ", ".join(f"{name} ({by:+.1f})" for name, by in list(outside.items())[:_NAMED])
+    return f"{named} and {len(outside) - _NAMED} more" if len(outside) > _NAMED else named

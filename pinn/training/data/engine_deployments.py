@@ -1,5 +1,6 @@
 """Measured deployments of SGLang and TensorRT-LLM, and every importer."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -170,21 +171,18 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
     vllm, of_vllm = silicon.read_silicon(path)
     others, of_others = read_engines(path)
     kept = others[others["apart"] == ""]
-    refused = {"not an aggregated deployment": -of_vllm.read}
+    elsewhere = "not an aggregated deployment"
+    refused = Counter({elsewhere: -of_vllm.read})
     for report in (of_vllm, of_others):
-        (_, elsewhere), *by_rule = report.refused.items()
-        refused["not an aggregated deployment"] += elsewhere
-        for reason, count in by_rule:
-            refused[reason] = refused.get(reason, 0) + count
+        (_, count), *by_rule = report.refused.items()
+        refused.update({elsewhere: count, **dict(by_rule)})
     refused[APART] = len(others) - len(kept)
     rows = pd.concat([vllm, kept[list(sample.CANONICAL)]], ignore_index=True)
+    noted = Counter(of_vllm.noted)
+    noted.update(of_others.noted)
     # Every row shown apart is of a known script.
-    apart = others.loc[others["apart"] != "", "facts"].value_counts()
-    noted = {
-        facts: sum(r.noted.get(facts, 0) for r in (of_vllm, of_others)) - int(apart.get(facts, 0))
-        for facts in {**of_vllm.noted, **of_others.noted}
-    }
-    return rows, replace(of_vllm, accepted=len(rows), refused=refused, noted=noted)
+    noted.subtract(others.loc[others["apart"] != "", "facts"])
+    return rows, replace(of_vllm, accepted=len(rows), refused=dict(refused), noted=dict(noted))
 
 
 def read_other_campaign() -> tuple[pd.DataFrame, ReadReport]:

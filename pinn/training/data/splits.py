@@ -33,8 +33,7 @@ class Split:
     test_ids: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        both = set(self.train_ids) & set(self.test_ids)
-        if both:
+        if both := set(self.train_ids) & set(self.test_ids):
             raise PinnError(
                 f"split {self.name}: {len(both)} row(s) are trained on and tested on, "
                 f"first {min(both)!r}"
@@ -110,8 +109,7 @@ def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict
     Raises:
         PinnError: If a name is not a key of ``SPLITS``.
     """
-    unknown = set(names) - set(SPLITS)
-    if unknown:
+    if unknown := set(names) - set(SPLITS):
         raise PinnError(f"unknown splits {sorted(unknown)}: known ones are {', '.join(SPLITS)}")
     splits = {name: SPLITS[name](rows) for name in names}
     for name, of_kind in splits.items():
@@ -124,13 +122,10 @@ def deployment_keys(rows: pd.DataFrame) -> pd.Series:
     tp = rows["tensor_parallel_size"].astype("int64")
     dp = rows["data_parallel_size"].astype("int64")
     ep = (tp * dp).where(rows["enable_expert_parallel"], 1)
-    return (
-        rows["model"]
-        + ("|" + rows["gpu"] + "|" + rows["precision"])
-        + ("|tp" + tp.astype(str) + "|ep" + ep.astype(str))
-        + ("|dp" + dp.astype(str)).where(dp > 1, "")
-        + ("|" + rows["engine"]).where(rows["engine"] != "vllm", "")
-    )
+    named = rows["model"] + "|" + rows["gpu"] + "|" + rows["precision"]
+    found = named + "|tp" + tp.astype(str) + "|ep" + ep.astype(str)
+    found += ("|dp" + dp.astype(str)).where(dp > 1, "")
+    return found + ("|" + rows["engine"]).where(rows["engine"] != "vllm", "")
 
 
 def write_splits(splits: Sequence[Split], path: Path) -> None:

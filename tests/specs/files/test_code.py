@@ -28,7 +28,7 @@ def test_imports_are_followed_also_inside_functions():
     assert {"pinn.physics.costs", "pinn.units", "pinn"} <= covered
     assert not any(name.startswith(("pinn.training.folds", "pinn.simulator")) for name in covered)
     inside = code_modules("pinn.surrogate.uncertainty.intervals")
-    assert {"pinn.kernels.composition", "pinn.surrogate.inference"} <= inside
+    assert {"pinn.kernels.composition", "pinn.surrogate.architecture"} <= inside
 
 
 def test_what_only_type_checkers_import_is_left_out(tmp_path, monkeypatch):

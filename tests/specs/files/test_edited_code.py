@@ -6,7 +6,7 @@ from package_copy import PackageCopy
 #: A remembered result, and a constant that decides it.
 CONSTANTS = (
     ("coefficients", "pinn/surrogate/featurizer.py", "_TILE"),
-    ("distance", "pinn/surrogate/uncertainty/kernel_distance.py", "UNMEASURED"),
+    ("distance", "pinn/surrogate/uncertainty/held_out.py", "UNMEASURED"),
     ("distance", "pinn/kernels/composition.py", "ROUTING_SECONDS"),
     ("distance", "data/gpus/H100-SXM.json", "memory_bandwidth_bytes_per_s"),
     ("steps", "pinn/kernels/composition.py", "ROUTING_SECONDS"),

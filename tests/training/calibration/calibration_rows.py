@@ -39,5 +39,4 @@ def intervals(beta: np.ndarray, count: int = 400, noise: float = 0.0, seed: int 
         row=np.arange(count),
         part=np.digitize(np.arange(count) / count, (0.6, 0.8)),
         sums=sums,
-        kv_usage=decodes * context / 1e6,
     )

@@ -11,7 +11,6 @@ from pinn.calibration.calibrate import (
     chosen,
     error_table,
 )
-from pinn.calibration.prior import STEP_SCALARS
 from pinn.errors import PinnError
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
@@ -30,8 +29,7 @@ def test_a_server_slower_by_a_factor_is_found() -> None:
 def test_scalars_that_no_step_shows_keep_their_base() -> None:
     """A single GPU sends no messages; unseen coefficients of a seen scalar move with it."""
     rows = intervals(1.3 * BASE)
-    names = list(STEP_FEATURES)
-    unseen = [names.index(name) for name in STEP_SCALARS["communication"]]
+    unseen = [i for i, f in enumerate(STEP_FEATURES.values()) if f.scalar == "communication"]
     assert not rows.features[:, unseen].any()
     found = calibrate_to(rows, BETA_PRIOR)
     assert found.beta[unseen] == pytest.approx(BASE[unseen], rel=1e-6)

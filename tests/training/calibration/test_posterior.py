@@ -11,7 +11,6 @@ from pinn.calibration.calibrate import calibrate_to
 from pinn.calibration.posterior import fit_posterior
 from pinn.calibration.prior import (
     SCALARS,
-    STEP_SCALARS,
     KnownSteps,
     Prior,
     all_features,
@@ -89,12 +88,11 @@ def test_going_on_from_a_posterior_is_fitting_to_both_at_once() -> None:
 def test_known_scalars_come_back_within_their_intervals() -> None:
     """Of 200 servers whose scalars are off as the prior says, steps seen and unseen."""
     rng, inside = np.random.default_rng(0), []
-    names = list(STEP_FEATURES)
     unseen = prompt_features("1 prefill 2000 @ 0 + 20 decode @ 900")
     for seed in range(200):
         true = BASE.copy()
-        for group in STEP_SCALARS.values():
-            at = [names.index(name) for name in group]
+        for scalar in list(SCALARS)[:-1]:
+            at = [i for i, f in enumerate(STEP_FEATURES.values()) if f.scalar == scalar]
             true[at] *= 1 + rng.uniform(0.1, 0.3)
         rows = intervals(true, 12, 0.01, seed)
         found = fit_posterior(PRIOR, all_features(rows.features), rows.seconds, np.full(12, 0.01))

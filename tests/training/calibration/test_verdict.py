@@ -19,7 +19,7 @@ def test_better_worse_and_neither() -> None:
 def test_a_single_measurement_has_no_standard_error() -> None:
     verdict = judge("one", np.array([0.1]), np.array([0.01]))
     assert np.isnan(verdict.standard_error)
-    assert verdict.is_better
+    assert verdict.word == "better"
 
 
 def test_better_in_the_mean_alone_is_not_kept() -> None:
@@ -33,7 +33,7 @@ def test_what_was_right_and_is_known_better_is_more_probable() -> None:
     errors = np.array([0.01, -0.02, 0.015, -0.005, 0.02, -0.01])
     wide, narrow = np.full(6, 0.2), np.full(6, 0.03)
     found = judge_likelihood("each load, left out", errors, wide, errors, narrow)
-    assert found.is_better
+    assert found.word == "better"
     assert is_kept([judge("each load, left out", errors, errors), found])
     assert np.isclose(found.gain, np.log(0.2 / 0.03), atol=0.2)
 
@@ -51,5 +51,5 @@ def test_one_measurement_that_is_far_off_does_not_decide() -> None:
     after = np.array([0.0] * 9 + [1.0])
     spread = np.full(10, 0.1)
     found = judge_likelihood("", before, spread, after, spread / 2)
-    assert not found.is_better
+    assert found.word != "better"
     assert not found.is_worse
