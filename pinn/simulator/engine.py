@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, Shaped
 
 from pinn.common.documents import MOST_ENGINE_BYTES, check_size
 from pinn.simulator import state
-from pinn.simulator.state import F8, I8, STEP_COLUMNS, Records, record_dtype
+from pinn.simulator.state import F8, I8, REQUEST, STEP_COLUMNS, Records, record_dtype
 
 
 class Config:
@@ -55,12 +55,10 @@ class Config:
     prompt_budget: I8  # prompt tokens after which such a step takes no further request
     reserves: I8  # requests are admitted with room for their whole output
     waits_for_all: I8  # until every replica has a prompt
-    rounds_up: I8  # decodes to the next CUDA graph
     drafts: I8  # drafted tokens that a decode brings to be verified
     lookahead: I8  # tokens beyond those for which it holds blocks
     depth: I8  # batches in flight
     one_process: I8  # engine and API server share it
-    keeps_batches: I8  # for latency models that read them
     role: I8  # of prefill and decode apart, see ``pinn.simulator.state``
     gpu_cache_tokens: F8
     stage_gap_s: F8
@@ -229,10 +227,7 @@ def new_engine(
     config.n_columns = len(STEP_COLUMNS)
     config.step_rows = _STEP_ROWS
     config.gap_rows = _STEP_ROWS + config.n_replicas * config.max_seqs * config.depth
-    counters.unresolved, counters.opened_s = (
-        given["stages"]["size"][0],
-        given["stages"]["start_s"][0],
-    )
+    counters.opened_s, counters.unresolved = given["stages"][0]
     made = {
         name: (tuple(int(getattr(config, size)) for size in shape), dtype)
         for name, (dtype, shape) in ARRAYS.items()
@@ -276,9 +271,7 @@ def _make_idle(engine: Engine) -> None:
 def plain_engine(engine: Engine) -> Engine:
     """Return an engine whose records are objects, for plain Python."""
     parts = zip(engine._fields[:-1], engine[:-1], strict=True)
-    plain = engine._replace(**{name: _plain(part) for name, part in parts})
-    plain.config.keeps_batches = 1
-    return plain
+    return engine._replace(**{name: _plain(part) for name, part in parts})
 
 
 def _plain(part: Any) -> Any:
@@ -297,5 +290,5 @@ def _plain(part: Any) -> Any:
 
 def write_back(plain: Engine, engine: Engine) -> None:
     """Copy the requests of a plain engine into the other's array."""
-    for i in range(len(engine.requests)):
-        engine.requests[i] = tuple(vars(plain.requests[i]).values())  # type: ignore[index]
+    requests = [tuple(vars(request).values()) for request in plain.requests]
+    engine.requests[:] = np.array(requests, REQUEST)  # type: ignore[index]

@@ -95,13 +95,14 @@ class Simulation:
 
     def print_report(self) -> None:
         """Print metrics, intervals and sensitivities for people."""
-        recipe, late = self.deployment.recipe, self.overloaded
-        heading = (
-            f"{self.deployment.model.title} on {hardware_label(self.deployment)}, "
-            f"{recipe.token_budget:,} tokens and {recipe.max_requests:,} requests a step, "
-            f"{self.run.workload.name}"
+        recipe = self.deployment.recipe
+        parts = (
+            f"{self.deployment.model.title} on {hardware_label(self.deployment)}",
+            f"{recipe.token_budget:,} tokens and {recipe.max_requests:,} requests a step",
+            self.run.workload.name,
+            self.overloaded,
         )
-        say(f"{heading}, {late}" if late else heading)
+        say(", ".join(filter(None, parts)))
         print_report(self.run, self.metrics, self.intervals.figures if self.intervals else {})
         for line in self._trust_lines():
             say(line)
@@ -111,10 +112,8 @@ class Simulation:
     def _trust_lines(self) -> list[str]:
         """Return lines on how far to trust it."""
         found = self.intervals
-        if found is None:
-            return []
-        if found.missing:
-            return [f"No intervals: {found.missing}."]
+        if found is None or found.missing:
+            return [f"No intervals: {found.missing}."] if found else []
         lines = ["Intervals are simulated at the ends of the step time's."]
         served = self.metrics["completed_requests"] / max(self.metrics["injected_requests"], 1)
         if found.slow_end_unserved > 1 - served:

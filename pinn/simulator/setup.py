@@ -87,10 +87,8 @@ def _check_settings(deployment: Deployment, workload: Workload) -> None:
     """
     recipe, longest = deployment.recipe, max_model_len(deployment)
     if recipe.schedule == recipes.PREFILL_FIRST and recipe.pipeline_parallel_size > 1:
-        raise PinnError(
-            "steps of prompts apart are not modelled with pipeline stages: leave "
-            "--pipeline-parallel-size out"
-        )
+        fault = "steps of prompts apart are not modelled with pipeline stages"
+        raise PinnError(f"{fault}: leave --pipeline-parallel-size out")
     if recipe.admission == recipes.NEXT_STEP:
         if not recipe.chunked_prefill and recipe.token_budget < longest:
             raise PinnError(
@@ -182,9 +180,8 @@ def set_up(
     for name in ("handed_s", "queued_s", "scheduled_s", "first_s"):
         requests[name] = -1.0
     stages = np.zeros(workload.stages, state.STAGE)
-    stages["start_s"] = (
-        workload.stage_starts_s[0] if workload.stages_wait else workload.stage_starts_s
-    )
+    starts_s = workload.stage_starts_s
+    stages["start_s"] = starts_s[0] if workload.stages_wait else starts_s
     stages["size"] = np.bincount(workload.stage, minlength=workload.stages)
     settings = _settings(deployment, workload, spec, layout) | {"n_sources": sources}
     drafts = recipe.speculation
@@ -201,11 +198,9 @@ def set_up(
 def _graph_sizes(recipe: recipes.EffectiveRecipe, seqs: int) -> np.ndarray:
     """What each number of decodes up to ``seqs`` is rounded up to."""
     decodes = np.arange(seqs + 1)
-    sizes = np.array(recipe.graph_sizes, dtype=np.int64)
-    place = np.searchsorted(sizes, decodes)
-    captured = place < len(sizes)
-    decodes[captured] = sizes[place[captured]]
-    decodes[0] = 0
+    sizes = np.array([0, *recipe.graph_sizes], dtype=np.int64)
+    captured = decodes <= sizes[-1]
+    decodes[captured] = sizes[np.searchsorted(sizes, decodes[captured])]
     return decodes
 
 
@@ -225,6 +220,8 @@ def _settings(
     totals, size = workload.prompt_tokens + workload.output_tokens, recipe.block_tokens
     beyond = tokens_beyond(deployment)
     rules = recipe.scheduler
+    # Replicas step together where experts exchange tokens, or layers gather them.
+    keep_step = deployment.model.moe is not None or recipe.expert_exchange == recipes.GATHER
     ahead = overlap and pipeline > 1
     stagger = pipeline if ahead and rules.pipelined_decodes == recipes.STAGGERED else 0
     # Those that have the name of a field of one of these are that field.
@@ -247,12 +244,11 @@ def _settings(
         "prefill_first": apart,
         "reserves": recipe.admission == recipes.COMPLETION,
         "waits_for_all": recipe.data_parallel_size > 1,
-        "rounds_up": len(recipe.graph_sizes) > 0,
         "drafts": drafts,
         "lookahead": drafts if deployment.draft and recipe.admission == recipes.NEXT_STEP else 0,
         "depth": pipeline + (stagger > 0) if pipeline > 1 else 1 + overlap,
         "n_replicas": replicas,
-        "n_groups": spec.replicas if _keep_step(deployment) else replicas,
+        "n_groups": spec.replicas if keep_step else replicas,
         "n_copies": spec.replicas,
         "n_servers": spec.replicas * api_servers(deployment, spec),
         "one_process": not spec.v1_multiprocessing,
@@ -265,16 +261,10 @@ def _settings(
     }
 
 
-def _keep_step(deployment: Deployment) -> bool:
-    """Whether replicas step together: where experts exchange tokens, or layers gather them."""
-    return deployment.model.moe is not None or deployment.recipe.expert_exchange == recipes.GATHER
-
-
 def _most_reread(deployment: Deployment) -> float:
     """Share of the decodes' keys and values that need no reading before arithmetic takes longer."""
-    costs = model_costs([deployment])
+    costs, drafts = model_costs([deployment]), deployment.recipe.speculation
     read = costs.kv_read_s[0] + costs.windowed_kv_read_s[0]
-    drafts = deployment.recipe.speculation
-    queries = 1 + (drafts.tokens if drafts else 0)
+    queries = 1 + drafts.tokens if drafts else 1
     arithmetic = queries * (costs.decode_pair_s[0] + costs.windowed_decode_pair_s[0])
     return float(max(1 - arithmetic / read, 0.0))

@@ -126,10 +126,9 @@ def simulate(
 
 def finished_run(workload: Workload, state: Engine, records: RequestRecords, kept: Recorded) -> Run:
     """A run from its parts."""
-    blocks, replicas, groups = (
-        int(getattr(state.config, name)) for name in ("cache_blocks", "n_replicas", "n_groups")
-    )
-    return Run(workload, records, *kept, blocks, replicas, groups)
+    config = state.config
+    sizes = map(int, (config.cache_blocks, config.n_replicas, config.n_groups))
+    return Run(workload, records, *kept, *sizes)
 
 
 def run_engines(
@@ -179,11 +178,10 @@ def _collect(
         steps = sum(state.counters.n_steps for state in states)
         idle = 0 if sum(state.counters.progress for state in states) > before else idle + steps
         if status == FULL and idle >= rows // 2:
-            blocks = states[-1].config.blocks
             raise PinnError(
                 f"the engine is stuck: {idle} steps generated no token; requests preempt each "
-                f"other, because a KV cache of {blocks} blocks is full of others that wait for "
-                "theirs"
+                f"other, because a KV cache of {states[-1].config.blocks} blocks is full of others "
+                "that wait for theirs"
             )
         total += steps
         check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")

@@ -268,18 +268,16 @@ def _check_parameters(
 ) -> None:
     """Refuse numbers that the distribution cannot have; a mean or location may be anything."""
     for name in needed:
-        value = parameters[name]
+        value, where = parameters[name], f"length distribution {distribution}: {name}"
         if not math.isfinite(value) or (name in _NOT_NEGATIVE and value < 0):
-            raise PinnError(f"length distribution {distribution}: {name} cannot be {value}")
-    for name, most in _MOST.items():
-        if name in needed:
-            check_size(parameters[name], most, f"length distribution {distribution}: {name}", "")
+            raise PinnError(f"{where} cannot be {value}")
+        if name == "alpha" and value == 0:
+            raise PinnError(f"{where} must be positive")
+        check_size(value, _MOST.get(name, math.inf), where, "")
     if distribution == "uniform" and parameters["max"] < parameters["min"]:
         raise PinnError(
             f"lengths between {parameters['min']} and {parameters['max']}: there are none"
         )
-    if distribution == "pareto_lognormal" and not parameters["alpha"] > 0:
-        raise PinnError(f"length distribution {distribution}: alpha must be positive")
 
 
 def draw_range(
@@ -294,7 +292,6 @@ def draw_range(
     np.True_
     """
     low, high = share
-    check_requests(count)
     if nominal < 1:
         raise PinnError(f"a length must be at least 1 token, got {written(nominal)}")
     if not 0 < low <= high:
