@@ -185,10 +185,6 @@ def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
     """``KVCacheManager.allocate_slots`` of a request that has blocks: all it needs, or nothing."""
     if tokens <= request.blocks * engine.config.block_tokens:
         return True
-    return _take_blocks(engine, replica, request, tokens)
-
-
-def _take_blocks(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
     blocks, extra = blocks_for(engine, tokens), extra_blocks_for(engine, tokens)
     needed = blocks - request.blocks + max(extra - request.extra_blocks, 0)
     if needed > engine.replicas[replica].free_blocks:
@@ -235,12 +231,9 @@ def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
 
 def key_blocks(engine: Engine, replica: int, request: Request, tokens: int) -> None:
     """``SingleTypeKVCacheManager.cache_blocks``: full blocks become findable."""
-    config = engine.config
-    if tokens >= (request.keyed_blocks + 1) * config.block_tokens and config.prefix_caching:
-        _remember_keys(engine, replica, request, tokens // config.block_tokens)
-
-
-def _remember_keys(engine: Engine, replica: int, request: Request, blocks: int) -> None:
+    blocks = tokens // engine.config.block_tokens
+    if blocks <= request.keyed_blocks or not engine.config.prefix_caching:
+        return
     for i in range(request.keyed_blocks, blocks):
         block = engine.table[replica, request.slot, i]
         remember_key(engine, replica, block, engine.keys[request.first_key + i])

@@ -465,13 +465,12 @@ def _append_tokens(
         request.early_preemptions = request.preemptions
     else:
         gap = server.start_s - request.gap_start_s
-        last = engine.gaps[max(counters.n_gaps - 1, 0)]
-        if counters.n_gaps > 0 and last.seconds == gap and last.tokens == tokens:
-            last.count += 1
-        else:
+        run = engine.gaps[max(counters.n_gaps - 1, 0)]
+        if counters.n_gaps == 0 or run.seconds != gap or run.tokens != tokens:
             run = engine.gaps[counters.n_gaps]
-            run.seconds, run.count, run.tokens = gap, 1, tokens
+            run.seconds, run.count, run.tokens = gap, 0, tokens
             counters.n_gaps += 1
+        run.count += 1
     request.gap_start_s = server.start_s
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, Shaped
 
 from pinn.common.documents import MOST_ENGINE_BYTES, check_size
 from pinn.simulator import state
-from pinn.simulator.state import F8, I8, REQUEST, STEP_COLUMNS, Records, record_dtype
+from pinn.simulator.state import F8, I8, STEP_COLUMNS, Records, record_dtype
 
 
 class Config:
@@ -290,5 +290,5 @@ def _plain(part: Any) -> Any:
 
 def write_back(plain: Engine, engine: Engine) -> None:
     """Copy the requests of a plain engine into the other's array."""
-    requests = [tuple(vars(request).values()) for request in plain.requests]
-    engine.requests[:] = np.array(requests, REQUEST)  # type: ignore[index]
+    for i in range(len(engine.requests)):
+        engine.requests[i] = tuple(vars(plain.requests[i]).values())  # type: ignore[index]

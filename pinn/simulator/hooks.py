@@ -45,9 +45,8 @@ def request_coefficients(
     for (name, feature), value in zip(REQUEST_FEATURES.items(), alpha, strict=True):
         kind = name.removeprefix(f"{feature.phase}.")
         if kind not in REQUEST_VALUES:
-            raise PinnError(
-                f"request feature {name} has no compiled form: add it to pinn/simulator/hooks.py"
-            )
+            remedy = "add it to pinn/simulator/hooks.py"
+            raise PinnError(f"request feature {name} has no compiled form: {remedy}")
         if feature.phase in _FIXED_PHASES and kind != "constant":
             raise PinnError(f"request feature {name}: phase {feature.phase} knows no request")
         table[PHASES.index(feature.phase), REQUEST_VALUES.index(kind)] += value
@@ -69,10 +68,8 @@ def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray,
     """
     unknown = [name for name in STEP_FEATURES if name not in StepValues._fields]
     if unknown:
-        raise PinnError(
-            f"step features {', '.join(unknown)} have no compiled form: add it to "
-            "pinn/simulator/step_formulas.py"
-        )
+        fault = f"step features {', '.join(unknown)} have no compiled form"
+        raise PinnError(f"{fault}: add it to pinn/simulator/step_formulas.py")
     by_name = dict(zip(STEP_FEATURES, beta, strict=True))
     return np.array([by_name.get(name, 0.0) for name in StepValues._fields], dtype=np.float64)
 

@@ -97,8 +97,8 @@ def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
         state = engine.replicas[replica]
         for i in range(state.new):
             r = engine.started[replica, i]
-            request = engine.requests[r]
-            request.scheduling_s = hooks.request_seconds(latency, engine, r, hooks.SCHEDULE)
+            seconds = hooks.request_seconds(latency, engine, r, hooks.SCHEDULE)
+            engine.requests[r].scheduling_s = seconds
         for i in range(state.preempted):
             r = engine.preempted[replica, i]
             request = engine.requests[r]
@@ -113,9 +113,8 @@ def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
 def has_room(engine: Engine) -> bool:
     """Whether the record buffers can take one more turn."""
     config, counters = engine.config, engine.counters
-    steps_left = config.step_rows - counters.n_steps
-    gaps_left = config.gap_rows - counters.n_gaps
-    return steps_left > config.depth and gaps_left >= config.n_replicas * config.max_seqs
+    gaps_left = config.gap_rows - counters.n_gaps >= config.n_replicas * config.max_seqs
+    return gaps_left and config.step_rows - counters.n_steps > config.depth
 
 
 def next_event(engine: Engine) -> tuple[int, int, float]:
@@ -243,9 +242,9 @@ def _note_tokens(engine: Engine, group: int, column: int, end: float) -> None:
         return
     for replica in replicas_of(engine, group):
         for i in range(engine.batches[replica, column].size):
-            if engine.entries[replica, column, i].sampled > 0:
-                r = engine.entries[replica, column, i].request
-                engine.requests[r].token_s = end
+            entry = engine.entries[replica, column, i]
+            if entry.sampled > 0:
+                engine.requests[entry.request].token_s = end
 
 
 def _record(engine: Engine, group: int, start: float, duration: float, slowest: int) -> None:

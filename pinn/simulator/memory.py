@@ -224,8 +224,7 @@ def activation_reserve_bytes(deployment: Deployment) -> float:
     widest = max(_ffn_width(g, deployment) for g in model.layer_groups)
     tokens = recipe.token_budget
     layer = tokens * (2 * model.hidden_size + 3 * widest) * ACTIVATION_BYTES
-    sequences = min(recipe.max_requests, tokens)
-    logits = 2 * sequences * model.vocab_size * LOGIT_BYTES
+    logits = 2 * min(recipe.max_requests, tokens) * model.vocab_size * LOGIT_BYTES
     libraries = LIBRARY_BYTES + (COMMUNICATION_BYTES if ranks > 1 else 0.0)
     return max(layer, logits) + libraries
 
@@ -263,12 +262,10 @@ def _layout(
     layer_bytes = max(kv_bytes for _, kv_bytes in kept)
     if full == 0 or windowed == 0:
         # A model of windowed layers only frees what falls out of the window; not modelled.
-        layers = -(-(full + windowed) // pp)
-        return KvLayout(layers * layer_bytes * size, 0)
+        return KvLayout(-(-(full + windowed) // pp) * layer_bytes * size, 0)
     few, many = min(full, windowed), max(full, windowed)
     group = many if many < few * most else few
-    window = model.window_tokens or 0
-    held = 1 if states else -(-window // size) + 1
+    held = 1 if states else -(-(model.window_tokens or 0) // size) + 1
     block = -(-group // pp) * layer_bytes * size
     return KvLayout(block, 0, -(-full // group), -(-windowed // group), held)
 

@@ -204,9 +204,8 @@ def mean_steps(run: Run) -> MeanSteps:
     Requests that were not served to the end are left out, as in a client's means; those of one
     token have no TPOT.
     """
-    requests, start = run.requests, run.steps["start_s"]
+    requests, start, served = run.requests, run.steps["start_s"], run.requests.finished
     end = start + run.steps["duration_s"]
-    served = requests.finished
     first, last = (
         np.searchsorted(start, moment[served], side="left")
         for moment in (requests.engine_first_token_s, requests.engine_finish_s)

@@ -223,11 +223,12 @@ def simulate_pools(
         (loop.advance_pools, loop.compiled_advance_pools), engines, latencies, compiled
     )
     requests = client_records(ahead, behind, *latencies)
-    runs = (
+    first_run, second_run = (
         simulate.finished_run(workload, state, requests, recorded)
         for state, recorded in zip(engines, records, strict=True)
     )
-    return PoolsRun(*runs, read_transfers(behind, token_bytes * decode.ranks), link)
+    transfers = read_transfers(behind, token_bytes * decode.ranks)
+    return PoolsRun(first_run, second_run, transfers, link)
 
 
 def halves(workload: Workload) -> tuple[Workload, Workload]:

@@ -62,15 +62,12 @@ def _ends(ends: tuple[float, float | None]) -> str:
 def _stage_table(run: Run) -> Grid:
     """Rates and latencies of each load stage."""
     table = Grid.of("stage", "served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL")
+    latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")
     for stage in range(run.workload.stages):
         found = run_statistics(run, stage)
-        latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")
-        table.add(
-            str(stage),
-            f"{found['completed_requests']:,}/{found['injected_requests']:,}",
-            f"{found['responses_per_sec']:.2f}",
-            *(_number(found[name]) for name in latencies),
-        )
+        served = f"{found['completed_requests']:,}/{found['injected_requests']:,}"
+        rate, times = f"{found['responses_per_sec']:.2f}", (_number(found[n]) for n in latencies)
+        table.add(str(stage), served, rate, *times)
     return table
 
 

@@ -277,9 +277,9 @@ def _draw_steps(axes: Sequence[Axes], run: Run, edges: np.ndarray) -> None:
         for name in ("tokens", "prefill_tokens", "preempted")
     )
     queue, cache, flow, _ = axes
-    areas = {"alpha": 0.55, "lw": 0}
-    queue.fill_between(centres, 0.0, running, color=_BLUE, label="running", **areas)
-    queue.fill_between(centres, running, running + waiting, color=_ORANGE, label="waiting", **areas)
+    areas = ((0.0, running, _BLUE, "running"), (running, running + waiting, _ORANGE, "waiting"))
+    for low, high, color, name in areas:
+        queue.fill_between(centres, low, high, color=color, alpha=0.55, lw=0, label=name)
     cache.plot(centres, 100 * used / run.step_blocks, color=_GREEN, label="KV cache in use")
     if lost.any():
         twin = cache.twinx()

@@ -54,8 +54,7 @@ class Sensitivity:
 
     def to_json(self) -> JsonObject:
         """Return the key ``sensitivity`` of the JSON."""
-        coefficients = {name: asdict(share) for name, share in self.coefficients.items()}
-        return {"figure": self.figure, "value": self.value, "coefficients": coefficients}
+        return asdict(self)
 
 
 def coefficient_sensitivities(

@@ -117,7 +117,7 @@ def _too_long(deployment: Deployment, workload: Workload, engine: EngineSpec) ->
     total = workload.prompt_tokens + workload.output_tokens
     too_long = total > longest
     if too_long.any() and not engine.reject_long_requests:
-        r = int(np.flatnonzero(too_long)[0])
+        r = int(too_long.argmax())
         raise PinnError(
             f"request {r} has {workload.prompt_tokens[r]} prompt and {workload.output_tokens[r]} "
             f"output tokens, {total[r]} together, more than --max-model-len {longest} "
@@ -165,20 +165,14 @@ def set_up(
     if recipe.prefix_caching:
         keys, first_key, n_keys = block_keys(workload, recipe.block_tokens)
     requests = np.zeros(len(workload), state.REQUEST)
-    for name, column in (
-        ("prompt", workload.prompt_tokens),
-        ("output", workload.output_tokens),
-        ("stage", workload.stage),
-        ("transferred", np.minimum(workload.transferred_tokens, workload.prompt_tokens)),
-        ("offset_s", workload.offset_s),
-        ("timeout_s", workload.timeout_s),
-        ("first_key", first_key),
-        ("status", np.where(too_long, state.REJECTED, state.UNSENT)),
-    ):
-        requests[name] = column
-    requests["slot"] = -1
-    for name in ("handed_s", "queued_s", "scheduled_s", "first_s"):
-        requests[name] = -1.0
+    requests["prompt"], requests["output"] = workload.prompt_tokens, workload.output_tokens
+    transferred = np.minimum(workload.transferred_tokens, workload.prompt_tokens)
+    requests["transferred"], requests["first_key"] = transferred, first_key
+    for name in ("stage", "offset_s", "timeout_s"):
+        requests[name] = getattr(workload, name)
+    requests["status"] = np.where(too_long, state.REJECTED, state.UNSENT)
+    for name in ("slot", "handed_s", "queued_s", "scheduled_s", "first_s"):
+        requests[name] = -1
     stages = np.zeros(workload.stages, state.STAGE)
     starts_s = workload.stage_starts_s
     stages["start_s"] = starts_s[0] if workload.stages_wait else starts_s
@@ -207,7 +201,7 @@ def _graph_sizes(recipe: recipes.EffectiveRecipe, seqs: int) -> np.ndarray:
 def _settings(
     deployment: Deployment, workload: Workload, spec: EngineSpec, layout: KvLayout
 ) -> dict[str, float]:
-    recipe = deployment.recipe
+    recipe, rules = deployment.recipe, deployment.recipe.scheduler
     pipeline, replicas = recipe.pipeline_parallel_size, spec.replicas * recipe.data_parallel_size
     # vLLM lowers its default max_num_seqs to the token budget (``EngineArgs.
     # _set_default_max_num_seqs_and_batched_tokens_args``) and refuses a larger one.
@@ -219,7 +213,6 @@ def _settings(
     overlap = recipe.overlap if spec.async_scheduling is None else spec.async_scheduling
     totals, size = workload.prompt_tokens + workload.output_tokens, recipe.block_tokens
     beyond = tokens_beyond(deployment)
-    rules = recipe.scheduler
     # Replicas step together where experts exchange tokens, or layers gather them.
     keep_step = deployment.model.moe is not None or recipe.expert_exchange == recipes.GATHER
     ahead = overlap and pipeline > 1

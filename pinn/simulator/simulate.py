@@ -186,7 +186,10 @@ def _collect(
         total += steps
         check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
         for parts, state in zip(taken, states, strict=True):
-            parts.append(_take(state))
+            counters, names = state.counters, ("seconds", "count", "tokens")
+            runs = (state.gaps[name][: counters.n_gaps] for name in names)
+            parts.append([column.copy() for column in (state.steps[: counters.n_steps], *runs)])
+            counters.n_steps = counters.n_gaps = 0
         if status == FULL and hopeless is not None:
             now_s = float(states[0].groups["now_s"].max())
             if hopeless(np.asarray(states[0].requests), now_s):
@@ -202,15 +205,6 @@ def _collect(
         table, *gaps = (np.concatenate(column) for column in zip(*parts, strict=True))
         records.append((StepRecords(table), GapRuns(*gaps)))
     return records
-
-
-def _take(state: Engine) -> list[np.ndarray]:
-    """Steps and gaps that an engine has recorded since the last time, out of its buffers."""
-    counters = state.counters
-    steps = state.steps[: counters.n_steps].copy()
-    gaps = [state.gaps[name][: counters.n_gaps].copy() for name in ("seconds", "count", "tokens")]
-    counters.n_steps = counters.n_gaps = 0
-    return [steps, *gaps]
 
 
 # Many simulations side by side: compiled runs release the interpreter lock.

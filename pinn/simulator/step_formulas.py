@@ -11,10 +11,12 @@ from collections import namedtuple
 import numpy as np
 
 from pinn.simulator.compiler import inner
-from pinn.simulator.state import SUMS
 
 #: The fields of ``pinn.physics.batch_sums.BatchSums`` of one batch.
-Sums = namedtuple("Sums", SUMS)
+Sums = namedtuple("Sums", (
+    "prefill_requests", "decode_requests", "prefill_tokens", "decode_context", "prefill_cached",
+    "prefill_pairs", "windowed_decode_context", "windowed_prefill_cached", "windowed_prefill_pairs",
+))  # fmt: skip
 #: The features that compiled code knows, by their names in the registry.
 StepValues = namedtuple("StepValues", (
     "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "eager_layer",

@@ -26,6 +26,7 @@ from pinn.simulator.hooks import (
     step_values,
 )
 from pinn.simulator.state import FIRST_SUM, REREAD, STEP_COLUMNS, SUMS
+from pinn.simulator.step_formulas import Sums
 from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES, request_features
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
@@ -37,7 +38,7 @@ def _compiled_values(costs, sums):
 
 def test_compiled_code_knows_exactly_the_registry():
     assert set(StepValues._fields) == set(STEP_FEATURES)
-    assert tuple(f.name for f in dataclasses.fields(BatchSums)) == SUMS
+    assert tuple(f.name for f in dataclasses.fields(BatchSums)) == SUMS == Sums._fields
     kinds = {name.split(".", 1)[1] for name in REQUEST_FEATURES}
     assert kinds <= set(REQUEST_VALUES)
 

@@ -102,7 +102,7 @@ class Workload:
             raise self._fault("it has 0 requests; it needs at least 1")
         for name, (default, _, _) in COLUMNS.items():
             given = np.asarray(getattr(self, name), dtype=type(default))
-            column = np.full(n, default) if len(given) == 0 else given
+            column = given if len(given) else np.full(n, default)
             if len(column) != n:
                 raise self._fault(f"{name} has {len(column)} entries for {n} requests")
             object.__setattr__(self, name, column)
