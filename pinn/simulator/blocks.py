@@ -208,10 +208,17 @@ def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
     request = engine.requests[r]
     needed = max(blocks_for(engine, tokens) - hits - request.blocks, 0)
     needed += max(extra_blocks_for(engine, tokens) - request.extra_blocks, 0)
+    needed += idle_hits(engine, replica, request, hits)
+    return needed <= engine.replicas[replica].free_blocks
+
+
+def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
+    """Of the first ``hits`` blocks, all of them cached, those that no request uses."""
+    idle = 0
     for i in range(hits):
         block = engine.holder[replica, engine.keys[request.first_key + i]]
-        needed += engine.cache[replica, block].references == 0
-    return needed <= engine.replicas[replica].free_blocks
+        idle += engine.cache[replica, block].references == 0
+    return idle
 
 
 def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
@@ -231,9 +238,10 @@ def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
 
 def key_blocks(engine: Engine, replica: int, request: Request, tokens: int) -> None:
     """``SingleTypeKVCacheManager.cache_blocks``: full blocks become findable."""
-    blocks = tokens // engine.config.block_tokens
-    if blocks <= request.keyed_blocks or not engine.config.prefix_caching:
+    config = engine.config
+    if tokens < (request.keyed_blocks + 1) * config.block_tokens or not config.prefix_caching:
         return
+    blocks = tokens // config.block_tokens
     for i in range(request.keyed_blocks, blocks):
         block = engine.table[replica, request.slot, i]
         remember_key(engine, replica, block, engine.keys[request.first_key + i])

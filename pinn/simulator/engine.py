@@ -37,7 +37,6 @@ class Config:
     stages_wait: I8
     max_seqs: I8  # rows of a batch
     blocks: I8  # blocks of one replica that a run can come to use
-    cache_blocks: I8  # blocks of one replica
     row: I8  # width of a block-table row
     # Rules of the scheduler, see ``pinn.engines.recipe``.
     whole_prompts: I8

@@ -224,8 +224,8 @@ def simulate_pools(
     )
     requests = client_records(ahead, behind, *latencies)
     first_run, second_run = (
-        simulate.finished_run(workload, state, requests, recorded)
-        for state, recorded in zip(engines, records, strict=True)
+        simulate.finished_run(workload, state, requests, recorded, layout.blocks)
+        for state, recorded, layout in zip(engines, records, layouts, strict=True)
     )
     transfers = read_transfers(behind, token_bytes * decode.ranks)
     return PoolsRun(first_run, second_run, transfers, link)

@@ -269,7 +269,9 @@ def _start(
     room = _free_tokens(engine, replica) - expected
     if config.prefix_caching:
         written = min(request.output - request.generated, MOST_EXPECTED_TOKENS) + spare
-        if tokens + written >= room - _unlocked_tokens(engine, replica, r, hits):
+        # Cached tokens of the prefix that nobody else uses can then no longer be evicted.
+        locked = blocks.idle_hits(engine, replica, request, hits) * config.block_tokens
+        if tokens + written >= room - locked:
             return _NO_ROOM, 0, 0
         stops = not (config.foresees_ends and config.chunked_prefill)
         if stops and taken > 0 and paged >= prompts_left:
@@ -291,15 +293,6 @@ def _start(
         state.chunked = r
     blocks.add_to_batch(engine, replica, r, tokens)
     return _ADDED, paged, promised
-
-
-def _unlocked_tokens(engine: Engine, replica: int, r: int, hits: int) -> int:
-    """Cached prefix tokens that nobody else uses: they can no longer be evicted."""
-    request, found = engine.requests[r], 0
-    for i in range(hits):
-        block = engine.holder[replica, engine.keys[request.first_key + i]]
-        found += engine.cache[replica, block].references == 0
-    return found * engine.config.block_tokens
 
 
 def _guess(engine: Engine, replica: int, r: int, guesses: int) -> int:

@@ -225,7 +225,6 @@ def _settings(
         "max_model_len": max_model_len(deployment),
         # With a block for every token ever sent nothing is evicted, so more make no difference.
         "blocks": min(layout.blocks, int(layout.request_blocks(totals + beyond, size).sum())),
-        "cache_blocks": layout.blocks,
         # A request may run one step past its end.
         "row": int(layout.request_blocks(totals.max() + 1 + beyond, size)) + 1,
         "slots": seqs + min(_LOADING_SLOTS, int((workload.transferred_tokens > 0).sum())),

@@ -121,14 +121,15 @@ def simulate(
     too_long = setup.check_run(deployment, workload, engine, layout)
     state = setup.set_up(deployment, workload, engine, layout, too_long)
     (recorded,) = run_engines((advance, compiled_advance), [state], [latency], compiled, hopeless)
-    return finished_run(workload, state, read_records(state, latency), recorded)
+    return finished_run(workload, state, read_records(state, latency), recorded, layout.blocks)
 
 
-def finished_run(workload: Workload, state: Engine, records: RequestRecords, kept: Recorded) -> Run:
-    """A run from its parts."""
-    config = state.config
-    sizes = map(int, (config.cache_blocks, config.n_replicas, config.n_groups))
-    return Run(workload, records, *kept, *sizes)
+def finished_run(
+    workload: Workload, state: Engine, records: RequestRecords, kept: Recorded, blocks: int
+) -> Run:
+    """A run from its parts; ``blocks`` is the KV cache of one replica."""
+    replicas, groups = int(state.config.n_replicas), int(state.config.n_groups)
+    return Run(workload, records, *kept, blocks, replicas, groups)
 
 
 def run_engines(
