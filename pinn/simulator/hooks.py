@@ -213,8 +213,8 @@ def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"]) -> float:
 
 
 @inner
-def _request_seconds(latency: np.record, prompt_tokens: int, phase: int) -> float:
-    alpha = latency.alpha
+def _request_seconds(latency: np.record, engine: Engine, r: int, phase: int) -> float:
+    alpha, prompt_tokens = latency.alpha, engine.requests[r].prompt
     total = alpha[phase, 0] + alpha[phase, 1] * prompt_tokens
     if phase == SCHEDULE:
         total += alpha[FIRST_TOKEN, 0] + alpha[FIRST_TOKEN, 1] * prompt_tokens
@@ -232,18 +232,16 @@ def _apart_form(latency: types.Record) -> Callable[..., None]:
     return lambda latency, engine, replica: None  # noqa: ARG005
 
 
+def _request_form() -> Callable[..., float]:
+    return lambda latency, engine, r, phase: _request_seconds(latency, engine, r, phase)
+
+
+def _output_form() -> Callable[..., tuple[float, float]]:
+    return lambda latency: (latency.alpha[OUTPUT_TOKEN, 0], latency.alpha[COMPLETION, 0])
+
+
 # numba compares the names of arguments, annotations included.
 compiled_as(step_seconds)(lambda latency, engine, replica: _step_form(latency))  # noqa: ARG005
 compiled_as(schedule_apart_if)(lambda latency, engine, replica: _apart_form(latency))  # noqa: ARG005
-compiled_as(request_seconds)(
-    lambda latency, engine, r, phase: (  # noqa: ARG005
-        lambda latency, engine, r, phase: _request_seconds(
-            latency, engine.requests[r].prompt, phase
-        )
-    )
-)
-compiled_as(after_output_seconds)(
-    lambda latency: (  # noqa: ARG005
-        lambda latency: (latency.alpha[OUTPUT_TOKEN, 0], latency.alpha[COMPLETION, 0])
-    )
-)
+compiled_as(request_seconds)(lambda latency, engine, r, phase: _request_form())  # noqa: ARG005
+compiled_as(after_output_seconds)(lambda latency: _output_form())  # noqa: ARG005

@@ -113,8 +113,8 @@ def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
 def has_room(engine: Engine) -> bool:
     """Whether the record buffers can take one more turn."""
     config, counters = engine.config, engine.counters
-    gaps_left = config.gap_rows - counters.n_gaps >= config.n_replicas * config.max_seqs
-    return gaps_left and config.step_rows - counters.n_steps > config.depth
+    enough_gaps = config.gap_rows - counters.n_gaps >= config.n_replicas * config.max_seqs
+    return enough_gaps and config.step_rows - counters.n_steps > config.depth
 
 
 def next_event(engine: Engine) -> tuple[int, int, float]:

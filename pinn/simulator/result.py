@@ -112,8 +112,10 @@ class Simulation:
     def _trust_lines(self) -> list[str]:
         """Return lines on how far to trust it."""
         found = self.intervals
-        if found is None or found.missing:
-            return [f"No intervals: {found.missing}."] if found else []
+        if found is None:
+            return []
+        if found.missing:
+            return [f"No intervals: {found.missing}."]
         lines = ["Intervals are simulated at the ends of the step time's."]
         served = self.metrics["completed_requests"] / max(self.metrics["injected_requests"], 1)
         if found.slow_end_unserved > 1 - served:

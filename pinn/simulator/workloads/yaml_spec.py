@@ -138,9 +138,10 @@ def read_plain_spec(
     stages = arrivals.read_stages(rates, str(path), rate_per_s)
     gaps = arrivals.Gaps(spec.process, spec.cv)
     if spec.groups is not None:
-        own = spec.prompt_tokens - spec.shared_tokens
-        of_group = (spec.prompts_per_group, spec.shared_tokens, own)
-        prompts = PromptGroups(spec.groups, *of_group, spec.length_range)
+        prompts = PromptGroups(
+            spec.groups, spec.prompts_per_group, spec.shared_tokens,
+            spec.prompt_tokens - spec.shared_tokens, spec.length_range,
+        )  # fmt: skip
         return shared_prefix(stages, prompts, spec.output_tokens, gaps=gaps, **sent)
     return open_loop(stages, *lengths, gaps=gaps, length_range=spec.length_range, **sent)
 
@@ -255,6 +256,7 @@ def _random(
         arrivals.draw_lengths("gaussian", (given or _Distribution()).model_dump(), len(offset), rng)
         for given in (data.input_distribution, data.output_distribution)
     )
-    timeouts_s = np.full(len(offset), timeout_s)
-    sent = (name, prompt, output, offset, stage)
-    return workload.Workload(*sent, timeout_s=timeouts_s, stages_wait=True, stage_gap_s=gap_s)
+    return workload.Workload(
+        name, prompt, output, offset, stage, timeout_s=np.full(len(offset), timeout_s),
+        stages_wait=True, stage_gap_s=gap_s,
+    )  # fmt: skip
