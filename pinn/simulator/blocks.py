@@ -185,6 +185,10 @@ def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
     """``KVCacheManager.allocate_slots`` of a request that has blocks: all it needs, or nothing."""
     if tokens <= request.blocks * engine.config.block_tokens:
         return True
+    return _take_blocks(engine, replica, request, tokens)
+
+
+def _take_blocks(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
     blocks, extra = blocks_for(engine, tokens), extra_blocks_for(engine, tokens)
     needed = blocks - request.blocks + max(extra - request.extra_blocks, 0)
     if needed > engine.replicas[replica].free_blocks:
@@ -239,9 +243,11 @@ def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
 def key_blocks(engine: Engine, replica: int, request: Request, tokens: int) -> None:
     """``SingleTypeKVCacheManager.cache_blocks``: full blocks become findable."""
     config = engine.config
-    if tokens < (request.keyed_blocks + 1) * config.block_tokens or not config.prefix_caching:
-        return
-    blocks = tokens // config.block_tokens
+    if tokens >= (request.keyed_blocks + 1) * config.block_tokens and config.prefix_caching:
+        _remember_keys(engine, replica, request, tokens // config.block_tokens)
+
+
+def _remember_keys(engine: Engine, replica: int, request: Request, blocks: int) -> None:
     for i in range(request.keyed_blocks, blocks):
         block = engine.table[replica, request.slot, i]
         remember_key(engine, replica, block, engine.keys[request.first_key + i])
@@ -327,7 +333,8 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
     batch = engine.batches[replica, state.column]
     entry = engine.entries[replica, state.column, batch.size]
     entry.request, entry.sampled = r, sampled
-    entry.new, entry.cached, entry.prefill = tokens, cached, prefill
+    if config.keeps_batches:
+        entry.new, entry.cached, entry.prefill = tokens, cached, prefill
     batch.size += 1
     state.tokens += tokens
     _account(state.sums, tokens, cached, prefill, config.window)

@@ -58,6 +58,7 @@ class Config:
     lookahead: I8  # tokens beyond those for which it holds blocks
     depth: I8  # batches in flight
     one_process: I8  # engine and API server share it
+    keeps_batches: I8  # for latency models that read them
     role: I8  # of prefill and decode apart, see ``pinn.simulator.state``
     gpu_cache_tokens: F8
     stage_gap_s: F8
@@ -270,7 +271,9 @@ def _make_idle(engine: Engine) -> None:
 def plain_engine(engine: Engine) -> Engine:
     """Return an engine whose records are objects, for plain Python."""
     parts = zip(engine._fields[:-1], engine[:-1], strict=True)
-    return engine._replace(**{name: _plain(part) for name, part in parts})
+    plain = engine._replace(**{name: _plain(part) for name, part in parts})
+    plain.config.keeps_batches = 1
+    return plain
 
 
 def _plain(part: Any) -> Any:
