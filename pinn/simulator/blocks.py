@@ -26,8 +26,7 @@ def prepend(engine: Engine, queue: Queue, r: int) -> None:
 
 def remove(engine: Engine, queue: Queue, r: int) -> None:
     """``FCFSRequestQueue.remove_request``."""
-    request = engine.requests[r]
-    _join(engine, queue, request.before, request.after)
+    _join(engine, queue, engine.requests[r].before, engine.requests[r].after)
     queue.size -= 1
 
 
@@ -172,8 +171,7 @@ def cached_blocks(engine: Engine, replica: int, r: int) -> int:
 
     At least one token is left to compute, so a wholly cached prompt recomputes its last block.
     """
-    config = engine.config
-    request = engine.requests[r]
+    config, request = engine.config, engine.requests[r]
     if not config.prefix_caching:
         return 0
     longest = (request.prompt + request.generated - 1) // config.block_tokens
@@ -191,10 +189,7 @@ def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
 
 
 def _take_blocks(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
-    config = engine.config
-    blocks, extra = blocks_for(engine, tokens), 0
-    if config.full_groups + config.window_groups > 1:
-        extra = extra_blocks_for(engine, tokens)
+    blocks, extra = blocks_for(engine, tokens), extra_blocks_for(engine, tokens)
     needed = blocks - request.blocks + max(extra - request.extra_blocks, 0)
     if needed > engine.replicas[replica].free_blocks:
         return False
@@ -202,7 +197,7 @@ def _take_blocks(engine: Engine, replica: int, request: Request, tokens: int) ->
         engine.table[replica, request.slot, request.blocks] = take_block(engine, replica)
         request.blocks += 1
     while request.extra_blocks < extra:
-        place = config.row - 1 - request.extra_blocks
+        place = engine.config.row - 1 - request.extra_blocks
         engine.table[replica, request.slot, place] = take_block(engine, replica)
         request.extra_blocks += 1
     return True
@@ -217,10 +212,17 @@ def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
     request = engine.requests[r]
     needed = max(blocks_for(engine, tokens) - hits - request.blocks, 0)
     needed += max(extra_blocks_for(engine, tokens) - request.extra_blocks, 0)
+    needed += idle_hits(engine, replica, request, hits)
+    return needed <= engine.replicas[replica].free_blocks
+
+
+def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
+    """Of the first ``hits`` blocks, all of them cached, those that no request uses."""
+    idle = 0
     for i in range(hits):
         block = engine.holder[replica, engine.keys[request.first_key + i]]
-        needed += engine.cache[replica, block].references == 0
-    return needed <= engine.replicas[replica].free_blocks
+        idle += engine.cache[replica, block].references == 0
+    return idle
 
 
 def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
@@ -231,12 +233,10 @@ def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
     state.free_slots -= 1
     request.slot = engine.slot_stack[replica, state.free_slots]
     for i in range(hits):
-        engine.table[replica, request.slot, i] = engine.holder[
-            replica, engine.keys[request.first_key + i]
-        ]
-        touch_block(engine, replica, engine.table[replica, request.slot, i])
+        block = engine.holder[replica, engine.keys[request.first_key + i]]
+        engine.table[replica, request.slot, i] = block
+        touch_block(engine, replica, block)
     request.blocks = request.keyed_blocks = hits
-    request.extra_blocks = 0
     return grow(engine, replica, request, tokens)
 
 
@@ -259,8 +259,7 @@ def free_request(engine: Engine, replica: int, r: int) -> None:
 
     Where blocks without a key go first, the last of them is the very first.
     """
-    config = engine.config
-    request, state = engine.requests[r], engine.replicas[replica]
+    config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     if request.slot < 0:
         return
     if config.uncached_first:
@@ -270,9 +269,8 @@ def free_request(engine: Engine, replica: int, r: int) -> None:
     for i in range(request.blocks - 1, -1, -1):
         release_block(engine, replica, engine.table[replica, request.slot, i], False)
     for i in range(request.extra_blocks - 1, -1, -1):
-        release_block(
-            engine, replica, engine.table[replica, request.slot, config.row - 1 - i], False
-        )
+        place = config.row - 1 - i
+        release_block(engine, replica, engine.table[replica, request.slot, place], False)
     engine.slot_stack[replica, state.free_slots] = request.slot
     state.free_slots += 1
     request.slot, request.blocks, request.keyed_blocks, request.extra_blocks = -1, 0, 0, 0
@@ -314,8 +312,7 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
     In vLLM full blocks become findable before they are computed (``KVCacheManager.
     allocate_slots``), so that requests of one step can share them; in SGLang afterwards.
     """
-    config = engine.config
-    request, state = engine.requests[r], engine.replicas[replica]
+    config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     cached, known = request.computed, request.prompt + request.generated
     # What is left of a prompt whose keys and values came over the network is a step like a decode.
     prompt_left = cached < request.prompt and request.transferred != ARRIVED
@@ -340,10 +337,9 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
         entry.new, entry.cached, entry.prefill = tokens, cached, prefill
     batch.size += 1
     state.tokens += tokens
-    sums = state.sums
-    _account(sums, tokens, cached, prefill, config.window)
+    _account(state.sums, tokens, cached, prefill, config.window)
     if prefill:
-        sums[9] += tokens * (request.prompt + tokens / 2)
+        state.sums[9] += tokens * (request.prompt + tokens / 2)
 
 
 def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int) -> None:
@@ -373,11 +369,9 @@ def round_up_decodes(engine: Engine, replica: int) -> None:
     Beyond the largest graph it is launched as it is; ``graph_requests`` of the costs tells.
     """
     state = engine.replicas[replica]
-    sums = state.sums
-    state.padding = 0
-    if sums[0] > 0 or sums[1] == 0:
-        return
-    added = engine.graph_size[int(sums[1])] - int(sums[1])
+    sums, added = state.sums, 0
+    if sums[0] == 0:
+        added = engine.graph_size[int(sums[1])] - int(sums[1])
     state.padding = added
     sums[1] += added
     sums[3] += added

@@ -1,7 +1,6 @@
 """What clients send and get, and the replicas and API servers behind it."""
 
 import numpy as np
-from jaxtyping import Float
 
 from pinn.simulator import blocks
 from pinn.simulator.compiler import compiled_inside
@@ -26,14 +25,12 @@ from pinn.simulator.state import (
 
 def group_of(engine: Engine, replica: int) -> int:
     """The group that a replica steps with."""
-    config = engine.config
-    return replica * config.n_groups // config.n_replicas
+    return replica * engine.config.n_groups // engine.config.n_replicas
 
 
 def first_of(engine: Engine, group: int) -> int:
     """The first of the replicas that step together."""
-    config = engine.config
-    return group * (config.n_replicas // config.n_groups)
+    return group * (engine.config.n_replicas // engine.config.n_groups)
 
 
 def replicas_of(engine: Engine, group: int) -> range:
@@ -76,7 +73,7 @@ def take_in(engine: Engine, r: int, work_s: float) -> float:
     server.work[0] += 1
     server.work[1] += request.prompt
     server.free_s = max(server.free_s, request.sent_s) + work_s
-    note_work(server, request.handed_work)
+    request.handed_work[:] = server.work
     return server.free_s
 
 
@@ -92,12 +89,6 @@ def stream(server: Server, now: float, token_s: float) -> None:
     _begin(server, now)
     server.work[2] += 1
     server.free_s = max(server.free_s, now) + token_s
-
-
-def note_work(server: Server, noted: Float[np.ndarray, " 3"]) -> None:
-    """Remember what the server has done."""
-    for i in range(3):
-        noted[i] = server.work[i]
 
 
 def _begin(server: Server, now: float) -> None:
@@ -121,18 +112,16 @@ def _begin(server: Server, now: float) -> None:
 
 def prompts_wait(engine: Engine, group: int) -> bool:
     """Whether the next step of a group's replicas leaves new prompts waiting; counts the steps."""
-    config = engine.config
-    if config.prompt_wait_steps == 0:
+    if engine.config.prompt_wait_steps == 0:
         return False
-    if config.waits_for_all:
+    if engine.config.waits_for_all:
         return _waits_for_all(engine, group)
     return _waits_for_tokens(engine, group)
 
 
 def _waits_for_tokens(engine: Engine, group: int) -> bool:
     """Until so many steps have passed, or prompts and decodes make up a step worth taking."""
-    config = engine.config
-    state = engine.groups[group]
+    config, state = engine.config, engine.groups[group]
     replica = first_of(engine, group)
     if not _has_prompt(engine, replica) or engine.replicas[replica].running == 0:
         return False
@@ -144,9 +133,8 @@ def _waits_for_tokens(engine: Engine, group: int) -> bool:
 
 def _waits_for_all(engine: Engine, group: int) -> bool:
     """Until every replica has a prompt, one has no decodes, or so many steps have passed."""
-    state = engine.groups[group]
+    state, replicas = engine.groups[group], replicas_of(engine, group)
     prompts = decodes = 0
-    replicas = replicas_of(engine, group)
     for replica in replicas:
         prompts += _has_prompt(engine, replica)
         decodes += engine.replicas[replica].running > 0
@@ -165,8 +153,7 @@ def _has_prompt(engine: Engine, replica: int) -> bool:
 def _step_tokens(engine: Engine, replica: int) -> int:
     """Tokens of a step of all decodes and waiting prompts, counted up to where a wait ends."""
     config = engine.config
-    state = engine.replicas[replica]
-    tokens = state.running * (1 + config.drafts)
+    tokens = engine.replicas[replica].running * (1 + config.drafts)
     r = engine.waiting[replica].head
     while r >= 0 and tokens < config.prompt_wait_tokens:
         request = engine.requests[r]
@@ -244,15 +231,11 @@ def next_send_s(engine: Engine) -> float:
     moment = counters.opened_s + request.offset_s
     if config.concurrency > 0:
         while counters.endings > 0 and engine.endings[0].moment_s <= moment:
-            _leave(engine)
+            pop_ending(engine)
+            counters.sent -= 1
         if counters.sent >= config.concurrency:
             return engine.endings[0].moment_s if counters.endings > 0 else np.inf
     return moment
-
-
-def _leave(engine: Engine) -> None:
-    pop_ending(engine)
-    engine.counters.sent -= 1
 
 
 def push_ending(engine: Engine, r: int, moment: float) -> None:
@@ -276,12 +259,17 @@ def send(engine: Engine, moment: float) -> int:
     same moment stay for the requests after it, which are then sent in that moment too.
     """
     config, counters = engine.config, engine.counters
-    r = _take_next(engine)
+    if config.role == DECODES:
+        r = pop_ending(engine)  # as they come from the prefill servers
+    else:
+        r = counters.next
+        counters.next += 1
     request = engine.requests[r]
     if config.concurrency > 0:
         if counters.sent >= config.concurrency:
-            _leave(engine)
-        counters.sent += 1
+            pop_ending(engine)
+        else:
+            counters.sent += 1
     request.sent_s = moment
     if request.status == REJECTED:
         request.last_s = moment
@@ -290,15 +278,6 @@ def send(engine: Engine, moment: float) -> int:
     request.status = SENT
     request.replica = _route(engine, moment)
     return r
-
-
-def _take_next(engine: Engine) -> int:
-    """Requests in their order; at a decode server, as they come from the prefill servers."""
-    counters = engine.counters
-    if engine.config.role == DECODES:
-        return pop_ending(engine)
-    counters.next += 1
-    return counters.next - 1
 
 
 def _route(engine: Engine, moment: float) -> int:
@@ -333,8 +312,7 @@ def hand_over(engine: Engine, r: int, work_s: float) -> None:
 
     Requests of one replica stay in the order of arrival, whichever server takes them in.
     """
-    counters = engine.counters
-    request = engine.requests[r]
+    counters, request = engine.counters, engine.requests[r]
     state = engine.replicas[request.replica]
     state.handed_s = max(state.handed_s, take_in(engine, r, work_s))
     request.handed_s = state.handed_s
@@ -367,8 +345,8 @@ def resolve(engine: Engine, r: int, moment: float) -> None:
 def pass_on(engine: Engine, r: int, moment: float) -> None:
     """A request leaves for the other pool, where it arrives at a moment."""
     counters = engine.counters
-    engine.leaving[counters.leaving].moment_s = moment
-    engine.leaving[counters.leaving].request = r
+    leaving = engine.leaving[counters.leaving]
+    leaving.moment_s, leaving.request = moment, r
     counters.leaving += 1
     counters.progress += 1
 
@@ -403,9 +381,10 @@ def hang_up(engine: Engine, now: float) -> None:
         r = blocks.pop_heap(engine.deadlines, counters.deadlines)
         counters.deadlines -= 1
         request = engine.requests[r]
-        if request.status == FINISHED:
+        status = request.status
+        if status == FINISHED:
             continue
-        status, request.status = request.status, TIMED_OUT
+        request.status = TIMED_OUT
         if status == RUNNING:
             _drop_ended(engine, request.replica)
         elif status != SENT:
@@ -425,10 +404,9 @@ def update_from_output(
     engine: Engine, replica: int, column: int, now: float, token_s: float, completion_s: float
 ) -> None:
     """Hand the tokens of batch ``column`` to its requests at engine time ``now``."""
-    config = engine.config
+    config, batch = engine.config, engine.batches[replica, column]
     hear_of_step(engine, now)
     finished = 0
-    batch = engine.batches[replica, column]
     for i in range(batch.size):
         entry = engine.entries[replica, column, i]
         sampled, r = int(entry.sampled), entry.request
@@ -460,7 +438,7 @@ def update_from_output(
         if ends:
             finished += request.status == RUNNING
             request.last_sent_s = server.free_s
-            note_work(server, request.last_work)
+            request.last_work[:] = server.work
             _finish(engine, replica, r, completion_s)
     if finished > 0:
         engine.replicas[replica].ended += finished
@@ -482,18 +460,17 @@ def _append_tokens(
     if request.generated == 1:
         request.first_s = now
         request.first_sent_s = server.free_s
-        note_work(server, request.first_work)
+        request.first_work[:] = server.work
         request.early_preemption_s = request.preemption_s
         request.early_preemptions = request.preemptions
     else:
         gap = server.start_s - request.gap_start_s
-        last = engine.gaps[max(counters.n_gaps - 1, 0)]
-        if counters.n_gaps > 0 and last.seconds == gap and last.tokens == tokens:
-            last.count += 1
-        else:
+        run = engine.gaps[max(counters.n_gaps - 1, 0)]
+        if counters.n_gaps == 0 or run.seconds != gap or run.tokens != tokens:
             run = engine.gaps[counters.n_gaps]
-            run.seconds, run.count, run.tokens = gap, 1, tokens
+            run.seconds, run.count, run.tokens = gap, 0, tokens
             counters.n_gaps += 1
+        run.count += 1
     request.gap_start_s = server.start_s
 
 

@@ -37,7 +37,6 @@ class Config:
     stages_wait: I8
     max_seqs: I8  # rows of a batch
     blocks: I8  # blocks of one replica that a run can come to use
-    cache_blocks: I8  # blocks of one replica
     row: I8  # width of a block-table row
     # Rules of the scheduler, see ``pinn.engines.recipe``.
     whole_prompts: I8
@@ -55,7 +54,6 @@ class Config:
     prompt_budget: I8  # prompt tokens after which such a step takes no further request
     reserves: I8  # requests are admitted with room for their whole output
     waits_for_all: I8  # until every replica has a prompt
-    rounds_up: I8  # decodes to the next CUDA graph
     drafts: I8  # drafted tokens that a decode brings to be verified
     lookahead: I8  # tokens beyond those for which it holds blocks
     depth: I8  # batches in flight
@@ -229,10 +227,7 @@ def new_engine(
     config.n_columns = len(STEP_COLUMNS)
     config.step_rows = _STEP_ROWS
     config.gap_rows = _STEP_ROWS + config.n_replicas * config.max_seqs * config.depth
-    counters.unresolved, counters.opened_s = (
-        given["stages"]["size"][0],
-        given["stages"]["start_s"][0],
-    )
+    counters.opened_s, counters.unresolved = given["stages"][0]
     made = {
         name: (tuple(int(getattr(config, size)) for size in shape), dtype)
         for name, (dtype, shape) in ARRAYS.items()

@@ -79,10 +79,8 @@ class EngineSpec:
     def __post_init__(self) -> None:
         check_flags(self)
         if not self.v1_multiprocessing and (self.api_server_count or 1) > 1:
-            raise PinnError(
-                f"{self.api_server_count} API servers need an engine in a process of its own: "
-                "leave --no-v1-multiprocessing or --api-server-count out"
-            )
+            fault = f"{self.api_server_count} API servers need an engine in a process of its own"
+            raise PinnError(f"{fault}: leave --no-v1-multiprocessing or --api-server-count out")
 
 
 def api_servers(deployment: Deployment, spec: EngineSpec) -> int:

@@ -1,6 +1,5 @@
 """What the loop asks of a latency model: steps and requests, compiled."""
 
-from collections import namedtuple
 from collections.abc import Callable
 
 import numpy as np
@@ -15,7 +14,7 @@ from pinn.simulator.engine import Engine
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.prefill_first import schedule_apart
 from pinn.simulator.state import REREAD
-from pinn.simulator.step_formulas import StepValues, step_formulas
+from pinn.simulator.step_formulas import StepValues, Sums, step_formulas
 from pinn.specs.batch import Batch
 from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
@@ -26,7 +25,7 @@ from pinn.surrogate.step_features import STEP_FEATURES
 
 
 #: What a request feature can be, by the last part of its name in the registry.
-RequestValues = namedtuple("RequestValues", ("constant", "prompt_token"))
+REQUEST_VALUES = ("constant", "prompt_token")
 
 ARRIVAL, SCHEDULE, FIRST_TOKEN, OUTPUT_TOKEN, COMPLETION, PREEMPTION = range(len(PHASES))
 #: Phases whose methods know no request (``output_token_processing_time`` takes no argument).
@@ -36,29 +35,22 @@ _FIXED_PHASES = ("output_token", "completion")
 def request_coefficients(
     alpha: Float[np.ndarray, " features"],
 ) -> Float[np.ndarray, "phases values"]:
-    """Alpha as a table: phases down, ``RequestValues`` across.
+    """Alpha as a table: phases down, ``REQUEST_VALUES`` across.
 
     Raises:
         PinnError: If the registry has a feature that compiled code does not know, or a feature of
             the request in a phase that knows none.
     """
-    table = np.zeros((len(PHASES), len(RequestValues._fields)))
+    table = np.zeros((len(PHASES), len(REQUEST_VALUES)))
     for (name, feature), value in zip(REQUEST_FEATURES.items(), alpha, strict=True):
         kind = name.removeprefix(f"{feature.phase}.")
-        if kind not in RequestValues._fields:
-            raise PinnError(
-                f"request feature {name} has no compiled form: add it to pinn/simulator/hooks.py"
-            )
+        if kind not in REQUEST_VALUES:
+            remedy = "add it to pinn/simulator/hooks.py"
+            raise PinnError(f"request feature {name} has no compiled form: {remedy}")
         if feature.phase in _FIXED_PHASES and kind != "constant":
             raise PinnError(f"request feature {name}: phase {feature.phase} knows no request")
-        table[PHASES.index(feature.phase), RequestValues._fields.index(kind)] += value
+        table[PHASES.index(feature.phase), REQUEST_VALUES.index(kind)] += value
     return table
-
-
-@inner
-def request_values(prompt_tokens: float) -> RequestValues:
-    """Values of one request."""
-    return RequestValues(1.0, float(prompt_tokens))
 
 
 # The step features in compiled code: one batch, plain numbers.
@@ -76,10 +68,8 @@ def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray,
     """
     unknown = [name for name in STEP_FEATURES if name not in StepValues._fields]
     if unknown:
-        raise PinnError(
-            f"step features {', '.join(unknown)} have no compiled form: add it to "
-            "pinn/simulator/step_formulas.py"
-        )
+        fault = f"step features {', '.join(unknown)} have no compiled form"
+        raise PinnError(f"{fault}: add it to pinn/simulator/step_formulas.py")
     by_name = dict(zip(STEP_FEATURES, beta, strict=True))
     return np.array([by_name.get(name, 0.0) for name in StepValues._fields], dtype=np.float64)
 
@@ -116,7 +106,7 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
     """
     context, near = _read_contexts(sums)
     return step_formulas(
-        c, (sums[0], sums[1], sums[2], context, sums[4], sums[5], near, sums[7], sums[8])
+        c, Sums(sums[0], sums[1], sums[2], context, sums[4], sums[5], near, sums[7], sums[8])
     )
 
 
@@ -196,7 +186,7 @@ def speculative_seconds(latency: np.record, sums: Float[np.ndarray, " sums"]) ->
     """A step of several passes, see ``pinn.surrogate.deployment_features``."""
     context, near = _read_contexts(sums)
     added = sums[1] * latency.tokens
-    verified = step_formulas(latency.costs, (
+    verified = step_formulas(latency.costs, Sums(
         sums[0], sums[1] + added, sums[2], context + added, sums[4], sums[5],
         near + added, sums[7], sums[8],
     ))  # fmt: skip
@@ -204,71 +194,54 @@ def speculative_seconds(latency: np.record, sums: Float[np.ndarray, " sums"]) ->
     total = _dot(latency.pass_beta, verified) + _dot(latency.beta, once)
     if latency.passes == 0:
         return total
-    first = step_formulas(latency.first, (
+    first = step_formulas(latency.first, Sums(
         sums[0], sums[1], sums[2] + added, context + added, sums[4], sums[5],
         near + added, sums[7], sums[8],
     ))  # fmt: skip
     total += _dot(latency.pass_beta, first)
     known, b = sums[4] + sums[2], latency.branches
-    later = step_formulas(latency.later, (
+    later = step_formulas(latency.later, Sums(
         0.0, b * (sums[0] + sums[1]), 0.0, b * (context + known), 0.0, 0.0,
         b * (near + sums[7] + sums[2]), 0.0, 0.0,
     ))  # fmt: skip
     return total + (latency.passes - 1) * _dot(latency.pass_beta, later)
 
 
-#: A function for compiled code; None where the arguments are not its.
-Form = Callable[..., object] | None
-
-
-def _fields(latency: types.Type) -> set[str]:
-    """Return the names in a record of coefficients; none of anything else."""
-    return set(latency.fields) if isinstance(latency, types.Record) else set()
+@inner
+def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"]) -> float:
+    return _dot(latency.beta, step_values(latency.costs, sums))
 
 
 @inner
-def _request_seconds(latency: np.record, prompt_tokens: int, phase: int) -> float:
-    values = request_values(prompt_tokens)
-    total = _dot(latency.alpha[phase], values)
+def _request_seconds(latency: np.record, engine: Engine, r: int, phase: int) -> float:
+    alpha, prompt_tokens = latency.alpha, engine.requests[r].prompt
+    total = alpha[phase, 0] + alpha[phase, 1] * prompt_tokens
     if phase == SCHEDULE:
-        total += _dot(latency.alpha[FIRST_TOKEN], values)
+        total += alpha[FIRST_TOKEN, 0] + alpha[FIRST_TOKEN, 1] * prompt_tokens
     return total
 
 
-def _step_form(latency: types.Type) -> Form:
-    if "pass_beta" in _fields(latency):
-        return lambda latency, engine, replica: speculative_seconds(
-            latency, engine.replicas[replica].sums
-        )
-    if "beta" in _fields(latency):
-        return lambda latency, engine, replica: _dot(
-            latency.beta, step_values(latency.costs, engine.replicas[replica].sums)
-        )
-    return None
+def _step_form(latency: types.Record) -> Callable[..., float]:
+    seconds = speculative_seconds if "pass_beta" in latency.fields else _linear_step
+    return lambda latency, engine, replica: seconds(latency, engine.replicas[replica].sums)
 
 
-def _apart_form(latency: types.Type) -> Form:
-    if "apart" in _fields(latency):
+def _apart_form(latency: types.Record) -> Callable[..., None]:
+    if "apart" in latency.fields:
         return lambda latency, engine, replica: schedule_apart(engine, replica)  # noqa: ARG005
     return lambda latency, engine, replica: None  # noqa: ARG005
 
 
-def _request_form(latency: types.Type) -> Form:
-    if "beta" in _fields(latency):
-        return lambda latency, engine, r, phase: _request_seconds(
-            latency, engine.requests[r].prompt, phase
-        )
-    return None
+def _request_form() -> Callable[..., float]:
+    return lambda latency, engine, r, phase: _request_seconds(latency, engine, r, phase)
 
 
-def _output_form(latency: types.Type) -> Form:
-    if "beta" in _fields(latency):
-        return lambda latency: (latency.alpha[OUTPUT_TOKEN, 0], latency.alpha[COMPLETION, 0])
-    return None
+def _output_form() -> Callable[..., tuple[float, float]]:
+    return lambda latency: (latency.alpha[OUTPUT_TOKEN, 0], latency.alpha[COMPLETION, 0])
 
 
 # numba compares the names of arguments, annotations included.
 compiled_as(step_seconds)(lambda latency, engine, replica: _step_form(latency))  # noqa: ARG005
 compiled_as(schedule_apart_if)(lambda latency, engine, replica: _apart_form(latency))  # noqa: ARG005
-compiled_as(request_seconds)(lambda latency, engine, r, phase: _request_form(latency))  # noqa: ARG005
-compiled_as(after_output_seconds)(lambda latency: _output_form(latency))
+compiled_as(request_seconds)(lambda latency, engine, r, phase: _request_form())  # noqa: ARG005
+compiled_as(after_output_seconds)(lambda latency: _output_form())  # noqa: ARG005

@@ -6,7 +6,7 @@ saturation a metric follows the step time; where queues grow it moves farther, a
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -122,12 +122,7 @@ class Intervals:
         """Return the key ``intervals`` of the JSON."""
         if self.missing:
             return {"missing": self.missing}
-        return {
-            "level": self.level,
-            "figures": self.figures,
-            "slow_end_unserved": self.slow_end_unserved,
-            "distance": self.distance,
-        }
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "missing"}
 
 
 def simulated_intervals(

@@ -43,25 +43,20 @@ class LinearLatency:
         ``apart`` and the passes of a draft are told by the names in it, so that the code of other
         steps does without.
         """
-        values = {"alpha": hooks.request_coefficients(self.alpha)}
+        values: dict[str, float | np.ndarray] = {"alpha": hooks.request_coefficients(self.alpha)}
         if apart:
-            values["apart"] = np.ones(())
+            values["apart"] = 1.0
         drafts = speculation.speculative_costs(self.deployment)
         if drafts is None:
-            costs = hooks.cost_numbers(model_costs([self.deployment]))
-            return hooks.numbers(costs=costs, beta=hooks.step_coefficients(self.beta), **values)
-        once = np.isin(np.arange(len(self.beta)), speculation.ONCE)
-        return hooks.numbers(
-            costs=hooks.cost_numbers(drafts.verified),
-            first=hooks.cost_numbers(drafts.first),
-            later=hooks.cost_numbers(drafts.later),
-            beta=hooks.step_coefficients(np.where(once, self.beta, 0.0)),
-            pass_beta=hooks.step_coefficients(np.where(once, 0.0, self.beta)),
-            tokens=drafts.tokens,
-            passes=drafts.passes,
-            branches=drafts.branches,
-            **values,
-        )
+            costs, beta = {"costs": model_costs([self.deployment])}, self.beta
+        else:
+            costs = {"costs": drafts.verified, "first": drafts.first, "later": drafts.later}
+            once = np.isin(np.arange(len(self.beta)), speculation.ONCE)
+            beta = np.where(once, self.beta, 0.0)
+            values["pass_beta"] = hooks.step_coefficients(np.where(once, 0.0, self.beta))
+            values |= {name: getattr(drafts, name) for name in ("tokens", "passes", "branches")}
+        records = {name: hooks.cost_numbers(each) for name, each in costs.items()}
+        return hooks.numbers(**records, beta=hooks.step_coefficients(beta), **values)
 
     def step_time(self, batch: Batch) -> float:
         """One step: beta . features."""
@@ -113,10 +108,8 @@ def complete_latency(model: object) -> LatencyModel:
     """
     missing = [name for name in _NEEDED if not callable(getattr(model, name, None))]
     if missing:
-        raise PinnError(
-            f"{type(model).__name__} is no latency model: it lacks {', '.join(missing)}; "
-            "pinn/surrogate/coefficients.py lists the methods"
-        )
+        fault = f"{type(model).__name__} is no latency model: it lacks {', '.join(missing)}"
+        raise PinnError(f"{fault}; pinn/surrogate/coefficients.py lists the methods")
     if all(hasattr(model, name) for name in _OPTIONAL):
         return cast(LatencyModel, model)
     methods = {name: getattr(model, name, lambda *_: 0.0) for name in (*_NEEDED, *_OPTIONAL)}

@@ -97,18 +97,24 @@ def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
         state = engine.replicas[replica]
         for i in range(state.new):
             r = engine.started[replica, i]
-            request = engine.requests[r]
-            request.scheduling_s = hooks.request_seconds(latency, engine, r, hooks.SCHEDULE)
+            seconds = hooks.request_seconds(latency, engine, r, hooks.SCHEDULE)
+            engine.requests[r].scheduling_s = seconds
         for i in range(state.preempted):
-            _charge_preemption(latency, engine, engine.preempted[replica, i])
+            r = engine.preempted[replica, i]
+            request = engine.requests[r]
+            # The client sees it and the engine does not: the gap to the next token gets wider.
+            seconds = hooks.request_seconds(latency, engine, r, hooks.PREEMPTION)
+            request.preemption_s += seconds
+            request.recomputed_tokens += request.prompt + request.generated
+            if request.generated > 0:
+                request.gap_start_s -= seconds
 
 
 def has_room(engine: Engine) -> bool:
     """Whether the record buffers can take one more turn."""
     config, counters = engine.config, engine.counters
-    steps_left = config.step_rows - counters.n_steps
-    gaps_left = config.gap_rows - counters.n_gaps
-    return steps_left > config.depth and gaps_left >= config.n_replicas * config.max_seqs
+    enough_gaps = config.gap_rows - counters.n_gaps >= config.n_replicas * config.max_seqs
+    return enough_gaps and config.step_rows - counters.n_steps > config.depth
 
 
 def next_event(engine: Engine) -> tuple[int, int, float]:
@@ -162,8 +168,7 @@ def _drain_input(engine: Engine, replica: int, now: float) -> None:
     An engine that polls looks once in so many decode steps; a step of prompts, or an idle engine,
     makes it look at once (``sglang/srt/managers/scheduler_recv_skipper.py``).
     """
-    config = engine.config
-    state = engine.replicas[replica]
+    config, state = engine.config, engine.replicas[replica]
     if state.running + engine.waiting[replica].size == 0:
         if engine.groups[group_of(engine, replica)].in_flight == 0:
             state.expected = config.admission_share
@@ -174,10 +179,10 @@ def _drain_input(engine: Engine, replica: int, now: float) -> None:
     queue = engine.input[replica]
     while queue.size > 0 and engine.requests[queue.head].handed_s <= now:
         r = queue.head
+        request = engine.requests[r]
         blocks.remove(engine, queue, r)
-        if engine.requests[r].status == SENT:
-            engine.requests[r].status = WAITING
-            engine.requests[r].queued_s = now
+        if request.status == SENT:
+            request.status, request.queued_s = WAITING, now
             blocks.append(engine, engine.waiting[replica], r)
 
 
@@ -196,8 +201,7 @@ def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
 
     Pipeline stages work side by side: the first one is free for the next batch after its share.
     """
-    config = engine.config
-    state = engine.groups[group]
+    config, state = engine.config, engine.groups[group]
     column = (state.oldest + state.in_flight) % config.depth
     start = max(state.now_s, state.gpu_free_s, _tokens_known_s(engine, group, column))
     end = max(start + duration, state.last_end_s)
@@ -214,10 +218,9 @@ def _launch_nothing(engine: Engine, group: int) -> None:
 
     ``EngineCore.step_with_batch_queue``; with one place beside the running batch it hinders none.
     """
-    config = engine.config
-    state = engine.groups[group]
-    if config.depth > 2 and state.launched > 0:
-        column = (state.oldest + state.in_flight) % config.depth
+    depth, state = engine.config.depth, engine.groups[group]
+    if depth > 2 and state.launched > 0:
+        column = (state.oldest + state.in_flight) % depth
         engine.batch_end_s[group, column] = state.last_end_s
         state.in_flight += 1
 
@@ -239,20 +242,19 @@ def _note_tokens(engine: Engine, group: int, column: int, end: float) -> None:
         return
     for replica in replicas_of(engine, group):
         for i in range(engine.batches[replica, column].size):
-            if engine.entries[replica, column, i].sampled > 0:
-                r = engine.entries[replica, column, i].request
-                engine.requests[r].token_s = end
+            entry = engine.entries[replica, column, i]
+            if entry.sampled > 0:
+                engine.requests[entry.request].token_s = end
 
 
 def _record(engine: Engine, group: int, start: float, duration: float, slowest: int) -> None:
-    config, counters = engine.config, engine.counters
-    step = counters.n_steps
-    counters.n_steps += 1
+    config, of_group = engine.config, engine.groups[group]
+    step = engine.counters.n_steps
+    engine.counters.n_steps += 1
     engine.steps[step, 0], engine.steps[step, 1], engine.steps[step, 2] = start, duration, group
     for i in range(3, FIRST_SUM):
         engine.steps[step, i] = 0
-    column = engine.groups[group].oldest + engine.groups[group].in_flight - 1
-    column %= config.depth
+    column = (of_group.oldest + of_group.in_flight - 1) % config.depth
     for replica in replicas_of(engine, group):
         state = engine.replicas[replica]
         engine.steps[step, 3] += engine.batches[replica, column].size
@@ -284,16 +286,6 @@ def _end_turn(engine: Engine, group: int) -> None:
             if request.status == LOADING and request.ready_s > state.now_s:
                 state.wake_s = min(state.wake_s, request.ready_s)
             r = request.after
-
-
-def _charge_preemption(latency: LatencyModel, engine: Engine, r: int) -> None:
-    """A delay that the client sees and the engine does not: it widens the gap to the next token."""
-    request = engine.requests[r]
-    seconds = hooks.request_seconds(latency, engine, r, hooks.PREEMPTION)
-    request.preemption_s += seconds
-    request.recomputed_tokens += request.prompt + request.generated
-    if request.generated > 0:
-        request.gap_start_s -= seconds
 
 
 def advance_pools(

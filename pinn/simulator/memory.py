@@ -103,9 +103,9 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
     total = engine.num_gpu_blocks_override
     if total is None:
         total = int(min(kv_cache_bytes(deployment, engine) // layout.block_bytes, MOST_BLOCKS))
-    sized = replace(layout, blocks=max(total - 1, 0))
-    _check_longest_request(deployment, sized)
-    return sized
+    layout = replace(layout, blocks=max(total - 1, 0))
+    _check_longest_request(deployment, layout)
+    return layout
 
 
 def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
@@ -142,13 +142,13 @@ def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
     usable = gpu.memory_bytes * VISIBLE_SHARE
     weights = gpu_weight_bytes(deployment)
     reserve = engine.activation_reserve_bytes
-    if reserve is None:
+    if recipe.memory_share_of == STATIC:
+        reserve = 0.0  # It lies in what the share leaves out.
+    elif reserve is None:
         reserve = activation_reserve_bytes(deployment)
     if recipe.memory_share_of == FREE:
         left = (usable - weights - reserve) * recipe.memory_share
     else:
-        if recipe.memory_share_of == STATIC:
-            reserve = 0.0  # It lies in what the share leaves out.
         usable *= recipe.memory_share
         left = usable - weights - reserve
     if left <= 0:
@@ -201,8 +201,8 @@ def _model_weight_bytes(
     embedding = -(-model.vocab_size // tp) * model.hidden_size * ACTIVATION_BYTES
     matmuls = (*dense_matmuls(model, tp), *idle_matmuls(model, tp))
     total = sum(m.weight_bytes for m in matmuls if not (shared_head and m.per_sequence))
-    own = not (model.tied_embeddings or shared_head)
-    total += (embedding if own else 0) + model.extra_parameters * ACTIVATION_BYTES
+    own = 0 if model.tied_embeddings or shared_head else embedding
+    total += own + model.extra_parameters * ACTIVATION_BYTES
     total += model.lookup_parameters / tp * ACTIVATION_BYTES
     if model.moe is not None:
         held = model.moe.experts / spread
@@ -224,8 +224,7 @@ def activation_reserve_bytes(deployment: Deployment) -> float:
     widest = max(_ffn_width(g, deployment) for g in model.layer_groups)
     tokens = recipe.token_budget
     layer = tokens * (2 * model.hidden_size + 3 * widest) * ACTIVATION_BYTES
-    sequences = min(recipe.max_requests, tokens)
-    logits = 2 * sequences * model.vocab_size * LOGIT_BYTES
+    logits = 2 * min(recipe.max_requests, tokens) * model.vocab_size * LOGIT_BYTES
     libraries = LIBRARY_BYTES + (COMMUNICATION_BYTES if ranks > 1 else 0.0)
     return max(layer, logits) + libraries
 
@@ -258,23 +257,17 @@ def _layout(
     states = sum(count for count, _ in _state_layers(model)) if in_blocks else 0
     if not groups:
         return KvLayout(_model_state_bytes(model, tp) / pp if in_blocks else 1.0, 0)
-    full = sum(g.count for g in groups if not _is_windowed(g))
+    full = sum(g.count for g in groups if not getattr(g.attention, "window_tokens", None))
     windowed = sum(g.count for g in groups) - full + states
     layer_bytes = max(kv_bytes for _, kv_bytes in kept)
     if full == 0 or windowed == 0:
         # A model of windowed layers only frees what falls out of the window; not modelled.
-        layers = -(-(full + windowed) // pp)
-        return KvLayout(layers * layer_bytes * size, 0)
+        return KvLayout(-(-(full + windowed) // pp) * layer_bytes * size, 0)
     few, many = min(full, windowed), max(full, windowed)
     group = many if many < few * most else few
-    window = model.window_tokens or 0
-    return KvLayout(
-        -(-group // pp) * layer_bytes * size,
-        0,
-        -(-full // group),
-        -(-windowed // group),
-        1 if states else -(-window // size) + 1,
-    )
+    held = 1 if states else -(-(model.window_tokens or 0) // size) + 1
+    block = -(-group // pp) * layer_bytes * size
+    return KvLayout(block, 0, -(-full // group), -(-windowed // group), held)
 
 
 def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
@@ -291,21 +284,12 @@ def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
     return replace(layout, block_bytes=layout.block_bytes + added)
 
 
-def _is_windowed(group: LayerGroup) -> bool:
-    return group.attention is not None and bool(group.attention.window_tokens)
-
-
 def gpu_cache_tokens(deployment: Deployment) -> float:
     """Tokens whose keys and values of one head in one layer fit the last-level cache."""
-    each, widest = deployment.kv_cache_precision.bytes_per_weight, widest_head(deployment.model)
-    return deployment.gpu.l2_bytes / (widest * each) if widest else 0.0
-
-
-def widest_head(model: ModelSpec) -> int:
-    """Cached elements of a token in one head of the widest layer."""
-    mixers = (group.attention for group in model.layer_groups)
+    mixers = (group.attention for group in deployment.model.layer_groups)
     widths = (cached_width(m, _A_GPU_A_HEAD) for m in mixers if isinstance(m, Attention))
-    return int(max(widths, default=0))
+    widest, each = int(max(widths, default=0)), deployment.kv_cache_precision.bytes_per_weight
+    return deployment.gpu.l2_bytes / (widest * each) if widest else 0.0
 
 
 def layer_kv_bytes(group: LayerGroup, tp: int, element_bytes: float) -> float:

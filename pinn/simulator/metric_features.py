@@ -1,5 +1,6 @@
 """Latencies of a run, and the sums of features behind each."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -66,25 +67,20 @@ def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " req
 
 def failed_share(run: Run, stage: str) -> float:
     """Share of a stage's requests that timed out or were rejected."""
-    mine = _of_stage(run, stage)
-    return float(1 - run.requests.finished[mine].mean())
+    return float(1 - run.requests.finished[_of_stage(run, stage)].mean())
 
 
 def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | None]:
     """Every request's latency, and the percentile of them that a figure is; None for the mean."""
     r = run.requests
-    kind, statistic = figure.split("_")[:2]
     if figure == "itl_mean_s":
         return (r.e2e_s - r.ttft_s) / r.token_gaps, None
-    if kind not in ("e2e", "ttft"):
-        known = "e2e_, ttft_ (mean_s, p90_s, ...), itl_mean_s"
+    asked = re.match(r"(?P<kind>e2e|ttft)_(mean|p(?P<percent>\d+))(_|$)", figure)
+    if asked is None:
+        known = "e2e_ and ttft_ with mean_s, p90_s, p99_s, ..., and itl_mean_s"
         raise PinnError(f"unknown figure {figure!r}: use {known}")
-    seconds = r.e2e_s if kind == "e2e" else r.ttft_s
-    if statistic == "mean":
-        return seconds, None
-    if statistic.startswith("p") and statistic[1:].isdigit():
-        return seconds, int(statistic[1:])
-    raise PinnError(f"unknown figure {figure!r}: a statistic is mean or p90, p99, ...")
+    percent = asked["percent"]
+    return getattr(r, f"{asked['kind']}_s"), None if percent is None else int(percent)
 
 
 # Step features summed over steps and over requests: what a refit of beta needs of a run.
@@ -96,12 +92,8 @@ def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | 
 _CHUNK_STEPS = 1 << 15
 
 #: Alphas of the API server's work, in the order of ``RequestRecords.handed_work``.
-_SERVED = [
-    list(REQUEST_FEATURES).index(name)
-    for name in (
-        "arrival_to_queue.constant", "arrival_to_queue.prompt_token", "output_token.constant",
-    )
-]  # fmt: skip
+_WORK = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token", "output_token.constant")
+_SERVED = [list(REQUEST_FEATURES).index(name) for name in _WORK]
 
 
 def features_spent(
@@ -130,8 +122,7 @@ def request_feature_sums(
         end of the last token's.
     """
     requests = run.requests
-    shape = (len(requests), len(STEP_FEATURES))
-    first, last = np.full(shape, np.nan), np.full(shape, np.nan)
+    first, last = np.full((2, len(requests), len(STEP_FEATURES)), np.nan)
     groups = run.steps["group"]
     for group in np.unique(groups):
         mine = requests.replica * run.groups // run.replicas == group
@@ -213,9 +204,8 @@ def mean_steps(run: Run) -> MeanSteps:
     Requests that were not served to the end are left out, as in a client's means; those of one
     token have no TPOT.
     """
-    requests, start = run.requests, run.steps["start_s"]
+    requests, start, served = run.requests, run.steps["start_s"], run.requests.finished
     end = start + run.steps["duration_s"]
-    served = requests.finished
     first, last = (
         np.searchsorted(start, moment[served], side="left")
         for moment in (requests.engine_first_token_s, requests.engine_finish_s)
@@ -245,12 +235,11 @@ def _spread(
 def _grouped(run: Run, tpot: np.ndarray, ttft: np.ndarray) -> MeanSteps:
     """Steps of decodes alone form a group while the requests in them are the same number."""
     sums = run.steps.sums
-    columns = np.stack([getattr(sums, f.name) for f in fields(batch_sums.BatchSums)])
-    fresh = np.ones(columns.shape[1], dtype=bool)
-    fresh[1:] = (np.diff(sums.decode_requests) != 0) | (sums.prefill_requests[1:] > 0)
-    fresh[1:] |= sums.prefill_requests[:-1] > 0
+    columns = [getattr(sums, f.name) for f in fields(batch_sums.BatchSums)]
+    prompts, fresh = sums.prefill_requests > 0, np.ones(len(run.steps), dtype=bool)
+    fresh[1:] = (np.diff(sums.decode_requests) != 0) | prompts[1:] | prompts[:-1]
     begin = np.flatnonzero(fresh)
-    size = np.diff([*begin, columns.shape[1]])
+    size = np.diff([*begin, len(fresh)])
     return MeanSteps(
         batch_sums.BatchSums(*(np.add.reduceat(column, begin) / size for column in columns)),
         np.add.reduceat(tpot, begin),

@@ -91,17 +91,11 @@ def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
         token_bytes: Of a token, over all GPUs of a decode worker.
     """
     r, config = behind.requests, behind.config
-    moved = r["moved"] > 0
-    slower_s = max(config.transfer_token_s, config.source_token_s)
     tokens = r["moved"].astype(np.int64)
-    return Transfers(
-        left_s=np.where(moved, r["sent_s"], np.nan),
-        loading_s=np.where(moved, r["loading_s"], np.nan),
-        ready_s=np.where(moved, r["ready_s"], np.nan),
-        tokens=tokens,
-        link_s=np.where(moved, tokens * slower_s + config.transfer_latency_s, np.nan),
-        link_bytes=tokens * token_bytes,
-    )
+    link_s = tokens * max(config.transfer_token_s, config.source_token_s)
+    times = (r["sent_s"], r["loading_s"], r["ready_s"], link_s + config.transfer_latency_s)
+    left_s, loading_s, ready_s, link_s = (np.where(tokens > 0, each, np.nan) for each in times)
+    return Transfers(left_s, loading_s, ready_s, tokens, link_s, tokens * token_bytes)
 
 
 # Prefill and decode apart: two pools of servers, one request after the other through both.
@@ -229,11 +223,12 @@ def simulate_pools(
         (loop.advance_pools, loop.compiled_advance_pools), engines, latencies, compiled
     )
     requests = client_records(ahead, behind, *latencies)
-    runs = [
-        simulate.finished_run(workload, state, requests, recorded)
-        for pool, state, recorded in zip((prefill, decode), engines, records, strict=True)
-    ]
-    return PoolsRun(runs[0], runs[1], read_transfers(behind, token_bytes * decode.ranks), link)
+    first_run, second_run = (
+        simulate.finished_run(workload, state, requests, recorded, layout.blocks)
+        for state, recorded, layout in zip(engines, records, layouts, strict=True)
+    )
+    transfers = read_transfers(behind, token_bytes * decode.ranks)
+    return PoolsRun(first_run, second_run, transfers, link)
 
 
 def halves(workload: Workload) -> tuple[Workload, Workload]:

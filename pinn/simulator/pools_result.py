@@ -12,17 +12,12 @@ import numpy as np
 from pinn.common import Json, JsonObject
 from pinn.common.screen import Grid, page, say
 from pinn.engines.labels import hardware_label
+from pinn.simulator import statistics
 from pinn.simulator.pools import Pool, PoolsRun
 from pinn.simulator.report import print_latencies, served_facts
 from pinn.simulator.result import finite
 from pinn.simulator.run import Run, write_requests
-from pinn.simulator.statistics import (
-    Metrics,
-    client_statistics,
-    engine_statistics,
-    latency_statistics,
-    overload,
-)
+from pinn.simulator.statistics import Metrics, latency_statistics
 from pinn.specs.serving import VLLM
 
 _NO_INTERVALS = "nothing measured says how far off two pools together are"
@@ -42,7 +37,7 @@ class PoolsSimulation:
     found: PoolsRun
     prefill: Pool
     decode: Pool
-    about: Sequence[Mapping[str, Json]] = ()
+    about: Sequence[Mapping[str, Json]] = ({}, {})
 
     @property
     def run(self) -> Run:
@@ -58,14 +53,15 @@ class PoolsSimulation:
         r = self.run.requests
         tpot_s = r.mean_itl_s[r.finished & r.of_stage(stage)]
         tpot = latency_statistics("tpot", tpot_s[~np.isnan(tpot_s)])
-        return client_statistics(self.run, stage) | tpot
+        return statistics.client_statistics(self.run, stage) | tpot
 
     @cached_property
     def pools(self) -> dict[str, Metrics]:
         """Metrics of each pool's engines."""
         pools = {"prefill": (self.prefill, self.found.prefill), "decode": (self.decode, self.run)}
         return {
-            name: {"workers": pool.engine.replicas, "gpus": pool.gpus} | engine_statistics(run)
+            name: {"workers": pool.engine.replicas, "gpus": pool.gpus}
+            | statistics.engine_statistics(run)
             for name, (pool, run) in pools.items()
         }
 
@@ -106,10 +102,9 @@ class PoolsSimulation:
 
     def to_json(self) -> JsonObject:
         """Return what ``pinn simulate --json`` writes."""
-        abouts: Sequence[Mapping[str, Json]] = self.about or ({}, {})
         pools: JsonObject = {
             name: {**metrics, "deployment": about}
-            for (name, metrics), about in zip(self.pools.items(), abouts, strict=True)
+            for (name, metrics), about in zip(self.pools.items(), self.about, strict=True)
         }
         stages = [self._client_metrics(stage) for stage in range(self.run.workload.stages)]
         return {
@@ -117,7 +112,7 @@ class PoolsSimulation:
             "pools": finite(pools),
             "kv_transfer": finite(self.kv_transfer),
             "stages": finite(stages),
-            "overloaded": overload(self.run),
+            "overloaded": statistics.overload(self.run),
             "intervals": {"missing": _NO_INTERVALS},
             "assumptions": self.assumptions,
         }
@@ -128,16 +123,15 @@ class PoolsSimulation:
 
     def print_report(self) -> None:
         """Print latencies, the transfer and each pool for people."""
-        deployment = self.decode.deployment
-        heading = f"{deployment.model.name}, {self.run.workload.name}"
-        say(", ".join(filter(None, (heading, "prefill and decode apart", overload(self.run)))))
+        heading = f"{self.decode.deployment.model.name}, {self.run.workload.name}"
+        parts = (heading, "prefill and decode apart", statistics.overload(self.run))
+        say(", ".join(filter(None, parts)))
         transfer = self.kv_transfer
         print_latencies(self.run, self.metrics | transfer, _LATENCIES, {})
         labels = [hardware_label(pool.deployment) for pool in (self.prefill, self.decode)]
         table = Grid.of("pool", *self.pools)
         for row, text in _POOL_ROWS.items():
-            of_pools = zip(self.pools.values(), labels, strict=True)
-            table.add(row, *(text(metrics, label) for metrics, label in of_pools))
+            table.add(row, *map(text, self.pools.values(), labels))
         page().print(table)
         moved = (
             f"{transfer['transfers']:,} prompts, {transfer['gigabytes_mean']:.3g} GB each on "

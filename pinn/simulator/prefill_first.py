@@ -25,8 +25,7 @@ LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
 
 def schedule_decodes(engine: Engine, replica: int) -> None:
     """``update_running_batch``: every running request decodes; some are retracted for memory."""
-    config = engine.config
-    state = engine.replicas[replica]
+    config, state = engine.config, engine.replicas[replica]
     if state.unfiltered > 0:
         state.full = state.unfiltered = 0
     ending = 0
@@ -44,20 +43,18 @@ def schedule_decodes(engine: Engine, replica: int) -> None:
         least = config.admission_share * LEAST_EXPECTED
         decay = (config.admission_share - least) / DECAY_STEPS
         state.expected = max(state.expected - decay, least)
+    tokens = 1 + config.drafts
     for i in range(state.running):
         r = engine.running[replica, i]
-        if _ends_in_flight(engine, r):
-            continue
-        tokens = 1 + config.drafts
-        request = engine.requests[r]
-        blocks.grow(engine, replica, request, request.computed + tokens)
-        blocks.add_to_batch(engine, replica, r, tokens)
+        if not _ends_in_flight(engine, r):
+            request = engine.requests[r]
+            blocks.grow(engine, replica, request, request.computed + tokens)
+            blocks.add_to_batch(engine, replica, r, tokens)
 
 
 def _ends_in_flight(engine: Engine, r: int) -> bool:
     """``_reqs_finishing_inflight`` of 0.5.22 and later: whose last token a queued step makes."""
-    config = engine.config
-    request = engine.requests[r]
+    config, request = engine.config, engine.requests[r]
     # A step with drafts may make fewer tokens than it is waited for.
     known = config.foresees_ends > 0 and config.asynchronous > 0 and config.drafts == 0
     return known and request.generated + request.placeholders >= request.output
@@ -68,11 +65,11 @@ def _decode_blocks(engine: Engine, replica: int) -> int:
     state = engine.replicas[replica]
     needed = 0
     for i in range(state.running):
-        request = engine.requests[engine.running[replica, i]]
-        if _ends_in_flight(engine, engine.running[replica, i]):
-            continue
-        whole = blocks.blocks_for(engine, request.computed + 1 + engine.config.drafts)
-        needed += max(whole - request.blocks, 0)
+        r = engine.running[replica, i]
+        request = engine.requests[r]
+        if not _ends_in_flight(engine, r):
+            whole = blocks.blocks_for(engine, request.computed + 1 + engine.config.drafts)
+            needed += max(whole - request.blocks, 0)
     return needed
 
 
@@ -144,9 +141,7 @@ def _take_stock(engine: Engine, replica: int) -> None:
     Requests that have ended keep their places until the next step of decodes, but for those that
     end with their prompt's step before it is merged.
     """
-    config = engine.config
-    state = engine.replicas[replica]
-    chunked = state.chunked
+    config, state = engine.config, engine.replicas[replica]
     if state.ended > 0 and (
         config.foresees_ends or (state.last_prompts and not config.asynchronous)
     ):  # From 0.5.22 on those that have ended are filtered out in every turn.
@@ -156,19 +151,18 @@ def _take_stock(engine: Engine, replica: int) -> None:
     state.ended = 0
     if state.last_prompts and state.alone:
         state.full = 0  # The batch takes the place of an empty running_batch, and of its flag.
-    if chunked >= 0:
-        request = engine.requests[chunked]
-        if request.status != RUNNING:
+    if state.chunked >= 0:
+        request = engine.requests[state.chunked]
+        if request.status == RUNNING:
+            blocks.key_blocks(engine, replica, request, request.computed)
+            state.full = 0
+        else:
             state.chunked = -1
-            return
-        blocks.key_blocks(engine, replica, request, request.computed)
-        state.full = 0
 
 
 def _schedule_prompts(engine: Engine, replica: int) -> None:
     """``_get_new_batch_prefill_raw``: the prompt that was cut, then waiting ones in their order."""
-    config = engine.config
-    state = engine.replicas[replica]
+    config, state = engine.config, engine.replicas[replica]
     others = state.running - (state.chunked >= 0)
     if config.foresees_ends and others == 0:
         state.full = 0
@@ -237,27 +231,22 @@ def _expected_tokens(engine: Engine, replica: int) -> float:
 def _go_on(engine: Engine, replica: int, left: int, expected: float) -> tuple[int, float]:
     """``add_chunked_req``: (tokens in whole blocks, what is expected to be written)."""
     state = engine.replicas[replica]
-    r = state.chunked
-    request = engine.requests[r]
+    r, request = state.chunked, engine.requests[state.chunked]
     room = min(left, int(_free_tokens(engine, replica) - expected))
-    if room <= 0:
-        room = left
     wanted = request.prompt + request.generated - request.computed
-    tokens = min(wanted, room)
+    tokens = min(wanted, room if room > 0 else left)
     blocks.grow(engine, replica, request, request.computed + tokens)
     blocks.add_to_batch(engine, replica, r, tokens)
     if tokens == wanted:
         state.chunked = -1
         expected += min(request.output, MOST_EXPECTED_TOKENS)
-    return blocks.blocks_for(engine, tokens) * engine.config.block_tokens, expected + _spare_block(
-        engine
-    )
+    paged = blocks.blocks_for(engine, tokens) * engine.config.block_tokens
+    return paged, expected + _spare_block(engine)
 
 
 def _spare_block(engine: Engine) -> int:
     """A block that 0.5.22 and later keep back for each request of a batch."""
-    config = engine.config
-    return config.block_tokens if config.foresees_ends else 0
+    return engine.config.block_tokens if engine.config.foresees_ends else 0
 
 
 def _start(
@@ -271,8 +260,7 @@ def _start(
     expected: float,
 ) -> tuple[int, int, int]:
     """``add_one_req``: (result, its tokens in whole blocks, tokens it is expected to write)."""
-    config = engine.config
-    request, state = engine.requests[r], engine.replicas[replica]
+    config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     hits = blocks.cached_blocks(engine, replica, r)
     computed = hits * config.block_tokens
     tokens = request.prompt + request.generated - computed
@@ -281,7 +269,9 @@ def _start(
     room = _free_tokens(engine, replica) - expected
     if config.prefix_caching:
         written = min(request.output - request.generated, MOST_EXPECTED_TOKENS) + spare
-        if tokens + written >= room - _unlocked_tokens(engine, replica, r, hits):
+        # Cached tokens of the prefix that nobody else uses can then no longer be evicted.
+        locked = blocks.idle_hits(engine, replica, request, hits) * config.block_tokens
+        if tokens + written >= room - locked:
             return _NO_ROOM, 0, 0
         stops = not (config.foresees_ends and config.chunked_prefill)
         if stops and taken > 0 and paged >= prompts_left:
@@ -305,15 +295,6 @@ def _start(
     return _ADDED, paged, promised
 
 
-def _unlocked_tokens(engine: Engine, replica: int, r: int, hits: int) -> int:
-    """Cached prefix tokens that nobody else uses: they can no longer be evicted."""
-    request, found = engine.requests[r], 0
-    for i in range(hits):
-        block = engine.holder[replica, engine.keys[request.first_key + i]]
-        found += engine.cache[replica, block].references == 0
-    return found * engine.config.block_tokens
-
-
 def _guess(engine: Engine, replica: int, r: int, guesses: int) -> int:
     """``add_req_state``: requests by the tokens that they will still write, with what they hold.
 
@@ -326,9 +307,8 @@ def _guess(engine: Engine, replica: int, r: int, guesses: int) -> int:
     state = engine.replicas[replica]
     guesses = _insert(engine.guesses, guesses, request, False)
     for i in range(state.running):
-        guesses = _insert(
-            engine.guesses, guesses, engine.requests[engine.running[replica, i]], False
-        )
+        running = engine.requests[engine.running[replica, i]]
+        guesses = _insert(engine.guesses, guesses, running, False)
     return guesses
 
 
@@ -337,17 +317,13 @@ def _insert(queue: Records[Guess], size: int, request: Request, late: bool) -> i
     tokens = request.output - request.generated
     if tokens <= 0:
         return size
-    place = size
-    if late:
-        place = 0
-        while place < size - 1 and tokens > queue[place].left:
-            place += 1
-        for i in range(size, place, -1):
-            queue[i].left, queue[i].held = queue[i - 1].left, queue[i - 1].held
-    else:
-        while place > 0 and queue[place - 1].left > tokens:
-            queue[place].left, queue[place].held = queue[place - 1].left, queue[place - 1].held
-            place -= 1
+    place = 0
+    while place < (size - 1 if late else size) and (
+        tokens > queue[place].left or (not late and tokens == queue[place].left)
+    ):
+        place += 1
+    for i in range(size, place, -1):
+        queue[i].left, queue[i].held = queue[i - 1].left, queue[i - 1].held
     queue[place].left, queue[place].held = tokens, request.prompt + request.generated
     return size + 1
 

@@ -62,32 +62,27 @@ def _ends(ends: tuple[float, float | None]) -> str:
 def _stage_table(run: Run) -> Grid:
     """Rates and latencies of each load stage."""
     table = Grid.of("stage", "served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL")
+    latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")
     for stage in range(run.workload.stages):
         found = run_statistics(run, stage)
-        latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")
-        table.add(
-            str(stage),
-            f"{found['completed_requests']:,}/{found['injected_requests']:,}",
-            f"{found['responses_per_sec']:.2f}",
-            *(_number(found[name]) for name in latencies),
-        )
+        served = f"{found['completed_requests']:,}/{found['injected_requests']:,}"
+        rate, times = f"{found['responses_per_sec']:.2f}", (_number(found[n]) for n in latencies)
+        table.add(str(stage), served, rate, *times)
     return table
 
 
 def served_facts(found: Mapping[str, float]) -> dict[str, str]:
     """How many requests were served, and how fast, in words."""
-    lost = [
-        f"{found[f'{how}_requests']:,} {how.replace('_', ' ')}"
-        for how in ("timed_out", "rejected")
-        if found[f"{how}_requests"]
-    ]
     served = f"{found['completed_requests']:,} of {found['injected_requests']:,} served"
+    for how in ("timed_out", "rejected"):
+        if found[f"{how}_requests"]:
+            served += f", {found[f'{how}_requests']:,} {how.replace('_', ' ')}"
     rates = (
         f"{found['responses_per_sec']:.2f} requests/s, "
         f"{found['tokens_per_sec']:,.0f} output tokens/s over "
         f"{found['vllm_estimated_duration_s']:,.1f} s"
     )
-    return {"requests": ", ".join([served, *lost]), "throughput": rates}
+    return {"requests": served, "throughput": rates}
 
 
 def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
@@ -124,10 +119,9 @@ _PRINTED, _MOST = 0.001, 10
 def print_sensitivity(found: Sensitivity) -> None:
     """Print the ten coefficients that move a metric most, where by 0.001 % per % at least."""
     table = Grid.of("coefficient", "+1 % moves it by")
-    shares = {name: share.elasticity for name, share in found.coefficients.items()}
-    largest = sorted(shares, key=lambda name: -abs(shares[name]))
-    for name in largest[:_MOST]:
-        if abs(shares[name]) >= _PRINTED:
-            table.add(name, f"{shares[name]:+.3f} %")
+    shares = [(name, share.elasticity) for name, share in found.coefficients.items()]
+    for name, share in sorted(shares, key=lambda pair: -abs(pair[1]))[:_MOST]:
+        if abs(share) >= _PRINTED:
+            table.add(name, f"{share:+.3f} %")
     page().print(f"{found.figure} {found.value:,.4g} depends on")
     page().print(table)

@@ -95,13 +95,14 @@ class Simulation:
 
     def print_report(self) -> None:
         """Print metrics, intervals and sensitivities for people."""
-        recipe, late = self.deployment.recipe, self.overloaded
-        heading = (
-            f"{self.deployment.model.title} on {hardware_label(self.deployment)}, "
-            f"{recipe.token_budget:,} tokens and {recipe.max_requests:,} requests a step, "
-            f"{self.run.workload.name}"
+        recipe = self.deployment.recipe
+        parts = (
+            f"{self.deployment.model.title} on {hardware_label(self.deployment)}",
+            f"{recipe.token_budget:,} tokens and {recipe.max_requests:,} requests a step",
+            self.run.workload.name,
+            self.overloaded,
         )
-        say(f"{heading}, {late}" if late else heading)
+        say(", ".join(filter(None, parts)))
         print_report(self.run, self.metrics, self.intervals.figures if self.intervals else {})
         for line in self._trust_lines():
             say(line)

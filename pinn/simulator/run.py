@@ -207,14 +207,10 @@ def request_table(run: Run) -> pa.Table:
     import pyarrow as pa
 
     requests = run.requests
-    columns = {
-        f.name: value
-        for f in fields(requests)
-        if isinstance(value := getattr(requests, f.name), np.ndarray) and value.ndim == 1
-    }
-    for name in ("ttft_s", "e2e_s", "mean_itl_s"):
-        columns[name] = getattr(requests, name)
-    return pa.table({"request": range(len(requests)), **columns})
+    names = [*(f.name for f in fields(requests)), "ttft_s", "e2e_s", "mean_itl_s"]
+    columns = {name: getattr(requests, name) for name in names}
+    plain = {name: column for name, column in columns.items() if np.ndim(column) == 1}
+    return pa.table({"request": range(len(requests)), **plain})
 
 
 def write_requests(
@@ -281,10 +277,8 @@ def _draw_steps(axes: Sequence[Axes], run: Run, edges: np.ndarray) -> None:
         for name in ("tokens", "prefill_tokens", "preempted")
     )
     queue, cache, flow, _ = axes
-    for low, high, color, name in (
-        (0.0, running, _BLUE, "running"),
-        (running, running + waiting, _ORANGE, "waiting"),
-    ):
+    areas = ((0.0, running, _BLUE, "running"), (running, running + waiting, _ORANGE, "waiting"))
+    for low, high, color, name in areas:
         queue.fill_between(centres, low, high, color=color, alpha=0.55, lw=0, label=name)
     cache.plot(centres, 100 * used / run.step_blocks, color=_GREEN, label="KV cache in use")
     if lost.any():
@@ -309,17 +303,13 @@ def _draw_latencies(axis: Axes, run: Run, edges: np.ndarray) -> None:
     order = np.argsort(where, kind="stable")
     spans, first = np.unique(where[order], return_index=True)
     centres = ((edges[1:] + edges[:-1]) / 2)[spans]
-    for name, seconds, color in (
-        ("E2E", requests.e2e_s, _BLUE),
-        ("TTFT", requests.ttft_s, _ORANGE),
-    ):
+    shown = (("E2E", requests.e2e_s, _BLUE), ("TTFT", requests.ttft_s, _ORANGE))
+    for name, seconds, color in shown:
         groups = np.split(seconds[done][order], first)[1:]
         for percent, style in ((50, "-"), (90, ":")):
             values = [np.percentile(group, percent) for group in groups]
             axis.plot(centres, values, style, color=color, label=f"{name} p{percent}")
     failed = requests.status == "timed_out"
     if failed.any():
-        axis.plot(
-            requests.arrival_s[failed], requests.e2e_s[failed], "x", color=_GREY, ms=2,
-            label="timed out",
-        )  # fmt: skip
+        moments, lost_s = requests.arrival_s[failed], requests.e2e_s[failed]
+        axis.plot(moments, lost_s, "x", color=_GREY, ms=2, label="timed out")

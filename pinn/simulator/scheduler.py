@@ -20,8 +20,7 @@ from pinn.simulator.state import ARRIVED, DECODES, LOADING, REREAD, WAITING, Rep
 
 def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: bool) -> int:
     """Fill a replica's next batch, update its requests and return the batch's tokens."""
-    config = engine.config
-    state = engine.replicas[replica]
+    config, state = engine.config, engine.replicas[replica]
     state.new = state.preempted = state.tokens = 0
     group = engine.groups[group_of(engine, replica)]
     state.now_s = group.now_s
@@ -40,8 +39,7 @@ def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: 
         if state.preempted == 0 and not prompts_wait:
             _schedule_waiting(engine, replica)
     sums[REREAD] = _reread_tokens(engine, replica, sums[1], sums[3])
-    if config.rounds_up:
-        blocks.round_up_decodes(engine, replica)
+    blocks.round_up_decodes(engine, replica)
     return state.tokens
 
 
@@ -51,8 +49,7 @@ def _reread_tokens(engine: Engine, replica: int, decodes: float, context: float)
     Attention goes through a layer head by head, so what one head reads of all requests has to fit.
     Arithmetic is not saved: reading never gets shorter than it.
     """
-    config = engine.config
-    state = engine.replicas[replica]
+    config, state = engine.config, engine.replicas[replica]
     used = config.blocks - state.free_blocks
     if decodes < 2 or state.held_blocks <= used:
         return 0.0
@@ -64,26 +61,22 @@ def _reread_tokens(engine: Engine, replica: int, decodes: float, context: float)
 
 def _schedule_running(engine: Engine, replica: int) -> None:
     """Running requests in their order, decodes and chunks alike; the last one makes room."""
-    config = engine.config
-    state = engine.replicas[replica]
+    budget, state = engine.config.token_budget, engine.replicas[replica]
     i = 0
-    while i < state.running and state.tokens < config.token_budget:
+    while i < state.running and state.tokens < budget:
         r = engine.running[replica, i]
         request = engine.requests[r]
-        wanted = _running_tokens(engine, state, request)
-        tokens = _cut(engine, wanted, config.token_budget - state.tokens)
+        tokens = _cut(engine, _running_tokens(engine, state, request), budget - state.tokens)
         if tokens <= 0:
             i += 1
             continue
         slots = _slots(engine, request.computed + tokens)
-        enough = blocks.grow(engine, replica, request, slots)
-        while not enough:
-            last = engine.running[replica, state.running - 1]
+        while not blocks.grow(engine, replica, request, slots):
             state.running -= 1
+            last = engine.running[replica, state.running]
             _preempt(engine, replica, last)
             if last == r:
                 return
-            enough = blocks.grow(engine, replica, request, slots)
         blocks.add_to_batch(engine, replica, r, tokens)
         i += 1
 
@@ -91,9 +84,7 @@ def _schedule_running(engine: Engine, replica: int) -> None:
 def _slots(engine: Engine, tokens: int) -> int:
     """Tokens to hold blocks for: those and what a draft is about to write after them."""
     config = engine.config
-    if config.lookahead > 0:
-        return max(min(tokens + config.lookahead, config.max_model_len), tokens)
-    return tokens
+    return max(min(tokens + config.lookahead, config.max_model_len), tokens)
 
 
 def _cut(engine: Engine, wanted: int, budget: int) -> int:
@@ -112,12 +103,11 @@ def _running_tokens(engine: Engine, state: Replica, request: Request) -> int:
     config = engine.config
     if state.schedulings < request.eligible:
         return 0
-    if request.placeholders > 0:
-        in_flight = request.placeholders
-        if config.one_batch:
-            return 0
-        if request.computed + 2 - in_flight >= request.prompt + request.output:
-            return 0
+    if request.placeholders > 0 and (
+        config.one_batch
+        or request.computed + 2 - request.placeholders >= request.prompt + request.output
+    ):
+        return 0
     tokens = request.prompt + request.generated + request.placeholders - request.computed
     if tokens == 1 and request.computed >= request.prompt:
         tokens += config.drafts
@@ -137,8 +127,7 @@ def _preempt(engine: Engine, replica: int, r: int) -> None:
 
 def _schedule_waiting(engine: Engine, replica: int) -> None:
     """Waiting requests in their order, until one does not fit; loading ones are passed over."""
-    config = engine.config
-    state = engine.replicas[replica]
+    config, state = engine.config, engine.replicas[replica]
     r = engine.waiting[replica].head
     while r >= 0 and state.tokens < config.token_budget and state.running < config.max_seqs:
         request = engine.requests[r]
@@ -148,19 +137,18 @@ def _schedule_waiting(engine: Engine, replica: int) -> None:
             continue
         if request.status == LOADING:
             _finish_loading(engine, replica, r)
-        enough, loads = _start(engine, replica, r)
-        if loads and request.ready_s <= state.now_s:  # over a link that takes no time
+        enough = _start(engine, replica, r)
+        if request.status == LOADING and request.ready_s <= state.now_s:  # a link without delay
             _finish_loading(engine, replica, r)
-            enough, loads = _start(engine, replica, r)
+            enough = _start(engine, replica, r)
         if not enough:
             return
         r = after
 
 
-def _start(engine: Engine, replica: int, r: int) -> tuple[bool, bool]:
-    """Schedule a waiting request: (whether it fits, whether it loads its keys and values first)."""
-    config = engine.config
-    request, state = engine.requests[r], engine.replicas[replica]
+def _start(engine: Engine, replica: int, r: int) -> bool:
+    """Schedule a waiting request, or let it load its keys and values first; whether it fits."""
+    config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     hits = blocks.cached_blocks(engine, replica, r) if request.computed == 0 else 0
     computed = max(request.computed, hits * config.block_tokens)
     if request.transferred > computed:
@@ -169,43 +157,40 @@ def _start(engine: Engine, replica: int, r: int) -> tuple[bool, bool]:
     if 0 < state.longest_chunk < tokens:
         tokens = state.longest_chunk
     budget = config.token_budget - state.tokens
-    if tokens > budget and not config.chunked_prefill:
-        return False, False
-    tokens = _cut(engine, tokens, budget)
+    if tokens > budget:
+        tokens = _cut(engine, tokens, budget) if config.chunked_prefill else 0
     if tokens <= 0:
-        return False, False
+        return False
     held = computed + tokens
     if config.reserves:
         held = request.prompt + request.output + 2 * config.drafts
     room = max(held, request.prompt + request.generated) if config.whole_prompts else held
     if not blocks.fits(engine, replica, r, hits, room):
-        return False, False
+        return False
     if request.slot >= 0:
         enough = blocks.grow(engine, replica, request, held)
     else:
         enough = blocks.admit(engine, replica, r, hits, held)
-    if not enough:
-        return False, False
-    blocks.enter(engine, replica, r, computed)
-    blocks.add_to_batch(engine, replica, r, tokens)
-    return True, False
+    if enough:
+        blocks.enter(engine, replica, r, computed)
+        blocks.add_to_batch(engine, replica, r, tokens)
+    return enough
 
 
-def _load(engine: Engine, replica: int, r: int, hits: int) -> tuple[bool, bool]:
+def _load(engine: Engine, replica: int, r: int, hits: int) -> bool:
     """Keys and values arrive over the network: blocks now, work later, one transfer at a time.
 
     ``Scheduler.schedule`` with ``load_kv_async`` of a KV connector: the request keeps its place in
     the queue as WAITING_FOR_REMOTE_KVS.
     """
-    config = engine.config
-    request, state = engine.requests[r], engine.replicas[replica]
+    config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     room = request.transferred
     if config.whole_prompts:
         room = max(room, request.prompt + request.generated)
     if not blocks.fits(engine, replica, r, hits, room) or not blocks.admit(
         engine, replica, r, hits, request.transferred
     ):
-        return False, False
+        return False
     missing = request.transferred - hits * config.block_tokens
     start = max(state.now_s, state.transfer_free_s)
     if config.role == DECODES:
@@ -216,7 +201,7 @@ def _load(engine: Engine, replica: int, r: int, hits: int) -> tuple[bool, bool]:
     request.moved, request.loading_s = missing, state.now_s
     request.ready_s = start + missing * slower + config.transfer_latency_s
     request.status = LOADING
-    return True, True
+    return True
 
 
 def _finish_loading(engine: Engine, replica: int, r: int) -> None:

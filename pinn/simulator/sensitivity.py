@@ -54,8 +54,7 @@ class Sensitivity:
 
     def to_json(self) -> JsonObject:
         """Return the key ``sensitivity`` of the JSON."""
-        coefficients = {name: asdict(share) for name, share in self.coefficients.items()}
-        return {"figure": self.figure, "value": self.value, "coefficients": coefficients}
+        return asdict(self)
 
 
 def coefficient_sensitivities(
@@ -78,11 +77,9 @@ def coefficient_sensitivities(
     """
     latency, base = job.latency, job.run()
     base_figure = figure(base)
-    if not (math.isfinite(base_figure) and base_figure != 0):
-        raise PinnError(
-            f"the figure is {base_figure:g} in this run, so no share of it can be told: choose "
-            "another"
-        )
+    if not math.isfinite(base_figure) or base_figure == 0:
+        fault = f"the figure is {base_figure:g} in this run, so no share of it can be told"
+        raise PinnError(f"{fault}: choose another")
     in_steps = metric_features.features_spent(latency.deployment, base.steps.table)[-1] > 0
     occurs = np.concatenate([in_steps, np.ones(len(REQUEST_FEATURES), bool)])
     values, split = np.concatenate([latency.beta, latency.alpha]), [len(latency.beta)]
@@ -112,9 +109,7 @@ def sensitivity(job: Job, run: Run, figure: str) -> Sensitivity:
     if figure not in known:
         raise PinnError(f"--sensitivity {figure}: no such figure; known are {', '.join(known)}")
     try:
-        coefficients = coefficient_sensitivities(
-            job, lambda run: float(run_statistics(run)[figure])
-        )
+        found = coefficient_sensitivities(job, lambda run: float(run_statistics(run)[figure]))
     except PinnError as error:
         raise PinnError(f"--sensitivity {figure}: {error}") from error
-    return Sensitivity(figure, float(known[figure]), coefficients)
+    return Sensitivity(figure, float(known[figure]), found)

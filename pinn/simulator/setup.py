@@ -87,10 +87,8 @@ def _check_settings(deployment: Deployment, workload: Workload) -> None:
     """
     recipe, longest = deployment.recipe, max_model_len(deployment)
     if recipe.schedule == recipes.PREFILL_FIRST and recipe.pipeline_parallel_size > 1:
-        raise PinnError(
-            "steps of prompts apart are not modelled with pipeline stages: leave "
-            "--pipeline-parallel-size out"
-        )
+        fault = "steps of prompts apart are not modelled with pipeline stages"
+        raise PinnError(f"{fault}: leave --pipeline-parallel-size out")
     if recipe.admission == recipes.NEXT_STEP:
         if not recipe.chunked_prefill and recipe.token_budget < longest:
             raise PinnError(
@@ -119,7 +117,7 @@ def _too_long(deployment: Deployment, workload: Workload, engine: EngineSpec) ->
     total = workload.prompt_tokens + workload.output_tokens
     too_long = total > longest
     if too_long.any() and not engine.reject_long_requests:
-        r = int(np.flatnonzero(too_long)[0])
+        r = int(too_long.argmax())
         raise PinnError(
             f"request {r} has {workload.prompt_tokens[r]} prompt and {workload.output_tokens[r]} "
             f"output tokens, {total[r]} together, more than --max-model-len {longest} "
@@ -167,24 +165,17 @@ def set_up(
     if recipe.prefix_caching:
         keys, first_key, n_keys = block_keys(workload, recipe.block_tokens)
     requests = np.zeros(len(workload), state.REQUEST)
-    for name, column in (
-        ("prompt", workload.prompt_tokens),
-        ("output", workload.output_tokens),
-        ("stage", workload.stage),
-        ("transferred", np.minimum(workload.transferred_tokens, workload.prompt_tokens)),
-        ("offset_s", workload.offset_s),
-        ("timeout_s", workload.timeout_s),
-        ("first_key", first_key),
-        ("status", np.where(too_long, state.REJECTED, state.UNSENT)),
-    ):
-        requests[name] = column
-    requests["slot"] = -1
-    for name in ("handed_s", "queued_s", "scheduled_s", "first_s"):
-        requests[name] = -1.0
+    requests["prompt"], requests["output"] = workload.prompt_tokens, workload.output_tokens
+    transferred = np.minimum(workload.transferred_tokens, workload.prompt_tokens)
+    requests["transferred"], requests["first_key"] = transferred, first_key
+    for name in ("stage", "offset_s", "timeout_s"):
+        requests[name] = getattr(workload, name)
+    requests["status"] = np.where(too_long, state.REJECTED, state.UNSENT)
+    for name in ("slot", "handed_s", "queued_s", "scheduled_s", "first_s"):
+        requests[name] = -1
     stages = np.zeros(workload.stages, state.STAGE)
-    stages["start_s"] = (
-        workload.stage_starts_s[0] if workload.stages_wait else workload.stage_starts_s
-    )
+    starts_s = workload.stage_starts_s
+    stages["start_s"] = starts_s[0] if workload.stages_wait else starts_s
     stages["size"] = np.bincount(workload.stage, minlength=workload.stages)
     settings = _settings(deployment, workload, spec, layout) | {"n_sources": sources}
     drafts = recipe.speculation
@@ -201,18 +192,16 @@ def set_up(
 def _graph_sizes(recipe: recipes.EffectiveRecipe, seqs: int) -> np.ndarray:
     """What each number of decodes up to ``seqs`` is rounded up to."""
     decodes = np.arange(seqs + 1)
-    sizes = np.array(recipe.graph_sizes, dtype=np.int64)
-    place = np.searchsorted(sizes, decodes)
-    captured = place < len(sizes)
-    decodes[captured] = sizes[place[captured]]
-    decodes[0] = 0
+    sizes = np.array([0, *recipe.graph_sizes], dtype=np.int64)
+    captured = decodes <= sizes[-1]
+    decodes[captured] = sizes[np.searchsorted(sizes, decodes[captured])]
     return decodes
 
 
 def _settings(
     deployment: Deployment, workload: Workload, spec: EngineSpec, layout: KvLayout
 ) -> dict[str, float]:
-    recipe = deployment.recipe
+    recipe, rules = deployment.recipe, deployment.recipe.scheduler
     pipeline, replicas = recipe.pipeline_parallel_size, spec.replicas * recipe.data_parallel_size
     # vLLM lowers its default max_num_seqs to the token budget (``EngineArgs.
     # _set_default_max_num_seqs_and_batched_tokens_args``) and refuses a larger one.
@@ -224,7 +213,8 @@ def _settings(
     overlap = recipe.overlap if spec.async_scheduling is None else spec.async_scheduling
     totals, size = workload.prompt_tokens + workload.output_tokens, recipe.block_tokens
     beyond = tokens_beyond(deployment)
-    rules = recipe.scheduler
+    # Replicas step together where experts exchange tokens, or layers gather them.
+    keep_step = deployment.model.moe is not None or recipe.expert_exchange == recipes.GATHER
     ahead = overlap and pipeline > 1
     stagger = pipeline if ahead and rules.pipelined_decodes == recipes.STAGGERED else 0
     # Those that have the name of a field of one of these are that field.
@@ -235,7 +225,6 @@ def _settings(
         "max_model_len": max_model_len(deployment),
         # With a block for every token ever sent nothing is evicted, so more make no difference.
         "blocks": min(layout.blocks, int(layout.request_blocks(totals + beyond, size).sum())),
-        "cache_blocks": layout.blocks,
         # A request may run one step past its end.
         "row": int(layout.request_blocks(totals.max() + 1 + beyond, size)) + 1,
         "slots": seqs + min(_LOADING_SLOTS, int((workload.transferred_tokens > 0).sum())),
@@ -247,12 +236,11 @@ def _settings(
         "prefill_first": apart,
         "reserves": recipe.admission == recipes.COMPLETION,
         "waits_for_all": recipe.data_parallel_size > 1,
-        "rounds_up": len(recipe.graph_sizes) > 0,
         "drafts": drafts,
         "lookahead": drafts if deployment.draft and recipe.admission == recipes.NEXT_STEP else 0,
         "depth": pipeline + (stagger > 0) if pipeline > 1 else 1 + overlap,
         "n_replicas": replicas,
-        "n_groups": spec.replicas if _keep_step(deployment) else replicas,
+        "n_groups": spec.replicas if keep_step else replicas,
         "n_copies": spec.replicas,
         "n_servers": spec.replicas * api_servers(deployment, spec),
         "one_process": not spec.v1_multiprocessing,
@@ -265,16 +253,10 @@ def _settings(
     }
 
 
-def _keep_step(deployment: Deployment) -> bool:
-    """Whether replicas step together: where experts exchange tokens, or layers gather them."""
-    return deployment.model.moe is not None or deployment.recipe.expert_exchange == recipes.GATHER
-
-
 def _most_reread(deployment: Deployment) -> float:
     """Share of the decodes' keys and values that need no reading before arithmetic takes longer."""
-    costs = model_costs([deployment])
+    costs, drafts = model_costs([deployment]), deployment.recipe.speculation
     read = costs.kv_read_s[0] + costs.windowed_kv_read_s[0]
-    drafts = deployment.recipe.speculation
-    queries = 1 + (drafts.tokens if drafts else 0)
+    queries = 1 + drafts.tokens if drafts else 1
     arithmetic = queries * (costs.decode_pair_s[0] + costs.windowed_decode_pair_s[0])
     return float(max(1 - arithmetic / read, 0.0))

@@ -121,14 +121,14 @@ def simulate(
     too_long = setup.check_run(deployment, workload, engine, layout)
     state = setup.set_up(deployment, workload, engine, layout, too_long)
     (recorded,) = run_engines((advance, compiled_advance), [state], [latency], compiled, hopeless)
-    return finished_run(workload, state, read_records(state, latency), recorded)
+    return finished_run(workload, state, read_records(state, latency), recorded, layout.blocks)
 
 
-def finished_run(workload: Workload, state: Engine, records: RequestRecords, kept: Recorded) -> Run:
-    """A run from its parts."""
-    blocks, replicas, groups = (
-        int(getattr(state.config, name)) for name in ("cache_blocks", "n_replicas", "n_groups")
-    )
+def finished_run(
+    workload: Workload, state: Engine, records: RequestRecords, kept: Recorded, blocks: int
+) -> Run:
+    """A run from its parts; ``blocks`` is the KV cache of one replica."""
+    replicas, groups = int(state.config.n_replicas), int(state.config.n_groups)
     return Run(workload, records, *kept, blocks, replicas, groups)
 
 
@@ -179,16 +179,18 @@ def _collect(
         steps = sum(state.counters.n_steps for state in states)
         idle = 0 if sum(state.counters.progress for state in states) > before else idle + steps
         if status == FULL and idle >= rows // 2:
-            blocks = states[-1].config.blocks
             raise PinnError(
                 f"the engine is stuck: {idle} steps generated no token; requests preempt each "
-                f"other, because a KV cache of {blocks} blocks is full of others that wait for "
-                "theirs"
+                f"other, because a KV cache of {states[-1].config.blocks} blocks is full of others "
+                "that wait for theirs"
             )
         total += steps
         check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
         for parts, state in zip(taken, states, strict=True):
-            parts.append(_take(state))
+            counters, names = state.counters, ("seconds", "count", "tokens")
+            runs = (state.gaps[name][: counters.n_gaps] for name in names)
+            parts.append([column.copy() for column in (state.steps[: counters.n_steps], *runs)])
+            counters.n_steps = counters.n_gaps = 0
         if status == FULL and hopeless is not None:
             now_s = float(states[0].groups["now_s"].max())
             if hopeless(np.asarray(states[0].requests), now_s):
@@ -204,15 +206,6 @@ def _collect(
         table, *gaps = (np.concatenate(column) for column in zip(*parts, strict=True))
         records.append((StepRecords(table), GapRuns(*gaps)))
     return records
-
-
-def _take(state: Engine) -> list[np.ndarray]:
-    """Steps and gaps that an engine has recorded since the last time, out of its buffers."""
-    counters = state.counters
-    steps = state.steps[: counters.n_steps].copy()
-    gaps = [state.gaps[name][: counters.n_gaps].copy() for name in ("seconds", "count", "tokens")]
-    counters.n_steps = counters.n_gaps = 0
-    return [steps, *gaps]
 
 
 # Many simulations side by side: compiled runs release the interpreter lock.

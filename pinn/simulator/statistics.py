@@ -127,11 +127,10 @@ def latency_statistics(
     """Mean and percentiles in milliseconds of times that each occur so often, once by default."""
     if counts is None:
         counts = np.ones(len(seconds), np.int64)
-    total = counts.sum()
-    found = {f"{name}_mean_ms": _ratio(float(seconds @ counts), float(total)) / MILLISECOND}
-    for percent, value in zip(PERCENTILES, weighted_percentiles(seconds, counts), strict=True):
-        found[f"{name}_p{percent}_ms"] = value / MILLISECOND
-    return found
+    mean = _ratio(float(seconds @ counts), float(counts.sum()))
+    names = (f"{name}_mean_ms", *(f"{name}_p{percent}_ms" for percent in PERCENTILES))
+    values = (mean, *weighted_percentiles(seconds, counts))
+    return {key: value / MILLISECOND for key, value in zip(names, values, strict=True)}
 
 
 def _verification(run: Run) -> Metrics:
@@ -155,9 +154,8 @@ def engine_statistics(run: Run) -> Metrics:
     busy = float(duration.sum())
     span = float(run.requests.finish_s.max() - run.requests.arrival_s.min())
     groups = len(np.unique(steps["group"]))
-    found = latency_statistics("step", duration)
     weights = duration / busy if busy else duration
-    return found | {
+    return latency_statistics("step", duration) | {
         "steps": len(steps),
         "busy_share": _ratio(busy, span * groups),
         "requests_per_step": _ratio(float(steps["requests"].sum()), len(steps)),

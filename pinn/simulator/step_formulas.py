@@ -12,6 +12,11 @@ import numpy as np
 
 from pinn.simulator.compiler import inner
 
+#: The fields of ``pinn.physics.batch_sums.BatchSums`` of one batch.
+Sums = namedtuple("Sums", (
+    "prefill_requests", "decode_requests", "prefill_tokens", "decode_context", "prefill_cached",
+    "prefill_pairs", "windowed_decode_context", "windowed_prefill_cached", "windowed_prefill_pairs",
+))  # fmt: skip
 #: The features that compiled code knows, by their names in the registry.
 StepValues = namedtuple("StepValues", (
     "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "eager_layer",
@@ -25,32 +30,23 @@ StepValues = namedtuple("StepValues", (
 
 
 @inner
-def step_formulas(c: np.record, sums: tuple[float, ...]) -> StepValues:
-    """Return the features of one batch from its costs ``c`` and the fields of ``BatchSums``."""
-    (
-        prefill_requests,
-        decode_requests,
-        prefill_tokens,
-        decode_context,
-        prefill_cached,
-        prefill_pairs,
-        windowed_decode_context,
-        windowed_prefill_cached,
-        windowed_prefill_pairs,
-    ) = sums
-    tokens = prefill_tokens + decode_requests
+def step_formulas(c: np.record, sums: Sums) -> StepValues:
+    """Return the features of one batch from its costs ``c`` and its sums."""
+    tokens = sums.prefill_tokens + sums.decode_requests
     busy = 1.0 if tokens > 0.0 else 0.0
-    requests = prefill_requests + decode_requests
+    requests = sums.prefill_requests + sums.decode_requests
     gemm_compute_s = c.gemm_token_s * tokens + c.head_sequence_s * requests
     topk_expert_read_s = c.experts * c.expert_share * c.expert_read_s
     expert_compute_s = c.expert_token_s * tokens * c.expert_replicas
     expert_tokens = tokens * c.expert_replicas
     kv_read = c.decode_attention_time * (
-        c.kv_read_s * decode_context + c.windowed_kv_read_s * windowed_decode_context
+        c.kv_read_s * sums.decode_context + c.windowed_kv_read_s * sums.windowed_decode_context
     )
-    prefill_kv_read = c.kv_read_s * prefill_cached + c.windowed_kv_read_s * windowed_prefill_cached
+    prefill_kv_read = (
+        c.kv_read_s * sums.prefill_cached + c.windowed_kv_read_s * sums.windowed_prefill_cached
+    )
     if c.graph_requests > 0.0:  # graphs of decodes alone
-        captured_tokens, limited_requests = prefill_tokens, decode_requests
+        captured_tokens, limited_requests = sums.prefill_tokens, sums.decode_requests
     else:
         captured_tokens, limited_requests = tokens, 0.0
     if c.graph_tokens <= 0.0:
@@ -59,11 +55,10 @@ def step_formulas(c: np.record, sums: tuple[float, ...]) -> StepValues:
         eager_share = 1.0
     else:
         over = captured_tokens / max(c.graph_tokens, 1.0) - 1.0
-        eager_share = min(max(8.0 * over, 0.5 * min(prefill_tokens / 1024.0, 1.0)), 1.0)
-    prefill_layers = c.layers if prefill_requests > 0.0 else 0.0
-    decode_layers = c.layers * c.decode_attention_time if decode_requests > 0.0 else 0.0
-    hit_expert_read_s = 0.0
-    hit_expert_read_tenth_s = 0.0
+        eager_share = min(max(8.0 * over, 0.5 * min(sums.prefill_tokens / 1024.0, 1.0)), 1.0)
+    prefill_layers = c.layers if sums.prefill_requests > 0.0 else 0.0
+    decode_layers = c.layers * c.decode_attention_time if sums.decode_requests > 0.0 else 0.0
+    hit_expert_read_s = hit_expert_read_tenth_s = 0.0
     if c.experts > 0.0:
         missed = 1.0 - c.expert_share
         hit_expert_read_s = c.experts * (1.0 - missed**expert_tokens) * c.expert_read_s
@@ -97,16 +92,17 @@ def step_formulas(c: np.record, sums: tuple[float, ...]) -> StepValues:
             kv_read,
             c.decode_attention_time
             * (
-                c.decode_pair_s * decode_context
-                + c.windowed_decode_pair_s * windowed_decode_context
+                c.decode_pair_s * sums.decode_context
+                + c.windowed_decode_pair_s * sums.windowed_decode_context
             ),
         ),
         kv_read,
         max(
             prefill_kv_read,
-            c.prefill_pair_s * prefill_pairs + c.windowed_prefill_pair_s * windowed_prefill_pairs,
+            c.prefill_pair_s * sums.prefill_pairs
+            + c.windowed_prefill_pair_s * sums.windowed_prefill_pairs,
         ),
-        c.prefill_token_s * prefill_tokens,
+        c.prefill_token_s * sums.prefill_tokens,
         prefill_kv_read,
         c.all_reduce_token_s * tokens,
         c.small_all_reduce_token_s * min(tokens, 262144.0 / c.all_reduce_token_bytes),

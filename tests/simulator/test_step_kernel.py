@@ -18,15 +18,15 @@ from pinn.physics.costs import COST_NAMES, StepCosts, step_costs
 from pinn.simulator import hooks as step_kernel
 from pinn.simulator.compiler import compiled
 from pinn.simulator.hooks import (
-    RequestValues,
+    REQUEST_VALUES,
     StepValues,
     cost_numbers,
     request_coefficients,
-    request_values,
     step_coefficients,
     step_values,
 )
 from pinn.simulator.state import FIRST_SUM, REREAD, STEP_COLUMNS, SUMS
+from pinn.simulator.step_formulas import Sums
 from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES, request_features
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
@@ -38,9 +38,9 @@ def _compiled_values(costs, sums):
 
 def test_compiled_code_knows_exactly_the_registry():
     assert set(StepValues._fields) == set(STEP_FEATURES)
-    assert tuple(f.name for f in dataclasses.fields(BatchSums)) == SUMS
+    assert tuple(f.name for f in dataclasses.fields(BatchSums)) == SUMS == Sums._fields
     kinds = {name.split(".", 1)[1] for name in REQUEST_FEATURES}
-    assert kinds <= set(RequestValues._fields)
+    assert kinds <= set(REQUEST_VALUES)
 
 
 @given(deployment=strategies.deployments(), batch=strategies.batches(), reread=st.floats(0, 0.99))
@@ -82,7 +82,7 @@ def test_step_features_are_equal_for_any_costs():
 def test_request_features_are_equal():
     rng = np.random.default_rng(0)
     prompt_tokens, alpha = rng.uniform(1, 9000), rng.uniform(0.1, 2.0, len(REQUEST_FEATURES))
-    table = request_coefficients(alpha) @ np.array(request_values(prompt_tokens))
+    table = request_coefficients(alpha) @ np.array([1.0, prompt_tokens])
     features = request_features(np.array(prompt_tokens))
     for i, phase in enumerate(PHASES):
         mine = np.array([f.phase == phase for f in REQUEST_FEATURES.values()])

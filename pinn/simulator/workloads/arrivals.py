@@ -37,17 +37,15 @@ class Stage:
     duration_s: float
 
     def __post_init__(self) -> None:
-        if not (self.rate_per_s > 0 and math.isfinite(self.rate_per_s)):
+        if not 0 < self.rate_per_s < math.inf:
             raise PinnError(f"a load stage needs a positive rate, got {self.rate_per_s} req/s")
         if not 0 < self.duration_s <= MOST_SECONDS:
-            raise PinnError(
-                f"a load stage lasts between 0 and {MOST_SECONDS:g} s, got {self.duration_s} s"
-            )
+            limits, got = f"between 0 and {MOST_SECONDS:g} s", f"{self.duration_s} s"
+            raise PinnError(f"a load stage lasts {limits}, got {got}")
         if self.requests < 1:
-            raise PinnError(
-                f"a load stage of {self.rate_per_s} req/s over {self.duration_s} s sends "
-                "0 requests: raise the rate or the duration"
-            )
+            load = f"{self.rate_per_s} req/s over {self.duration_s} s"
+            remedy = "raise the rate or the duration"
+            raise PinnError(f"a load stage of {load} sends 0 requests: {remedy}")
 
     @property
     def requests(self) -> int:
@@ -102,9 +100,9 @@ def read_stages(
 
 def _stages(stages: Sequence[tuple[float, float]], where: str) -> list[Stage]:
     found = []
-    for i, (rate_per_s, duration_s) in enumerate(stages):
+    for i, stage in enumerate(stages):
         try:
-            found.append(Stage(rate_per_s, duration_s))
+            found.append(Stage(*stage))
         except PinnError as error:
             raise PinnError(f"{where}, stage {i}: {error}") from error
     return found
@@ -268,18 +266,16 @@ def _check_parameters(
 ) -> None:
     """Refuse numbers that the distribution cannot have; a mean or location may be anything."""
     for name in needed:
-        value = parameters[name]
+        value, where = parameters[name], f"length distribution {distribution}: {name}"
         if not math.isfinite(value) or (name in _NOT_NEGATIVE and value < 0):
-            raise PinnError(f"length distribution {distribution}: {name} cannot be {value}")
-    for name, most in _MOST.items():
-        if name in needed:
-            check_size(parameters[name], most, f"length distribution {distribution}: {name}", "")
+            raise PinnError(f"{where} cannot be {value}")
+        if name == "alpha" and value == 0:
+            raise PinnError(f"{where} must be positive")
+        check_size(value, _MOST.get(name, math.inf), where, "")
     if distribution == "uniform" and parameters["max"] < parameters["min"]:
         raise PinnError(
             f"lengths between {parameters['min']} and {parameters['max']}: there are none"
         )
-    if distribution == "pareto_lognormal" and not parameters["alpha"] > 0:
-        raise PinnError(f"length distribution {distribution}: alpha must be positive")
 
 
 def draw_range(
@@ -294,7 +290,6 @@ def draw_range(
     np.True_
     """
     low, high = share
-    check_requests(count)
     if nominal < 1:
         raise PinnError(f"a length must be at least 1 token, got {written(nominal)}")
     if not 0 < low <= high:

@@ -246,9 +246,8 @@ def read_blis_spec(
         return _merged(_stage_clients(spec.inference_perf, path, rate_per_s, rng), spec, path)
     if spec.clients[0].concurrency is not None:
         if len(spec.clients) > 1 or spec.num_requests is None:
-            raise PinnError(
-                f"{path}: concurrency is simulated for a single client with num_requests"
-            )
+            fault = "concurrency is simulated for a single client with num_requests"
+            raise PinnError(f"{path}: {fault}")
         arrival = np.zeros(spec.num_requests)
         return _merged([_sent(spec.clients[0], _ALWAYS, arrival, 0, rng)], spec, path)
     faster = 1.0
@@ -261,8 +260,7 @@ def read_blis_spec(
 
 def _check_served(values: object, where: str) -> None:
     """Refuse keys of BLIS's that ask for what is not simulated."""
-    items = values.items() if isinstance(values, dict) else ()
-    for key, value in items:
+    for key, value in values.items() if isinstance(values, dict) else ():
         if key in _UNSERVED and value not in (None, False, 0, [], {}):
             raise PinnError(f"{where}: {key} cannot be simulated here: {_UNSERVED[key]}")
         for each in value if isinstance(value, list) else (value,):
@@ -278,14 +276,10 @@ def _merged(parts: list[Requests], spec: _Spec, path: Path) -> workload.Workload
     arrival, prompt, output, group, prefix, timeout = (column[order] for column in columns)
     if len(arrival) == 0:
         raise PinnError(f"{path}: no request arrives: raise the rate or the horizon")
+    sharing = workload.share_prompts(group, prefix)
+    at_once = spec.clients[0].concurrency if spec.clients else None
     return workload.Workload(
-        path.stem,
-        prompt,
-        output,
-        arrival,
-        **workload.share_prompts(group, prefix),
-        timeout_s=timeout,
-        concurrency=spec.clients[0].concurrency if spec.clients else None,
+        path.stem, prompt, output, arrival, **sharing, timeout_s=timeout, concurrency=at_once
     )
 
 
@@ -302,14 +296,14 @@ def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
     if spec.num_requests is None and spec.horizon is None:
         raise PinnError(f"{path}: give num_requests or horizon (in microseconds)")
     if spec.horizon is not None and not spec.horizon_s <= MOST_SECONDS:
+        limit = f"{MOST_SECONDS / MICROSECOND:g}"
         raise PinnError(
-            f"{path}: horizon is {spec.horizon:g} microseconds: it must be at most "
-            f"{MOST_SECONDS / MICROSECOND:g}"
+            f"{path}: horizon is {spec.horizon:g} microseconds: it must be at most {limit}"
         )
     rates = np.array(spec.aggregate_rate) * fractions / fractions.sum()
     drawn = spec.num_requests or 2 * float(rates.sum()) * spec.horizon_s
     arrivals.check_requests(drawn * (len(rates) if spec.num_requests else 1), str(path))
-    return [float(rate) for rate in rates]
+    return rates.tolist()
 
 
 def _clients(spec: _Spec, path: Path, faster: float, rng: np.random.Generator) -> list[Requests]:
@@ -339,7 +333,7 @@ def _stage_clients(
     and its gaps are stretched to end with the stage, so that all last requests come at once.
     """
     shared = load.shared_prefix
-    users = shared.num_users_per_system_prompt
+    users, tokens = shared.num_users_per_system_prompt, shared.system_prompt_len
     clients = shared.num_unique_system_prompts * users
     stages = [(stage.rate, stage.duration) for stage in load.stages]
     if rate_per_s is not None:
@@ -348,10 +342,10 @@ def _stage_clients(
     arrivals.check_requests(sum(rate * duration for rate, duration in stages))
     starts = np.cumsum([0.0, *(duration for _, duration in stages)])
     parts: list[Requests] = []
+    (rate, duration), *later = stages
+    total = int(rate * duration)
     for c in range(clients):
-        if len(stages) == 1:
-            rate, duration = stages[0]
-            total = int(rate * duration)
+        if not later:
             gaps = rng.exponential(1.0, total // clients + (c < total % clients))
             arrival = np.cumsum(gaps) * (duration / gaps.sum() if len(gaps) else 1.0)
         else:
@@ -360,12 +354,6 @@ def _stage_clients(
                 for start, (rate, duration) in zip(starts[:-1], stages, strict=True)
             ]
             arrival = np.concatenate(moments)
-        n = len(arrival)
-        tokens = shared.system_prompt_len + shared.question_len
-        parts.append(
-            (
-                arrival, np.full(n, tokens), np.full(n, shared.output_len),
-                np.full(n, c // users), np.full(n, shared.system_prompt_len), np.full(n, np.inf),
-            )
-        )  # fmt: skip
+        alike = (tokens + shared.question_len, shared.output_len, c // users, tokens, np.inf)
+        parts.append((arrival, *(np.full(len(arrival), value) for value in alike)))
     return parts

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -82,9 +83,8 @@ class _Columns:
     """A CSV file by columns; those that a trace may have."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         table = documents.CsvTable(path)
-        self.names = table.names
+        self.path, self.names = path, table.names
         places = [(name, i) for i, name in enumerate(self.names) if name in _READ]
         self._cells: dict[str, list[str]] = {name: [] for name, _ in places}
         self._lines: list[int] = []
@@ -110,28 +110,20 @@ class _Columns:
         for name in names:
             if name in self.names:
                 return name
-        raise PinnError(
-            f"{self.path}: {meaning} is missing: expected a column {' or '.join(names)}, got "
-            f"{', '.join(self.names)}"
-        )
+        expected = f"expected a column {' or '.join(names)}, got {', '.join(self.names)}"
+        raise PinnError(f"{self.path}: {meaning} is missing: {expected}")
 
     def numbers(self, name: str, default: float | None = None) -> np.ndarray:
         """A column of numbers; the default stands for a missing column or an empty cell."""
-        if name not in self._cells and default is not None:
-            return np.full(len(self), float(default))
-        column = self._cells.get(name) or [""] * len(self)
+        column = self._cells.get(name, [""] * len(self))
         return np.array([self._number(i, text, name, default) for i, text in enumerate(column)])
 
     def whole(self, name: str, default: int | None = None) -> np.ndarray:
         """A column of whole numbers from 0 on."""
         found = self.numbers(name, default)
-        self.refuse(
-            (found != np.rint(found)) | (found < 0) | (found > MOST_REQUEST_TOKENS),
-            lambda i: (
-                f"{name} is {self._cells[name][i]!r:.60}, it must be a whole number from 0 to "
-                f"{MOST_REQUEST_TOKENS:,}"
-            ),
-        )
+        bad = (found != np.rint(found)) | (found < 0) | (found > MOST_REQUEST_TOKENS)
+        rule = f"it must be a whole number from 0 to {MOST_REQUEST_TOKENS:,}"
+        self.refuse(bad, lambda i: f"{name} is {self._cells[name][i]!r:.60}, {rule}")
         return found.astype(np.int64)
 
     def labels(self, name: str) -> np.ndarray:
@@ -141,33 +133,24 @@ class _Columns:
         return np.array([known.get(text, -1) for text in texts])
 
     def _number(self, i: int, text: str, name: str, default: float | None) -> float:
-        if text == "":
-            if default is None:
-                raise PinnError(f"{self.path}, line {self._lines[i]}: {name} is missing")
-            return default
-        try:
+        if text == "" and default is not None:
+            return float(default)
+        with suppress(ValueError):
             value = float(text)
-        except ValueError:
-            value = np.nan
-        if not np.isfinite(value):
-            raise PinnError(
-                f"{self.path}, line {self._lines[i]}: {name} is {text!r:.60}, no finite number"
-            )
-        return value
+            if math.isfinite(value):
+                return value
+        fault = f"is {text!r:.60}, no finite number" if text else "is missing"
+        raise PinnError(f"{self.path}, line {self._lines[i]}: {name} {fault}")
 
 
 def _timeouts(columns: _Columns, arrival: np.ndarray) -> np.ndarray:
     patience = columns.numbers("timeout_s", 0.0)
-    columns.refuse(
-        patience < 0,
-        lambda i: f"timeout_s is {patience[i]:g}: leave it empty, or 0, for a client that waits",
-    )
+    remedy = "leave it empty, or 0, for a client that waits"
+    columns.refuse(patience < 0, lambda i: f"timeout_s is {patience[i]:g}: {remedy}")
     deadline = columns.numbers("deadline_us", 0.0) * MICROSECOND
     patience = np.where(deadline > 0, deadline - arrival, patience)
-    columns.refuse(
-        (deadline > 0) & (patience <= 0),
-        lambda _: "deadline_us lies before the arrival: it counts on the same clock",
-    )
+    fault = "deadline_us lies before the arrival: it counts on the same clock"
+    columns.refuse((deadline > 0) & (patience <= 0), lambda _: fault)
     return np.where(patience > 0, patience, np.inf)
 
 
@@ -217,11 +200,10 @@ def load_workload(
     Raises:
         PinnError: If the file is of no known kind or cannot be used.
     """
-    if rate_per_s is not None:
-        if not 0 < rate_per_s < math.inf:
-            raise PinnError(f"a rate must be positive and finite, got {rate_per_s:g} requests/s")
-        return workload.at_rate(_load(Path(path), seed, rate_per_s), rate_per_s)
-    return _load(Path(path), seed, None)
+    if rate_per_s is None:
+        return _load(Path(path), seed, None)
+    workload.check_rate(rate_per_s)
+    return workload.at_rate(_load(Path(path), seed, rate_per_s), rate_per_s)
 
 
 def _load(path: Path, seed: int | None, rate_per_s: float | None) -> Workload:
@@ -339,16 +321,13 @@ class LoadFlags:
             missing = "--input-len" if self.input_len is None else "--output-len"
             raise PinnError(f"{missing} is missing: give {_LENGTHS}, or --workload FILE")
         if rate_per_s is None and self.concurrency is None:
-            raise PinnError(
-                "nothing says when requests are sent: give --concurrency 64, or --rate 8 "
-                "--duration 600, or --workload FILE"
-            )
+            remedy = "give --concurrency 64, or --rate 8 --duration 600, or --workload FILE"
+            raise PinnError(f"nothing says when requests are sent: {remedy}")
         count = self._count(rate)
         offset = np.zeros(count)
         if rate < math.inf:
-            offset, _ = arrivals.stage_arrivals(
-                [arrivals.Stage(rate, count / rate)], arrivals.POISSON, rng
-            )
+            stages = [arrivals.Stage(rate, count / rate)]
+            offset, _ = arrivals.stage_arrivals(stages, arrivals.POISSON, rng)
         check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten it")
         prompt = self.prefix_len + self._lengths(self.input_len, count, rng)
         output = self._lengths(self.output_len, count, rng)
@@ -421,9 +400,8 @@ class Load:
         if self.path is not None:
             words = ["--workload", str(self.path)]
         else:
-            given = self.flags.given
-            named = [f for f in flags_of(LoadFlags) if f.name in given]
-            words = [word for f in named for word in (f.option, str(given[f.name]))]
+            given, known = self.flags.given, {f.name: f.option for f in flags_of(LoadFlags)}
+            words = [word for name, v in given.items() for word in (known[name], str(v))]
         return words if self.seed is None else [*words, "--seed", str(self.seed)]
 
     @property
@@ -448,14 +426,10 @@ def asked_load(
     """
     given, rest = flags_apart(LoadFlags, flags)
     if path is not None and given:
-        option = "--" + next(iter(given)).replace("_", "-")
-        raise PinnError(
-            f"--workload {path} and {option} both say what is sent: leave one of them out"
-        )
+        both = f"--workload {path} and --{next(iter(given)).replace('_', '-')}"
+        raise PinnError(f"{both} both say what is sent: leave one of them out")
     if path is None and not given:
         when = "--concurrency 64, or with --rate 8" if closed else "--rate 8"
-        raise PinnError(
-            f"nothing says what is sent: give {_LENGTHS} with {when} --duration 600, or "
-            "--workload FILE"
-        )
+        remedy = f"give {_LENGTHS} with {when} --duration 600, or --workload FILE"
+        raise PinnError(f"nothing says what is sent: {remedy}")
     return Load(path, LoadFlags(**given), seed), rest

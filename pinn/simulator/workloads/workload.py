@@ -102,7 +102,7 @@ class Workload:
             raise self._fault("it has 0 requests; it needs at least 1")
         for name, (default, _, _) in COLUMNS.items():
             given = np.asarray(getattr(self, name), dtype=type(default))
-            column = np.full(n, default) if len(given) == 0 else given
+            column = given if len(given) else np.full(n, default)
             if len(column) != n:
                 raise self._fault(f"{name} has {len(column)} entries for {n} requests")
             object.__setattr__(self, name, column)
@@ -121,21 +121,19 @@ class Workload:
     def _fault(self, text: str) -> PinnError:
         return PinnError(f"workload {self.name}: {text}")
 
-    def _check_size(self, value: float, most: float, what: str, remedy: str) -> None:
-        documents.check_size(value, most, f"workload {self.name}: {what}", remedy)
-
     def _check_values(self) -> None:
+        check_size, where = documents.check_size, f"workload {self.name}"
         for name, (_, least, most) in COLUMNS.items():
             column = getattr(self, name)
             bad = np.flatnonzero(~(column >= least))
             if len(bad):
                 given = f"{name} of request {bad[0]} is {column[bad[0]]}"
                 raise self._fault(f"{given}; it must be at least {least}")
-            self._check_size(float(column.max()), most, name, "shorten it")
-        self._check_size(len(self), documents.MOST_REQUESTS, "requests", "send fewer")
-        tokens, remedy = float(self.output_tokens.sum()), "send fewer requests, or shorter ones"
-        most = documents.MOST_OUTPUT_TOKENS
-        self._check_size(tokens, most, "output tokens of all requests", remedy)
+            check_size(float(column.max()), most, f"{where}: {name}", "shorten it")
+        check_size(len(self), documents.MOST_REQUESTS, f"{where}: requests", "send fewer")
+        tokens, what = float(self.output_tokens.sum()), f"{where}: output tokens of all requests"
+        remedy = "send fewer requests, or shorter ones"
+        check_size(tokens, documents.MOST_OUTPUT_TOKENS, what, remedy)
         bad = np.flatnonzero(~(self.timeout_s > 0))
         if len(bad):
             raise self._fault(
@@ -149,8 +147,7 @@ class Workload:
         """A request that is due before one that is sent earlier would be sent in the past."""
         if self.stages_wait:
             return
-        if len(self.stage_starts_s) != self.stages:
-            given = len(self.stage_starts_s)
+        if (given := len(self.stage_starts_s)) != self.stages:
             raise self._fault(f"{self.stages} stages need as many stage_starts_s, got {given}")
         due = np.array(self.stage_starts_s)[self.stage] + self.offset_s
         early = np.flatnonzero(np.diff(due) < 0)
@@ -162,12 +159,11 @@ class Workload:
             )
 
     def _check_order(self) -> None:
-        gaps, steps = np.diff(self.offset_s), np.diff(self.stage)
+        gaps, steps = np.diff(self.offset_s, prepend=np.inf), np.diff(self.stage, prepend=-1)
         bad = np.flatnonzero((steps < 0) | (steps > 1) | ((steps == 0) & (gaps < 0)))
-        if len(bad) or self.stage[0] != 0:
-            where = int(bad[0]) + 1 if len(bad) else 0
+        if len(bad):
             raise self._fault(
-                f"request {where} is out of order; sort requests by stage (0, 1, ... without a "
+                f"request {bad[0]} is out of order; sort requests by stage (0, 1, ... without a "
                 "gap) and by offset_s inside a stage"
             )
         late = np.flatnonzero(self.shares_with >= np.arange(len(self)))
@@ -284,20 +280,14 @@ class PromptGroups:
 
     def __post_init__(self) -> None:
         if self.groups < 1 or self.prompts_per_group < 1:
-            raise PinnError(
-                "shared prefixes need at least 1 group of 1 prompt, got "
-                f"{self.groups} of {self.prompts_per_group}"
-            )
+            got = f"{self.groups} of {self.prompts_per_group}"
+            raise PinnError(f"shared prefixes need at least 1 group of 1 prompt, got {got}")
         if min(self.shared_tokens, self.question_tokens) < 0:
-            got = map(documents.written, (self.shared_tokens, self.question_tokens))
-            raise PinnError(
-                f"shared and further tokens of a prompt must be 0 or more, got {' and '.join(got)}"
-            )
+            got = " and ".join(map(documents.written, (self.shared_tokens, self.question_tokens)))
+            raise PinnError(f"shared and further tokens of a prompt must be 0 or more, got {got}")
         # Not its length, which Python limits before this does.
-        count = self.groups * self.prompts_per_group
-        documents.check_size(
-            count, documents.MOST_REQUESTS, "different prompts", "lower groups x prompts_per_group"
-        )
+        count, remedy = self.groups * self.prompts_per_group, "lower groups x prompts_per_group"
+        documents.check_size(count, documents.MOST_REQUESTS, "different prompts", remedy)
 
 
 def shared_prefix(
@@ -375,6 +365,16 @@ def mean_rate_per_s(workload: Workload) -> float:
     return (len(workload) - 1) / span_s
 
 
+def check_rate(rate_per_s: float) -> None:
+    """Refuse a rate at which nothing can be sent.
+
+    Raises:
+        PinnError: If it is not positive and finite.
+    """
+    if not 0 < rate_per_s < np.inf:
+        raise PinnError(f"a rate must be positive and finite, got {rate_per_s:g} requests/s")
+
+
 def at_rate(workload: Workload, rate_per_s: float) -> Workload:
     """A load's requests at another mean rate: every time between two of them changes alike.
 
@@ -383,8 +383,7 @@ def at_rate(workload: Workload, rate_per_s: float) -> Workload:
     Raises:
         PinnError: If the rate is not positive, or the load has none.
     """
-    if not 0 < rate_per_s < np.inf:
-        raise PinnError(f"a rate must be positive and finite, got {rate_per_s:g} requests/s")
+    check_rate(rate_per_s)
     factor = mean_rate_per_s(workload) / rate_per_s
     return replace(
         workload,
@@ -462,8 +461,8 @@ def _shared_among(
     Every left-out request is stood for by a kept one that begins with as many of its tokens as any
     so far.
     """
-    new_donor, new_shared = np.full(len(donor), -1, np.int64), np.zeros(len(donor), np.int64)
-    stand_in, tokens = np.full(len(donor), -1, np.int64), np.zeros(len(donor), np.int64)
+    new_donor, stand_in = np.full((2, len(donor)), -1, np.int64)
+    new_shared, tokens = np.zeros((2, len(donor)), np.int64)
     for r in range(len(donor)):
         d, common = donor[r], shared[r]
         found, reach = -1, 0
