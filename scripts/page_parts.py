@@ -5,10 +5,11 @@ from pathlib import Path
 
 
 def write_part(pages: Iterable[Path], name: str, part: str) -> None:
-    """Put a part between its marks, on the first of the pages that has them."""
+    """Put a part between its marks, on every page that has them."""
     begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
-    page = next((page for page in pages if begin in page.read_text()), None)
-    if page is None:
+    found = [page for page in pages if begin in page.read_text()]
+    if not found:
         raise SystemExit(f"no page has the part {name}: put {begin.strip()} and {end} in one")
-    before, rest = page.read_text().split(begin, 1)
-    page.write_text(f"{before}{begin}{part}\n{end}{rest.split(end, 1)[1]}")
+    for page in found:
+        before, rest = page.read_text().split(begin, 1)
+        page.write_text(f"{before}{begin}{part}\n{end}{rest.split(end, 1)[1]}")

@@ -29,7 +29,7 @@ class Checkpoint:
     """A trained network with what is needed to trust it.
 
     Attributes:
-        network: Ready to predict; ``CoefficientNetwork.from_trained`` makes the one to train.
+        network: Ready to predict; ``CoefficientNetwork.from_weights`` makes the one to train.
         metadata: Free-form facts as JSON values: sources with hashes, metrics, date, command.
         anchors: Embedding (descriptors, then rates) of the measured deployments it learned from.
         anchor_names: What they are called in print-outs.

@@ -23,7 +23,7 @@ class KernelSettings:
         released: Folder of fitted surrogates that come with the project, one sub-folder per
             exclusion; None fits them anew.
         cache: Folder in which surrogates and composed steps are remembered.
-        gpus: On which they run; those whose kernels were measured.
+        gpus: On which steps are composed.
         synthetic: Synthetic deployments.
         catalog: Draws of deployments of known models.
         validation: Further synthetic deployments, never trained on, for the validation error.

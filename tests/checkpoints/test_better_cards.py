@@ -20,6 +20,7 @@ from better_cards import (
     is_better,
 )
 
+from pinn.common.files import data_folder
 from pinn.kernels.composition import compose_many
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.specs.gpu import list_gpus, load_gpu
@@ -77,7 +78,8 @@ def assert_law(seconds: np.ndarray, keys, known: tuple = ()) -> None:
 
 
 def test_the_law_looks_at_many_cells():
-    assert (len(list_gpus()), len(MODELS), len(BATCHES)) == (31, 12, 6)
+    assert len(list_gpus()) == len(list(data_folder("gpus").glob("*.json")))
+    assert (len(MODELS), len(BATCHES)) == (12, 6)
     pairs = better_pairs()
     assert {("L40S", "L4"), ("H200-SXM", "H100-SXM"), ("GB200", "B200-SXM")} <= set(pairs)
     assert not any((b, a) in pairs for a, b in pairs)
