@@ -67,7 +67,7 @@ Products = Callable[..., Rows]
 
 
 def multiplied_seconds(
-    heads: np.ndarray, tokens: Rows, matmuls: Callable[[int], Iterable[MatMul]], products: Products
+    heads: Rows, tokens: Rows, matmuls: Callable[[int], Iterable[MatMul]], products: Products
 ) -> Rows:
     """Time of the multiplications around each row's attention.
 

@@ -18,6 +18,7 @@ def test_the_command_of_readme_installs_the_checkout(tmp_path):
     """Without the network: what it depends on is found where the tests have it."""
     pytest.importorskip("setuptools", reason="setuptools is not installed: installing needs it")
     shutil.copytree(ROOT / "pinn", tmp_path / "pinn", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "data", tmp_path / "data")
     for name in READ:
         shutil.copy(ROOT / name, tmp_path)
     words, _ = command_on("README.md", "pip install")

@@ -130,7 +130,7 @@ def test_nodes_are_the_command_s_figures(explored, javascript):
     """Nothing is interpolated at a simulated number of clients; intervals are the command's."""
     server, grid = explored.servers[0], explored.grids[0]
     column = next(each for each in grid if each.lengths.prefix)
-    clients = column.clients()[2]
+    clients = sorted(column.nodes)[2]
     node = column.nodes[clients]
     figures = pinn.simulate(
         model=MODELS[0], gpu=server.asked.gpu, tensor_parallel_size=server.asked.tp,
