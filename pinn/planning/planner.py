@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from typing import TypeVar
 
 from pinn.common.documents import comma_separated
@@ -156,7 +157,9 @@ def make_plan(
     summary = problem.summary([candidate.deployment for candidate in candidates])
     groups = _by_hardware(candidates, each_alone)
     _LOG.info("%d candidates on %d kinds of hardware", len(candidates), len(groups))
-    screened = dict(_run(workers, partial(screen, problem=problem), groups, "looked at"))
+    # Workers end in any order; a plan has one.
+    looked_at = _run(workers, partial(screen, problem=problem), groups, "looked at")
+    screened = dict(sorted(looked_at, key=itemgetter(0)))
     _check_any(screened, problem, groups)
     chosen = _promising(screened, problem, top)
     rejected = [*misfits, *(each for found in screened.values() for each in found.rejected)]
@@ -168,7 +171,8 @@ def make_plan(
     # The longest first: a replica of a higher rate is sent more of the load's requests.
     chosen.sort(key=lambda i: -screened[i].kept[0][1])
     tasks = [screened[i].kept for i in chosen]
-    for _, evaluated in _run(workers, partial(evaluate, problem=problem), tasks, "examined"):
+    examined = _run(workers, partial(evaluate, problem=problem), tasks, "examined")
+    for _, evaluated in sorted(examined, key=itemgetter(0)):
         simulations += evaluated.simulations
         rejected += evaluated.rejected
         choices += [evaluated.choice] if evaluated.choice else []
