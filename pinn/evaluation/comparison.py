@@ -63,13 +63,17 @@ def compare_errors(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
         )
     rows = []
     for split, metric in common:
-        medians = [_by_part(side, split, metric) for side in (a, b)]
-        known = _of_rows(a, b, split, metric, draws) or _of_results(*medians)
-        parts = _parts(*medians)
+        of_a, of_b = (_by_part(side, split, metric) for side in (a, b))
+        medians = pd.DataFrame({"a": of_a["median"], "b": of_b["median"]}).dropna()
+        medians = medians[~medians.index.astype(str).str.startswith(tuple(GROUPS))]
+        parts = medians.drop(index="all")
+        known = _of_rows(a, b, split, metric, draws)
+        known = known or _of_results(medians, *(int(of["n"].loc["all"]) for of in (of_a, of_b)))
         lower = int((parts["b"] < parts["a"]).sum())
-        rows.append((split, metric, *known[:3], known.b - known.a, known.low, known.high,
-                     len(parts), lower, known.verdict))  # fmt: skip
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+        about = {"split": split, "metric": metric, "parts": len(parts), "parts_b_lower": lower}
+        rows.append(about | known._asdict())
+    table = pd.DataFrame(rows)
+    return table.assign(difference=table["b"] - table["a"])[list(COLUMNS)]
 
 
 class _Medians(NamedTuple):
@@ -92,6 +96,11 @@ def _names(keys: list[tuple[str, str]]) -> str:
     return ", ".join(f"{split} ({metric})" for split, metric in keys) or "no errors"
 
 
+def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:
+    rows = side.results
+    return rows[(rows["split"] == split) & (rows["metric"] == metric)].set_index("held_out")
+
+
 def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medians | None:
     """From predictions on common rows; None where they are not known."""
     if a.predictions is None or b.predictions is None or a.groups is None:
@@ -103,35 +112,16 @@ def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medi
         return None
     values = table.to_numpy()
     drawn = bootstrap_medians(values, a.groups.reindex(table.index).to_numpy(), draws)
-    low, high = np.quantile(drawn[:, 1] - drawn[:, 0], [0.025, 0.975])
+    low, high = np.quantile(drawn[:, 1] - drawn[:, 0], [0.025, 0.975]).tolist()
     of_a, of_b = np.median(values, axis=0).tolist()
     verdict = B_BETTER if high < 0 else A_BETTER if low > 0 else TIED
-    return _Medians(len(table), of_a, of_b, verdict, float(low), float(high))
+    return _Medians(len(table), of_a, of_b, verdict, low, high)
 
 
-def _of_results(a: pd.DataFrame, b: pd.DataFrame) -> _Medians:
-    """From medians alone, by part."""
-    of_a, of_b = (float(medians["median"].loc["all"]) for medians in (a, b))
-    n_a, n_b = (int(medians["n"].loc["all"]) for medians in (a, b))
-    signs = np.sign(_parts(a, b)["b"] - _parts(a, b)["a"])
-    if n_a != n_b:
-        verdict = OTHER_ROWS
-    elif of_b < of_a and (signs < 0).all():
-        verdict = B_BETTER
-    elif of_b > of_a and (signs > 0).all():
-        verdict = A_BETTER
-    else:
-        verdict = TIED if of_a == of_b and (signs == 0).all() else MIXED
-    return _Medians(n_a, of_a, of_b, verdict)
-
-
-def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:
-    rows = side.results
-    return rows[(rows["split"] == split) & (rows["metric"] == metric)].set_index("held_out")
-
-
-def _parts(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """Medians of both in every left-out part; named groups of rows are none."""
-    both = pd.DataFrame({"a": a["median"], "b": b["median"]}).dropna()
-    names = both.index.astype(str)
-    return both[(names != "all") & ~names.str.startswith(tuple(GROUPS))]
+def _of_results(medians: pd.DataFrame, n_a: int, n_b: int) -> _Medians:
+    """From medians alone: those over all rows and of every left-out part have to agree."""
+    verdicts = {-1.0: B_BETTER, 0.0: TIED, 1.0: A_BETTER}
+    found = {verdicts[sign] for sign in np.sign(medians["b"] - medians["a"])}
+    verdict = MIXED if len(found) > 1 else found.pop()
+    of_a, of_b = medians.loc["all", ["a", "b"]].tolist()
+    return _Medians(n_a, of_a, of_b, verdict if n_a == n_b else OTHER_ROWS)

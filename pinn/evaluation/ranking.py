@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Shaped
 
-from pinn.errors import PinnError
 from pinn.evaluation.metrics import percent_errors
 
 RANKING_COLUMNS = (
@@ -52,14 +51,21 @@ def rank(
             table = paired_errors(of_split, metric)
             if table.shape[1] < 2 or table.empty:
                 continue
-            of_rows = groups.reindex(table.index)
-            if of_rows.isna().any():
-                raise PinnError(f"{split}: no group for row {of_rows.index[of_rows.isna()][0]!r}")
-            ranked = _ranked(table, of_rows.to_numpy(), ineligible, draws)
-            found += [ranked.assign(split=split, metric=metric)] if len(ranked) else []
+            of_rows = groups.reindex(table.index).to_numpy()
+            ranked = _ranked(table, of_rows, ineligible, draws)
+            found.append(ranked.assign(split=split, metric=metric))
     if not found:
         return pd.DataFrame(columns=list(RANKING_COLUMNS))
     return pd.concat(found, ignore_index=True)[list(RANKING_COLUMNS)]
+
+
+def leaders(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
+    """Split -> metric -> methods that are first or tied first, of a table of :func:`rank`."""
+    leading = ranking[ranking["verdict"].isin([FIRST, RANKING_TIED])]
+    found: dict[str, dict[str, list[str]]] = {}
+    for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
+        found.setdefault(str(split), {})[str(metric)] = part["method"].tolist()
+    return found
 
 
 def paired_errors(of_split: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -77,8 +83,6 @@ def _ranked(
     errors = table.to_numpy()
     medians = np.median(errors, axis=0)
     eligible = np.array([name not in ineligible for name in table.columns])
-    if not eligible.any():
-        return pd.DataFrame(columns=list(RANKING_COLUMNS))
     first = int(np.where(eligible, medians, np.inf).argmin())
     drawn = bootstrap_medians(errors, groups, draws)
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)

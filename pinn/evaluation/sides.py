@@ -12,7 +12,7 @@ from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.evaluation.comparison import Scores, compare_errors
-from pinn.evaluation.metrics import RESULT_COLUMNS, read_results
+from pinn.evaluation.metrics import RESULT_COLUMNS, predictions_of, read_results
 from pinn.measurements.deployments.observations import read_observations
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
@@ -75,7 +75,10 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
         errors, no_errors = compare_errors(sides[0].scores, sides[1].scores), ""
     except PinnError as error:
         errors, no_errors = pd.DataFrame(), str(error)
-    found = Comparison(errors, _step_times(*sides), _coefficients(*sides), no_errors)
+    both = _both_coefficients(*sides)
+    is_file = any(side.given is not None for side in sides)
+    coefficients = _coefficients(sides[0].ends, both if is_file else [])
+    found = Comparison(errors, _step_times(both), coefficients, no_errors)
     if not found.tables():
         raise PinnError(no_errors)
     return found
@@ -97,26 +100,21 @@ class _Side:
     given: CoefficientSet | None = None
     ends: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def deployment(self) -> Deployment | None:
-        """Return the deployment that a coefficient file belongs to."""
-        if self.given is None or not self.given.configuration():
-            return None
-        return make_deployment(canonical(self.given.configuration()))
-
     def coefficients(
         self, deployment: Deployment, where: str
-    ) -> tuple[Float[np.ndarray, " beta"], Float[np.ndarray, " alpha"]]:
-        """Return beta and alpha of a deployment.
+    ) -> Float[np.ndarray, " coefficients"] | None:
+        """Return beta, then alpha, of a deployment; None where nothing gives them.
 
         Raises:
             PinnError: If a file belongs to another one.
         """
         if self.given is not None:
             self.given.check_deployment(deployment, where)
-            return self.given.beta, self.given.alpha
-        assert self.surrogate is not None
+            return np.concatenate([self.given.beta, self.given.alpha])
+        if self.surrogate is None:
+            return None
         found = self.surrogate.coefficients([deployment])
-        return found.beta[0], found.alpha[0]
+        return np.concatenate([found.beta[0], found.alpha[0]])
 
 
 def _read_side(path: Path, method: str) -> _Side:
@@ -144,14 +142,12 @@ def _read_side(path: Path, method: str) -> _Side:
 
 def _folder_scores(folder: Path, method: str) -> Scores:
     results = _of_method(read_results(folder / "results.csv"), method, folder)
-    for name, read in (("predictions.parquet", pd.read_parquet), ("predictions.csv", pd.read_csv)):
-        observations = folder / "observations" / "silicon.parquet"
-        if (folder / name).is_file() and observations.is_file():
-            rows = read_observations(observations)
-            groups = deployment_keys(rows).set_axis(rows["row_id"])
-            predictions = read(folder / name)
-            return Scores(results, predictions[predictions["method"] == method], groups)
-    return Scores(results)
+    observations, predictions = folder / "observations" / "silicon.parquet", predictions_of(folder)
+    if predictions is None or not observations.is_file():
+        return Scores(results)
+    rows = read_observations(observations)
+    groups = deployment_keys(rows).set_axis(rows["row_id"])
+    return Scores(results, predictions[predictions["method"] == method], groups)
 
 
 def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
@@ -192,59 +188,55 @@ def _ends(path: Path) -> dict[str, tuple[float, float]]:
     }
 
 
-def shown_deployments() -> dict[str, Deployment]:
-    """Label -> deployment of each of ``SHOWN``."""
-    found = {}
-    for (model, size), gpu in ((key, gpu) for key, gpus in SHOWN.items() for gpu in gpus):
-        given = canonical({"model": model, "gpu": gpu, "tensor_parallel_size": size})
-        found[f"{model.split('/')[-1]}, {size} x {gpu}"] = make_deployment(given)
+#: Label of a deployment, the deployment, and its coefficients by A and by B.
+_Both = tuple[
+    str, Deployment, Float[np.ndarray, " coefficients"], Float[np.ndarray, " coefficients"]
+]
+
+
+def _both_coefficients(a: _Side, b: _Side) -> list[_Both]:
+    """Those of every deployment that both sides have coefficients of."""
+    deployments = {}
+    if a.given is None and b.given is None:
+        for (model, size), gpu in ((key, gpu) for key, gpus in SHOWN.items() for gpu in gpus):
+            given = canonical({"model": model, "gpu": gpu, "tensor_parallel_size": size})
+            deployments[f"{model.split('/')[-1]}, {size} x {gpu}"] = make_deployment(given)
+    files = (side.given.configuration() for side in (a, b) if side.given is not None)
+    if of_file := next(filter(None, files), None):
+        known = make_deployment(canonical(of_file))
+        deployments[f"{known.model.name} on {known.gpu.name}"] = known
+    found = []
+    for label, deployment in deployments.items():
+        of_a, of_b = a.coefficients(deployment, "A"), b.coefficients(deployment, "B")
+        if of_a is not None and of_b is not None:
+            found.append((label, deployment, of_a, of_b))
     return found
 
 
-def _step_times(a: _Side, b: _Side) -> pd.DataFrame:
+def _step_times(both: list[_Both]) -> pd.DataFrame:
     batches = [parse_batch(text) for text in BATCHES]
     rows = []
-    for label, deployment in _deployments(a, b).items():
+    for label, deployment, *coefficients in both:
         of_a, of_b = (
-            1e6 * batch_seconds(side.coefficients(deployment, where)[0], deployment, batches)
-            for side, where in ((a, "A"), (b, "B"))
+            1e6 * batch_seconds(of[: len(STEP_FEATURES)], deployment, batches)
+            for of in coefficients
         )
         times = zip(BATCHES, of_a.tolist(), of_b.tolist(), strict=True)
         rows += [(label, batch, x, y, y / x) for batch, x, y in times]
     return pd.DataFrame(rows, columns=["deployment", "batch", "a_us", "b_us", "ratio"])
 
 
-def _coefficients(a: _Side, b: _Side) -> pd.DataFrame:
-    columns = ["name", "unit", "a", "b", "ratio", "verdict"]
-    if a.given is None and b.given is None:
-        return pd.DataFrame(columns=columns)
+def _coefficients(ends: dict[str, tuple[float, float]], both: list[_Both]) -> pd.DataFrame:
     rows = []
-    units = [f.unit for f in STEP_FEATURES.values()] + [f.unit for f in REQUEST_FEATURES.values()]
-    for deployment in _deployments(a, b).values():
-        of_a, of_b = (
-            np.concatenate(side.coefficients(deployment, where)).tolist()
-            for side, where in ((a, "A"), (b, "B"))
-        )
-        for name, unit, x, y in zip(NAMES, units, of_a, of_b, strict=True):
+    units = [f.unit for f in (*STEP_FEATURES.values(), *REQUEST_FEATURES.values())]
+    for _, _, of_a, of_b in both:
+        for name, unit, x, y in zip(NAMES, units, of_a.tolist(), of_b.tolist(), strict=True):
             ratio = y / x if x else (1.0 if not y else float("inf"))
-            rows.append((name, unit, x, y, ratio, _inside(a.ends.get(name), y)))
-    return pd.DataFrame(rows, columns=columns)
+            rows.append((name, unit, x, y, ratio, _inside(ends.get(name), y)))
+    return pd.DataFrame(rows, columns=["name", "unit", "a", "b", "ratio", "verdict"])
 
 
 def _inside(ends: tuple[float, float] | None, value: float) -> str:
     if ends is None:
         return ""
     return "inside A's interval" if ends[0] <= value <= ends[1] else "outside A's interval"
-
-
-def _deployments(a: _Side, b: _Side) -> dict[str, Deployment]:
-    """Return the deployments that both sides have coefficients of, by label."""
-    if any(side.surrogate is None and side.given is None for side in (a, b)):
-        return {}
-    own = [side.deployment() for side in (a, b) if side.given is not None]
-    if not own:
-        return shown_deployments()
-    known = next((deployment for deployment in own if deployment is not None), None)
-    if known is None:
-        return {}
-    return {f"{known.model.name} on {known.gpu.name}": known}

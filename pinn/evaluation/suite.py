@@ -16,7 +16,7 @@ from pinn.evaluation.config import ExperimentConfig
 from pinn.evaluation.decisions import decide, decision_table
 from pinn.evaluation.folds import experiment_splits, shipped_predictions, shipped_runs
 from pinn.evaluation.measured import Measured, make_repeatable, mark, read_measured
-from pinn.evaluation.ranking import rank
+from pinn.evaluation.ranking import leaders, rank
 from pinn.evaluation.regressions import tuned_regressions
 from pinn.evaluation.report.write import write_report
 from pinn.surrogate.uncertainty.interval_fit import calibration_curve
@@ -126,7 +126,7 @@ def _tables(
         "predictions": str(path),
         **{name: str(folder / f"{name}.csv") for name in ("results", "ranking", "decisions")},
         "evidence": EVIDENCE,
-        "first": _first(ranking),
+        "first": leaders(ranking),
     }
 
 
@@ -180,12 +180,3 @@ def _stated(config: ExperimentConfig, folder: Path) -> None:
     checkpoint = find_checkpoint(config.report.checkpoint)
     if calibration_path(checkpoint).is_file():
         write_frame(pd.DataFrame(read_calibration(checkpoint).coverage), folder / "stated.csv")
-
-
-def _first(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
-    """Split -> metric -> methods that are first or tied first."""
-    leading = ranking[ranking["verdict"].isin(["first", "tied first"])]
-    found: dict[str, dict[str, list[str]]] = {}
-    for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
-        found.setdefault(str(split), {})[str(metric)] = part["method"].tolist()
-    return found
