@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -48,40 +48,23 @@ def read_runs(
 OVERLOADED = 0.05
 
 
-@dataclass(frozen=True)
-class RunScores:
-    """Scores of a checkpoint on serving runs.
-
-    Attributes:
-        scores: As :func:`score_runs` returns them, with ``low_s`` and ``high_s`` where intervals
-            were asked for and the checkpoint has them.
-        no_intervals: Why there are none though they were asked for; empty otherwise.
-    """
-
-    scores: pd.DataFrame
-    no_intervals: str = ""
-
-    def summary(self) -> pd.DataFrame:
-        """Return the errors by figure and part; see :func:`summarize_runs`."""
-        return summarize_runs(self.scores)
-
-    def ranked_wrongly(self) -> dict[str, list[tuple[str, str]]]:
-        """Return method -> pairs of :func:`ranking_inversions`."""
-        return {NETWORK: ranking_inversions(self.scores)}
-
-
 def score_checkpoint(
     runs: Sequence[MeasuredRun], checkpoint: Path, intervals: bool = False
-) -> RunScores:
-    """Score a checkpoint's network on runs, for two more simulations a run with intervals."""
+) -> tuple[pd.DataFrame, str]:
+    """Score a checkpoint's network on runs, for two more simulations a run with intervals.
+
+    Returns:
+        What :func:`score_runs` gives, with ``low_s`` and ``high_s`` where intervals are asked for
+        and the checkpoint has them; and why there are none though they are asked for.
+    """
     latencies = network_latencies(load_checkpoint(checkpoint).network, runs)
     scores = score_runs(runs, latencies, NETWORK)
     if not intervals:
-        return RunScores(scores)
+        return scores, ""
     try:
-        return RunScores(with_intervals(scores, runs, latencies, checkpoint))
+        return with_intervals(scores, runs, latencies, checkpoint), ""
     except PinnError as error:
-        return RunScores(scores, str(error))
+        return scores, str(error)
 
 
 def score_runs(

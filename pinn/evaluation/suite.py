@@ -11,7 +11,6 @@ from pinn.common.screen import say
 from pinn.common.tables import write_frame
 from pinn.errors import PinnError
 from pinn.evaluation import crossvalidation, formulas, methods, metrics, tables
-from pinn.evaluation.blis import blis
 from pinn.evaluation.config import ExperimentConfig
 from pinn.evaluation.decisions import decide, decision_table
 from pinn.evaluation.folds import experiment_splits, shipped_predictions, shipped_runs
@@ -51,7 +50,7 @@ def run_suite(config: ExperimentConfig) -> dict[str, object]:
     measured = read_measured(config)
     observations, rows = measured.observations, measured.rows
     splits, fingerprint = experiment_splits(config, measured), mark(config, measured)
-    published = [methods.roofline(), blis(observations), *methods.peers()]
+    published = [methods.roofline(), formulas.blis(observations), *methods.peers()]
     wanted = crossvalidation.cells(splits, published, folder, fingerprint)
     slow = crossvalidation.cells(splits, _learned(config, measured), folder, fingerprint)
     crossvalidation.adopt(wanted + slow, [Path(other) for other in config.cells_from])
