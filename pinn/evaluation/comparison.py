@@ -123,5 +123,5 @@ def _of_results(medians: pd.DataFrame, n_a: int, n_b: int) -> _Medians:
     verdicts = {-1.0: B_BETTER, 0.0: TIED, 1.0: A_BETTER}
     found = {verdicts[sign] for sign in np.sign(medians["b"] - medians["a"])}
     verdict = MIXED if len(found) > 1 else found.pop()
-    of_a, of_b = medians.loc["all", ["a", "b"]].tolist()
+    of_a, of_b = (float(medians[side].loc["all"]) for side in ("a", "b"))
     return _Medians(n_a, of_a, of_b, verdict if n_a == n_b else OTHER_ROWS)

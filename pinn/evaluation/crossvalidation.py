@@ -15,7 +15,7 @@ from pinn.common.workers import Workers
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.evaluation.methods import Method
-from pinn.evaluation.metrics import with_e2e
+from pinn.evaluation.metrics import predictions_of, with_e2e
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.surrogate.uncertainty.held_out import (
@@ -30,9 +30,6 @@ from pinn.training.data.splits import Split
 from pinn.training.serving_rows import ServingRows, serving_rows
 
 # Every method on every split, each cell kept on disk so that an interrupted run goes on.
-
-#: Methods of one fit that its line of progress names.
-_NAMED = 2
 
 
 @dataclass(frozen=True)
@@ -140,15 +137,10 @@ def compute(rows: ServingRows, wanted: Sequence[Cell], workers: Workers) -> None
     for done, (i, tables) in enumerate(workers.run(partial(_compute, rows), fits), start=1):
         for cell, table in zip(fits[i], tables, strict=True):
             files.replace_atomically(cell.path, partial(table.to_parquet, index=False))
-        about = f"{_about(fits[i])}, {progress.still(done, len(fits), began_s)}"
-        progress.note(f"fold {done} of {len(fits)}: {about}")
-
-
-def _about(of_fit: Sequence[Cell]) -> str:
-    """The split, and the methods that share the fit: by name if they are few."""
-    names = [cell.method.name for cell in of_fit]
-    methods = "; ".join(names) if len(names) <= _NAMED else f"{len(names)} methods"
-    return f"{of_fit[0].split.name}: {methods}"
+        names = [cell.method.name for cell in fits[i]]
+        about = "; ".join(names) if len(names) <= 2 else f"{len(names)} methods"
+        left = progress.still(done, len(fits), began_s)
+        progress.note(f"fold {done} of {len(fits)}: {fits[i][0].split.name}: {about}, {left}")
 
 
 def _compute(rows: ServingRows, of_fit: Sequence[Cell]) -> list[pd.DataFrame]:
@@ -229,7 +221,10 @@ def held_out_errors(
     Raises:
         PinnError: If the folder holds no predictions of the network that kernels taught.
     """
-    return described_errors(_read_predictions(folder), observations, surrogates, folder)
+    predictions = predictions_of(folder)
+    if predictions is None:
+        raise PinnError(f"no predictions in {folder}: run the experiment with its evaluation first")
+    return described_errors(predictions, observations, surrogates, folder)
 
 
 def described_errors(
@@ -252,14 +247,20 @@ def described_errors(
     Raises:
         PinnError: If there are no predictions of the network that kernels taught.
     """
-    left_out = predictions["split"].map(lambda split: left_out_column(split) is not None)
-    wanted = (predictions["method"] == METHOD) & left_out
-    if not wanted.any():
+    left_out = predictions["split"].map(left_out_column).notna()
+    wanted = predictions[(predictions["method"] == METHOD) & left_out]
+    if wanted.empty:
         raise PinnError(
             f"no predictions of the method {METHOD!r} for left-out models or GPUs: run the "
             "experiment with kernels=on until its fits are made"
         )
-    errors = _errors(predictions[wanted], observations)
+    loads = observations[["row_id", "model", "concurrency", "prompt_tokens", "output_tokens"]]
+    errors = with_e2e(wanted.merge(loads, on="row_id"))
+    for metric in METRICS:
+        errors[metric] = np.log(errors[f"{metric}_measured_s"] / errors[f"{metric}_s"])
+    # A closed loop sends no more than it gets served: nothing magnifies the step time.
+    gains = dict.fromkeys(GAINS, 1.0)
+    errors = errors.assign(ttft_share=errors["ttft_s"] / errors["e2e_s"], **gains)
     predicted = observations[observations["row_id"].isin(errors["row_id"])]
     return _described(errors, serving_rows(predicted), surrogates, root)[list(COLUMNS)]
 
@@ -273,25 +274,6 @@ def mean_steps(
     return [(deployment, decode_step(*load), gpu_known) for deployment, load in each]
 
 
-def _read_predictions(folder: Path) -> pd.DataFrame:
-    table = folder / "predictions.parquet"
-    if table.is_file():
-        return pd.read_parquet(table)
-    if not table.with_suffix(".csv").is_file():
-        raise PinnError(f"no predictions in {folder}: run the experiment with its evaluation first")
-    return pd.read_csv(table.with_suffix(".csv"))
-
-
-def _errors(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
-    loads = observations[["row_id", "model", "concurrency", "prompt_tokens", "output_tokens"]]
-    found = with_e2e(predictions.merge(loads, on="row_id"))
-    for metric in METRICS:
-        found[metric] = np.log(found[f"{metric}_measured_s"] / found[f"{metric}_s"])
-    # A closed loop sends no more than it gets served: nothing magnifies the step time.
-    gains = dict.fromkeys(GAINS, 1.0)
-    return found.assign(ttft_share=found["ttft_s"] / found["e2e_s"], **gains)
-
-
 def _described(
     errors: pd.DataFrame,
     rows: ServingRows,
@@ -299,9 +281,7 @@ def _described(
     root: Path | None,
 ) -> pd.DataFrame:
     """The errors with what is known of each row's mean step; its GPU has its datasheet's name."""
-    of_row = {
-        name: rows.deployments[i] for name, i in zip(rows.row_id, rows.deployment, strict=True)
-    }
+    of_row = dict(zip(rows.row_id, (one.deployment for one in rows.measured), strict=True))
     found = []
     for (split, _), part in errors.groupby(["split", "held_out"], sort=False):
         test = rows.take(np.isin(rows.row_id, part["row_id"]))

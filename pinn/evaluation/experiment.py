@@ -7,7 +7,7 @@ is printed of the folds is what to expect of the checkpoint on models and GPUs t
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,19 +35,6 @@ from pinn.training.data.splits import Split
 from pinn.training.folds import Fold, learn_all, learn_fold
 
 
-@dataclass(frozen=True)
-class Tested:
-    """Held-out errors.
-
-    Attributes:
-        results: Of all splits.
-        scores: Of held-out serving runs.
-    """
-
-    results: pd.DataFrame = field(default_factory=pd.DataFrame)
-    scores: pd.DataFrame = field(default_factory=pd.DataFrame)
-
-
 def run_experiment(config: ExperimentConfig) -> dict[str, object]:
     """Run one experiment.
 
@@ -67,14 +54,14 @@ def run_experiment(config: ExperimentConfig) -> dict[str, object]:
     splits = folds.experiment_splits(config, measured)
     summary: dict[str, object] = {"experiment": config.experiment_name, "folder": str(folder)}
     summary["serving_runs"] = len(measured.runs)
-    tested = Tested()
+    results = scores = pd.DataFrame()
     if splits:
-        tested = _test(config, measured, splits)
-        results = tested.results
+        results, scores = _test(config, measured, splits)
         shown = results[(results.held_out == "all") & (results.method == "network")]
         summary["errors"] = shown.drop(columns=["held_out"]).to_dict("records")
     if config.final_fit:
-        path = _fit_all(config, measured, tested)
+        about: dict[str, object] = {"held_out_results": results.to_dict("records")}
+        path = _fit_all(config, measured, scores, about)
         summary["checkpoint"] = str(path)
         if splits and config.kernels.enabled and config.evaluation.held_out is None:
             # Intervals from everything that the folds left out, their networks beside them.
@@ -89,8 +76,12 @@ def run_experiment(config: ExperimentConfig) -> dict[str, object]:
 
 def _test(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]]
-) -> Tested:
-    """Score every method on every split; tables go to disk first and are printed from there."""
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Score every method on every split; tables go to disk first and are printed from there.
+
+    Returns:
+        Errors on all splits, and scores of held-out serving runs.
+    """
     folder, workers = Path(config.output_dir), config.workers.workers()
     scores = pd.DataFrame()
     compared = [methods.roofline(), *methods.without_kernels(config)]
@@ -108,19 +99,20 @@ def _test(
     )
     write_frame(predictions, folder / "predictions.csv")
     groups = metrics.group_masks(config.evaluation.groups, measured.rows, predictions)
-    tables = [
-        metrics.summarize(predictions, groups),
-        *([serving_runs.run_results(scores)] if len(scores) else []),
-    ]
+    tables = [metrics.summarize(predictions, groups)]
+    if len(scores):
+        tables.append(serving_runs.run_results(scores))
     write_frame(pd.concat(tables, ignore_index=True), folder / "results.csv")
     results = pd.read_csv(folder / "results.csv")
     print_results(results)
-    return Tested(results, scores)
+    return results, scores
 
 
-def _fit_all(config: ExperimentConfig, measured: Measured, tested: Tested) -> Path:
-    """Fit on everything and save the checkpoint with the held-out results beside it."""
-    folder, scores = Path(config.output_dir), tested.scores
+def _fit_all(
+    config: ExperimentConfig, measured: Measured, scores: pd.DataFrame, about: dict[str, object]
+) -> Path:
+    """Fit on everything and save the checkpoint, which says what ``about`` does."""
+    folder = Path(config.output_dir)
     of_kernels: dict[str, object] = {"kernels": {}, "scalars": {}}
     if config.kernels.enabled:
         fits = methods.kernel_fits(config, measured.runs)
@@ -136,8 +128,7 @@ def _fit_all(config: ExperimentConfig, measured: Measured, tested: Tested) -> Pa
         network = methods.serving_learner(config).learn(measured.rows, folder / "logs" / "all")
     if len(scores):
         _print_scores(scores, folder / "serving_runs.csv")
-    results = {"held_out_results": tested.results.to_dict("records")}
-    metadata = _metadata(config, measured, network) | of_kernels | results
+    metadata = _metadata(config, measured, network) | of_kernels | about
     runs = (run.deployment for run in measured.runs)
     deployments = tuple(dict.fromkeys([*measured.rows.deployments, *runs]))
     names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)

@@ -84,10 +84,8 @@ KEPT = "leave-one-model-out"
 
 def split_folds(splits: Mapping[str, list[Split]], measured: Measured) -> list[Fold]:
     """The folds behind splits of measured deployments, each once."""
-    found: dict[tuple[tuple[str, ...], str], Fold] = {}
-    for _, fold, _ in _folds(splits, measured):
-        found.setdefault((fold.rows.row_id, fold.exclude.slug()), fold)
-    return list(found.values())
+    folds = (fold for _, fold, _ in _folds(splits, measured))
+    return list({(fold.rows.row_id, fold.exclude.slug()): fold for fold in folds}.values())
 
 
 def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str, list[Split]]:
@@ -108,12 +106,10 @@ def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str,
 def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
     """Kinds of split that hold out one model or GPU, and its name in the rows."""
     models, gpus = (sorted(rows[column].unique()) for column in ("model", "gpu"))
-    for name in models:
-        if _is_named(name, wanted):
-            return [KEPT], name
-    for name in gpus:
-        if wanted in (name, load_gpu(name).name):
-            return ["leave-one-gpu-out", "leave-one-gpu-and-its-kernels-out"], name
+    if of_models := [name for name in models if _is_named(name, wanted)]:
+        return [KEPT], of_models[0]
+    if of_gpus := [name for name in gpus if wanted in (name, load_gpu(name).name)]:
+        return ["leave-one-gpu-out", "leave-one-gpu-and-its-kernels-out"], of_gpus[0]
     known = ", ".join([*models, *gpus])
     raise PinnError(f"evaluation.held_out={wanted}: no such model or GPU, known are {known}")
 
@@ -167,10 +163,9 @@ def _folds(
     splits: Mapping[str, list[Split]], measured: Measured
 ) -> Iterator[tuple[str, Fold, ServingRows]]:
     """Kind of split, fold and the rows that it leaves out."""
-    rows = measured.rows
     for kind, of_kind in splits.items():
         for split in of_kind:
-            train, test = parts_of(rows, split)
+            train, test = parts_of(measured.rows, split)
             exclude = held_out_kernels(kind, test)
             yield kind, fold_of(train, measured.runs, exclude), test
 
@@ -229,12 +224,12 @@ def shipped_predictions(
     Raises:
         PinnError: If there are none, or they are of another checkpoint or of other measurements.
     """
-    path = checkpoint.with_suffix(".predictions.csv")
-    kept = _published(path, checkpoint)
+    kept = _published("predictions.csv", checkpoint)
     kept = kept[kept["split"].isin(list(splits))]
     measured = observations.set_index("row_id")[["tpot_s", "ttft_s"]].reindex(kept["row_id"])
     own = kept[["tpot_measured_s", "ttft_measured_s"]].to_numpy()
     if not np.allclose(measured.to_numpy(), own, rtol=_ROUNDING, atol=0):
+        path = checkpoint.with_suffix(".predictions.csv")
         raise PinnError(f"{path} predicts other measurements than those at hand")
     there = pd.MultiIndex.from_frame(made[_PAIR])
     return kept[~pd.MultiIndex.from_frame(kept[_PAIR]).isin(there)]
@@ -252,14 +247,15 @@ def shipped_runs(checkpoint: Path) -> pd.DataFrame:
     Raises:
         PinnError: If there are none, or they are of another checkpoint.
     """
-    scores = _published(checkpoint.with_suffix(".serving_runs.csv"), checkpoint)
+    scores = _published("serving_runs.csv", checkpoint)
     scores = scores[scores["method"].str.endswith(LEFT_OUT)]
     unseen = scores.assign(method=scores["method"].str.removesuffix(LEFT_OUT))
     return run_predictions(unseen, RUNS_LEFT_OUT)
 
 
-def _published(path: Path, checkpoint: Path) -> pd.DataFrame:
-    """A table that was published with a checkpoint."""
+def _published(name: str, checkpoint: Path) -> pd.DataFrame:
+    """A table of ``TABLES`` that was published with a checkpoint."""
+    path = checkpoint.with_suffix(f".{name}")
     if not path.is_file():
         raise PinnError(f"no {path}: the checkpoint was published without it")
     table = pd.read_csv(path, dtype={"stage": str})
@@ -306,7 +302,6 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
     value = mean_figures(simulated)
     magnified = gains(job, mean_figures, value)
     measured = run.measured[WHOLE_RUN]
-    errors = {m: float(np.log(measured[FIGURES[m]] / value[m])) for m in interval_fit.METRICS}
     model, gpu = latency.deployment.model, latency.deployment.gpu.name
     requests = simulated.requests
     return {
@@ -320,8 +315,8 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
         "prompt_tokens": float(np.mean(requests.prompt_tokens)),
         "output_tokens": float(np.mean(requests.output_tokens)),
         "ttft_share": value["ttft"] / value["e2e"],
-        **{f"{m}_gain": magnified[m] for m in interval_fit.METRICS},
-        **errors,
+        **{f"{m}_gain": magnified[m] for m in FIGURES},
+        **{m: float(np.log(measured[figure] / value[m])) for m, figure in FIGURES.items()},
     }
 
 

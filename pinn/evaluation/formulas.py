@@ -230,7 +230,7 @@ def learn_per_deployment(bases: Bases, *_: object) -> Predictor:
 def learn_nothing(bases: Bases, *_: object) -> Predictor:
     """BLIS's formula with its own coefficients."""
     coefficients = np.array(BLIS_BETA)
-    before_s, _, token_s = (us * MICROSECOND for us in BLIS_ALPHA)
+    before_s, token_s = BLIS_ALPHA[0] * MICROSECOND, BLIS_ALPHA[2] * MICROSECOND
 
     def as_published(rows: ServingRows) -> Prediction:
         tpot, ttft = bases.of(rows)

@@ -228,7 +228,7 @@ def _step_times(both: list[_Both]) -> pd.DataFrame:
 
 def _coefficients(ends: dict[str, tuple[float, float]], both: list[_Both]) -> pd.DataFrame:
     rows = []
-    units = [f.unit for f in (*STEP_FEATURES.values(), *REQUEST_FEATURES.values())]
+    units = [f.unit for f in STEP_FEATURES.values()] + [f.unit for f in REQUEST_FEATURES.values()]
     for _, _, of_a, of_b in both:
         for name, unit, x, y in zip(NAMES, units, of_a.tolist(), of_b.tolist(), strict=True):
             ratio = y / x if x else (1.0 if not y else float("inf"))
