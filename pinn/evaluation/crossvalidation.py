@@ -261,26 +261,7 @@ def described_errors(
     # A closed loop sends no more than it gets served: nothing magnifies the step time.
     gains = dict.fromkeys(GAINS, 1.0)
     errors = errors.assign(ttft_share=errors["ttft_s"] / errors["e2e_s"], **gains)
-    predicted = observations[observations["row_id"].isin(errors["row_id"])]
-    return _described(errors, serving_rows(predicted), surrogates, root)[list(COLUMNS)]
-
-
-def mean_steps(
-    deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
-) -> list[Step]:
-    """The step in the middle of each row's load: ``concurrency`` and lengths are its columns."""
-    values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
-    each = zip(deployments, values, strict=True)
-    return [(deployment, decode_step(*load), gpu_known) for deployment, load in each]
-
-
-def _described(
-    errors: pd.DataFrame,
-    rows: ServingRows,
-    surrogates: Callable[[Exclusion], KernelSurrogates],
-    root: Path | None,
-) -> pd.DataFrame:
-    """The errors with what is known of each row's mean step; its GPU has its datasheet's name."""
+    rows = serving_rows(observations[observations["row_id"].isin(errors["row_id"])])
     of_row = dict(zip(rows.row_id, (one.deployment for one in rows.measured), strict=True))
     found = []
     for (split, _), part in errors.groupby(["split", "held_out"], sort=False):
@@ -294,5 +275,14 @@ def _described(
             shape=[shape_of(deployment.model) for deployment in deployments],
         )
         found.append(pd.concat([about, known], axis=1))
-    together = pd.concat(found, ignore_index=True)
-    return together.assign(group=together["model"] + " on " + together["gpu"])
+    table = pd.concat(found, ignore_index=True)
+    return table.assign(group=table["model"] + " on " + table["gpu"])[list(COLUMNS)]
+
+
+def mean_steps(
+    deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
+) -> list[Step]:
+    """The step in the middle of each row's load: ``concurrency`` and lengths are its columns."""
+    values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
+    each = zip(deployments, values, strict=True)
+    return [(deployment, decode_step(*load), gpu_known) for deployment, load in each]

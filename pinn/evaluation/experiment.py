@@ -26,7 +26,7 @@ from pinn.evaluation.measured import (
     recipe_sha256,
 )
 from pinn.evaluation.tables import print_results, print_scores, print_summary
-from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
 from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.network import CoefficientNetwork
@@ -66,7 +66,6 @@ def run_experiment(config: ExperimentConfig) -> dict[str, object]:
         if splits and config.kernels.enabled and config.evaluation.held_out is None:
             # Intervals from everything that the folds left out, their networks beside them.
             networks = folds.fold_networks(config, measured, splits)
-            folds.keep_networks(networks, folder)
             found = folds.calibrate_folds(config, measured, networks, path)
             write_calibration(found, calibration_path(path))
         if config.publish:
@@ -87,8 +86,15 @@ def _test(
     compared = [methods.roofline(), *methods.without_kernels(config)]
     if config.kernels.enabled:
         fits = methods.kernel_fits(config, measured.runs)
-        runs_out = folds.experiment_run_folds(config, measured)
         of_splits = folds.split_folds(splits, measured)
+        runs_out = serving_runs.run_folds(measured.rows, measured.runs)
+        if config.evaluation.held_out is not None:  # that model's runs, no others
+            models = [model for fold in of_splits for model in fold.exclude.models]
+            runs_out = [
+                (fold, test)
+                for fold, test in runs_out
+                if any(is_near_copy(m, model) for m in fold.exclude.models for model in models)
+            ]
         learn_all(fits.learner, [*of_splits, *(f for f, _ in runs_out)], fits.root, workers)
         compared += methods.kernel_methods(fits)
         if runs_out:

@@ -16,7 +16,6 @@ from pinn.evaluation.measured import Measured
 from pinn.evaluation.methods import kernel_fits
 from pinn.evaluation.metrics import CHECKPOINT_COLUMN
 from pinn.evaluation.serving_runs import LEFT_OUT, RUNS_LEFT_OUT, network_latencies, run_folds
-from pinn.kernels.exclusion import is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.simulator.intervals import Figures, gains
@@ -106,7 +105,7 @@ def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str,
 def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
     """Kinds of split that hold out one model or GPU, and its name in the rows."""
     models, gpus = (sorted(rows[column].unique()) for column in ("model", "gpu"))
-    if of_models := [name for name in models if _is_named(name, wanted)]:
+    if of_models := [name for name in models if wanted in (name, name.split("/")[-1])]:
         return [KEPT], of_models[0]
     if of_gpus := [name for name in gpus if wanted in (name, load_gpu(name).name)]:
         return ["leave-one-gpu-out", "leave-one-gpu-and-its-kernels-out"], of_gpus[0]
@@ -114,49 +113,27 @@ def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
     raise PinnError(f"evaluation.held_out={wanted}: no such model or GPU, known are {known}")
 
 
-def _is_named(model: str, wanted: str) -> bool:
-    return wanted in (model, model.split("/")[-1])
-
-
-def experiment_run_folds(
-    config: ExperimentConfig, measured: Measured
-) -> list[tuple[Fold, list[MeasuredRun]]]:
-    """Return the folds of serving runs; where one model is held out alone, its fold only."""
-    found = run_folds(measured.rows, measured.runs)
-    wanted = config.evaluation.held_out
-    if wanted is None:
-        return found
-    alone = [d.model for d in measured.rows.deployments if _is_named(d.model.name, wanted)]
-    return [
-        (fold, test)
-        for fold, test in found
-        if any(is_near_copy(m, model) for m in fold.exclude.models for model in alone)
-    ]
-
-
 def fold_networks(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]]
 ) -> list[FoldNetwork]:
-    """The network of every fold, written below the experiment's folder."""
+    """The network of every fold, written below the experiment's folder.
+
+    Those that never saw a model are written once more to where they are published from.
+    """
     fits, folder = kernel_fits(config, measured.runs), Path(config.output_dir)
+    shutil.rmtree(folder / LEFT_OUT_FOLDER, ignore_errors=True)
+    (folder / LEFT_OUT_FOLDER).mkdir(parents=True)
     found = []
     for number, (kind, fold, test) in enumerate(_folds(splits, measured)):
         network = learn_fold(fits.learner, fold, fits.root).network
-        path = folder / "networks" / kind / f"{number:02d}-{fold.exclude.slug()}.safetensors"
-        metadata = {"excluded": fold.exclude.describe()}
-        save_checkpoint(Checkpoint(network.weights(), metadata), path)
+        checkpoint = Checkpoint(network.weights(), {"excluded": fold.exclude.describe()})
+        name = f"{fold.exclude.slug()}.safetensors"
+        path = folder / "networks" / kind / f"{number:02d}-{name}"
+        save_checkpoint(checkpoint, path)
+        if kind == KEPT:
+            save_checkpoint(checkpoint, folder / LEFT_OUT_FOLDER / name)
         found.append(FoldNetwork(kind, test.deployments, path))
     return found
-
-
-def keep_networks(networks: Sequence[FoldNetwork], folder: Path) -> None:
-    """Copy the networks that never saw a model to where they are published from."""
-    target = folder / LEFT_OUT_FOLDER
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    for network in networks:
-        if network.split == KEPT:
-            shutil.copyfile(network.checkpoint, target / network.checkpoint.name.partition("-")[2])
 
 
 def _folds(

@@ -83,10 +83,8 @@ def score_runs(
         ``predicted_s``, ``error_percent``, ``failed_measured`` and ``failed_predicted`` (shares of
         the stage's requests).
     """
-    jobs = [
-        Job(latency.deployment, run.workload, latency)
-        for run, latency in zip(runs, latencies, strict=True)
-    ]
+    each = zip(runs, latencies, strict=True)
+    jobs = [Job(latency.deployment, run.workload, latency) for run, latency in each]
     rows = [
         {
             "method": method,
@@ -185,12 +183,13 @@ def run_folds(
     rows: ServingRows, runs: Sequence[MeasuredRun]
 ) -> list[tuple[Fold, list[MeasuredRun]]]:
     """What each left-out model leaves to learn from, and the runs that it is tested on."""
-    found = []
-    for model in left_out_models(rows, runs):
-        fold = fold_of(without_model(rows, model), runs, Exclusion(models=(model,)))
-        test = [run for run in runs if is_near_copy(run.deployment.model, model)]
-        found.append((fold, test))
-    return found
+    return [
+        (
+            fold_of(without_model(rows, model), runs, Exclusion(models=(model,))),
+            [run for run in runs if is_near_copy(run.deployment.model, model)],
+        )
+        for model in left_out_models(rows, runs)
+    ]
 
 
 def score_left_out(
@@ -201,10 +200,8 @@ def score_left_out(
     Returns:
         As ``pinn.evaluation.serving_runs.score_runs``; methods end in ``LEFT_OUT``.
     """
-    tables = [
-        score_learned(learn_fold(learner, fold, root), test, LEFT_OUT) for fold, test in folds
-    ]
-    return pd.concat(tables, ignore_index=True)
+    each = (score_learned(learn_fold(learner, fold, root), test, LEFT_OUT) for fold, test in folds)
+    return pd.concat(each, ignore_index=True)
 
 
 def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
@@ -223,8 +220,7 @@ def network_latencies(
     """The coefficients that a network gives each run's deployment."""
     deployments = [run.deployment for run in runs]
     found = surrogate.predict_coefficients(network, deployments)
-    each = zip(deployments, found.beta, found.alpha, strict=True)
-    return [LinearLatency(*one) for one in each]
+    return list(map(LinearLatency, deployments, found.beta, found.alpha))
 
 
 def run_results(scores: pd.DataFrame) -> pd.DataFrame:
