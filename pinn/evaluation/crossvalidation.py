@@ -18,13 +18,7 @@ from pinn.evaluation.methods import Method
 from pinn.evaluation.metrics import predictions_of, with_e2e
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.surrogate.uncertainty.held_out import (
-    DESCRIPTION,
-    Step,
-    decode_step,
-    described_steps,
-    shape_of,
-)
+from pinn.surrogate.uncertainty import held_out
 from pinn.surrogate.uncertainty.interval_fit import GAINS, METRICS, left_out_column
 from pinn.training.data.splits import Split
 from pinn.training.serving_rows import ServingRows, serving_rows
@@ -196,7 +190,7 @@ METHOD = "network"
 #: predicted E2E, ``shape`` is the same for models of equal shape.
 COLUMNS = (
     "split", "row_id", "model", "shape", "gpu", "group", "concurrency", "prompt_tokens",
-    "output_tokens", "ttft_share", *GAINS, *DESCRIPTION, *METRICS,
+    "output_tokens", "ttft_share", *GAINS, *held_out.DESCRIPTION, *METRICS,
 )  # fmt: skip
 
 
@@ -269,10 +263,10 @@ def described_errors(
         kernels = surrogates(held_out_kernels(str(split), test))
         deployments = [of_row[name] for name in part["row_id"]]
         steps = mean_steps(deployments, part, left_out_column(str(split)) != "gpu")
-        known = store.remembered_table(described_steps, kernels, steps, root=root)
+        known = store.remembered_table(held_out.described_steps, kernels, steps, root=root)
         about = part.reset_index(drop=True).assign(
             gpu=[deployment.gpu.name for deployment in deployments],
-            shape=[shape_of(deployment.model) for deployment in deployments],
+            shape=[held_out.shape_of(deployment.model) for deployment in deployments],
         )
         found.append(pd.concat([about, known], axis=1))
     table = pd.concat(found, ignore_index=True)
@@ -281,8 +275,8 @@ def described_errors(
 
 def mean_steps(
     deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
-) -> list[Step]:
+) -> list[held_out.Step]:
     """The step in the middle of each row's load: ``concurrency`` and lengths are its columns."""
     values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
     each = zip(deployments, values, strict=True)
-    return [(deployment, decode_step(*load), gpu_known) for deployment, load in each]
+    return [(deployment, held_out.decode_step(*load), gpu_known) for deployment, load in each]

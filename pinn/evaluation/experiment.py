@@ -60,8 +60,7 @@ def run_experiment(config: ExperimentConfig) -> dict[str, object]:
         shown = results[(results.held_out == "all") & (results.method == "network")]
         summary["errors"] = shown.drop(columns=["held_out"]).to_dict("records")
     if config.final_fit:
-        about: dict[str, object] = {"held_out_results": results.to_dict("records")}
-        path = _fit_all(config, measured, scores, about)
+        path = _fit_all(config, measured, results, scores)
         summary["checkpoint"] = str(path)
         if splits and config.kernels.enabled and config.evaluation.held_out is None:
             # Intervals from everything that the folds left out, their networks beside them.
@@ -115,9 +114,9 @@ def _test(
 
 
 def _fit_all(
-    config: ExperimentConfig, measured: Measured, scores: pd.DataFrame, about: dict[str, object]
+    config: ExperimentConfig, measured: Measured, results: pd.DataFrame, scores: pd.DataFrame
 ) -> Path:
-    """Fit on everything and save the checkpoint, which says what ``about`` does."""
+    """Fit on everything and save the checkpoint with the held-out results in it."""
     folder = Path(config.output_dir)
     of_kernels: dict[str, object] = {"kernels": {}, "scalars": {}}
     if config.kernels.enabled:
@@ -134,7 +133,8 @@ def _fit_all(
         network = methods.serving_learner(config).learn(measured.rows, folder / "logs" / "all")
     if len(scores):
         _print_scores(scores, folder / "serving_runs.csv")
-    metadata = _metadata(config, measured, network) | of_kernels | about
+    metadata = _metadata(config, measured, network) | of_kernels
+    metadata["held_out_results"] = results.to_dict("records")
     runs = (run.deployment for run in measured.runs)
     deployments = tuple(dict.fromkeys([*measured.rows.deployments, *runs]))
     names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)

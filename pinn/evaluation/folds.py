@@ -155,28 +155,6 @@ _METRICS = {
 }  # fmt: skip
 
 
-def run_predictions(scores: pd.DataFrame, split: str) -> pd.DataFrame:
-    """Whole runs in the schema of the other splits; a model's runs are one group.
-
-    Args:
-        scores: As ``pinn.evaluation.serving_runs.score_runs`` returns them.
-        split: Name of their split.
-    """
-    whole = scores[(scores["stage"] == WHOLE_RUN) & scores["figure"].isin(list(_METRICS))]
-    wide = whole.pivot(
-        index=["method", "run", "model"], columns="figure", values=["predicted_s", "measured_s"]
-    )
-    table = wide.index.to_frame(index=False).rename(columns={"run": "row_id"})
-    table = table.assign(split=split, held_out=table["model"], group=table["model"])
-    for figure, metric in _METRICS.items():
-        if ("predicted_s", figure) in wide:
-            table[f"{metric}_s"] = wide["predicted_s", figure].to_numpy()
-            table[f"{metric}_measured_s"] = wide["measured_s", figure].to_numpy()
-    return table.drop(columns="model")
-
-
-_PAIR = ["split", "method"]
-
 #: Measured values are kept with eight digits.
 _ROUNDING = 1e-6
 
@@ -208,12 +186,14 @@ def shipped_predictions(
     if not np.allclose(measured.to_numpy(), own, rtol=_ROUNDING, atol=0):
         path = checkpoint.with_suffix(".predictions.csv")
         raise PinnError(f"{path} predicts other measurements than those at hand")
-    there = pd.MultiIndex.from_frame(made[_PAIR])
-    return kept[~pd.MultiIndex.from_frame(kept[_PAIR]).isin(there)]
+    there, pairs = (pd.MultiIndex.from_frame(of[["split", "method"]]) for of in (made, kept))
+    return kept[~pairs.isin(there)]
 
 
 def shipped_runs(checkpoint: Path) -> pd.DataFrame:
     """Serving runs as the checkpoint's own folds predicted them, each without the run's model.
+
+    Whole runs in the schema of the other splits; a model's runs are one group.
 
     Args:
         checkpoint: Beside which ``publish`` put their scores.
@@ -225,9 +205,18 @@ def shipped_runs(checkpoint: Path) -> pd.DataFrame:
         PinnError: If there are none, or they are of another checkpoint.
     """
     scores = _published("serving_runs.csv", checkpoint)
-    scores = scores[scores["method"].str.endswith(LEFT_OUT)]
-    unseen = scores.assign(method=scores["method"].str.removesuffix(LEFT_OUT))
-    return run_predictions(unseen, RUNS_LEFT_OUT)
+    unseen = scores["method"].str.endswith(LEFT_OUT) & (scores["stage"] == WHOLE_RUN)
+    whole = scores[unseen & scores["figure"].isin(list(_METRICS))]
+    wide = whole.assign(method=whole["method"].str.removesuffix(LEFT_OUT)).pivot(
+        index=["method", "run", "model"], columns="figure", values=["predicted_s", "measured_s"]
+    )
+    table = wide.index.to_frame(index=False).rename(columns={"run": "row_id"})
+    table = table.assign(split=RUNS_LEFT_OUT, held_out=table["model"], group=table["model"])
+    for figure, metric in _METRICS.items():
+        if ("predicted_s", figure) in wide:
+            table[f"{metric}_s"] = wide["predicted_s", figure].to_numpy()
+            table[f"{metric}_measured_s"] = wide["measured_s", figure].to_numpy()
+    return table.drop(columns="model")
 
 
 def _published(name: str, checkpoint: Path) -> pd.DataFrame:

@@ -6,7 +6,7 @@ simulation with prior coefficients, as for the surrogate.
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -102,8 +102,8 @@ def phase_floors(
 
 def _phase(sums: BatchSums, phase: str) -> BatchSums:
     """The sums of one phase, those of the other set to 0."""
-    kept = {f.name: getattr(sums, f.name) for f in fields(sums)}
-    return BatchSums(*(v if phase in name else np.zeros_like(v) for name, v in kept.items()))
+    others = [f.name for f in fields(sums) if phase not in f.name]
+    return replace(sums, **{name: np.zeros_like(getattr(sums, name)) for name in others})
 
 
 def hierarchical_basis(
@@ -167,10 +167,8 @@ def formula(name: str, learn: Callable[..., Predictor], bases: Bases) -> Method:
         learn: What learns, from the basis and training rows.
         bases: Basis functions.
     """
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for values in (bases.tpot, bases.ttft):
-        digest.update(np.ascontiguousarray(values).tobytes())
-    return Method(name, partial(learn, bases), recipe=digest.hexdigest())
+    made_of = Path(__file__).read_bytes() + bases.tpot.tobytes() + bases.ttft.tobytes()
+    return Method(name, partial(learn, bases), recipe=hashlib.sha256(made_of).hexdigest())
 
 
 def fitted_formulas(observations: pd.DataFrame) -> list[Method]:

@@ -239,9 +239,9 @@ def group_masks(
     unknown = set(names) - set(GROUPS)
     if unknown:
         raise PinnError(f"unknown groups {sorted(unknown)}: known ones are {', '.join(GROUPS)}")
-    masks = {}
-    for name in names:
-        of_rows = zip(rows.row_id, rows.deployment, rows.concurrency, strict=True)
-        member = {row_id: GROUPS[name](rows.deployments[i], c) for row_id, i, c in of_rows}
-        masks[name] = predictions["row_id"].map(member).eq(True)
-    return masks
+    of_rows = list(zip(rows.row_id, rows.deployment, rows.concurrency, strict=True))
+    members = {
+        name: {row_id: GROUPS[name](rows.deployments[i], load) for row_id, i, load in of_rows}
+        for name in names
+    }
+    return {name: predictions["row_id"].map(of).eq(True) for name, of in members.items()}

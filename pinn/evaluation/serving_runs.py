@@ -170,10 +170,10 @@ def left_out_models(rows: ServingRows, runs: Sequence[MeasuredRun]) -> list[Mode
     """
     of_rows = {d.model.name: d.model for d in rows.deployments}
     of_runs = {run.deployment.model.name: run.deployment.model for run in runs}
+    measured = [of_rows[name] for name in sorted(of_rows)]
     found: list[ModelSpec] = []
     for _, model in sorted(of_runs.items()):
-        twins = [other for _, other in sorted(of_rows.items()) if is_near_copy(model, other)]
-        chosen = twins[0] if twins else model
+        chosen = next((other for other in measured if is_near_copy(model, other)), model)
         if not any(is_near_copy(chosen, other) for other in found):
             found.append(chosen)
     return found

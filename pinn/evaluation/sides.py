@@ -72,38 +72,33 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
     """
     sides = _read_side(a, method), _read_side(b, method)
     try:
-        errors, no_errors = compare_errors(sides[0].scores, sides[1].scores), ""
+        errors, no_errors = compare_errors(*sides), ""
     except PinnError as error:
         errors, no_errors = pd.DataFrame(), str(error)
-    both = _both_coefficients(*sides)
-    is_file = any(side.given is not None for side in sides)
-    coefficients = _coefficients(sides[0].ends, both if is_file else [])
-    found = Comparison(errors, _step_times(both), coefficients, no_errors)
+    found = Comparison(errors, *_steps_and_coefficients(*sides), no_errors)
     if not found.tables():
         raise PinnError(no_errors)
     return found
 
 
 @dataclass(frozen=True)
-class _Side:
-    """One of two things that are compared.
+class _Side(Scores):
+    """One of two things that are compared; without results where it carries none.
 
     Attributes:
-        scores: Its errors; without rows where it carries none.
         surrogate: Of a checkpoint.
         given: Of a coefficient file.
         ends: ``beta.NAME`` or ``alpha.NAME`` -> interval, where the file has them.
     """
 
-    scores: Scores
     surrogate: Surrogate | None = None
     given: CoefficientSet | None = None
     ends: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def coefficients(
         self, deployment: Deployment, where: str
-    ) -> Float[np.ndarray, " coefficients"] | None:
-        """Return beta, then alpha, of a deployment; None where nothing gives them.
+    ) -> Float[np.ndarray, " coefficients"]:
+        """Return beta, then alpha, of a deployment.
 
         Raises:
             PinnError: If a file belongs to another one.
@@ -111,15 +106,14 @@ class _Side:
         if self.given is not None:
             self.given.check_deployment(deployment, where)
             return np.concatenate([self.given.beta, self.given.alpha])
-        if self.surrogate is None:
-            return None
+        assert self.surrogate is not None
         found = self.surrogate.coefficients([deployment])
         return np.concatenate([found.beta[0], found.alpha[0]])
 
 
 def _read_side(path: Path, method: str) -> _Side:
     if path.is_dir():
-        return _Side(_folder_scores(path, method))
+        return _read_folder(path, method)
     if not path.is_file():
         raise PinnError(
             f"nothing at {path}: give a checkpoint, a coefficient file or an evaluation's folder"
@@ -128,26 +122,26 @@ def _read_side(path: Path, method: str) -> _Side:
         surrogate = Surrogate.load(path)
         held_out = surrogate.checkpoint.metadata.get("held_out_results") or []
         results = pd.DataFrame(held_out, columns=list(RESULT_COLUMNS))
-        return _Side(Scores(results[results["method"] == method]), surrogate)
+        return _Side(results[results["method"] == method], surrogate=surrogate)
     if path.suffix == ".json":
         given = read_coefficient_set(path)
-        return _Side(Scores(_calibration_results(given)), given=given, ends=_ends(path))
+        return _Side(_calibration_results(given), given=given, ends=_ends(path))
     if path.suffix == ".csv":
-        return _Side(Scores(_of_method(read_results(path), method, path)))
+        return _Side(_of_method(read_results(path), method, path))
     raise PinnError(
         f"{path}: expected a checkpoint (.safetensors), a coefficient file (.json), a results.csv "
         "or an evaluation's folder"
     )
 
 
-def _folder_scores(folder: Path, method: str) -> Scores:
+def _read_folder(folder: Path, method: str) -> _Side:
     results = _of_method(read_results(folder / "results.csv"), method, folder)
     observations, predictions = folder / "observations" / "silicon.parquet", predictions_of(folder)
     if predictions is None or not observations.is_file():
-        return Scores(results)
+        return _Side(results)
     rows = read_observations(observations)
     groups = deployment_keys(rows).set_axis(rows["row_id"])
-    return Scores(results, predictions[predictions["method"] == method], groups)
+    return _Side(results, predictions[predictions["method"] == method], groups)
 
 
 def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
@@ -188,52 +182,41 @@ def _ends(path: Path) -> dict[str, tuple[float, float]]:
     }
 
 
-#: Label of a deployment, the deployment, and its coefficients by A and by B.
-_Both = tuple[
-    str, Deployment, Float[np.ndarray, " coefficients"], Float[np.ndarray, " coefficients"]
-]
-
-
-def _both_coefficients(a: _Side, b: _Side) -> list[_Both]:
-    """Those of every deployment that both sides have coefficients of."""
-    deployments = {}
-    if a.given is None and b.given is None:
-        for (model, size), gpu in ((key, gpu) for key, gpus in SHOWN.items() for gpu in gpus):
-            given = canonical({"model": model, "gpu": gpu, "tensor_parallel_size": size})
-            deployments[f"{model.split('/')[-1]}, {size} x {gpu}"] = make_deployment(given)
-    files = (side.given.configuration() for side in (a, b) if side.given is not None)
-    if of_file := next(filter(None, files), None):
-        known = make_deployment(canonical(of_file))
-        deployments[f"{known.model.name} on {known.gpu.name}"] = known
-    found = []
-    for label, deployment in deployments.items():
-        of_a, of_b = a.coefficients(deployment, "A"), b.coefficients(deployment, "B")
-        if of_a is not None and of_b is not None:
-            found.append((label, deployment, of_a, of_b))
+def _deployments(a: _Side, b: _Side) -> dict[str, Deployment]:
+    """Return the deployments that both sides have coefficients of, by label."""
+    if any(side.surrogate is None and side.given is None for side in (a, b)):
+        return {}
+    files = [side.given.configuration() for side in (a, b) if side.given is not None]
+    if files:
+        known = [
+            make_deployment(canonical(configuration)) for configuration in files if configuration
+        ]
+        return {f"{one.model.name} on {one.gpu.name}": one for one in known[:1]}
+    found = {}
+    for (model, size), gpu in ((key, gpu) for key, gpus in SHOWN.items() for gpu in gpus):
+        given = canonical({"model": model, "gpu": gpu, "tensor_parallel_size": size})
+        found[f"{model.split('/')[-1]}, {size} x {gpu}"] = make_deployment(given)
     return found
 
 
-def _step_times(both: list[_Both]) -> pd.DataFrame:
+def _steps_and_coefficients(a: _Side, b: _Side) -> tuple[pd.DataFrame, pd.DataFrame]:
     batches = [parse_batch(text) for text in BATCHES]
-    rows = []
-    for label, deployment, *coefficients in both:
-        of_a, of_b = (
-            1e6 * batch_seconds(of[: len(STEP_FEATURES)], deployment, batches)
-            for of in coefficients
-        )
-        times = zip(BATCHES, of_a.tolist(), of_b.tolist(), strict=True)
-        rows += [(label, batch, x, y, y / x) for batch, x, y in times]
-    return pd.DataFrame(rows, columns=["deployment", "batch", "a_us", "b_us", "ratio"])
-
-
-def _coefficients(ends: dict[str, tuple[float, float]], both: list[_Both]) -> pd.DataFrame:
-    rows = []
     units = [f.unit for f in STEP_FEATURES.values()] + [f.unit for f in REQUEST_FEATURES.values()]
-    for _, _, of_a, of_b in both:
-        for name, unit, x, y in zip(NAMES, units, of_a.tolist(), of_b.tolist(), strict=True):
+    times, coefficients = [], []
+    for label, deployment in _deployments(a, b).items():
+        both = a.coefficients(deployment, "A"), b.coefficients(deployment, "B")
+        us = (1e6 * batch_seconds(of[: len(STEP_FEATURES)], deployment, batches) for of in both)
+        each = zip(BATCHES, *(of.tolist() for of in us), strict=True)
+        times += [(label, batch, x, y, y / x) for batch, x, y in each]
+        if a.given is None and b.given is None:
+            continue
+        for name, unit, x, y in zip(NAMES, units, *(of.tolist() for of in both), strict=True):
             ratio = y / x if x else (1.0 if not y else float("inf"))
-            rows.append((name, unit, x, y, ratio, _inside(ends.get(name), y)))
-    return pd.DataFrame(rows, columns=["name", "unit", "a", "b", "ratio", "verdict"])
+            coefficients.append((name, unit, x, y, ratio, _inside(a.ends.get(name), y)))
+    return (
+        pd.DataFrame(times, columns=["deployment", "batch", "a_us", "b_us", "ratio"]),
+        pd.DataFrame(coefficients, columns=["name", "unit", "a", "b", "ratio", "verdict"]),
+    )
 
 
 def _inside(ends: tuple[float, float] | None, value: float) -> str:
