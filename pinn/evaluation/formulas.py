@@ -240,7 +240,8 @@ def learn_nothing(bases: Bases, *_: object) -> Predictor:
 def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray, "n 3"]:
     """A constant, the prompt tokens taken in, and the step time."""
     places = [list(REQUEST_FEATURES).index(name) for name in _ALPHAS]
-    return np.column_stack([rows.request_features[:, places], step_s])
+    columns = [rows.request_features[:, place] for place in places]
+    return np.stack([*columns, step_s], axis=1)
 
 
 def _relative_nnls(

@@ -11,11 +11,11 @@ from pinn.common.screen import say
 from pinn.common.tables import write_frame
 from pinn.errors import PinnError
 from pinn.evaluation import crossvalidation, formulas, methods, metrics, tables
+from pinn.evaluation.comparison import leaders, rank
 from pinn.evaluation.config import ExperimentConfig
 from pinn.evaluation.decisions import decide, decision_table
 from pinn.evaluation.folds import experiment_splits, shipped_predictions, shipped_runs
 from pinn.evaluation.measured import Measured, make_repeatable, mark, read_measured
-from pinn.evaluation.ranking import leaders, rank
 from pinn.evaluation.regressions import tuned_regressions
 from pinn.evaluation.report.write import write_report
 from pinn.surrogate.uncertainty.interval_fit import calibration_curve

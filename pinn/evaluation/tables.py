@@ -8,8 +8,8 @@ from typing import TypeVar
 import pandas as pd
 
 from pinn.common.screen import WIDEST, Column, Grid, page
+from pinn.evaluation.comparison import leaders
 from pinn.evaluation.metrics import GROUPS
-from pinn.evaluation.ranking import leaders
 from pinn.measurements.runs.measured_runs import FIGURES
 
 #: Unit of every error in the table.
@@ -70,7 +70,7 @@ def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
 
     Args:
         results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
-        ranking: As ``pinn.evaluation.ranking.rank`` returns it.
+        ranking: As ``pinn.evaluation.comparison.rank`` returns it.
     """
     table = Grid.of("median error, %", "of", "rows", *_KNOWN.values(), text=2)
     first = leaders(ranking)

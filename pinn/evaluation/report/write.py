@@ -31,17 +31,16 @@ _NO_PEERS = ("network", "teacher", "global vector", "blackbox, per configuration
 
 def summary(tables: Tables) -> list[tuple[str, str]]:
     """Up to five lines: label and text; one line where the network was not evaluated."""
-    splits = [split for split in _UNSEEN if not tables.of_network(split).empty]
-    if not splits:
+    shown = {split: rows for split in _UNSEEN if len(rows := tables.of_network(split))}
+    if not shown:
         return [("Left out", f"no predictions of the method {METHOD!r}: see the sections below.")]
-    parts = []
-    for split in splits:
-        rows = tables.of_network(split)
-        count = rows["held_out"].nunique()
-        parts.append(f"each of {count} {_UNSEEN[split]} in turn ({len(rows)} rows)")
+    parts = (
+        f"each of {rows['held_out'].nunique()} {_UNSEEN[split]} in turn ({len(rows)} rows)"
+        for split, rows in shown.items()
+    )
     lines = [("Left out", "; ".join(parts) + ". Errors below are medians.")]
     for metric in ("tpot", "ttft", "e2e"):
-        found = [f"unseen {_UNSEEN[s]}: {_compared(tables.of_split(s), metric)}" for s in splits]
+        found = [f"unseen {_UNSEEN[s]}: {_compared(tables.of_split(s), metric)}" for s in shown]
         lines.append((metric.upper(), "; ".join(found) + "."))
     covered = _covered(tables)
     return [*lines, ("90 % intervals", f"{covered}.")] if covered else lines
