@@ -184,8 +184,6 @@ CHOICES: dict[tuple[str, str], type] = {
     ("fit", "serving"): ServingFitSettings,
     ("trainer", "cpu"): TrainerSettings,
 }
-#: Folders of ``conf/`` that are no choices of an experiment.
-_OTHER_FOLDERS = ("plan",)
 
 
 def register() -> None:
@@ -241,7 +239,7 @@ def choices() -> str:
     found = {
         f"{path.parent.name}={path.stem}": _described(path)
         for path in files
-        if path.parent.name not in _OTHER_FOLDERS
+        if path.parent.name != "plan"  # no choices of an experiment
     }
     found |= {
         f"{g}={name}": (of.__doc__ or "").partition("\n")[0] for (g, name), of in CHOICES.items()

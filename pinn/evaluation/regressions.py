@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,21 +49,22 @@ _LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
 
 #: Strengths of ridge and lasso; linear in seconds, as the decomposition is.
 _LINEAR = [Setting({"alpha": alpha}, log=False) for alpha in np.logspace(-6, 0, 7).tolist()]
-#: Depth and number of trees, on the time itself or over the floor.
-_TREES = [
-    Setting(
-        {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05},
-        over_floor=over,
-    )
+
+
+def _both(parameters: Iterable[Mapping[str, object]]) -> list[Setting]:
+    """Each on the time itself and over the floor."""
+    return [Setting(each, over_floor=over) for each in parameters for over in (False, True)]
+
+
+#: Depth and number of trees.
+_TREES = _both(
+    {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05}
     for depth, trees in ((2, 150), (3, 300))
-    for over in (False, True)
-]
-#: Decay of the weights, on the time itself or over the floor.
-_MLP = [
-    Setting({"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150}, over_floor=over)
-    for decay in (1e-2, 1.0)
-    for over in (False, True)
-]
+)
+#: Decay of the weights.
+_MLP = _both(
+    {"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150} for decay in (1e-2, 1.0)
+)
 
 
 def tuned_regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
