@@ -62,8 +62,7 @@ def _load_grids(table: pd.DataFrame) -> list[Grid]:
     shown = table[table["figure"].isin(_SHOWN)]
     key = ["run", "load", "figure"]
     errors = shown.pivot(index=key, columns="coefficients", values="error_percent")
-    each = {"run": "run", "load": "load", "figure": "figure"}
-    each |= {"measured": "measured:.4g"}
+    each = {"run": "run", "load": "load", "figure": "figure", "measured": "measured:.4g"}
     each |= {f"{name}, %": f"{name}:+.1f" for name in shown["coefficients"].unique()}
     loads = frame_grid(shown.drop_duplicates(key).join(errors, on=key), each, text=3)
     overloaded = shown["failed_share"] >= OVERLOADED

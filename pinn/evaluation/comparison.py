@@ -40,7 +40,7 @@ def rank(
     """Rank methods by the median absolute percentage error in every split.
 
     Args:
-        predictions: As ``cross_validate`` returns them; ``METRIC_s`` and ``METRIC_measured_s``.
+        predictions: As ``read_cells`` returns them; ``METRIC_s`` and ``METRIC_measured_s``.
         groups: Row id -> what is drawn with replacement, such as its deployment.
         metrics: To rank by.
         ineligible: Methods that are shown but cannot be first.

@@ -45,38 +45,18 @@ class Cell:
     logs: Path
 
 
-def cross_validate(
-    rows: ServingRows,
-    splits: Mapping[str, Sequence[Split]],
-    methods: Sequence[Method],
-    folder: Path,
-    fingerprint: str,
-    workers: Workers | None = None,
-) -> pd.DataFrame:
-    """Predict the test rows of every split with every method.
+def cells(
+    splits: Mapping[str, Sequence[Split]], methods: Sequence[Method], folder: Path, fingerprint: str
+) -> list[Cell]:
+    """The cells of every split and method, made or not.
 
     Args:
-        rows: All rows.
         splits: Name of a kind of split, such as ``leave-one-model-out``, -> its splits.
         methods: What to compare.
         folder: Where cells and training logs are kept.
         fingerprint: Of everything a cell depends on beside its own split and method; cells that
             were made under another one are made anew.
-        workers: Where fits run; None for here, one after another.
-
-    Returns:
-        One row per (kind of split, row, method): ``split``, ``held_out``, ``row_id``, ``method``,
-        ``tpot_s``, ``ttft_s``, ``tpot_measured_s``, ``ttft_measured_s``.
     """
-    wanted = cells(splits, methods, folder, fingerprint)
-    compute(rows, missing(wanted), workers or Workers())
-    return read_cells(wanted)
-
-
-def cells(
-    splits: Mapping[str, Sequence[Split]], methods: Sequence[Method], folder: Path, fingerprint: str
-) -> list[Cell]:
-    """The cells of every split and method, made or not."""
     return [
         _cell(kind, split, method, folder, fingerprint)
         for kind, of_kind in splits.items()
@@ -114,17 +94,22 @@ def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
 
 
 def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
-    """The predictions of cells that are on disk."""
+    """The predictions of cells that are on disk.
+
+    Returns:
+        One row per (kind of split, row, method): ``split``, ``held_out``, ``row_id``, ``method``,
+        ``tpot_s``, ``ttft_s``, ``tpot_measured_s``, ``ttft_measured_s``.
+    """
     return pd.concat([pd.read_parquet(cell.path) for cell in made], ignore_index=True)
 
 
 def compute(rows: ServingRows, wanted: Sequence[Cell], workers: Workers) -> None:
-    """Compute cells and keep each as soon as its fit is done.
+    """Compute the cells that are not on disk and keep each as soon as its fit is done.
 
     Only this process writes, so that workers need no folder in common but that of the logs.
     """
     shared: dict[Path, list[Cell]] = {}
-    for cell in wanted:
+    for cell in missing(wanted):
         shared.setdefault(cell.logs, []).append(cell)
     fits = list(shared.values())
     began_s = time.monotonic()
@@ -230,7 +215,7 @@ def described_errors(
     """Errors and descriptions of the left-out rows among predictions.
 
     Args:
-        predictions: As ``pinn.evaluation.crossvalidation.cross_validate`` returns them.
+        predictions: As ``pinn.evaluation.crossvalidation.read_cells`` returns them.
         observations: What was measured.
         surrogates: Gives the kernel surrogates of an exclusion.
         root: Where descriptions are remembered; None for the cache of all.

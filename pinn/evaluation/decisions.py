@@ -55,7 +55,7 @@ def decide(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFram
     """Pick and price, for every situation, limit, method and split.
 
     Args:
-        predictions: As ``pinn.evaluation.crossvalidation.cross_validate`` returns them; of splits
+        predictions: As ``pinn.evaluation.crossvalidation.read_cells`` returns them; of splits
             that leave models or GPUs out, others are passed over.
         observations: The measured deployments.
 

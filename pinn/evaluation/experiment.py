@@ -99,9 +99,9 @@ def _test(
         if runs_out:
             scores = serving_runs.score_left_out(fits.learner, runs_out, fits.root)
     compared += methods.peers()
-    predictions = crossvalidation.cross_validate(
-        measured.rows, splits, compared, folder, mark(config, measured), workers
-    )
+    cells = crossvalidation.cells(splits, compared, folder, mark(config, measured))
+    crossvalidation.compute(measured.rows, cells, workers)
+    predictions = crossvalidation.read_cells(cells)
     write_frame(predictions, folder / "predictions.csv")
     groups = metrics.group_masks(config.evaluation.groups, measured.rows, predictions)
     tables = [metrics.summarize(predictions, groups)]

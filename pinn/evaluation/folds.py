@@ -173,7 +173,7 @@ def shipped_predictions(
         observations: What was measured; the predictions have to be of the same.
 
     Returns:
-        As ``pinn.evaluation.crossvalidation.cross_validate`` returns them, with the checkpoint's
+        As ``pinn.evaluation.crossvalidation.read_cells`` returns them, with the checkpoint's
         SHA-256 in the column ``CHECKPOINT_COLUMN``.
 
     Raises:

@@ -81,7 +81,7 @@ def _predictions(
     wanted = crossvalidation.cells(splits, published, folder, fingerprint)
     slow = crossvalidation.cells(splits, _learned(config, measured), folder, fingerprint)
     crossvalidation.adopt(wanted + slow, [Path(other) for other in config.cells_from])
-    to_make = crossvalidation.missing(wanted if config.fast else wanted + slow)
+    to_make = wanted if config.fast else wanted + slow
     crossvalidation.compute(measured.rows, to_make, config.workers.workers())
     found = crossvalidation.read_cells([c for c in wanted + slow if c.path.is_file()])
     skipped: dict[str, str] = {}

@@ -33,7 +33,7 @@ class Tables:
     """Everything that a report shows; a table that was not made is empty.
 
     Attributes:
-        predictions: As ``pinn.evaluation.crossvalidation.cross_validate`` returns them, with the
+        predictions: As ``pinn.evaluation.crossvalidation.read_cells`` returns them, with the
             columns ``model``, ``gpu``, ``concurrency``, ``prompt_tokens`` and ``output_tokens``.
         results: As ``pinn.evaluation.metrics.summarize`` does.
         ranking: As ``pinn.evaluation.comparison.rank`` does.
