@@ -154,7 +154,6 @@ _METRICS = {
     "itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e", "e2e_p99_s": "e2e_p99",
 }  # fmt: skip
 
-
 #: Measured values are kept with eight digits.
 _ROUNDING = 1e-6
 

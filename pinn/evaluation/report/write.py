@@ -78,11 +78,11 @@ def _covered(tables: Tables) -> str:
 
 def _shipped(tables: Tables) -> dict[str, str]:
     """Which predictions were taken from a checkpoint's own folds, and the checkpoint's SHA-256."""
-    kept = tables.predictions.reindex(columns=["split", "method", metrics.CHECKPOINT_COLUMN])
-    kept = kept.dropna(subset=metrics.CHECKPOINT_COLUMN)
+    mark = metrics.CHECKPOINT_COLUMN
+    kept = tables.predictions.reindex(columns=["split", "method", mark]).dropna(subset=mark)
     methods = kept.groupby("split", sort=False)["method"].unique().map(", ".join)
     splits = "; ".join(f"{split} ({names})" for split, names in methods.items())
-    return {"splits": splits, "checkpoint": "".join(kept[metrics.CHECKPOINT_COLUMN].unique())[:12]}
+    return {"splits": splits, "checkpoint": next(iter(kept[mark]), "")[:12]}
 
 
 # The sections of a page, drawn from an evaluation's tables.
