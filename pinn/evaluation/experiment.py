@@ -30,7 +30,6 @@ from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
 from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.network import CoefficientNetwork
-from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibration
 from pinn.training.data.splits import Split
 from pinn.training.folds import Fold, learn_all, learn_fold
 
@@ -63,10 +62,7 @@ def run_experiment(config: ExperimentConfig) -> dict[str, object]:
         path = _fit_all(config, measured, results, scores)
         summary["checkpoint"] = str(path)
         if splits and config.kernels.enabled and config.evaluation.held_out is None:
-            # Intervals from everything that the folds left out, their networks beside them.
-            networks = folds.fold_networks(config, measured, splits)
-            found = folds.calibrate_folds(config, measured, networks, path)
-            write_calibration(found, calibration_path(path))
+            folds.calibrate_folds(config, measured, splits, path)
         if config.publish:
             summary["published"] = str(folds.publish(path, Path(config.publish)))
     return summary

@@ -28,7 +28,7 @@ from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
 from pinn.surrogate.uncertainty import interval_fit
 from pinn.surrogate.uncertainty.coefficient_changes import FoldNetwork, coefficient_changes
 from pinn.surrogate.uncertainty.held_out import described_steps, shape_of
-from pinn.surrogate.uncertainty.intervals import StatedIntervals
+from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibration
 from pinn.training.data.splits import Split, named_splits
 from pinn.training.folds import Fold, fold_of, learn_fold
 from pinn.training.kernel_data import fitted_surrogates
@@ -289,23 +289,22 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
 
 
 def calibrate_folds(
-    config: ExperimentConfig,
-    measured: Measured,
-    networks: Sequence[FoldNetwork],
-    checkpoint: Path,
-) -> StatedIntervals:
+    config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]], path: Path
+) -> None:
     """Calibrate a checkpoint on what the folds of its own experiment left out.
+
+    Its intervals, and the networks that the folds learned, are written beside it.
 
     Args:
         config: Of the experiment.
         measured: What it learned from.
-        networks: What its folds learned.
-        checkpoint: In the experiment's folder, fitted on everything.
+        splits: What its folds left out.
+        path: The checkpoint in the experiment's folder, fitted on everything.
 
     Raises:
         PinnError: If the experiment is not finished.
     """
-    folder = checkpoint.parent
+    networks, folder = fold_networks(config, measured, splits), path.parent
     surrogates = partial(fitted_surrogates, config.kernels.settings)
     errors = held_out_errors(folder, measured.observations, surrogates)
     source = {
@@ -321,5 +320,6 @@ def calibrate_folds(
         latencies = network_latencies(learned.network, test)
         of_runs.append(run_error_rows(test, latencies, learned.teacher.kernels))
     together = pd.concat([errors, *of_runs], ignore_index=True)
-    changes = coefficient_changes(checkpoint, networks)
-    return interval_fit.calibrate(together, changes, checkpoint, [source])
+    changes = coefficient_changes(path, networks)
+    found = interval_fit.calibrate(together, changes, path, [source])
+    write_calibration(found, calibration_path(path))
