@@ -273,11 +273,14 @@ def with_intervals(
     # A figure is e2e, ttft or itl, and a mean or a percentile of the same requests.
     kind, tail = (table["figure"].str.split("_").str[i] for i in (0, 1))
     for (run, _, _), part in table.groupby(["run", "stage", tail], sort=False):
-        times = part.set_index(kind[part.index])[["predicted_s", "fast_s", "slow_s"]]
-        value, least, most = (times[name].to_dict() for name in times)
-        if times["predicted_s"].isna().any():  # nothing was served
-            ends = dict.fromkeys(value, (math.nan, math.nan))
+        names = kind[part.index].tolist()
+        value, least, most = (
+            dict(zip(names, part[column], strict=True))
+            for column in ("predicted_s", "fast_s", "slow_s")
+        )
+        if part["predicted_s"].isna().any():  # nothing was served
+            ends = dict.fromkeys(names, (math.nan, math.nan))
         else:
             ends = figure_ends(value, least, most, half[str(run)])
-        table.loc[part.index, ["low_s", "high_s"]] = [ends[name] for name in times.index]
+        table.loc[part.index, ["low_s", "high_s"]] = [ends[name] for name in names]
     return table.drop(columns=["fast_s", "slow_s"])
