@@ -157,19 +157,13 @@ def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
 
 def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
     """Return errors of a calibration's coefficients; parts of the run's time are the splits."""
-    rows = [
-        {
-            "split": f"{row['part']}, {row['kind']}",
-            "held_out": "all",
-            "method": "calibrated",
-            "metric": "step",
-            "n": row["n"],
-        }
-        | {name: 100 * row[name] for name in ("median", "mean", "bias")}
-        for row in given.calibration.get("errors", ())
-        if row["n"] and row["coefficients"] == "calibrated"
-    ]
-    return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
+    columns = ["part", "kind", "coefficients", "n", "median", "mean", "bias"]
+    errors = pd.DataFrame(list(given.calibration.get("errors", ())), columns=columns)
+    rows = errors[(errors["n"] > 0) & (errors["coefficients"] == "calibrated")]
+    percent = {name: 100 * rows[name] for name in ("median", "mean", "bias")}
+    splits = rows["part"] + ", " + rows["kind"]
+    rows = rows.assign(split=splits, held_out="all", method="calibrated", metric="step", **percent)
+    return rows.reindex(columns=list(RESULT_COLUMNS))
 
 
 def _ends(path: Path) -> dict[str, tuple[float, float]]:
