@@ -127,14 +127,15 @@ def serving_runs(
     runs = scoring.read_runs(path, gpu, model_configs, seed)
     doing(f"simulating {len(runs):,} runs")
     written = json_path is not None or out is not None
-    found = scoring.score_checkpoint(runs, find_checkpoint(checkpoint), intervals=written)
-    summary, inversions = found.summary(), found.ranked_wrongly()
-    print_scores(found.scores)
+    scores, fault = scoring.score_checkpoint(runs, find_checkpoint(checkpoint), intervals=written)
+    summary = scoring.summarize_runs(scores)
+    inversions = {scoring.NETWORK: scoring.ranking_inversions(scores)}
+    print_scores(scores)
     print_summary(summary, inversions)
-    if found.no_intervals:
-        typer.echo(f"No intervals: {found.no_intervals}")
-    write_csv(found.scores, out)
-    document = {"scores": records(found.scores), "summary": records(summary)}
+    if fault:
+        typer.echo(f"No intervals: {fault}")
+    write_csv(scores, out)
+    document = {"scores": records(scores), "summary": records(summary)}
     write_json(document | {"ranked_wrongly": inversions}, json_path)
 
 
@@ -183,11 +184,11 @@ def coefficients(
     """
     from pinn.evaluation.coefficient_file import score_file
 
-    scores = score_file(file, observations, EngineSpec(**flags))
-    for grid in scores.grids():
+    table, grids = score_file(file, observations, EngineSpec(**flags))
+    for grid in grids:
         page(WIDEST).print(grid)
     if out is not None:
-        write_csv(scores.table, out)
+        write_csv(table, out)
         typer.echo(f"wrote {out}")
 
 

@@ -1,6 +1,5 @@
 """Errors of a coefficient file on measurements of its deployment."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -17,30 +16,19 @@ from pinn.surrogate.coefficient_set import read_coefficient_set
 _SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s", "output_tokens_per_s")
 
 
-@dataclass(frozen=True)
-class FileScores:
-    """Errors of a file's coefficients, and of those before its calibration where it has them.
-
-    Attributes:
-        table: As ``score_steps`` or ``score_benchmarks`` of ``pinn.calibration.fit`` returns it.
-        is_of_steps: Whether steps were timed, in place of loads.
-    """
-
-    table: pd.DataFrame
-    is_of_steps: bool
-
-    def grids(self) -> list[Grid]:
-        """Return the errors as grids."""
-        return [_step_grid(self.table)] if self.is_of_steps else _load_grids(self.table)
-
-
-def score_file(file: Path, observations: Path, engine: EngineSpec) -> FileScores:
+def score_file(
+    file: Path, observations: Path, engine: EngineSpec
+) -> tuple[pd.DataFrame, list[Grid]]:
     """Score a coefficient file on steps, or on the loads of benchmarks.
 
     Args:
         file: Coefficients of a deployment.
         observations: Folder of canonical tables of the same deployment.
         engine: How the engine schedules the loads.
+
+    Returns:
+        Errors of the file's coefficients, and of those before its calibration where it has them: as
+        ``score_steps`` or ``score_benchmarks`` of ``pinn.calibration.fit`` returns them, and shown.
 
     Raises:
         PinnError: If a file cannot be used, or the deployments differ.
@@ -51,8 +39,10 @@ def score_file(file: Path, observations: Path, engine: EngineSpec) -> FileScores
     before = {} if found.base is None else {"before": found.base}
     sets = before | {file.name: found.coefficients}
     if traces.manifest["tables"].get("cycles", {}).get("rows"):
-        return FileScores(score_steps(traces, deployment, sets), True)
-    return FileScores(score_benchmarks(benchmark_runs(traces), deployment, sets, engine), False)
+        table = score_steps(traces, deployment, sets)
+        return table, [_step_grid(table)]
+    table = score_benchmarks(benchmark_runs(traces), deployment, sets, engine)
+    return table, _load_grids(table)
 
 
 def _step_grid(table: pd.DataFrame) -> Grid:
@@ -72,8 +62,7 @@ def _load_grids(table: pd.DataFrame) -> list[Grid]:
     shown = table[table["figure"].isin(_SHOWN)]
     key = ["run", "load", "figure"]
     errors = shown.pivot(index=key, columns="coefficients", values="error_percent")
-    each = {"run": "run", "load": "load", "figure": "figure"}
-    each |= {"measured": "measured:.4g"}
+    each = {"run": "run", "load": "load", "figure": "figure", "measured": "measured:.4g"}
     each |= {f"{name}, %": f"{name}:+.1f" for name in shown["coefficients"].unique()}
     loads = frame_grid(shown.drop_duplicates(key).join(errors, on=key), each, text=3)
     overloaded = shown["failed_share"] >= OVERLOADED
@@ -81,9 +70,7 @@ def _load_grids(table: pd.DataFrame) -> list[Grid]:
     of_figures = size.groupby(["coefficients", "figure"], sort=False)["size"]
     sums = of_figures.agg(["count", "median", "mean", "max"]).reset_index()
     left = shown.loc[overloaded, "run"].nunique()
-    caption = "absolute errors, %" + (
-        f"; {left} run(s) that failed requests left out" if left else ""
-    )
+    without = f"; {left} run(s) that failed requests left out" if left else ""
     columns = {"coefficients": "coefficients", "figure": "figure"}
     columns |= {"n": "count", "median": "median:.1f", "mean": "mean:.1f", "worst": "max:.1f"}
-    return [loads, frame_grid(sums, columns, caption, text=2)]
+    return [loads, frame_grid(sums, columns, f"absolute errors, %{without}", text=2)]

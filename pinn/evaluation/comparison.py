@@ -1,14 +1,131 @@
-"""Errors of two evaluations of the same splits, metric by metric, with a verdict per split."""
+"""Median errors compared: methods of one evaluation, and two evaluations of the same splits.
 
+A bootstrap over measured deployments tells ties from differences. Rows of one deployment differ
+only in load and share their error, so deployments are drawn, not rows. Four models stay four models
+however often they are drawn: the intervals say how much the median depends on the deployments at
+hand, not how other models would come out.
+"""
+
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float, Shaped
 
 from pinn.errors import PinnError
-from pinn.evaluation.metrics import GROUPS
-from pinn.evaluation.ranking import DRAWS, bootstrap_medians, paired_errors
+from pinn.evaluation.metrics import GROUPS, percent_errors
+
+# Who ranks first among the methods of an evaluation.
+
+RANKING_COLUMNS = (
+    "split", "metric", "method", "n", "groups", "median", "low", "high", "behind", "behind_low",
+    "behind_high", "eligible", "verdict",
+)  # fmt: skip
+
+FIRST, RANKING_TIED, BEHIND, INELIGIBLE = "first", "tied first", "behind", "not for an unseen pair"
+
+#: Of the bootstrap: the ends of a 90 % interval then rest on 50 draws each.
+DRAWS = 1000
+
+
+def rank(
+    predictions: pd.DataFrame,
+    groups: pd.Series,
+    metrics: Sequence[str],
+    ineligible: Collection[str] = (),
+    draws: int = DRAWS,
+) -> pd.DataFrame:
+    """Rank methods by the median absolute percentage error in every split.
+
+    Args:
+        predictions: As ``read_cells`` returns them; ``METRIC_s`` and ``METRIC_measured_s``.
+        groups: Row id -> what is drawn with replacement, such as its deployment.
+        metrics: To rank by.
+        ineligible: Methods that are shown but cannot be first.
+        draws: Of the bootstrap.
+
+    Returns:
+        Table with ``RANKING_COLUMNS``: the median error, its 95 % interval, and how far it lies
+        behind the first eligible method's on the same draws, in points. A method is tied first if
+        that interval reaches 0. Rows that any method cannot predict count for none.
+    """
+    found = []
+    for split, of_split in predictions.groupby("split", sort=False):
+        for metric in metrics:
+            table = paired_errors(of_split, metric)
+            if table.shape[1] < 2 or table.empty:
+                continue
+            of_rows = groups.reindex(table.index).to_numpy()
+            ranked = _ranked(table, of_rows, ineligible, draws)
+            found.append(ranked.assign(split=split, metric=metric))
+    if not found:
+        return pd.DataFrame(columns=list(RANKING_COLUMNS))
+    return pd.concat(found, ignore_index=True)[list(RANKING_COLUMNS)]
+
+
+def leaders(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
+    """Split -> metric -> methods that are first or tied first, of a table of :func:`rank`."""
+    leading = ranking[ranking["verdict"].isin([FIRST, RANKING_TIED])]
+    found: dict[str, dict[str, list[str]]] = {}
+    for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
+        found.setdefault(str(split), {})[str(metric)] = part["method"].tolist()
+    return found
+
+
+def paired_errors(of_split: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return absolute percentage errors ``[row ids, methods]`` of rows that all methods predict."""
+    if f"{metric}_s" not in of_split:
+        return pd.DataFrame()
+    sizes = of_split.assign(size=percent_errors(of_split, metric).abs())
+    wide = sizes.pivot_table(index="row_id", columns="method", values="size", sort=False)
+    return wide.dropna(axis=1, how="all").dropna()
+
+
+def _ranked(
+    table: pd.DataFrame, groups: np.ndarray, ineligible: Collection[str], draws: int
+) -> pd.DataFrame:
+    errors = table.to_numpy()
+    medians = np.median(errors, axis=0)
+    eligible = np.array([name not in ineligible for name in table.columns])
+    first = int(np.where(eligible, medians, np.inf).argmin())
+    drawn = bootstrap_medians(errors, groups, draws)
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    behind = drawn - drawn[:, [first]]
+    behind_low, behind_high = np.quantile(behind, [0.025, 0.975], axis=0)
+    verdict = np.where(behind_low <= 0, RANKING_TIED, BEHIND).astype(object)
+    verdict[first] = FIRST
+    columns = {
+        "method": table.columns,
+        "n": len(table),
+        "groups": len(np.unique(groups)),
+        "median": medians,
+        "low": low,
+        "high": high,
+        "behind": medians - medians[first],
+        "behind_low": behind_low,
+        "behind_high": behind_high,
+        "eligible": eligible,
+        "verdict": np.where(eligible, verdict, INELIGIBLE),
+    }
+    return pd.DataFrame(columns).sort_values("median", kind="stable")
+
+
+def bootstrap_medians(
+    errors: Float[np.ndarray, "n columns"], groups: Shaped[np.ndarray, " n"], draws: int
+) -> Float[np.ndarray, "draws columns"]:
+    """Medians of every column over draws of whole groups."""
+    names, index = np.unique(groups, return_inverse=True)
+    members = [np.flatnonzero(index == i) for i in range(len(names))]
+    draw = np.random.default_rng(0)
+    chosen = draw.integers(len(names), size=(draws, len(names)))
+    return np.array(
+        [np.median(errors[np.concatenate([members[i] for i in some])], axis=0) for some in chosen]
+    )
+
+
+# Errors of two evaluations, metric by metric, with a verdict per split.
 
 COLUMNS = (
     "split", "metric", "n", "a", "b", "difference", "low", "high", "parts", "parts_b_lower",
@@ -63,13 +180,17 @@ def compare_errors(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
         )
     rows = []
     for split, metric in common:
-        medians = [_by_part(side, split, metric) for side in (a, b)]
-        known = _of_rows(a, b, split, metric, draws) or _of_results(*medians)
-        parts = _parts(*medians)
+        of_a, of_b = (_by_part(side, split, metric) for side in (a, b))
+        medians = pd.DataFrame({"a": of_a["median"], "b": of_b["median"]}).dropna()
+        medians = medians[~medians.index.astype(str).str.startswith(tuple(GROUPS))]
+        parts = medians.drop(index="all")
+        known = _of_rows(a, b, split, metric, draws)
+        known = known or _of_results(medians, *(int(of["n"].loc["all"]) for of in (of_a, of_b)))
         lower = int((parts["b"] < parts["a"]).sum())
-        rows.append((split, metric, *known[:3], known.b - known.a, known.low, known.high,
-                     len(parts), lower, known.verdict))  # fmt: skip
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+        about = {"split": split, "metric": metric, "parts": len(parts), "parts_b_lower": lower}
+        rows.append(about | known._asdict())
+    table = pd.DataFrame(rows)
+    return table.assign(difference=table["b"] - table["a"])[list(COLUMNS)]
 
 
 class _Medians(NamedTuple):
@@ -92,6 +213,11 @@ def _names(keys: list[tuple[str, str]]) -> str:
     return ", ".join(f"{split} ({metric})" for split, metric in keys) or "no errors"
 
 
+def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:
+    rows = side.results
+    return rows[(rows["split"] == split) & (rows["metric"] == metric)].set_index("held_out")
+
+
 def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medians | None:
     """From predictions on common rows; None where they are not known."""
     if a.predictions is None or b.predictions is None or a.groups is None:
@@ -103,35 +229,16 @@ def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medi
         return None
     values = table.to_numpy()
     drawn = bootstrap_medians(values, a.groups.reindex(table.index).to_numpy(), draws)
-    low, high = np.quantile(drawn[:, 1] - drawn[:, 0], [0.025, 0.975])
+    low, high = np.quantile(drawn[:, 1] - drawn[:, 0], [0.025, 0.975]).tolist()
     of_a, of_b = np.median(values, axis=0).tolist()
     verdict = B_BETTER if high < 0 else A_BETTER if low > 0 else TIED
-    return _Medians(len(table), of_a, of_b, verdict, float(low), float(high))
+    return _Medians(len(table), of_a, of_b, verdict, low, high)
 
 
-def _of_results(a: pd.DataFrame, b: pd.DataFrame) -> _Medians:
-    """From medians alone, by part."""
-    of_a, of_b = (float(medians["median"].loc["all"]) for medians in (a, b))
-    n_a, n_b = (int(medians["n"].loc["all"]) for medians in (a, b))
-    signs = np.sign(_parts(a, b)["b"] - _parts(a, b)["a"])
-    if n_a != n_b:
-        verdict = OTHER_ROWS
-    elif of_b < of_a and (signs < 0).all():
-        verdict = B_BETTER
-    elif of_b > of_a and (signs > 0).all():
-        verdict = A_BETTER
-    else:
-        verdict = TIED if of_a == of_b and (signs == 0).all() else MIXED
-    return _Medians(n_a, of_a, of_b, verdict)
-
-
-def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:
-    rows = side.results
-    return rows[(rows["split"] == split) & (rows["metric"] == metric)].set_index("held_out")
-
-
-def _parts(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """Medians of both in every left-out part; named groups of rows are none."""
-    both = pd.DataFrame({"a": a["median"], "b": b["median"]}).dropna()
-    names = both.index.astype(str)
-    return both[(names != "all") & ~names.str.startswith(tuple(GROUPS))]
+def _of_results(medians: pd.DataFrame, n_a: int, n_b: int) -> _Medians:
+    """From medians alone: those over all rows and of every left-out part have to agree."""
+    verdicts = {-1.0: B_BETTER, 0.0: TIED, 1.0: A_BETTER}
+    found = {verdicts[sign] for sign in np.sign(medians["b"] - medians["a"])}
+    verdict = MIXED if len(found) > 1 else found.pop()
+    of_a, of_b = (float(medians[side].loc["all"]) for side in ("a", "b"))
+    return _Medians(n_a, of_a, of_b, verdict if n_a == n_b else OTHER_ROWS)

@@ -184,9 +184,6 @@ CHOICES: dict[tuple[str, str], type] = {
     ("fit", "serving"): ServingFitSettings,
     ("trainer", "cpu"): TrainerSettings,
 }
-#: Folders of ``conf/`` that are no choices of an experiment.
-_OTHER_FOLDERS = ("plan",)
-_EXPERIMENTS = "experiment"
 
 
 def register() -> None:
@@ -238,17 +235,19 @@ def one_line_errors() -> Iterator[None]:
 
 def choices() -> str:
     """Return every experiment and every choice of every group, a line each."""
-    folders = [path for path in conf_file("train.yaml").parent.iterdir() if path.is_dir()]
+    files = conf_file("train.yaml").parent.glob("*/*.yaml")
     found = {
-        (folder.name, path.stem): _described(path)
-        for folder in folders
-        if folder.name not in _OTHER_FOLDERS
-        for path in folder.glob("*.yaml")
+        f"{path.parent.name}={path.stem}": _described(path)
+        for path in files
+        if path.parent.name != "plan"  # no choices of an experiment
     }
-    found |= {key: (of.__doc__ or "").partition("\n")[0] for key, of in CHOICES.items()}
-    experiments = {f"+{g}={name}": text for (g, name), text in found.items() if g == _EXPERIMENTS}
-    groups = {f"{g}={name}": text for (g, name), text in found.items() if g != _EXPERIMENTS}
-    return "\n".join(["Experiments:", *_lines(experiments), "", "Choices:", *_lines(groups)])
+    found |= {
+        f"{g}={name}": (of.__doc__ or "").partition("\n")[0] for (g, name), of in CHOICES.items()
+    }
+    experiments = {
+        f"+{key}": found.pop(key) for key in list(found) if key.startswith("experiment=")
+    }
+    return "\n".join(["Experiments:", *_lines(experiments), "", "Choices:", *_lines(found)])
 
 
 def _lines(choices: dict[str, str]) -> list[str]:

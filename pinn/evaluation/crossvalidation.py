@@ -15,24 +15,15 @@ from pinn.common.workers import Workers
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.evaluation.methods import Method
-from pinn.evaluation.metrics import with_e2e
+from pinn.evaluation.metrics import predictions_of, with_e2e
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.surrogate.uncertainty.held_out import (
-    DESCRIPTION,
-    Step,
-    decode_step,
-    described_steps,
-    shape_of,
-)
+from pinn.surrogate.uncertainty import held_out
 from pinn.surrogate.uncertainty.interval_fit import GAINS, METRICS, left_out_column
 from pinn.training.data.splits import Split
 from pinn.training.serving_rows import ServingRows, serving_rows
 
 # Every method on every split, each cell kept on disk so that an interrupted run goes on.
-
-#: Methods of one fit that its line of progress names.
-_NAMED = 2
 
 
 @dataclass(frozen=True)
@@ -54,38 +45,18 @@ class Cell:
     logs: Path
 
 
-def cross_validate(
-    rows: ServingRows,
-    splits: Mapping[str, Sequence[Split]],
-    methods: Sequence[Method],
-    folder: Path,
-    fingerprint: str,
-    workers: Workers | None = None,
-) -> pd.DataFrame:
-    """Predict the test rows of every split with every method.
+def cells(
+    splits: Mapping[str, Sequence[Split]], methods: Sequence[Method], folder: Path, fingerprint: str
+) -> list[Cell]:
+    """The cells of every split and method, made or not.
 
     Args:
-        rows: All rows.
         splits: Name of a kind of split, such as ``leave-one-model-out``, -> its splits.
         methods: What to compare.
         folder: Where cells and training logs are kept.
         fingerprint: Of everything a cell depends on beside its own split and method; cells that
             were made under another one are made anew.
-        workers: Where fits run; None for here, one after another.
-
-    Returns:
-        One row per (kind of split, row, method): ``split``, ``held_out``, ``row_id``, ``method``,
-        ``tpot_s``, ``ttft_s``, ``tpot_measured_s``, ``ttft_measured_s``.
     """
-    wanted = cells(splits, methods, folder, fingerprint)
-    compute(rows, missing(wanted), workers or Workers())
-    return read_cells(wanted)
-
-
-def cells(
-    splits: Mapping[str, Sequence[Split]], methods: Sequence[Method], folder: Path, fingerprint: str
-) -> list[Cell]:
-    """The cells of every split and method, made or not."""
     return [
         _cell(kind, split, method, folder, fingerprint)
         for kind, of_kind in splits.items()
@@ -123,32 +94,32 @@ def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
 
 
 def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
-    """The predictions of cells that are on disk."""
+    """The predictions of cells that are on disk.
+
+    Returns:
+        One row per (kind of split, row, method): ``split``, ``held_out``, ``row_id``, ``method``,
+        ``tpot_s``, ``ttft_s``, ``tpot_measured_s``, ``ttft_measured_s``.
+    """
     return pd.concat([pd.read_parquet(cell.path) for cell in made], ignore_index=True)
 
 
 def compute(rows: ServingRows, wanted: Sequence[Cell], workers: Workers) -> None:
-    """Compute cells and keep each as soon as its fit is done.
+    """Compute the cells that are not on disk and keep each as soon as its fit is done.
 
     Only this process writes, so that workers need no folder in common but that of the logs.
     """
     shared: dict[Path, list[Cell]] = {}
-    for cell in wanted:
+    for cell in missing(wanted):
         shared.setdefault(cell.logs, []).append(cell)
     fits = list(shared.values())
     began_s = time.monotonic()
     for done, (i, tables) in enumerate(workers.run(partial(_compute, rows), fits), start=1):
         for cell, table in zip(fits[i], tables, strict=True):
             files.replace_atomically(cell.path, partial(table.to_parquet, index=False))
-        about = f"{_about(fits[i])}, {progress.still(done, len(fits), began_s)}"
-        progress.note(f"fold {done} of {len(fits)}: {about}")
-
-
-def _about(of_fit: Sequence[Cell]) -> str:
-    """The split, and the methods that share the fit: by name if they are few."""
-    names = [cell.method.name for cell in of_fit]
-    methods = "; ".join(names) if len(names) <= _NAMED else f"{len(names)} methods"
-    return f"{of_fit[0].split.name}: {methods}"
+        names = [cell.method.name for cell in fits[i]]
+        about = "; ".join(names) if len(names) <= 2 else f"{len(names)} methods"
+        left = progress.still(done, len(fits), began_s)
+        progress.note(f"fold {done} of {len(fits)}: {fits[i][0].split.name}: {about}, {left}")
 
 
 def _compute(rows: ServingRows, of_fit: Sequence[Cell]) -> list[pd.DataFrame]:
@@ -204,7 +175,7 @@ METHOD = "network"
 #: predicted E2E, ``shape`` is the same for models of equal shape.
 COLUMNS = (
     "split", "row_id", "model", "shape", "gpu", "group", "concurrency", "prompt_tokens",
-    "output_tokens", "ttft_share", *GAINS, *DESCRIPTION, *METRICS,
+    "output_tokens", "ttft_share", *GAINS, *held_out.DESCRIPTION, *METRICS,
 )  # fmt: skip
 
 
@@ -229,7 +200,10 @@ def held_out_errors(
     Raises:
         PinnError: If the folder holds no predictions of the network that kernels taught.
     """
-    return described_errors(_read_predictions(folder), observations, surrogates, folder)
+    predictions = predictions_of(folder)
+    if predictions is None:
+        raise PinnError(f"no predictions in {folder}: run the experiment with its evaluation first")
+    return described_errors(predictions, observations, surrogates, folder)
 
 
 def described_errors(
@@ -241,7 +215,7 @@ def described_errors(
     """Errors and descriptions of the left-out rows among predictions.
 
     Args:
-        predictions: As ``pinn.evaluation.crossvalidation.cross_validate`` returns them.
+        predictions: As ``pinn.evaluation.crossvalidation.read_cells`` returns them.
         observations: What was measured.
         surrogates: Gives the kernel surrogates of an exclusion.
         root: Where descriptions are remembered; None for the cache of all.
@@ -252,67 +226,42 @@ def described_errors(
     Raises:
         PinnError: If there are no predictions of the network that kernels taught.
     """
-    left_out = predictions["split"].map(lambda split: left_out_column(split) is not None)
-    wanted = (predictions["method"] == METHOD) & left_out
-    if not wanted.any():
+    left_out = predictions["split"].map(left_out_column).notna()
+    wanted = predictions[(predictions["method"] == METHOD) & left_out]
+    if wanted.empty:
         raise PinnError(
             f"no predictions of the method {METHOD!r} for left-out models or GPUs: run the "
             "experiment with kernels=on until its fits are made"
         )
-    errors = _errors(predictions[wanted], observations)
-    predicted = observations[observations["row_id"].isin(errors["row_id"])]
-    return _described(errors, serving_rows(predicted), surrogates, root)[list(COLUMNS)]
-
-
-def mean_steps(
-    deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
-) -> list[Step]:
-    """The step in the middle of each row's load: ``concurrency`` and lengths are its columns."""
-    values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
-    each = zip(deployments, values, strict=True)
-    return [(deployment, decode_step(*load), gpu_known) for deployment, load in each]
-
-
-def _read_predictions(folder: Path) -> pd.DataFrame:
-    table = folder / "predictions.parquet"
-    if table.is_file():
-        return pd.read_parquet(table)
-    if not table.with_suffix(".csv").is_file():
-        raise PinnError(f"no predictions in {folder}: run the experiment with its evaluation first")
-    return pd.read_csv(table.with_suffix(".csv"))
-
-
-def _errors(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
     loads = observations[["row_id", "model", "concurrency", "prompt_tokens", "output_tokens"]]
-    found = with_e2e(predictions.merge(loads, on="row_id"))
+    errors = with_e2e(wanted.merge(loads, on="row_id"))
     for metric in METRICS:
-        found[metric] = np.log(found[f"{metric}_measured_s"] / found[f"{metric}_s"])
+        errors[metric] = np.log(errors[f"{metric}_measured_s"] / errors[f"{metric}_s"])
     # A closed loop sends no more than it gets served: nothing magnifies the step time.
     gains = dict.fromkeys(GAINS, 1.0)
-    return found.assign(ttft_share=found["ttft_s"] / found["e2e_s"], **gains)
-
-
-def _described(
-    errors: pd.DataFrame,
-    rows: ServingRows,
-    surrogates: Callable[[Exclusion], KernelSurrogates],
-    root: Path | None,
-) -> pd.DataFrame:
-    """The errors with what is known of each row's mean step; its GPU has its datasheet's name."""
-    of_row = {
-        name: rows.deployments[i] for name, i in zip(rows.row_id, rows.deployment, strict=True)
-    }
+    errors = errors.assign(ttft_share=errors["ttft_s"] / errors["e2e_s"], **gains)
+    rows = serving_rows(observations[observations["row_id"].isin(errors["row_id"])])
+    of_row = dict(zip(rows.row_id, (one.deployment for one in rows.measured), strict=True))
     found = []
     for (split, _), part in errors.groupby(["split", "held_out"], sort=False):
         test = rows.take(np.isin(rows.row_id, part["row_id"]))
         kernels = surrogates(held_out_kernels(str(split), test))
         deployments = [of_row[name] for name in part["row_id"]]
         steps = mean_steps(deployments, part, left_out_column(str(split)) != "gpu")
-        known = store.remembered_table(described_steps, kernels, steps, root=root)
+        known = store.remembered_table(held_out.described_steps, kernels, steps, root=root)
         about = part.reset_index(drop=True).assign(
             gpu=[deployment.gpu.name for deployment in deployments],
-            shape=[shape_of(deployment.model) for deployment in deployments],
+            shape=[held_out.shape_of(deployment.model) for deployment in deployments],
         )
         found.append(pd.concat([about, known], axis=1))
-    together = pd.concat(found, ignore_index=True)
-    return together.assign(group=together["model"] + " on " + together["gpu"])
+    table = pd.concat(found, ignore_index=True)
+    return table.assign(group=table["model"] + " on " + table["gpu"])[list(COLUMNS)]
+
+
+def mean_steps(
+    deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
+) -> list[held_out.Step]:
+    """The step in the middle of each row's load: ``concurrency`` and lengths are its columns."""
+    values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
+    each = zip(deployments, values, strict=True)
+    return [(deployment, held_out.decode_step(*load), gpu_known) for deployment, load in each]

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.common.tables import read_frame
-from pinn.errors import PinnError
+from pinn.evaluation.metrics import read_table
 
 #: Limits of the mean TPOT for which picks are made.
 LIMITS_S = (0.010, 0.015, 0.020, 0.030, 0.050)
@@ -35,12 +34,9 @@ def read_predictions(path: Path) -> pd.DataFrame:
     Raises:
         PinnError: If the file cannot be read or lacks a column.
     """
-    needed = {"split", "held_out", "row_id", "method"}
-    needed |= {f"{metric}{end}" for metric in ("tpot", "ttft") for end in ("_s", "_measured_s")}
-    table = read_frame(path, "run an experiment first")
-    if missing := ", ".join(sorted(needed - set(table.columns))):
-        raise PinnError(f"{path} holds no predictions: it lacks {missing}")
-    return table
+    times = (f"{metric}{end}" for metric in ("tpot", "ttft") for end in ("_s", "_measured_s"))
+    needed = sorted({"split", "held_out", "row_id", "method", *times})
+    return read_table(path, needed, "holds no predictions")
 
 
 def throughput(rows: pd.DataFrame, tpot: str, ttft: str) -> pd.Series:
@@ -59,7 +55,7 @@ def decide(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFram
     """Pick and price, for every situation, limit, method and split.
 
     Args:
-        predictions: As ``pinn.evaluation.crossvalidation.cross_validate`` returns them; of splits
+        predictions: As ``pinn.evaluation.crossvalidation.read_cells`` returns them; of splits
             that leave models or GPUs out, others are passed over.
         observations: The measured deployments.
 

@@ -7,7 +7,7 @@ is printed of the folds is what to expect of the checkpoint on models and GPUs t
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,26 +26,12 @@ from pinn.evaluation.measured import (
     recipe_sha256,
 )
 from pinn.evaluation.tables import print_results, print_scores, print_summary
-from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
 from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.network import CoefficientNetwork
-from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibration
 from pinn.training.data.splits import Split
 from pinn.training.folds import Fold, learn_all, learn_fold
-
-
-@dataclass(frozen=True)
-class Tested:
-    """Held-out errors.
-
-    Attributes:
-        results: Of all splits.
-        scores: Of held-out serving runs.
-    """
-
-    results: pd.DataFrame = field(default_factory=pd.DataFrame)
-    scores: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 def run_experiment(config: ExperimentConfig) -> dict[str, object]:
@@ -67,21 +53,16 @@ def run_experiment(config: ExperimentConfig) -> dict[str, object]:
     splits = folds.experiment_splits(config, measured)
     summary: dict[str, object] = {"experiment": config.experiment_name, "folder": str(folder)}
     summary["serving_runs"] = len(measured.runs)
-    tested = Tested()
+    results = scores = pd.DataFrame()
     if splits:
-        tested = _test(config, measured, splits)
-        results = tested.results
+        results, scores = _test(config, measured, splits)
         shown = results[(results.held_out == "all") & (results.method == "network")]
         summary["errors"] = shown.drop(columns=["held_out"]).to_dict("records")
     if config.final_fit:
-        path = _fit_all(config, measured, tested)
+        path = _fit_all(config, measured, results, scores)
         summary["checkpoint"] = str(path)
         if splits and config.kernels.enabled and config.evaluation.held_out is None:
-            # Intervals from everything that the folds left out, their networks beside them.
-            networks = folds.fold_networks(config, measured, splits)
-            folds.keep_networks(networks, folder)
-            found = folds.calibrate_folds(config, measured, networks, path)
-            write_calibration(found, calibration_path(path))
+            folds.calibrate_folds(config, measured, splits, path)
         if config.publish:
             summary["published"] = str(folds.publish(path, Path(config.publish)))
     return summary
@@ -89,38 +70,50 @@ def run_experiment(config: ExperimentConfig) -> dict[str, object]:
 
 def _test(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]]
-) -> Tested:
-    """Score every method on every split; tables go to disk first and are printed from there."""
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Score every method on every split; tables go to disk first and are printed from there.
+
+    Returns:
+        Errors on all splits, and scores of held-out serving runs.
+    """
     folder, workers = Path(config.output_dir), config.workers.workers()
     scores = pd.DataFrame()
     compared = [methods.roofline(), *methods.without_kernels(config)]
     if config.kernels.enabled:
         fits = methods.kernel_fits(config, measured.runs)
-        runs_out = folds.experiment_run_folds(config, measured)
         of_splits = folds.split_folds(splits, measured)
+        runs_out = serving_runs.run_folds(measured.rows, measured.runs)
+        if config.evaluation.held_out is not None:  # that model's runs, no others
+            models = [model for fold in of_splits for model in fold.exclude.models]
+            runs_out = [
+                (fold, test)
+                for fold, test in runs_out
+                if any(is_near_copy(m, model) for m in fold.exclude.models for model in models)
+            ]
         learn_all(fits.learner, [*of_splits, *(f for f, _ in runs_out)], fits.root, workers)
         compared += methods.kernel_methods(fits)
         if runs_out:
             scores = serving_runs.score_left_out(fits.learner, runs_out, fits.root)
     compared += methods.peers()
-    predictions = crossvalidation.cross_validate(
-        measured.rows, splits, compared, folder, mark(config, measured), workers
-    )
+    cells = crossvalidation.cells(splits, compared, folder, mark(config, measured))
+    crossvalidation.compute(measured.rows, cells, workers)
+    predictions = crossvalidation.read_cells(cells)
     write_frame(predictions, folder / "predictions.csv")
     groups = metrics.group_masks(config.evaluation.groups, measured.rows, predictions)
-    tables = [
-        metrics.summarize(predictions, groups),
-        *([serving_runs.run_results(scores)] if len(scores) else []),
-    ]
+    tables = [metrics.summarize(predictions, groups)]
+    if len(scores):
+        tables.append(serving_runs.run_results(scores))
     write_frame(pd.concat(tables, ignore_index=True), folder / "results.csv")
     results = pd.read_csv(folder / "results.csv")
     print_results(results)
-    return Tested(results, scores)
+    return results, scores
 
 
-def _fit_all(config: ExperimentConfig, measured: Measured, tested: Tested) -> Path:
-    """Fit on everything and save the checkpoint with the held-out results beside it."""
-    folder, scores = Path(config.output_dir), tested.scores
+def _fit_all(
+    config: ExperimentConfig, measured: Measured, results: pd.DataFrame, scores: pd.DataFrame
+) -> Path:
+    """Fit on everything and save the checkpoint with the held-out results in it."""
+    folder = Path(config.output_dir)
     of_kernels: dict[str, object] = {"kernels": {}, "scalars": {}}
     if config.kernels.enabled:
         fits = methods.kernel_fits(config, measured.runs)
@@ -136,8 +129,8 @@ def _fit_all(config: ExperimentConfig, measured: Measured, tested: Tested) -> Pa
         network = methods.serving_learner(config).learn(measured.rows, folder / "logs" / "all")
     if len(scores):
         _print_scores(scores, folder / "serving_runs.csv")
-    results = {"held_out_results": tested.results.to_dict("records")}
-    metadata = _metadata(config, measured, network) | of_kernels | results
+    metadata = _metadata(config, measured, network) | of_kernels
+    metadata["held_out_results"] = results.to_dict("records")
     runs = (run.deployment for run in measured.runs)
     deployments = tuple(dict.fromkeys([*measured.rows.deployments, *runs]))
     names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)

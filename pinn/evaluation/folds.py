@@ -16,7 +16,6 @@ from pinn.evaluation.measured import Measured
 from pinn.evaluation.methods import kernel_fits
 from pinn.evaluation.metrics import CHECKPOINT_COLUMN
 from pinn.evaluation.serving_runs import LEFT_OUT, RUNS_LEFT_OUT, network_latencies, run_folds
-from pinn.kernels.exclusion import is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.simulator.intervals import Figures, gains
@@ -29,7 +28,7 @@ from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
 from pinn.surrogate.uncertainty import interval_fit
 from pinn.surrogate.uncertainty.coefficient_changes import FoldNetwork, coefficient_changes
 from pinn.surrogate.uncertainty.held_out import described_steps, shape_of
-from pinn.surrogate.uncertainty.intervals import StatedIntervals
+from pinn.surrogate.uncertainty.intervals import calibration_path, write_calibration
 from pinn.training.data.splits import Split, named_splits
 from pinn.training.folds import Fold, fold_of, learn_fold
 from pinn.training.kernel_data import fitted_surrogates
@@ -84,10 +83,8 @@ KEPT = "leave-one-model-out"
 
 def split_folds(splits: Mapping[str, list[Split]], measured: Measured) -> list[Fold]:
     """The folds behind splits of measured deployments, each once."""
-    found: dict[tuple[tuple[str, ...], str], Fold] = {}
-    for _, fold, _ in _folds(splits, measured):
-        found.setdefault((fold.rows.row_id, fold.exclude.slug()), fold)
-    return list(found.values())
+    folds = (fold for _, fold, _ in _folds(splits, measured))
+    return list({(fold.rows.row_id, fold.exclude.slug()): fold for fold in folds}.values())
 
 
 def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str, list[Split]]:
@@ -108,69 +105,44 @@ def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str,
 def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
     """Kinds of split that hold out one model or GPU, and its name in the rows."""
     models, gpus = (sorted(rows[column].unique()) for column in ("model", "gpu"))
-    for name in models:
-        if _is_named(name, wanted):
-            return [KEPT], name
-    for name in gpus:
-        if wanted in (name, load_gpu(name).name):
-            return ["leave-one-gpu-out", "leave-one-gpu-and-its-kernels-out"], name
+    if of_models := [name for name in models if wanted in (name, name.split("/")[-1])]:
+        return [KEPT], of_models[0]
+    if of_gpus := [name for name in gpus if wanted in (name, load_gpu(name).name)]:
+        return ["leave-one-gpu-out", "leave-one-gpu-and-its-kernels-out"], of_gpus[0]
     known = ", ".join([*models, *gpus])
     raise PinnError(f"evaluation.held_out={wanted}: no such model or GPU, known are {known}")
-
-
-def _is_named(model: str, wanted: str) -> bool:
-    return wanted in (model, model.split("/")[-1])
-
-
-def experiment_run_folds(
-    config: ExperimentConfig, measured: Measured
-) -> list[tuple[Fold, list[MeasuredRun]]]:
-    """Return the folds of serving runs; where one model is held out alone, its fold only."""
-    found = run_folds(measured.rows, measured.runs)
-    wanted = config.evaluation.held_out
-    if wanted is None:
-        return found
-    alone = [d.model for d in measured.rows.deployments if _is_named(d.model.name, wanted)]
-    return [
-        (fold, test)
-        for fold, test in found
-        if any(is_near_copy(m, model) for m in fold.exclude.models for model in alone)
-    ]
 
 
 def fold_networks(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]]
 ) -> list[FoldNetwork]:
-    """The network of every fold, written below the experiment's folder."""
+    """The network of every fold, written below the experiment's folder.
+
+    Those that never saw a model are written once more to where they are published from.
+    """
     fits, folder = kernel_fits(config, measured.runs), Path(config.output_dir)
+    shutil.rmtree(folder / LEFT_OUT_FOLDER, ignore_errors=True)
+    (folder / LEFT_OUT_FOLDER).mkdir(parents=True)
     found = []
     for number, (kind, fold, test) in enumerate(_folds(splits, measured)):
         network = learn_fold(fits.learner, fold, fits.root).network
-        path = folder / "networks" / kind / f"{number:02d}-{fold.exclude.slug()}.safetensors"
-        metadata = {"excluded": fold.exclude.describe()}
-        save_checkpoint(Checkpoint(network.weights(), metadata), path)
+        checkpoint = Checkpoint(network.weights(), {"excluded": fold.exclude.describe()})
+        name = f"{fold.exclude.slug()}.safetensors"
+        path = folder / "networks" / kind / f"{number:02d}-{name}"
+        save_checkpoint(checkpoint, path)
+        if kind == KEPT:
+            save_checkpoint(checkpoint, folder / LEFT_OUT_FOLDER / name)
         found.append(FoldNetwork(kind, test.deployments, path))
     return found
-
-
-def keep_networks(networks: Sequence[FoldNetwork], folder: Path) -> None:
-    """Copy the networks that never saw a model to where they are published from."""
-    target = folder / LEFT_OUT_FOLDER
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    for network in networks:
-        if network.split == KEPT:
-            shutil.copyfile(network.checkpoint, target / network.checkpoint.name.partition("-")[2])
 
 
 def _folds(
     splits: Mapping[str, list[Split]], measured: Measured
 ) -> Iterator[tuple[str, Fold, ServingRows]]:
     """Kind of split, fold and the rows that it leaves out."""
-    rows = measured.rows
     for kind, of_kind in splits.items():
         for split in of_kind:
-            train, test = parts_of(rows, split)
+            train, test = parts_of(measured.rows, split)
             exclude = held_out_kernels(kind, test)
             yield kind, fold_of(train, measured.runs, exclude), test
 
@@ -181,29 +153,6 @@ def _folds(
 _METRICS = {
     "itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e", "e2e_p99_s": "e2e_p99",
 }  # fmt: skip
-
-
-def run_predictions(scores: pd.DataFrame, split: str) -> pd.DataFrame:
-    """Whole runs in the schema of the other splits; a model's runs are one group.
-
-    Args:
-        scores: As ``pinn.evaluation.serving_runs.score_runs`` returns them.
-        split: Name of their split.
-    """
-    whole = scores[(scores["stage"] == WHOLE_RUN) & scores["figure"].isin(list(_METRICS))]
-    wide = whole.pivot(
-        index=["method", "run", "model"], columns="figure", values=["predicted_s", "measured_s"]
-    )
-    table = wide.index.to_frame(index=False).rename(columns={"run": "row_id"})
-    table = table.assign(split=split, held_out=table["model"], group=table["model"])
-    for figure, metric in _METRICS.items():
-        if ("predicted_s", figure) in wide:
-            table[f"{metric}_s"] = wide["predicted_s", figure].to_numpy()
-            table[f"{metric}_measured_s"] = wide["measured_s", figure].to_numpy()
-    return table.drop(columns="model")
-
-
-_PAIR = ["split", "method"]
 
 #: Measured values are kept with eight digits.
 _ROUNDING = 1e-6
@@ -223,25 +172,27 @@ def shipped_predictions(
         observations: What was measured; the predictions have to be of the same.
 
     Returns:
-        As ``pinn.evaluation.crossvalidation.cross_validate`` returns them, with the checkpoint's
+        As ``pinn.evaluation.crossvalidation.read_cells`` returns them, with the checkpoint's
         SHA-256 in the column ``CHECKPOINT_COLUMN``.
 
     Raises:
         PinnError: If there are none, or they are of another checkpoint or of other measurements.
     """
-    path = checkpoint.with_suffix(".predictions.csv")
-    kept = _published(path, checkpoint)
+    kept = _published("predictions.csv", checkpoint)
     kept = kept[kept["split"].isin(list(splits))]
     measured = observations.set_index("row_id")[["tpot_s", "ttft_s"]].reindex(kept["row_id"])
     own = kept[["tpot_measured_s", "ttft_measured_s"]].to_numpy()
     if not np.allclose(measured.to_numpy(), own, rtol=_ROUNDING, atol=0):
+        path = checkpoint.with_suffix(".predictions.csv")
         raise PinnError(f"{path} predicts other measurements than those at hand")
-    there = pd.MultiIndex.from_frame(made[_PAIR])
-    return kept[~pd.MultiIndex.from_frame(kept[_PAIR]).isin(there)]
+    there, pairs = (pd.MultiIndex.from_frame(of[["split", "method"]]) for of in (made, kept))
+    return kept[~pairs.isin(there)]
 
 
 def shipped_runs(checkpoint: Path) -> pd.DataFrame:
     """Serving runs as the checkpoint's own folds predicted them, each without the run's model.
+
+    Whole runs in the schema of the other splits; a model's runs are one group.
 
     Args:
         checkpoint: Beside which ``publish`` put their scores.
@@ -252,14 +203,24 @@ def shipped_runs(checkpoint: Path) -> pd.DataFrame:
     Raises:
         PinnError: If there are none, or they are of another checkpoint.
     """
-    scores = _published(checkpoint.with_suffix(".serving_runs.csv"), checkpoint)
-    scores = scores[scores["method"].str.endswith(LEFT_OUT)]
-    unseen = scores.assign(method=scores["method"].str.removesuffix(LEFT_OUT))
-    return run_predictions(unseen, RUNS_LEFT_OUT)
+    scores = _published("serving_runs.csv", checkpoint)
+    unseen = scores["method"].str.endswith(LEFT_OUT) & (scores["stage"] == WHOLE_RUN)
+    whole = scores[unseen & scores["figure"].isin(list(_METRICS))]
+    wide = whole.assign(method=whole["method"].str.removesuffix(LEFT_OUT)).pivot(
+        index=["method", "run", "model"], columns="figure", values=["predicted_s", "measured_s"]
+    )
+    table = wide.index.to_frame(index=False).rename(columns={"run": "row_id"})
+    table = table.assign(split=RUNS_LEFT_OUT, held_out=table["model"], group=table["model"])
+    for figure, metric in _METRICS.items():
+        if ("predicted_s", figure) in wide:
+            table[f"{metric}_s"] = wide["predicted_s", figure].to_numpy()
+            table[f"{metric}_measured_s"] = wide["measured_s", figure].to_numpy()
+    return table.drop(columns="model")
 
 
-def _published(path: Path, checkpoint: Path) -> pd.DataFrame:
-    """A table that was published with a checkpoint."""
+def _published(name: str, checkpoint: Path) -> pd.DataFrame:
+    """A table of ``TABLES`` that was published with a checkpoint."""
+    path = checkpoint.with_suffix(f".{name}")
     if not path.is_file():
         raise PinnError(f"no {path}: the checkpoint was published without it")
     table = pd.read_csv(path, dtype={"stage": str})
@@ -306,7 +267,6 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
     value = mean_figures(simulated)
     magnified = gains(job, mean_figures, value)
     measured = run.measured[WHOLE_RUN]
-    errors = {m: float(np.log(measured[FIGURES[m]] / value[m])) for m in interval_fit.METRICS}
     model, gpu = latency.deployment.model, latency.deployment.gpu.name
     requests = simulated.requests
     return {
@@ -320,8 +280,8 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
         "prompt_tokens": float(np.mean(requests.prompt_tokens)),
         "output_tokens": float(np.mean(requests.output_tokens)),
         "ttft_share": value["ttft"] / value["e2e"],
-        **{f"{m}_gain": magnified[m] for m in interval_fit.METRICS},
-        **errors,
+        **{f"{m}_gain": magnified[m] for m in FIGURES},
+        **{m: float(np.log(measured[figure] / value[m])) for m, figure in FIGURES.items()},
     }
 
 
@@ -329,23 +289,22 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
 
 
 def calibrate_folds(
-    config: ExperimentConfig,
-    measured: Measured,
-    networks: Sequence[FoldNetwork],
-    checkpoint: Path,
-) -> StatedIntervals:
+    config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]], path: Path
+) -> None:
     """Calibrate a checkpoint on what the folds of its own experiment left out.
+
+    Its intervals, and the networks that the folds learned, are written beside it.
 
     Args:
         config: Of the experiment.
         measured: What it learned from.
-        networks: What its folds learned.
-        checkpoint: In the experiment's folder, fitted on everything.
+        splits: What its folds left out.
+        path: The checkpoint in the experiment's folder, fitted on everything.
 
     Raises:
         PinnError: If the experiment is not finished.
     """
-    folder = checkpoint.parent
+    networks, folder = fold_networks(config, measured, splits), path.parent
     surrogates = partial(fitted_surrogates, config.kernels.settings)
     errors = held_out_errors(folder, measured.observations, surrogates)
     source = {
@@ -361,5 +320,6 @@ def calibrate_folds(
         latencies = network_latencies(learned.network, test)
         of_runs.append(run_error_rows(test, latencies, learned.teacher.kernels))
     together = pd.concat([errors, *of_runs], ignore_index=True)
-    changes = coefficient_changes(checkpoint, networks)
-    return interval_fit.calibrate(together, changes, checkpoint, [source])
+    changes = coefficient_changes(path, networks)
+    found = interval_fit.calibrate(together, changes, path, [source])
+    write_calibration(found, calibration_path(path))

@@ -5,8 +5,8 @@ simulation with prior coefficients, as for the surrogate.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from scipy.optimize import nnls
 
 from pinn.engines.deployment import Deployment
 from pinn.evaluation.methods import Method, Prediction, Predictor
+from pinn.export.blis_features import BlisSums, blis_features
+from pinn.export.blis_model import blis_model
 from pinn.measurements.deployments.measured import measured_deployments
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
@@ -25,6 +27,12 @@ from pinn.simulator.metric_features import MeanSteps, mean_steps
 from pinn.simulator.simulate import map_runs
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.training.serving_rows import ServingRows, prior_jobs
+from pinn.units import MICROSECOND
+
+#: Global coefficients that come with BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``,
+#: August 2026): alpha us before the queue, us at completion, us per output token; beta.
+BLIS_ALPHA = (15563.2, 777.3, 45.9)
+BLIS_BETA = (0.152, 0.0, 1.363, 0.752, 32.1, 4.42, 126.0, 482.0, 0.0, 1.947, 0.752)
 
 #: Basis functions of a deployment's batches, ``[batches, functions]``, given the prompt length.
 StepBasis = Callable[[Deployment, BatchSums, float], Float[np.ndarray, "batches functions"]]
@@ -45,10 +53,10 @@ class Bases:
     ttft: Float[np.ndarray, "n functions"]
 
     def of(
-        self, row_ids: Sequence[str]
+        self, rows: ServingRows
     ) -> tuple[Float[np.ndarray, "rows functions"], Float[np.ndarray, "rows functions"]]:
         """Both, for the given rows."""
-        places = [self.index[row_id] for row_id in row_ids]
+        places = [self.index[row_id] for row_id in rows.row_id]
         return self.tpot[places], self.ttft[places]
 
 
@@ -94,8 +102,8 @@ def phase_floors(
 
 def _phase(sums: BatchSums, phase: str) -> BatchSums:
     """The sums of one phase, those of the other set to 0."""
-    kept = {f.name: getattr(sums, f.name) for f in fields(sums)}
-    return BatchSums(*(v if phase in name else np.zeros_like(v) for name, v in kept.items()))
+    others = [f.name for f in fields(sums) if phase not in f.name]
+    return replace(sums, **{name: np.zeros_like(getattr(sums, name)) for name in others})
 
 
 def hierarchical_basis(
@@ -128,24 +136,39 @@ def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray,
     return np.stack([busy, sums.prefill_tokens, sums.decode_requests], axis=1)
 
 
+def blis_basis(
+    deployment: Deployment, sums: BatchSums, prompt_tokens: float
+) -> Float[np.ndarray, "batches basis"]:
+    """BLIS's basis functions of closed-loop batches, seconds.
+
+    Its prefill attention needs sum t (S + t / 2) over chunks of t tokens of prompts of S. The
+    second part is taken from the pairs that chunks attend to, which count cached tokens too; whole
+    prompts have none.
+    """
+    totals = BlisSums(
+        sums.prefill_tokens,
+        sums.decode_requests,
+        sums.decode_context - sums.decode_requests,
+        sums.requests,
+        sums.prefill_tokens * prompt_tokens + sums.prefill_pairs,
+    )
+    return blis_features(blis_model(deployment), totals) * MICROSECOND
+
+
 #: The request features that a formula may use beside its steps.
 _ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
 
 
-def formula(name: str, learn: Callable[..., Predictor], bases: Bases, *given: object) -> Method:
+def formula(name: str, learn: Callable[..., Predictor], bases: Bases) -> Method:
     """A method that ``learn`` makes of a step basis: one of the three functions below.
 
     Args:
         name: In tables.
-        learn: What learns, from the basis, what is given and training rows.
+        learn: What learns, from the basis and training rows.
         bases: Basis functions.
-        given: Further arguments of ``learn``.
     """
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for values in (bases.tpot, bases.ttft):
-        digest.update(np.ascontiguousarray(values).tobytes())
-    digest.update(repr(given).encode())
-    return Method(name, partial(learn, bases, *given), recipe=digest.hexdigest())
+    made_of = Path(__file__).read_bytes() + bases.tpot.tobytes() + bases.ttft.tobytes()
+    return Method(name, partial(learn, bases), recipe=hashlib.sha256(made_of).hexdigest())
 
 
 def fitted_formulas(observations: pd.DataFrame) -> list[Method]:
@@ -158,6 +181,11 @@ def fitted_formulas(observations: pd.DataFrame) -> list[Method]:
     ]
 
 
+def blis(observations: pd.DataFrame) -> Method:
+    """BLIS's trained-physics formula with the coefficients that come with it: it fits nothing."""
+    return formula("BLIS, published", learn_nothing, row_bases(observations, blis_basis))
+
+
 def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
     """Non-negative coefficients of a step basis, one vector for everything.
 
@@ -165,7 +193,7 @@ def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
     surrogate's. TTFT = the same coefficients on the steps before the first token, plus a constant,
     a time per prompt token and a multiple of the step time.
     """
-    tpot, ttft = bases.of(train.row_id)
+    tpot, ttft = bases.of(train)
     coefficients = _relative_nnls(tpot, train.tpot_s, train.weight)
     rest = np.maximum(train.ttft_s - ttft @ coefficients, 0.0)
     alphas = _relative_nnls(
@@ -173,7 +201,7 @@ def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
     )
 
     def from_formula(rows: ServingRows) -> Prediction:
-        tpot, ttft = bases.of(rows.row_id)
+        tpot, ttft = bases.of(rows)
         steps = tpot @ coefficients
         return steps, ttft @ coefficients + _request_columns(rows, steps) @ alphas
 
@@ -197,25 +225,14 @@ def learn_per_deployment(bases: Bases, *_: object) -> Predictor:
     return fitted_to_them
 
 
-def published(
-    bases: Bases,
-    coefficients: Float[np.ndarray, " functions"],
-    request_s: float,
-    token_s: float,
-    *_: object,
-) -> Predictor:
-    """A formula with coefficients that somebody published; nothing is learned.
-
-    Args:
-        bases: Basis functions, seconds.
-        coefficients: Of the basis.
-        request_s: Seconds before the first token beside the steps.
-        token_s: Seconds per output token beside the steps.
-    """
+def learn_nothing(bases: Bases, *_: object) -> Predictor:
+    """BLIS's formula with its own coefficients."""
+    coefficients = np.array(BLIS_BETA)
+    before_s, token_s = BLIS_ALPHA[0] * MICROSECOND, BLIS_ALPHA[2] * MICROSECOND
 
     def as_published(rows: ServingRows) -> Prediction:
-        tpot, ttft = bases.of(rows.row_id)
-        return tpot @ coefficients + token_s, ttft @ coefficients + (request_s + token_s)
+        tpot, ttft = bases.of(rows)
+        return tpot @ coefficients + token_s, ttft @ coefficients + (before_s + token_s)
 
     return as_published
 

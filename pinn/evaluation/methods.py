@@ -22,9 +22,6 @@ from pinn.training.trainer import make_trainer
 Prediction = SimulatedRows | tuple[np.ndarray, np.ndarray]
 Predictor = Callable[[ServingRows], Prediction]
 
-#: ``logs`` of methods that keep none, and so share no fit.
-NO_LOGS = "none"
-
 
 @dataclass(frozen=True)
 class Method:
@@ -34,13 +31,14 @@ class Method:
         name: Its name in every table.
         learn: Learns from rows, and from kernels but those of what is excluded; gets a folder for
             its logs. A function that other processes can import, or a partial one.
-        logs: Folder of its training logs; methods that share a fit share it.
+        logs: Folder of its training logs, which methods of one fit share; ``none`` of those that
+            keep none.
         recipe: What a kept prediction depends on beside the name.
     """
 
     name: str
     learn: Callable[[ServingRows, Exclusion, Path], Predictor]
-    logs: str = NO_LOGS
+    logs: str = "none"
     recipe: str = ""
 
 
@@ -89,36 +87,30 @@ class KernelFits:
     runs: tuple[MeasuredRun, ...]
     root: Path
 
-    def learn(self, train: ServingRows, exclude: Exclusion) -> Learned:
+    def network(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
+        """Learn the network that kernels taught."""
+        return partial(predict, self._learn(train, exclude).network)
+
+    def teacher(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
+        """Learn composed kernels, projected for each deployment; alpha as the network."""
+        learned = self._learn(train, exclude)
+
+        def from_kernels(rows: ServingRows) -> Prediction:
+            betas = learned.teacher.betas(rows.deployments)
+            alpha = np.tile(learned.fit.alpha, (len(betas), 1))
+            return simulate_rows(rows, betas, alpha)
+
+        return from_kernels
+
+    def _learn(self, train: ServingRows, exclude: Exclusion) -> Learned:
         """Learn a fold, or read what it learned before."""
         return learn_fold(self.learner, fold_of(train, self.runs, exclude), self.root)
 
 
 def kernel_methods(fits: KernelFits) -> list[Method]:
-    """The teacher and the network that kernels taught.
-
-    The teacher is composed kernels, projected for each deployment; alpha as the network.
-    """
-    learns = {"teacher": _learn_teacher, "network": _learn_from_kernels}
-    return [Method(name, partial(learn, fits), "kernels") for name, learn in learns.items()]
-
-
-def _learn_from_kernels(
-    fits: KernelFits, train: ServingRows, exclude: Exclusion, _: Path
-) -> Predictor:
-    learned = fits.learn(train, exclude)
-    return partial(predict, learned.network)
-
-
-def _learn_teacher(fits: KernelFits, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-    learned = fits.learn(train, exclude)
-
-    def from_kernels(rows: ServingRows) -> Prediction:
-        betas = learned.teacher.betas(rows.deployments)
-        alpha = np.tile(learned.fit.alpha, (len(betas), 1))
-        return simulate_rows(rows, betas, alpha)
-
-    return from_kernels
+    """The teacher and the network that kernels taught."""
+    learns = {"teacher": fits.teacher, "network": fits.network}
+    return [Method(name, learn, "kernels") for name, learn in learns.items()]
 
 
 def peers() -> list[Method]:
@@ -138,10 +130,6 @@ def _look_up(table: pd.DataFrame, *_: object) -> Predictor:
     return found
 
 
-#: Where folds are remembered, below the output folder.
-FOLDS = "folds"
-
-
 def serving_learner(config: ExperimentConfig) -> ServingLearner:
     """Learns from measured deployments alone, as the configuration says."""
     trainer = partial(make_trainer, config.trainer)
@@ -154,5 +142,5 @@ def kernel_fits(config: ExperimentConfig, runs: tuple[MeasuredRun, ...]) -> Kern
     learner = KernelLearner(
         kernels.settings, config.network, kernels.distillation, config.run_fit, trainer, config.seed
     )
-    root = Path(config.folds) if config.folds else Path(config.output_dir) / FOLDS
+    root = Path(config.folds) if config.folds else Path(config.output_dir) / "folds"
     return KernelFits(learner, runs, root)

@@ -1,6 +1,6 @@
 """Errors of predicted times, and the table of results that holds them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -115,17 +115,34 @@ def _scored(part: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
                 yield metric, times[:, 0], times[:, 1]
 
 
-def read_results(path: Path) -> pd.DataFrame:
-    """The table of results of an experiment.
+def read_table(path: Path, columns: Iterable[str], fault: str) -> pd.DataFrame:
+    """Read a table of an experiment.
+
+    Args:
+        path: A CSV file.
+        columns: That it needs.
+        fault: What it is without one of them, for the error.
 
     Raises:
         PinnError: If it cannot be read or lacks a column.
     """
     table = read_frame(path, "run an experiment first")
-    missing = [name for name in RESULT_COLUMNS if name not in table]
-    if missing:
-        raise PinnError(f"{path} is no results table: it lacks {', '.join(missing)}")
+    if missing := ", ".join(name for name in columns if name not in table):
+        raise PinnError(f"{path} {fault}: it lacks {missing}")
     return table
+
+
+def read_results(path: Path) -> pd.DataFrame:
+    """The table of results of an experiment; see :func:`read_table`."""
+    return read_table(path, RESULT_COLUMNS, "is no results table")
+
+
+def predictions_of(folder: Path) -> pd.DataFrame | None:
+    """The predictions of an experiment's folder; None where it has none."""
+    for name, read in (("predictions.parquet", pd.read_parquet), ("predictions.csv", pd.read_csv)):
+        if (folder / name).is_file():
+            return read(folder / name)
+    return None
 
 
 #: Ending of a checkpoint's own table.
@@ -222,9 +239,9 @@ def group_masks(
     unknown = set(names) - set(GROUPS)
     if unknown:
         raise PinnError(f"unknown groups {sorted(unknown)}: known ones are {', '.join(GROUPS)}")
-    masks = {}
-    for name in names:
-        of_rows = zip(rows.row_id, rows.deployment, rows.concurrency, strict=True)
-        member = {row_id: GROUPS[name](rows.deployments[i], c) for row_id, i, c in of_rows}
-        masks[name] = predictions["row_id"].map(member).eq(True)
-    return masks
+    of_rows = list(zip(rows.row_id, rows.deployment, rows.concurrency, strict=True))
+    members = {
+        name: {row_id: GROUPS[name](rows.deployments[i], load) for row_id, i, load in of_rows}
+        for name in names
+    }
+    return {name: predictions["row_id"].map(of).eq(True) for name, of in members.items()}

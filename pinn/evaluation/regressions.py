@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 
 from pinn.common.files import file_sha256
 from pinn.errors import PinnError
-from pinn.evaluation.formulas import Bases, hierarchical_basis, row_bases
+from pinn.evaluation.formulas import hierarchical_basis, row_bases
 from pinn.evaluation.methods import Method, Prediction, Predictor
 from pinn.surrogate.featurizer import featurize
 from pinn.training.serving_rows import ServingRows
@@ -49,58 +49,62 @@ _LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
 
 #: Strengths of ridge and lasso; linear in seconds, as the decomposition is.
 _LINEAR = [Setting({"alpha": alpha}, log=False) for alpha in np.logspace(-6, 0, 7).tolist()]
-#: Depth and number of trees, on the time itself or over the floor.
-_TREES = [
-    Setting(
-        {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05},
-        over_floor=over,
-    )
+
+
+def _both(parameters: Iterable[Mapping[str, object]]) -> list[Setting]:
+    """Each on the time itself and over the floor."""
+    return [Setting(each, over_floor=over) for each in parameters for over in (False, True)]
+
+
+#: Depth and number of trees.
+_TREES = _both(
+    {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05}
     for depth, trees in ((2, 150), (3, 300))
-    for over in (False, True)
-]
-#: Decay of the weights, on the time itself or over the floor.
-_MLP = [
-    Setting({"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150}, over_floor=over)
-    for decay in (1e-2, 1.0)
-    for over in (False, True)
-]
+)
+#: Decay of the weights.
+_MLP = _both(
+    {"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150} for decay in (1e-2, 1.0)
+)
 
 
 def tuned_regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
-    """Ridge and lasso on the hierarchical decomposition; trees and an MLP on everything."""
-    decomposed = partial(on_bases, row_bases(observations, hierarchical_basis))
+    """Ridge and lasso on the hierarchical decomposition; trees and an MLP on everything.
+
+    Args:
+        observations: Measured deployments.
+        seed: Of what is drawn.
+    """
+    decomposed = row_bases(observations, hierarchical_basis).of
     inputs = partial(everything, observations.set_index("row_id")[_LOAD])
+    found = {
+        "HFD-TL, ridge": _Regression("ridge", decomposed, _LINEAR, seed),
+        "HFD-TL, lasso": _Regression("lasso", decomposed, _LINEAR, seed),
+        "gradient-boosted trees": _Regression("trees", inputs, _TREES, seed),
+        "plain MLP": _Regression("mlp", inputs, _MLP, seed),
+    }
+    code = file_sha256(Path(__file__))
     return [
-        regression("HFD-TL, ridge", "ridge", decomposed, _LINEAR, seed),
-        regression("HFD-TL, lasso", "lasso", decomposed, _LINEAR, seed),
-        regression("gradient-boosted trees", "trees", inputs, _TREES, seed),
-        regression("plain MLP", "mlp", inputs, _MLP, seed),
+        Method(
+            name,
+            one.learn,
+            logs=name.replace(" ", "-").replace(",", ""),
+            recipe=f"{one.kind} {one.settings} {seed} {code}",
+        )
+        for name, one in found.items()
     ]
 
 
-def regression(
-    name: str,
-    kind: str,
-    inputs: Callable[[ServingRows], Inputs],
-    settings: Sequence[Setting],
-    seed: int = 0,
-) -> Method:
+@dataclass(frozen=True)
+class _Regression:
     """A regression of scikit-learn on inputs that do or do not carry physics.
 
-    Args:
-        name: In tables.
+    Attributes:
         kind: ``ridge``, ``lasso``, ``trees`` or ``mlp``.
         inputs: Of rows: for TPOT and for TTFT.
         settings: What inner folds choose from.
         seed: Of what is drawn.
     """
-    recipe = f"{kind} {settings} {seed} {file_sha256(Path(__file__))}"
-    logs = name.replace(" ", "-").replace(",", "")
-    return Method(name, _Regression(kind, inputs, settings, seed).learn, logs, recipe)
 
-
-@dataclass(frozen=True)
-class _Regression:
     kind: str
     inputs: Callable[[ServingRows], Inputs]
     settings: Sequence[Setting]
@@ -113,8 +117,6 @@ class _Regression:
 
     def _inner_error(self, rows: ServingRows, setting: Setting) -> float:
         """Mean over left-out groups of the median error of TPOT."""
-        if len(self.settings) == 1:
-            return 0.0
         errors = []
         for keep in inner_groups(rows):
             held_out = rows.take(~keep)
@@ -176,15 +178,13 @@ def _estimator(kind: str, parameters: Mapping[str, object], seed: int) -> Pipeli
         "trees": GradientBoostingRegressor(random_state=seed),
         "mlp": MLPRegressor(random_state=seed),
     }
-    if kind not in estimators:
-        raise PinnError(f"unknown regression {kind!r}: known ones are {', '.join(estimators)}")
     return make_pipeline(StandardScaler(), estimators[kind].set_params(**parameters))
 
 
 def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
     """Masks of the rows to keep: inner folds leave whole models out, or GPUs of a single model."""
-    models = np.array([rows.deployments[i].model.name for i in rows.deployment])
-    gpus = np.array([rows.deployments[i].gpu.name for i in rows.deployment])
+    models = np.array([d.model.name for d in rows.deployments])[rows.deployment]
+    gpus = np.array([d.gpu.name for d in rows.deployments])[rows.deployment]
     groups = models if len(set(models)) > 1 else gpus
     names = sorted(set(groups), key=lambda name: (-int((groups == name).sum()), name))
     if len(names) < 2:
@@ -192,11 +192,6 @@ def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
     folds = min(_FOLDS, len(names))
     for fold in range(folds):
         yield ~np.isin(groups, names[fold::folds])
-
-
-def on_bases(bases: Bases, rows: ServingRows) -> Inputs:
-    """The basis functions of a hierarchical decomposition."""
-    return bases.of(rows.row_id)
 
 
 def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:

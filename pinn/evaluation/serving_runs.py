@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -48,40 +48,23 @@ def read_runs(
 OVERLOADED = 0.05
 
 
-@dataclass(frozen=True)
-class RunScores:
-    """Scores of a checkpoint on serving runs.
-
-    Attributes:
-        scores: As :func:`score_runs` returns them, with ``low_s`` and ``high_s`` where intervals
-            were asked for and the checkpoint has them.
-        no_intervals: Why there are none though they were asked for; empty otherwise.
-    """
-
-    scores: pd.DataFrame
-    no_intervals: str = ""
-
-    def summary(self) -> pd.DataFrame:
-        """Return the errors by figure and part; see :func:`summarize_runs`."""
-        return summarize_runs(self.scores)
-
-    def ranked_wrongly(self) -> dict[str, list[tuple[str, str]]]:
-        """Return method -> pairs of :func:`ranking_inversions`."""
-        return {NETWORK: ranking_inversions(self.scores)}
-
-
 def score_checkpoint(
     runs: Sequence[MeasuredRun], checkpoint: Path, intervals: bool = False
-) -> RunScores:
-    """Score a checkpoint's network on runs, for two more simulations a run with intervals."""
+) -> tuple[pd.DataFrame, str]:
+    """Score a checkpoint's network on runs, for two more simulations a run with intervals.
+
+    Returns:
+        What :func:`score_runs` gives, with ``low_s`` and ``high_s`` where intervals are asked for
+        and the checkpoint has them; and why there are none though they are asked for.
+    """
     latencies = network_latencies(load_checkpoint(checkpoint).network, runs)
     scores = score_runs(runs, latencies, NETWORK)
     if not intervals:
-        return RunScores(scores)
+        return scores, ""
     try:
-        return RunScores(with_intervals(scores, runs, latencies, checkpoint))
+        return with_intervals(scores, runs, latencies, checkpoint), ""
     except PinnError as error:
-        return RunScores(scores, str(error))
+        return scores, str(error)
 
 
 def score_runs(
@@ -100,10 +83,8 @@ def score_runs(
         ``predicted_s``, ``error_percent``, ``failed_measured`` and ``failed_predicted`` (shares of
         the stage's requests).
     """
-    jobs = [
-        Job(latency.deployment, run.workload, latency)
-        for run, latency in zip(runs, latencies, strict=True)
-    ]
+    each = zip(runs, latencies, strict=True)
+    jobs = [Job(latency.deployment, run.workload, latency) for run, latency in each]
     rows = [
         {
             "method": method,
@@ -189,10 +170,10 @@ def left_out_models(rows: ServingRows, runs: Sequence[MeasuredRun]) -> list[Mode
     """
     of_rows = {d.model.name: d.model for d in rows.deployments}
     of_runs = {run.deployment.model.name: run.deployment.model for run in runs}
+    measured = [of_rows[name] for name in sorted(of_rows)]
     found: list[ModelSpec] = []
     for _, model in sorted(of_runs.items()):
-        twins = [other for _, other in sorted(of_rows.items()) if is_near_copy(model, other)]
-        chosen = twins[0] if twins else model
+        chosen = next((other for other in measured if is_near_copy(model, other)), model)
         if not any(is_near_copy(chosen, other) for other in found):
             found.append(chosen)
     return found
@@ -202,12 +183,13 @@ def run_folds(
     rows: ServingRows, runs: Sequence[MeasuredRun]
 ) -> list[tuple[Fold, list[MeasuredRun]]]:
     """What each left-out model leaves to learn from, and the runs that it is tested on."""
-    found = []
-    for model in left_out_models(rows, runs):
-        fold = fold_of(without_model(rows, model), runs, Exclusion(models=(model,)))
-        test = [run for run in runs if is_near_copy(run.deployment.model, model)]
-        found.append((fold, test))
-    return found
+    return [
+        (
+            fold_of(without_model(rows, model), runs, Exclusion(models=(model,))),
+            [run for run in runs if is_near_copy(run.deployment.model, model)],
+        )
+        for model in left_out_models(rows, runs)
+    ]
 
 
 def score_left_out(
@@ -218,10 +200,8 @@ def score_left_out(
     Returns:
         As ``pinn.evaluation.serving_runs.score_runs``; methods end in ``LEFT_OUT``.
     """
-    tables = [
-        score_learned(learn_fold(learner, fold, root), test, LEFT_OUT) for fold, test in folds
-    ]
-    return pd.concat(tables, ignore_index=True)
+    each = (score_learned(learn_fold(learner, fold, root), test, LEFT_OUT) for fold, test in folds)
+    return pd.concat(each, ignore_index=True)
 
 
 def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
@@ -240,8 +220,7 @@ def network_latencies(
     """The coefficients that a network gives each run's deployment."""
     deployments = [run.deployment for run in runs]
     found = surrogate.predict_coefficients(network, deployments)
-    each = zip(deployments, found.beta, found.alpha, strict=True)
-    return [LinearLatency(*one) for one in each]
+    return list(map(LinearLatency, deployments, found.beta, found.alpha))
 
 
 def run_results(scores: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.evaluation.comparison import Scores, compare_errors
-from pinn.evaluation.metrics import RESULT_COLUMNS, read_results
+from pinn.evaluation.metrics import RESULT_COLUMNS, predictions_of, read_results
 from pinn.measurements.deployments.observations import read_observations
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
@@ -72,56 +72,48 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
     """
     sides = _read_side(a, method), _read_side(b, method)
     try:
-        errors, no_errors = compare_errors(sides[0].scores, sides[1].scores), ""
+        errors, no_errors = compare_errors(*sides), ""
     except PinnError as error:
         errors, no_errors = pd.DataFrame(), str(error)
-    found = Comparison(errors, _step_times(*sides), _coefficients(*sides), no_errors)
+    found = Comparison(errors, *_steps_and_coefficients(*sides), no_errors)
     if not found.tables():
         raise PinnError(no_errors)
     return found
 
 
 @dataclass(frozen=True)
-class _Side:
-    """One of two things that are compared.
+class _Side(Scores):
+    """One of two things that are compared; without results where it carries none.
 
     Attributes:
-        scores: Its errors; without rows where it carries none.
         surrogate: Of a checkpoint.
         given: Of a coefficient file.
         ends: ``beta.NAME`` or ``alpha.NAME`` -> interval, where the file has them.
     """
 
-    scores: Scores
     surrogate: Surrogate | None = None
     given: CoefficientSet | None = None
     ends: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def deployment(self) -> Deployment | None:
-        """Return the deployment that a coefficient file belongs to."""
-        if self.given is None or not self.given.configuration():
-            return None
-        return make_deployment(canonical(self.given.configuration()))
-
     def coefficients(
         self, deployment: Deployment, where: str
-    ) -> tuple[Float[np.ndarray, " beta"], Float[np.ndarray, " alpha"]]:
-        """Return beta and alpha of a deployment.
+    ) -> Float[np.ndarray, " coefficients"]:
+        """Return beta, then alpha, of a deployment.
 
         Raises:
             PinnError: If a file belongs to another one.
         """
         if self.given is not None:
             self.given.check_deployment(deployment, where)
-            return self.given.beta, self.given.alpha
+            return np.concatenate([self.given.beta, self.given.alpha])
         assert self.surrogate is not None
         found = self.surrogate.coefficients([deployment])
-        return found.beta[0], found.alpha[0]
+        return np.concatenate([found.beta[0], found.alpha[0]])
 
 
 def _read_side(path: Path, method: str) -> _Side:
     if path.is_dir():
-        return _Side(_folder_scores(path, method))
+        return _read_folder(path, method)
     if not path.is_file():
         raise PinnError(
             f"nothing at {path}: give a checkpoint, a coefficient file or an evaluation's folder"
@@ -130,28 +122,26 @@ def _read_side(path: Path, method: str) -> _Side:
         surrogate = Surrogate.load(path)
         held_out = surrogate.checkpoint.metadata.get("held_out_results") or []
         results = pd.DataFrame(held_out, columns=list(RESULT_COLUMNS))
-        return _Side(Scores(results[results["method"] == method]), surrogate)
+        return _Side(results[results["method"] == method], surrogate=surrogate)
     if path.suffix == ".json":
         given = read_coefficient_set(path)
-        return _Side(Scores(_calibration_results(given)), given=given, ends=_ends(path))
+        return _Side(_calibration_results(given), given=given, ends=_ends(path))
     if path.suffix == ".csv":
-        return _Side(Scores(_of_method(read_results(path), method, path)))
+        return _Side(_of_method(read_results(path), method, path))
     raise PinnError(
         f"{path}: expected a checkpoint (.safetensors), a coefficient file (.json), a results.csv "
         "or an evaluation's folder"
     )
 
 
-def _folder_scores(folder: Path, method: str) -> Scores:
+def _read_folder(folder: Path, method: str) -> _Side:
     results = _of_method(read_results(folder / "results.csv"), method, folder)
-    for name, read in (("predictions.parquet", pd.read_parquet), ("predictions.csv", pd.read_csv)):
-        observations = folder / "observations" / "silicon.parquet"
-        if (folder / name).is_file() and observations.is_file():
-            rows = read_observations(observations)
-            groups = deployment_keys(rows).set_axis(rows["row_id"])
-            predictions = read(folder / name)
-            return Scores(results, predictions[predictions["method"] == method], groups)
-    return Scores(results)
+    observations, predictions = folder / "observations" / "silicon.parquet", predictions_of(folder)
+    if predictions is None or not observations.is_file():
+        return _Side(results)
+    rows = read_observations(observations)
+    groups = deployment_keys(rows).set_axis(rows["row_id"])
+    return _Side(results, predictions[predictions["method"] == method], groups)
 
 
 def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
@@ -167,19 +157,13 @@ def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
 
 def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
     """Return errors of a calibration's coefficients; parts of the run's time are the splits."""
-    rows = [
-        {
-            "split": f"{row['part']}, {row['kind']}",
-            "held_out": "all",
-            "method": "calibrated",
-            "metric": "step",
-            "n": row["n"],
-        }
-        | {name: 100 * row[name] for name in ("median", "mean", "bias")}
-        for row in given.calibration.get("errors", ())
-        if row["n"] and row["coefficients"] == "calibrated"
-    ]
-    return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
+    columns = ["part", "kind", "coefficients", "n", "median", "mean", "bias"]
+    errors = pd.DataFrame(list(given.calibration.get("errors", ())), columns=columns)
+    rows = errors[(errors["n"] > 0) & (errors["coefficients"] == "calibrated")]
+    percent = {name: 100 * rows[name] for name in ("median", "mean", "bias")}
+    splits = rows["part"] + ", " + rows["kind"]
+    rows = rows.assign(split=splits, held_out="all", method="calibrated", metric="step", **percent)
+    return rows.reindex(columns=list(RESULT_COLUMNS))
 
 
 def _ends(path: Path) -> dict[str, tuple[float, float]]:
@@ -192,8 +176,16 @@ def _ends(path: Path) -> dict[str, tuple[float, float]]:
     }
 
 
-def shown_deployments() -> dict[str, Deployment]:
-    """Label -> deployment of each of ``SHOWN``."""
+def _deployments(a: _Side, b: _Side) -> dict[str, Deployment]:
+    """Return the deployments that both sides have coefficients of, by label."""
+    if any(side.surrogate is None and side.given is None for side in (a, b)):
+        return {}
+    files = [side.given.configuration() for side in (a, b) if side.given is not None]
+    if files:
+        known = [
+            make_deployment(canonical(configuration)) for configuration in files if configuration
+        ]
+        return {f"{one.model.name} on {one.gpu.name}": one for one in known[:1]}
     found = {}
     for (model, size), gpu in ((key, gpu) for key, gpus in SHOWN.items() for gpu in gpus):
         given = canonical({"model": model, "gpu": gpu, "tensor_parallel_size": size})
@@ -201,50 +193,27 @@ def shown_deployments() -> dict[str, Deployment]:
     return found
 
 
-def _step_times(a: _Side, b: _Side) -> pd.DataFrame:
+def _steps_and_coefficients(a: _Side, b: _Side) -> tuple[pd.DataFrame, pd.DataFrame]:
     batches = [parse_batch(text) for text in BATCHES]
-    rows = []
-    for label, deployment in _deployments(a, b).items():
-        of_a, of_b = (
-            1e6 * batch_seconds(side.coefficients(deployment, where)[0], deployment, batches)
-            for side, where in ((a, "A"), (b, "B"))
-        )
-        times = zip(BATCHES, of_a.tolist(), of_b.tolist(), strict=True)
-        rows += [(label, batch, x, y, y / x) for batch, x, y in times]
-    return pd.DataFrame(rows, columns=["deployment", "batch", "a_us", "b_us", "ratio"])
-
-
-def _coefficients(a: _Side, b: _Side) -> pd.DataFrame:
-    columns = ["name", "unit", "a", "b", "ratio", "verdict"]
-    if a.given is None and b.given is None:
-        return pd.DataFrame(columns=columns)
-    rows = []
     units = [f.unit for f in STEP_FEATURES.values()] + [f.unit for f in REQUEST_FEATURES.values()]
-    for deployment in _deployments(a, b).values():
-        of_a, of_b = (
-            np.concatenate(side.coefficients(deployment, where)).tolist()
-            for side, where in ((a, "A"), (b, "B"))
-        )
-        for name, unit, x, y in zip(NAMES, units, of_a, of_b, strict=True):
+    times, coefficients = [], []
+    for label, deployment in _deployments(a, b).items():
+        both = a.coefficients(deployment, "A"), b.coefficients(deployment, "B")
+        us = (1e6 * batch_seconds(of[: len(STEP_FEATURES)], deployment, batches) for of in both)
+        each = zip(BATCHES, *(of.tolist() for of in us), strict=True)
+        times += [(label, batch, x, y, y / x) for batch, x, y in each]
+        if a.given is None and b.given is None:
+            continue
+        for name, unit, x, y in zip(NAMES, units, *(of.tolist() for of in both), strict=True):
             ratio = y / x if x else (1.0 if not y else float("inf"))
-            rows.append((name, unit, x, y, ratio, _inside(a.ends.get(name), y)))
-    return pd.DataFrame(rows, columns=columns)
+            coefficients.append((name, unit, x, y, ratio, _inside(a.ends.get(name), y)))
+    return (
+        pd.DataFrame(times, columns=["deployment", "batch", "a_us", "b_us", "ratio"]),
+        pd.DataFrame(coefficients, columns=["name", "unit", "a", "b", "ratio", "verdict"]),
+    )
 
 
 def _inside(ends: tuple[float, float] | None, value: float) -> str:
     if ends is None:
         return ""
     return "inside A's interval" if ends[0] <= value <= ends[1] else "outside A's interval"
-
-
-def _deployments(a: _Side, b: _Side) -> dict[str, Deployment]:
-    """Return the deployments that both sides have coefficients of, by label."""
-    if any(side.surrogate is None and side.given is None for side in (a, b)):
-        return {}
-    own = [side.deployment() for side in (a, b) if side.given is not None]
-    if not own:
-        return shown_deployments()
-    known = next((deployment for deployment in own if deployment is not None), None)
-    if known is None:
-        return {}
-    return {f"{known.model.name} on {known.gpu.name}": known}

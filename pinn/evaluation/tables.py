@@ -8,6 +8,7 @@ from typing import TypeVar
 import pandas as pd
 
 from pinn.common.screen import WIDEST, Column, Grid, page
+from pinn.evaluation.comparison import leaders
 from pinn.evaluation.metrics import GROUPS
 from pinn.measurements.runs.measured_runs import FIGURES
 
@@ -69,16 +70,15 @@ def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
 
     Args:
         results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
-        ranking: As ``pinn.evaluation.ranking.rank`` returns it.
+        ranking: As ``pinn.evaluation.comparison.rank`` returns it.
     """
     table = Grid.of("median error, %", "of", "rows", *_KNOWN.values(), text=2)
-    leading = ranking[ranking["verdict"].isin(["first", "tied first"])]
-    first = set(leading[["split", "metric", "method"]].itertuples(index=False, name=None))
+    first = leaders(ranking)
     whole, last = results[results["held_out"] == "all"], ""
     for (split, metric), part in whole.groupby(["split", "metric"], sort=False):
         medians = part.set_index("method")["median"]
-        marks = {name: "*" if (split, metric, name) in first else " " for name in _KNOWN}
-        cells = (f"{medians[n]:.1f}{marks[n]}" if n in medians else "- " for n in _KNOWN)
+        marked = dict.fromkeys(first.get(str(split), {}).get(str(metric), ()), "*")
+        cells = (f"{medians[n]:.1f}{marked.get(n, ' ')}" if n in medians else "- " for n in _KNOWN)
         table.add("" if split == last else str(split), str(metric), str(part["n"].max()), *cells)
         last = str(split)
     page().print(table)

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 from left_out_experiment import write_experiment
 
-from pinn.evaluation.crossvalidation import cross_validate
+from pinn.common.workers import Workers
+from pinn.evaluation.crossvalidation import cells, compute, read_cells
 from pinn.evaluation.methods import Method, roofline
 from pinn.measurements.deployments.observations import read_observations
 from pinn.training.data.splits import Split
@@ -36,8 +37,11 @@ def splits(rows):
 
 
 def test_a_finished_cell_is_not_made_again(rows, splits, tmp_path):
-    first = cross_validate(rows, splits, [SLOW], tmp_path, "mark")
-    again = cross_validate(rows, splits, [SLOW], tmp_path, "mark")
+    wanted = cells(splits, [SLOW], tmp_path, "mark")
+    compute(rows, wanted, Workers())
+    first = read_cells(wanted)
+    compute(rows, cells(splits, [SLOW], tmp_path, "mark"), Workers())
+    again = read_cells(wanted)
     pd.testing.assert_frame_equal(first, again)
     assert len(LEARNED) == 1
     assert list(first["row_id"]) == list(rows.row_id[:1])

@@ -9,9 +9,9 @@ import pandas as pd
 from observation_row import observation_row
 
 from pinn.common.files import ReadReport
+from pinn.evaluation.comparison import rank
 from pinn.evaluation.decisions import decide, decision_table
 from pinn.evaluation.metrics import METRICS, summarize, with_correlation
-from pinn.evaluation.ranking import rank
 from pinn.measurements.deployments.observations import write_observations
 from pinn.surrogate.uncertainty.interval_fit import coverage_table
 

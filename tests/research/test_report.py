@@ -159,7 +159,7 @@ def test_the_summary_compares_on_rows_that_both_predict(folder):
     errors = 100 * (mine["tpot_s"] / mine["tpot_measured_s"] - 1).abs()
     assert f"unseen models: {errors.median():.1f} % (the best peer, <peer>: 50.0 %" in text
     assert f"the network {errors.iloc[::2].median():.1f} % on its 12 rows)" in text
-    assert "&lt;peer&gt;" in render(together, [], EVIDENCE)
+    assert "&lt;peer&gt;" in render(together, {}, EVIDENCE)
 
 
 def test_captions_of_pictures_say_n_and_split(parsed):

@@ -1,8 +1,7 @@
 """The tables of an evaluation folder, and what a page is made of."""
 
 import base64
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ METHOD = "network"
 _OTHERS = ("ranking", "coverage", "stated", "decisions")
 
 #: In place of one of them.
-_EMPTY = pd.DataFrame(columns=["split", "metric"])
+_EMPTY = pd.DataFrame(columns=["split", "metric", "part", "level", "coverage", "n"])
 
 _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_tokens"]
 
@@ -34,7 +33,7 @@ class Tables:
     """Everything that a report shows; a table that was not made is empty.
 
     Attributes:
-        predictions: As ``pinn.evaluation.crossvalidation.cross_validate`` returns them, with the
+        predictions: As ``pinn.evaluation.crossvalidation.read_cells`` returns them, with the
             columns ``model``, ``gpu``, ``concurrency``, ``prompt_tokens`` and ``output_tokens``.
         results: As ``pinn.evaluation.metrics.summarize`` does.
         ranking: As ``pinn.evaluation.comparison.rank`` does.
@@ -51,16 +50,19 @@ class Tables:
     stated: pd.DataFrame
     decisions: pd.DataFrame
 
-    def split(self, name: str, method: str = METHOD) -> pd.DataFrame:
-        """A method's predictions of measured deployments in one kind of split."""
+    def of_split(self, name: str) -> pd.DataFrame:
+        """All predictions of measured deployments in one kind of split."""
         rows = self.predictions
-        return rows[(rows["split"] == name) & (rows["method"] == method) & rows["model"].notna()]
+        return rows[(rows["split"] == name) & rows["model"].notna()]
+
+    def of_network(self, name: str) -> pd.DataFrame:
+        """Those of the method ``METHOD``."""
+        rows = self.of_split(name)
+        return rows[rows["method"] == METHOD]
 
     def left_out_coverage(self) -> pd.DataFrame:
         """Coverage of all rows of each split, and of each model or GPU that it leaves out."""
         rows = self.coverage
-        if rows.empty:
-            return rows
         by = np.where(rows["split"].str.contains("gpu"), "gpu", "model")
         return rows[(rows["part"] == "all") | (rows["part"] == by)]
 
@@ -82,7 +84,7 @@ def read_tables(folder: Path) -> Tables:
     return Tables(joined, pd.read_csv(results), **others)
 
 
-# What a page is made of: sections of figures and tables, each with its caption.
+# The figures of a page.
 
 
 @dataclass(frozen=True)
@@ -103,28 +105,6 @@ class Picture:
     def png(self) -> str:
         """The picture as text, for a page that needs no other file."""
         return base64.b64encode(self.content).decode()
-
-
-@dataclass(frozen=True)
-class Section:
-    """Part of a page.
-
-    Attributes:
-        title: Heading.
-        text: Below it.
-        items: Figures and tables.
-        missing: Why there are none, where there are none.
-    """
-
-    title: str
-    text: str
-    items: Sequence[Picture | Grid] = field(default_factory=tuple)
-    missing: str = "it was not evaluated."
-
-    @property
-    def anchor(self) -> str:
-        """Where links point."""
-        return self.title.lower().replace(" ", "-")
 
 
 def picture(name: str, figure: Figure | None, caption: str) -> list[Picture]:

@@ -1,6 +1,5 @@
 """Figures of an evaluation's page."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -32,9 +31,7 @@ EDGE = 100.0
 
 def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
     """Absolute percentage errors by left-out part and method; None where nothing was predicted."""
-    of_split = tables.predictions[
-        (tables.predictions["split"] == split) & tables.predictions["model"].notna()
-    ]
+    of_split = tables.of_split(split)
     there = [name for name in METHODS if (of_split["method"] == name).any()]
     if not there:
         return None
@@ -167,26 +164,24 @@ def calibration_figure(tables: Tables) -> Figure | None:
 # Signed errors against concurrency and against prompt and output lengths.
 
 
-def load_figure(tables: Tables, split: str) -> Figure | None:
+def load_figure(rows: pd.DataFrame) -> Figure | None:
     """TPOT above, TTFT below; concurrency left, lengths right; None where nothing was predicted."""
-    rows = tables.split(split)
     if rows.empty:
         return None
     prompts, outputs = (rows[f"{of}_tokens"].astype(int).astype(str) for of in ("prompt", "output"))
-    lengths = prompts + " / " + outputs
-    order = rows.assign(lengths=lengths).sort_values(["prompt_tokens", "output_tokens"])
-    places = {
-        "concurrency": {str(c): c for c in sorted(rows["concurrency"].unique())},
-        "lengths": {name: name for name in dict.fromkeys(order["lengths"])},
-    }
+    order = rows.assign(lengths=prompts + " / " + outputs)
+    order = order.sort_values(["prompt_tokens", "output_tokens"])
+    places = {"concurrency": sorted(rows["concurrency"].unique())}
+    places["lengths"] = list(order["lengths"].unique())
     figure, axes = new_figure(5.6, 2, 2, sharey="row", sharex="col")
     looks = markers(rows["model"])
     for line, metric in zip(axes, ("tpot", "ttft"), strict=True):
         error = percent_errors(order, metric)
         for ax, (column, values) in zip(line, places.items(), strict=True):
-            _draw_loads(ax, order, error.clip(-100, 100), column, list(values.values()), looks)
-            ax.set_xticks(range(len(values)), [v.removesuffix(".0") for v in values], fontsize=7,
-                          rotation=0 if column == "lengths" else 90)  # fmt: skip
+            at = order[column].map(values.index).to_numpy(dtype=float)
+            _draw_loads(ax, at, error.clip(-100, 100), order["model"], looks)
+            ax.set_xticks(range(len(values)), [str(v).removesuffix(".0") for v in values],
+                          fontsize=7, rotation=0 if column == "lengths" else 90)  # fmt: skip
         line[0].set_ylabel(f"error of {metric.upper()}, %", fontsize=8)
     axes[1, 0].set_xlabel("requests in flight", fontsize=8)
     axes[1, 1].set_xlabel("prompt / output tokens", fontsize=8)
@@ -194,16 +189,10 @@ def load_figure(tables: Tables, split: str) -> Figure | None:
 
 
 def _draw_loads(
-    ax: Axes,
-    rows: pd.DataFrame,
-    error: pd.Series,
-    column: str,
-    values: Sequence[object],
-    looks: Looks,
+    ax: Axes, at: np.ndarray, error: pd.Series, models: pd.Series, looks: Looks
 ) -> None:
-    at = rows[column].map({value: i for i, value in enumerate(values)}).to_numpy(dtype=float)
     for i, (name, (marker, colour)) in enumerate(looks.items()):
-        mine = (rows["model"] == name).to_numpy()
+        mine = (models == name).to_numpy()
         shift = 0.6 * (i + 0.5) / len(looks) - 0.3
         ax.plot(at[mine] + shift, error[mine], marker, color=colour, markersize=2.2, alpha=0.55)
     medians = error.groupby(at).median()
