@@ -415,6 +415,7 @@ class EffectiveRecipe:
         fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
         fused_quantization: Whether that kernel quantizes its result, too.
         all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
+        launch_time: Of the engine's host for a layer, relative to vLLM's.
         latent_launches: Of a layer's latent attention beyond vLLM's, in those of a dense layer.
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
         moe_kernels: Kernels of the experts by the engine's own name for them; ``AUTO`` where that
@@ -458,6 +459,7 @@ class EffectiveRecipe:
     fused_quantization: bool
     all_reduce_latency: float
     latent_launches: float
+    launch_time: float
     decode_kernels: str
     moe_kernels: str
     sampler: str

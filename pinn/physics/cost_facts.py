@@ -32,6 +32,7 @@ class Flags(NamedTuple):
     fused_quantization: bool
     all_reduce_latency: float
     latent_launches: float
+    launch_time: float
     gathers: bool
     decode_attention_time: float
     cpu_offload_gb: float
@@ -68,6 +69,7 @@ class CostFacts:
         faster_all_reduce: Share of a small message's time that the engine's own kernel saves
             over vLLM's.
         latent_launches: Launches of a latent attention beyond vLLM's, in a dense layer's.
+        launch_time: Of the engine's host, relative to vLLM's.
         decode_attention_time: Of the engine's own kernels, relative to those that vLLM runs; 1 for
             latent attention, of which kernels alone were not timed.
         cpu_offload_gb: As vLLM's flag, GiB.
@@ -123,6 +125,7 @@ class CostFacts:
     fused_quantization: Values
     faster_all_reduce: Values
     latent_launches: Values
+    launch_time: Values
     decode_attention_time: Values
     cpu_offload_gb: Values
     memory_bytes_per_s: Values

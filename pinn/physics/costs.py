@@ -60,7 +60,9 @@ def launched_layers(w: CostFacts) -> Values:
     """
     latent = (0.8 + w.latent_launches) * w.latent_layers
     states = STATE_LAUNCHES * w.state_layers
-    return w.layers + 0.8 * w.moe_layers + latent + states + 0.3 * w.layers * w.quantized
+    return w.launch_time * (
+        w.layers + 0.8 * w.moe_layers + latent + states + 0.3 * w.layers * w.quantized
+    )
 
 
 def activation_token_s(w: CostFacts) -> Values:

@@ -99,6 +99,9 @@ ONE_SHOT_BYTES = 2.0**18
 #: the next piece are launched one by one, about half of ten. An assumption.
 BETWEEN_GRAPHS = 0.5
 
+#: Share of launches between pieces of graphs.
+PIECES = float(__import__("os").environ.get("PIECES", "0.41"))
+
 #: Prompt tokens from which all of them count; of fewer, launches hide behind the step before. An
 #: assumption, found like the former in fits to all rows, left-out models' too, and confirmed by
 #: fits that leave a second model out (``scripts/inner_folds.py``; LOG.md).
@@ -152,7 +155,8 @@ def eager_layers(costs: StepCosts, sums: BatchSums) -> Values:
     """
     tokens = np.where(costs.graph_requests > 0, sums.prefill_tokens, sums.tokens)
     over = tokens / np.maximum(costs.graph_tokens, 1.0) - 1.0
-    between = BETWEEN_GRAPHS * np.minimum(sums.prefill_tokens / BETWEEN_TOKENS, 1.0)
+    pieces = np.where(costs.graph_requests > 0, 1.0, PIECES)
+    between = np.where(sums.prefill_tokens > 0, pieces, 0.0)
     share = np.minimum(np.maximum(RAMP * over, between), 1.0)
     limited = np.where(costs.graph_requests > 0, sums.decode_requests, 0.0)
     beyond = np.where(limited > costs.graph_requests, 1.0, 0.0)
