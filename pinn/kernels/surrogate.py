@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Float, Real
 from scipy.optimize import nnls
 
 from pinn.errors import PinnError
@@ -67,7 +67,10 @@ Products = Callable[..., Rows]
 
 
 def multiplied_seconds(
-    heads: Rows, tokens: Rows, matmuls: Callable[[int], Iterable[MatMul]], products: Products
+    heads: Real[np.ndarray, " rows"],
+    tokens: Rows,
+    matmuls: Callable[[int], Iterable[MatMul]],
+    products: Products,
 ) -> Rows:
     """Time of the multiplications around each row's attention.
 
