@@ -12,7 +12,6 @@ from pinn.api.requests import explained, parameters_of
 from pinn.common.documents import comma_separated
 from pinn.engines import launch_line
 from pinn.errors import PinnError, printable
-from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FORCE, Flag, flags_of
 from pinn.specs.gpu import GpuSpec, load_gpu
 from pinn.specs.serving import VLLM, ServingSpec
@@ -133,6 +132,8 @@ def given_flags(
     """
     declared = _declared(specifications) | {FORCE.name: FORCE}
     serving = {name for each in _declared((ServingSpec,)).values() for name in each.other_names}
+    from pinn.simulator.workloads.load import LoadFlags  # numpy, which --help does without
+
     loads = {name: f.name for f in flags_of(LoadFlags) for name in f.other_names}
     flags = {loads.get(n, n) if LoadFlags in specifications else n: v for n, v in flags.items()}
     known = {*declared, *serving, *_BESIDE, "precision"} if specifications else set()

@@ -81,11 +81,21 @@ def _closure(roots: frozenset[str]) -> dict[str, str]:
     todo = list(roots)
     while todo:
         name = todo.pop()
-        if name not in found and (path := _source_file(name)) is not None:
-            found[name] = _TYPES_ONLY.sub("", path.read_text(encoding="utf-8"))
+        if name not in found and (source := _source(name)) is not None:
+            found[name], imports = source
             # A module's packages run before it.
-            todo += [*_imports(found[name]), name.rpartition(".")[0]]
+            todo += [*imports, name.rpartition(".")[0]]
     return found
+
+
+@cache
+def _source(name: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return a module's text and what it imports; None for a name that is no module."""
+    path = _source_file(name)
+    if path is None:
+        return None
+    text = _TYPES_ONLY.sub("", path.read_text(encoding="utf-8"))
+    return text, tuple(_imports(text))
 
 
 def _imports(text: str) -> Iterator[str]:
@@ -95,6 +105,7 @@ def _imports(text: str) -> Iterator[str]:
         yield from (f"{package}.{name}" for name in re.findall(r"\w+", names))
 
 
+@cache
 def _source_file(name: str) -> Path | None:
     """Return the source of a module, of other packages that of an imported one."""
     place = _ROOT.joinpath(*name.split("."))
