@@ -30,7 +30,7 @@ def _help(*words: str) -> str:
 
 def main() -> None:
     gpus = ["H100", "H200", "B200"]
-    explore_page("Qwen/Qwen3-30B-A3B", gpus, {"tensor_parallel_size": (1, 2, 4)}).write(
+    explore_page("Qwen/Qwen3-30B-A3B", gpus, {"tensor_parallel_size": (1, 2)}).write(
         DOCS / "made/play.html"
     )
     (DOCS / "reference/commands.md").write_text(commands())
