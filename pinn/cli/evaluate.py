@@ -208,7 +208,7 @@ def panel(
 
     Prints mean absolute log errors in percent by group, models left out, with 95 % intervals over
     configurations; with --against every group's difference and whether the checkpoint may take the
-    other's place. Four minutes on two cores.
+    other's place. Half a minute on two idle cores.
 
     Example: pinn evaluate panel --out panel.csv
 
@@ -225,6 +225,8 @@ def panel(
     from pinn.evaluation import panel as scoring
     from pinn.evaluation.panel_rows import learned_steps, panel_rows
 
+    if alone is not None and against is None:
+        raise PinnError("--alone compares two panels: name the other one with --against")
     path = find_checkpoint(checkpoint)
     other = None if against is None else read_frame(against, "write one with --out")
     if steps is not None and learned_steps(path, steps):

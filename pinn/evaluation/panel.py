@@ -3,9 +3,9 @@
 A group is one source and one model: measured deployments of vLLM, of other engines, of another
 campaign (dense 16-bit models, TPOT alone), serving runs, serving runs that nothing is ever fitted
 to (judges), whole engine steps, of which decodes alone count as TPOT and those with prompts as
-TTFT, and public measurements of other people's servers. Every group's model was held out: the
-networks in ``left_out`` beside the checkpoint judge, and the predictions of serving runs that its
-training kept. Of groups that say so, half of the batches may have taught.
+TTFT, and public measurements of other people's servers. Models that taught deployments are held
+out: the networks in ``left_out`` beside the checkpoint judge, and the predictions of serving runs
+that its training kept. Of groups that say so, half of the batches may have taught.
 
 A row's error is the absolute log of predicted over measured, at most log 3. Rows are averaged over
 a configuration, configurations over a group. Groups of one model family and source share one

@@ -56,7 +56,7 @@ def panel_rows(
     steps: Path | None = None,
     public: Sequence[Path] = (),
 ) -> pd.DataFrame:
-    """Measured and predicted times of every group; simulations of a few minutes.
+    """Measured and predicted times of every group; simulations of half a minute.
 
     Args:
         checkpoint: The network; ``left_out`` and the table of its serving runs lie beside it.

@@ -111,5 +111,11 @@ def test_a_figure_that_nobody_simulates_is_refused(sets):
         public.read_public_runs(sets(loads=[odd], sent=[row]))
 
 
+def test_a_folder_that_is_not_there_is_named(sets, tmp_path):
+    sets([DECODES])
+    with pytest.raises(PinnError, match=r"no folder .*/elsewhere: name one of public"):
+        public.read_public_steps([tmp_path / "elsewhere"])
+
+
 def test_sets_whose_file_is_not_there_are_passed_over(sets):
     assert public.read_public_steps(sets([DECODES])) == ([], [])

@@ -126,6 +126,9 @@ def read_public_runs(folders: Sequence[Path]) -> tuple[list[PublicRun], list[Rea
 
 def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]:
     """What is known of each set of a kind, and its file."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise PinnError(f"no folder {folder}: name one of public measurements")
     sets = yaml.safe_load((data_folder("public") / "sets.yaml").read_text())[kind]
     for about in sets:
         paths = (folder / about["file"] for folder in folders)
@@ -138,7 +141,7 @@ def _rows(about: About, path: Path) -> tuple[pd.DataFrame, ReadReport]:
     """The rows of a set, and how many others its file holds."""
     table = read_table(path, ())
     rows = table.query(about["where"], engine="python") if "where" in about else table
-    refused = {f"not of the set ({about.get('where', 'all rows')})": len(table) - len(rows)}
+    refused = {f"not {about['where']}": len(table) - len(rows)} if "where" in about else {}
     return rows, ReadReport(path.name, "", file_sha256(path), len(table), len(rows), refused)
 
 
