@@ -415,7 +415,7 @@ class EffectiveRecipe:
         fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
         fused_quantization: Whether that kernel quantizes its result, too.
         all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
-        latent_launches: Of a layer's latent attention beyond vLLM's, in those of a dense layer.
+        compiled: Whether modules are compiled, so that fewer kernels are launched, with less Python.
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
         moe_kernels: Kernels of the experts by the engine's own name for them; ``AUTO`` where that
             is not known.
@@ -457,7 +457,7 @@ class EffectiveRecipe:
     fused_all_reduce: bool
     fused_quantization: bool
     all_reduce_latency: float
-    latent_launches: float
+    compiled: bool
     decode_kernels: str
     moe_kernels: str
     sampler: str
@@ -554,6 +554,8 @@ class RecipeFields:
         if self.serving.enforce_eager:
             tokens, requests, sizes, decodes = 0, 0, (), NOTHING
             origin = self.look_up("enforce_eager")[1]
+            self.values["compiled"] = False
+            self.origins["compiled"] = origin
         names = ("graph_tokens", "graph_requests", "graph_sizes", "decode_graphs")
         self.values.update(zip(names, (tokens, requests, sizes, decodes), strict=True))
         self.origins.update(dict.fromkeys(names, origin))

@@ -31,7 +31,7 @@ class Flags(NamedTuple):
     fused_all_reduce: bool
     fused_quantization: bool
     all_reduce_latency: float
-    latent_launches: float
+    compiled: bool
     gathers: bool
     decode_attention_time: float
     cpu_offload_gb: float
@@ -50,6 +50,7 @@ class CostFacts:
     Attributes:
         layers: Transformer layers; a mixer or a feed-forward part by itself counts half.
         moe_layers: Those with routed experts.
+        shared_layers: Those of them with shared experts.
         latent_layers: Those with latent attention.
         state_layers: Those with a recurrent state.
         quantized: 1 where activations are quantized in every step.
@@ -67,7 +68,7 @@ class CostFacts:
         fused_quantization: 1 where quantization is, too.
         faster_all_reduce: Share of a small message's time that the engine's own kernel saves
             over vLLM's.
-        latent_launches: Launches of a latent attention beyond vLLM's, in a dense layer's.
+        compiled: 1 where modules are compiled.
         decode_attention_time: Of the engine's own kernels, relative to those that vLLM runs; 1 for
             latent attention, of which kernels alone were not timed.
         cpu_offload_gb: As vLLM's flag, GiB.
@@ -106,6 +107,7 @@ class CostFacts:
 
     layers: Values
     moe_layers: Values
+    shared_layers: Values
     latent_layers: Values
     state_layers: Values
     quantized: Values
@@ -122,7 +124,7 @@ class CostFacts:
     fused_all_reduce: Values
     fused_quantization: Values
     faster_all_reduce: Values
-    latent_launches: Values
+    compiled: Values
     decode_attention_time: Values
     cpu_offload_gb: Values
     memory_bytes_per_s: Values
@@ -197,6 +199,7 @@ def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
     dense = dense_work(model, tp)
     found = layer_work.attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),
+        "shared_layers": float(model.moe_layers if model.moe and model.moe.shared_width else 0),
         "quantized": float(dense.quantized),
         "hidden_size": float(model.hidden_size),
         "vocab_size": float(model.vocab_size),

@@ -48,19 +48,22 @@ def weights_s(w: CostFacts) -> Values:
 STATE_LAUNCHES = 4.0
 
 
+#: Time that modules take to be launched one operator after the other, relative to compiled ones.
+UNCOMPILED = float(__import__("os").environ.get("UNCOMPILED", "2.5"))
+
+
 def launched_layers(w: CostFacts) -> Values:
     """Kernels of all layers, in those of a dense layer of 16 bits without tensor parallelism.
 
     Assumptions, by counting launches in vLLM's modules (about ten in a dense layer): routing,
     sorting and two grouped multiplications of experts add eight, the down and up projections of
-    latent attention with their norms, concatenation and copies eight, quantizing activations three;
-    recurrent layers have ``STATE_LAUNCHES``.
-    What an engine launches more of latent attention is measured
-    (``pinn/engines/kernel_choice.py``).
+    latent attention with their norms, concatenation and copies eight, shared experts four,
+    quantizing activations three; recurrent layers have ``STATE_LAUNCHES``.
     """
-    latent = (0.8 + w.latent_launches) * w.latent_layers
-    states = STATE_LAUNCHES * w.state_layers
-    return w.layers + 0.8 * w.moe_layers + latent + states + 0.3 * w.layers * w.quantized
+    experts = 0.8 * w.moe_layers + 0.4 * w.shared_layers
+    layers = w.layers + experts + 0.8 * w.latent_layers + STATE_LAUNCHES * w.state_layers
+    quantized = 0.3 * w.layers * w.quantized
+    return (layers + quantized) * (UNCOMPILED + (1.0 - UNCOMPILED) * w.compiled)
 
 
 def activation_token_s(w: CostFacts) -> Values:

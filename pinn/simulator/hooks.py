@@ -209,7 +209,10 @@ def speculative_seconds(latency: np.record, sums: Float[np.ndarray, " sums"]) ->
 
 @inner
 def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"]) -> float:
-    return _dot(latency.beta, step_values(latency.costs, sums))
+    values = step_values(latency.costs, sums)
+    host = latency.beta[0] * values[0] + latency.beta[8] * values[8]
+    launching = latency.beta[5] * values[5]
+    return host + max(launching, _dot(latency.beta, values) - host - launching)
 
 
 @inner

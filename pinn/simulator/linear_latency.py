@@ -18,6 +18,7 @@ from pinn.simulator.latency_model import LatencyModel
 from pinn.specs.batch import Batch
 from pinn.surrogate import deployment_features as speculation
 from pinn.surrogate.coefficient_set import read_coefficient_set
+from pinn.surrogate.step_features import overlapped_seconds
 from pinn.surrogate.request_features import phase_mask, request_features
 
 # A linear latency model: coefficients of one deployment, for compiled and plain runs alike.
@@ -61,7 +62,7 @@ class LinearLatency:
     def step_time(self, batch: Batch) -> float:
         """One step: beta . features."""
         sums = batch_sums.sum_batches([batch], self.deployment.model.window_tokens)
-        return float((speculation.deployment_features(self.deployment, sums) @ self.beta)[0])
+        return float(overlapped_seconds(speculation.deployment_features(self.deployment, sums), self.beta)[0])
 
     def queueing_time(self, prompt_tokens: float) -> float:
         """Phase ``arrival_to_queue``."""

@@ -13,7 +13,7 @@ from pinn.physics import batch_sums
 from pinn.simulator.run import Run, StepRecords
 from pinn.surrogate import deployment_features as speculation
 from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask, request_features
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
 # What clients would report of a simulated stage: figures, and the requests that make them.
 
@@ -97,18 +97,19 @@ _SERVED = [list(REQUEST_FEATURES).index(name) for name in _WORK]
 
 
 def features_spent(
-    deployment: Deployment, table: Float[np.ndarray, "steps columns"]
+    deployment: Deployment, table: Float[np.ndarray, "steps columns"], beta: np.ndarray | None = None
 ) -> Float[np.ndarray, "moments features"]:
     """Features of all steps before each one, and in the last row of all of them."""
     spent = np.zeros((len(table) + 1, len(STEP_FEATURES)))
     for begin in range(0, len(table), _CHUNK_STEPS):
         steps = StepRecords(table[begin : begin + _CHUNK_STEPS])
-        spent[begin + 1 :][: len(steps)] = speculation.deployment_features(deployment, steps.sums)
+        found = speculation.deployment_features(deployment, steps.sums)
+        spent[begin + 1 :][: len(steps)] = found if beta is None else overlapped(found, beta)
     return np.cumsum(spent, axis=0, out=spent)
 
 
 def request_feature_sums(
-    deployment: Deployment, run: Run
+    deployment: Deployment, run: Run, beta: np.ndarray | None = None
 ) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
     """Per request, sums of step features over the steps that it waits for or takes part in.
 
@@ -130,7 +131,7 @@ def request_feature_sums(
         moments = np.stack(
             [requests.handed_s, requests.engine_first_token_s, requests.engine_finish_s]
         )[:, mine]
-        handed, at_first, at_last = _integral(deployment, table, moments)
+        handed, at_first, at_last = _integral(deployment, table, moments, beta)
         first[mine], last[mine] = at_first - handed, at_last - handed
     return first, last
 
@@ -161,13 +162,16 @@ def request_delay_features(
 
 
 def _integral(
-    deployment: Deployment, table: Float[np.ndarray, "steps columns"], moments: np.ndarray
+    deployment: Deployment,
+    table: Float[np.ndarray, "steps columns"],
+    moments: np.ndarray,
+    beta: np.ndarray | None = None,
 ) -> Float[np.ndarray, "moments requests features"]:
     """Features spent up to each moment, each step's growing evenly from its start to its end."""
     start, duration = table[:, 0], table[:, 1]
     step = np.clip(np.searchsorted(start, moments, side="right") - 1, 0, None)
     share = np.clip((moments - start[step]) / duration[step], 0.0, 1.0)
-    before = features_spent(deployment, table)
+    before = features_spent(deployment, table, beta)
     spent = before[step] + share[..., None] * (before[step + 1] - before[step])
     spent[np.isnan(moments)] = np.nan
     return spent
@@ -251,7 +255,10 @@ def _grouped(run: Run, tpot: np.ndarray, ttft: np.ndarray) -> MeanSteps:
 
 
 def figure_features(
-    deployment: Deployment, run: Run, figures: Sequence[tuple[str, str]]
+    deployment: Deployment,
+    run: Run,
+    figures: Sequence[tuple[str, str]],
+    beta: np.ndarray | None = None,
 ) -> tuple[Float[np.ndarray, "figures step_features"], Float[np.ndarray, "figures alphas"]]:
     """Mean features of the requests behind each figure.
 
@@ -264,7 +271,7 @@ def figure_features(
         run: The run.
         figures: (stage, figure) pairs, see ``pinn.simulator.metric_features``.
     """
-    first, last = request_feature_sums(deployment, run)
+    first, last = request_feature_sums(deployment, run, beta)
     delay_first, delay_last = request_delay_features(run)
     gaps = run.requests.token_gaps[:, None]
     pairs = {

@@ -10,6 +10,7 @@ from collections import namedtuple
 
 import numpy as np
 
+from pinn.physics.step_values import PIECES
 from pinn.simulator.compiler import inner
 
 #: The fields of ``pinn.physics.batch_sums.BatchSums`` of one batch.
@@ -55,7 +56,8 @@ def step_formulas(c: np.record, sums: Sums) -> StepValues:
         eager_share = 1.0
     else:
         over = captured_tokens / max(c.graph_tokens, 1.0) - 1.0
-        eager_share = min(max(8.0 * over, 0.5 * min(sums.prefill_tokens / 1024.0, 1.0)), 1.0)
+        pieces = PIECES if c.graph_tokens > 1.0 else 1.0
+        eager_share = min(max(8.0 * over, pieces if sums.prefill_tokens > 0.0 else 0.0), 1.0)
     prefill_layers = c.layers if sums.prefill_requests > 0.0 else 0.0
     decode_layers = c.layers * c.decode_attention_time if sums.decode_requests > 0.0 else 0.0
     hit_expert_read_s = hit_expert_read_tenth_s = 0.0

@@ -158,6 +158,31 @@ _ROWS = read_rows(data_folder("features") / "step_features.csv")
 STEP_FEATURES: dict[str, StepFeature] = {row["name"]: _feature(row) for row in _ROWS}
 
 
+#: What the GPU does not wait behind: the host before and after its work; and launching.
+_HOST = np.isin(list(STEP_FEATURES), ("step", "request"))
+_LAUNCH = np.isin(list(STEP_FEATURES), ("eager_layer",))
+_GPU = ~(_HOST | _LAUNCH)
+
+Features = Float[np.ndarray, "... features"]
+
+
+def overlapped(features: Features, beta: Features) -> Features:
+    """Features that a step's time is made of: launching, or the GPU's work, whichever is longer.
+
+    Args:
+        features: Of steps.
+        beta: Coefficients, broadcast against them.
+    """
+    seconds = features * beta
+    launched = (seconds * _LAUNCH).sum(-1) > (seconds * _GPU).sum(-1)
+    return np.where(np.where(launched[..., None], _GPU, _LAUNCH), 0.0, features)
+
+
+def overlapped_seconds(features: Features, beta: Features) -> Float[np.ndarray, "..."]:
+    """Step time: the host's, and the longer of launching and the GPU's work."""
+    return (overlapped(features, beta) * beta).sum(-1)
+
+
 def step_features(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "... features"]:
     """All features of steps.
 

@@ -17,7 +17,7 @@ from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint
 from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.deployment_features import deployment_features, deployment_floor_seconds
 from pinn.surrogate.featurizer import featurize
-from pinn.surrogate.step_features import step_features
+from pinn.surrogate.step_features import overlapped_seconds, step_features
 
 # The surrogate: a checkpoint that turns deployments into coefficients and steps into seconds.
 
@@ -41,7 +41,7 @@ def step_seconds(
     beta: Float[np.ndarray, "... features"], costs: StepCosts, sums: BatchSums
 ) -> Float[np.ndarray, "..."]:
     """Step time: beta . features."""
-    return (step_features(costs, sums) * beta).sum(-1)
+    return overlapped_seconds(step_features(costs, sums), beta)
 
 
 class Surrogate:

@@ -21,7 +21,7 @@ from pinn.simulator.metric_features import mean_steps, request_delay_features
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Job, map_runs
 from pinn.surrogate.request_features import REQUEST_FEATURES
-from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 
 # Measured deployments as rows that are linear in the coefficients.
 #
@@ -162,15 +162,30 @@ def prior_jobs(measured: Sequence[MeasuredDeployment]) -> list[Job]:
 def _sums(job: Job, run: Run) -> list[float]:
     steps, costs = mean_steps(run), step_costs([job.deployment])
     features, floors = step_features(costs, steps.sums), floor_seconds(costs, steps.sums)
+    features = overlapped(features, job.latency.beta)
     served = run.requests.finished
     request = request_delay_features(run)[0][served].mean(0)
     tpot, ttft = np.asarray(steps.tpot_share @ features), np.asarray(steps.ttft_share @ features)
-    known = ttft @ PRIOR_BETA + request @ PRIOR_ALPHA
+    known = ttft @ job.latency.beta + request @ job.latency.alpha
     offset = run.requests.ttft_s[served].mean() - known
     return [
         *tpot, *ttft, *request, offset,
         float(steps.tpot_share @ floors), float(steps.ttft_share @ floors),
     ]  # fmt: skip
+
+
+def resimulated(rows: ServingRows, beta: np.ndarray) -> ServingRows:
+    """The rows with batches and overlaps of these coefficients of each deployment."""
+    jobs = [
+        Job(m.served, m.workload, LinearLatency(m.served, beta[i], PRIOR_ALPHA))
+        for m, i in zip(rows.measured, rows.deployment, strict=True)
+    ]
+    found = np.array(map_runs(_sums, jobs))
+    n, k = len(STEP_FEATURES), len(REQUEST_FEATURES)
+    return replace(
+        rows, tpot_features=found[:, :n], ttft_features=found[:, n : 2 * n],
+        request_features=found[:, 2 * n : 2 * n + k], ttft_offset_s=found[:, 2 * n + k],
+    )  # fmt: skip
 
 
 # What coefficients say of measured deployments: their benchmarks, simulated with them.

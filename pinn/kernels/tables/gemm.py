@@ -69,9 +69,6 @@ UNGATED = {(2688, 1856), (2048, 5120), (1024, 2688), (4096, 2688)}
 #: A shape with more of its rows below the bound does not reach the experts that it says (an
 #: assumption).
 FALSE_ROUTING_SHARE = 0.05
-#: Pairs of token and expert per expert from which popular experts matter more than missed ones:
-#: there the two routings of the tables cross.
-CROWDED_PAIRS = 16.0
 
 
 def matrices(hidden: pd.Series, width: pd.Series) -> Float[np.ndarray, " rows"]:
@@ -84,16 +81,6 @@ def _moe_work(r: pd.DataFrame) -> Work:
     value = {name: r[name].to_numpy(dtype=np.float64) for name in NUMBERS}
     routed = (value[name] for name in ("tokens", "experts", "top_k", "expert_parallel"))
     return moe_work(value, experts_hit_balanced(*routed), table.bytes_per_element(r["precision"]))
-
-
-def _served_routing(r: pd.DataFrame) -> np.ndarray:
-    """Which routing of the tables is like a server's at each size.
-
-    Few tokens hit about as many experts as drawing at random does, which balanced routing bounds;
-    with many tokens every expert is hit and the popular ones set the time.
-    """
-    pairs = r["tokens"] * r["top_k"] / r["experts"]
-    return np.where(pairs < CROWDED_PAIRS, "balanced", "power_law_1.01")
 
 
 def _below_bound(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
@@ -118,7 +105,7 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     return {
         **table.unused_format("precision", source),
         "kernel not used": lambda r: ~r["kernel"].str.contains(source.kernel, regex=False),
-        "routing unlike a server's": lambda r: r["distribution"] != _served_routing(r),
+        "uneven routing": lambda r: r["distribution"] != "balanced",
         "expert parallelism of another engine": lambda r: (
             source.whole_experts_only & (r["expert_parallel"] > 1)
         ),
@@ -140,7 +127,7 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     }
 
 
-#: Rows whose routing is like a server's. With expert parallelism the tokens are all of the group's;
+#: Rows whose tokens are dealt out evenly. With expert parallelism they are those of the whole group;
 #: a rank holds ``experts / expert_parallel`` whole experts and drops the pairs that go elsewhere.
 MOE_LAYOUT = table.layout(
     "moe",
