@@ -19,7 +19,7 @@ from pinn.physics.costs import step_costs
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.specs.gpu import load_gpu
 from pinn.surrogate.checkpoint import load_checkpoint
-from pinn.surrogate.step_features import overlapped_seconds, step_features
+from pinn.surrogate.step_features import step_features, step_time
 from pinn.surrogate.uncertainty.distance import served_gpus
 from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.training.data.engine_deployments import (
@@ -209,6 +209,6 @@ def step_rows(steps: PublicSteps, of: HeldOut) -> pd.DataFrame:
             "gpu": one.deployment.gpu.name,
             "metric": np.where(one.batches.prefill_requests > 0, "ttft", "tpot"),
             "measured_s": one.seconds,
-            "predicted_s": overlapped_seconds(features, of.latencies([one.deployment])[0].beta),
+            "predicted_s": step_time(features, of.latencies([one.deployment])[0].beta),
         }
     )

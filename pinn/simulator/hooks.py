@@ -181,6 +181,15 @@ def _dot(weights: np.ndarray, values: tuple[float, ...]) -> float:
     return total
 
 
+_LAUNCHED = StepValues._fields.index("launched_layer")
+_STEP, _REQUEST = (StepValues._fields.index(name) for name in ("step", "request"))
+
+
+@inner
+def _launching(beta: np.ndarray, values: tuple[float, ...]) -> float:
+    return beta[_LAUNCHED] * values[_LAUNCHED]
+
+
 @inner
 def speculative_seconds(latency: np.record, sums: Float[np.ndarray, " sums"]) -> float:
     """A step of several passes, see ``pinn.surrogate.deployment_features``."""
@@ -191,28 +200,33 @@ def speculative_seconds(latency: np.record, sums: Float[np.ndarray, " sums"]) ->
         near + added, sums[7], sums[8],
     ))  # fmt: skip
     once = step_values(latency.costs, sums)
-    total = _dot(latency.pass_beta, verified) + _dot(latency.beta, once)
+    host, launching = _dot(latency.beta, once), _launching(latency.pass_beta, verified)
+    passes = _dot(latency.pass_beta, verified)
     if latency.passes == 0:
-        return total
+        return host + max(launching, passes - launching)
     first = step_formulas(latency.first, Sums(
         sums[0], sums[1], sums[2] + added, context + added, sums[4], sums[5],
         near + added, sums[7], sums[8],
     ))  # fmt: skip
-    total += _dot(latency.pass_beta, first)
+    launching += _launching(latency.pass_beta, first)
+    passes += _dot(latency.pass_beta, first)
     known, b = sums[4] + sums[2], latency.branches
     later = step_formulas(latency.later, Sums(
         0.0, b * (sums[0] + sums[1]), 0.0, b * (context + known), 0.0, 0.0,
         b * (near + sums[7] + sums[2]), 0.0, 0.0,
     ))  # fmt: skip
-    return total + (latency.passes - 1) * _dot(latency.pass_beta, later)
+    launching += (latency.passes - 1) * _launching(latency.pass_beta, later)
+    passes += (latency.passes - 1) * _dot(latency.pass_beta, later)
+    return host + max(launching, passes - launching)
 
 
 @inner
 def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"]) -> float:
-    values = step_values(latency.costs, sums)
-    host = latency.beta[0] * values[0] + latency.beta[8] * values[8]
-    launching = latency.beta[5] * values[5]
-    return host + max(launching, _dot(latency.beta, values) - host - launching)
+    """``pinn.surrogate.step_features.step_time`` of one batch."""
+    values, beta = step_values(latency.costs, sums), latency.beta
+    host = beta[_STEP] * values[_STEP] + beta[_REQUEST] * values[_REQUEST]
+    launching = _launching(beta, values)
+    return host + max(launching, _dot(beta, values) - host - launching)
 
 
 @inner

@@ -18,8 +18,8 @@ from pinn.simulator.latency_model import LatencyModel
 from pinn.specs.batch import Batch
 from pinn.surrogate import deployment_features as speculation
 from pinn.surrogate.coefficient_set import read_coefficient_set
-from pinn.surrogate.step_features import overlapped_seconds
 from pinn.surrogate.request_features import phase_mask, request_features
+from pinn.surrogate.step_features import step_time
 
 # A linear latency model: coefficients of one deployment, for compiled and plain runs alike.
 
@@ -60,9 +60,10 @@ class LinearLatency:
         return hooks.numbers(**records, beta=hooks.step_coefficients(beta), **values)
 
     def step_time(self, batch: Batch) -> float:
-        """One step: beta . features."""
+        """One step: beta . features, launching overlapped."""
         sums = batch_sums.sum_batches([batch], self.deployment.model.window_tokens)
-        return float(overlapped_seconds(speculation.deployment_features(self.deployment, sums), self.beta)[0])
+        features = speculation.deployment_features(self.deployment, sums)
+        return float(step_time(features, self.beta)[0])
 
     def queueing_time(self, prompt_tokens: float) -> float:
         """Phase ``arrival_to_queue``."""

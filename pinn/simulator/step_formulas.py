@@ -20,7 +20,7 @@ Sums = namedtuple("Sums", (
 ))  # fmt: skip
 #: The features that compiled code knows, by their names in the registry.
 StepValues = namedtuple("StepValues", (
-    "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "eager_layer",
+    "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "launched_layer",
     "prefill_layer", "decode_layer", "request", "sampling", "activations", "gemm", "gemm_weights",
     "gemm_compute", "gemm_beyond_128", "gemm_beyond_1024", "experts", "experts_hit",
     "experts_hit_tenth", "expert_compute", "expert_compute_beyond_1024", "expert_activations",

@@ -1,6 +1,7 @@
 """The step features: the one ordered registry that beta belongs to.
 
-A step takes ``beta . features`` seconds. Each feature is a non-negative number of seconds at
+A step takes ``beta . features`` seconds, where launching and the GPU's work overlap
+(:func:`step_time`). Each feature is a non-negative number of seconds at
 datasheet rates (then its beta is a plain multiplier) or a count (then its beta is in seconds).
 Every feature grows, or stays, with each request, token and context token, and shrinks, or stays,
 with bandwidth and peak; with non-negative betas a step time does the same.
@@ -104,7 +105,7 @@ _FORMULAS: dict[str, Callable[[StepCosts, BatchSums], Values]] = {
     "moe_layer": lambda c, s: c.moe_layers * values.busy(s),
     "quantized_layer": lambda c, s: c.quantized_layers * values.busy(s),
     "parallel_layer": lambda c, s: c.parallel_layers * values.busy(s),
-    "eager_layer": values.eager_layers,
+    "launched_layer": values.eager_layers,
     "prefill_layer": lambda c, s: np.where(s.prefill_requests > 0, c.layers, 0.0),
     "decode_layer": lambda c, s: np.where(
         s.decode_requests > 0, c.layers * c.decode_attention_time, 0.0
@@ -158,29 +159,39 @@ _ROWS = read_rows(data_folder("features") / "step_features.csv")
 STEP_FEATURES: dict[str, StepFeature] = {row["name"]: _feature(row) for row in _ROWS}
 
 
-#: What the GPU does not wait behind: the host before and after its work; and launching.
-_HOST = np.isin(list(STEP_FEATURES), ("step", "request"))
-_LAUNCH = np.isin(list(STEP_FEATURES), ("eager_layer",))
-_GPU = ~(_HOST | _LAUNCH)
+# Launching goes on while the GPU works: a step takes the host's own time and the longer of the two.
+
+_PARTS = np.array([feature.part for feature in STEP_FEATURES.values()])
+#: Masks of the features: what the host alone takes, launching, the GPU's work.
+HOST, LAUNCHING = _PARTS == "host", _PARTS == "launching"
+GPU = ~(HOST | LAUNCHING)
 
 Features = Float[np.ndarray, "... features"]
 
 
 def overlapped(features: Features, beta: Features) -> Features:
-    """Features that a step's time is made of: launching, or the GPU's work, whichever is longer.
+    """Features that a step waits for: 0 for the shorter of launching and the GPU's work.
 
     Args:
         features: Of steps.
-        beta: Coefficients, broadcast against them.
+        beta: What says which is shorter; broadcast against them.
     """
     seconds = features * beta
-    launched = (seconds * _LAUNCH).sum(-1) > (seconds * _GPU).sum(-1)
-    return np.where(np.where(launched[..., None], _GPU, _LAUNCH), 0.0, features)
+    launching = (seconds * LAUNCHING).sum(-1) > (seconds * GPU).sum(-1)
+    return np.where(np.where(launching[..., None], GPU, LAUNCHING), 0.0, features)
 
 
-def overlapped_seconds(features: Features, beta: Features) -> Float[np.ndarray, "..."]:
-    """Step time: the host's, and the longer of launching and the GPU's work."""
+def step_time(features: Features, beta: Features) -> Float[np.ndarray, "..."]:
+    """Seconds of steps: beta . overlapped features."""
     return (overlapped(features, beta) * beta).sum(-1)
+
+
+def seconds_by_feature(features: Features, beta: Features) -> Features:
+    """Seconds that make a step's time: of launching what goes on after the GPU's work is done."""
+    seconds = features * beta
+    longer = np.maximum(seconds[..., LAUNCHING] - (seconds * GPU).sum(-1, keepdims=True), 0.0)
+    seconds[..., LAUNCHING] = longer
+    return seconds
 
 
 def step_features(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "... features"]:

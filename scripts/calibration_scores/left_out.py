@@ -107,7 +107,7 @@ def _simulated(observations: pd.DataFrame, networks: Mapping[str, Path]) -> pd.D
 def _figures(job: Job, run: Run) -> list[float]:
     pairs = [(WHOLE_RUN, figure) for figure in _FIGURES]
     seconds = np.array([figure_seconds(run, *pair) for pair in pairs])
-    features = np.hstack(figure_features(job.deployment, run, pairs))
+    features = np.hstack(figure_features(job.latency, run, pairs))
     scale = seconds / (features @ np.concatenate([job.latency.beta, job.latency.alpha]))
     return [*seconds, *(features * scale[:, None]).ravel()]
 

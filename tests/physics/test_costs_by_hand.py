@@ -315,9 +315,9 @@ def test_large_prompts_are_launched_layer_by_layer():
         (Batch.prefill(1, 4096), 1),
         (Batch.decode(600, 700), 1),
     ):
-        assert features(graphs, batch)["eager_layer"] == pytest.approx(32 * share)
-        assert features(eager, batch)["eager_layer"] == 32
-    assert features(eager, Batch())["eager_layer"] == 0
+        assert features(graphs, batch)["launched_layer"] == pytest.approx(32 * share)
+        assert features(eager, batch)["launched_layer"] == 32
+    assert features(eager, Batch())["launched_layer"] == 0
 
 
 def test_layers_of_experts_and_latent_attention_launch_more_kernels():

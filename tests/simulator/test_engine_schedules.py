@@ -212,7 +212,7 @@ def test_decodes_beyond_the_largest_graph_are_launched_one_by_one():
         target = deployment(**(TRTLLM | {"max_cudagraph_capture_size": limit, "max_num_seqs": 8}))
         latency = latency_of(target, request_s=0.0)  # all arrive together
         seconds[limit] = simulate(target, load([2] * 6, [4] * 6), latency).steps["duration_s"][2]
-    one_by_one = DENSE.layers * latency.beta[list(STEP_FEATURES).index("eager_layer")]
+    one_by_one = DENSE.layers * latency.beta[list(STEP_FEATURES).index("launched_layer")]
     assert seconds[4] - seconds[8] == pytest.approx(one_by_one, rel=0.05)
 
 
