@@ -14,6 +14,7 @@ from pinn.physics import batch_sums
 from pinn.simulator import linear_latency, memory
 from pinn.specs.batch import Batch
 from pinn.surrogate import deployment_features as speculation
+from pinn.surrogate.step_features import step_time
 from pinn.units import MICROSECOND
 
 #: Prompts of the loads that stand for any, the usual one in the middle, and their outputs. A step
@@ -55,7 +56,7 @@ def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Ti
     # Each prompt has the same number of tokens, all new: t (S + t / 2) with t = S.
     reach = 1.5 * sums.prefill_tokens**2 / np.maximum(sums.prefill_requests, 1)
     found, model = BlisSums.of(sums, sums.decode_context, reach), blis_model(deployment)
-    seconds = speculation.deployment_features(deployment, sums) @ latency.beta
+    seconds = step_time(speculation.deployment_features(deployment, sums), latency.beta)
     return Timed(blis_features(model, found.scaled(model.data_parallel)), seconds / MICROSECOND)
 
 

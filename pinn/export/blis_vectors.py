@@ -18,6 +18,7 @@ from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import Workload, open_loop
 from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.step_features import step_time
 from pinn.units import MICROSECOND
 
 # The loads that projections are made for, simulated: their batches and their waiting times.
@@ -191,9 +192,11 @@ def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded
 
 def _shared(latency: LinearLatency, steps: StepRecords) -> float:
     """What all steps would take more if no decode found another's keys in the GPU's cache."""
-    saved = deployment_features(latency.deployment, steps.sums) @ latency.beta
-    whole = deployment_features(latency.deployment, steps.whole_sums) @ latency.beta
-    return float(whole.sum() / saved.sum() - 1)
+    saved, whole = (
+        step_time(deployment_features(latency.deployment, sums), latency.beta).sum()
+        for sums in (steps.sums, steps.whole_sums)
+    )
+    return float(whole / saved - 1)
 
 
 # Alpha and beta vectors for BLIS: one per configuration and load, and one for all loads.

@@ -6,7 +6,7 @@ type Costs struct {
 	Layers                float64 `column:"layers"`                    // Transformer layers
 	MoELayers             float64 `column:"moe_layers"`                // layers with routed experts
 	QuantizedLayers       float64 `column:"quantized_layers"`          // layers whose activations are quantized by kernels of their own
-	LaunchedLayers        float64 `column:"launched_layers"`           // layers weighted by their kernels: experts and latent attention count for more
+	LaunchedLayers        float64 `column:"launched_layers"`           // layers weighted by how long their kernels take to launch: experts, latent attention and uncompiled modules count for more
 	ParallelLayers        float64 `column:"parallel_layers"`           // layers with a tensor-parallel all-reduce, relative to vLLM's own kernel
 	GraphTokens           float64 `column:"graph_tokens"`              // largest captured CUDA graph, in tokens
 	GraphRequests         float64 `column:"graph_requests"`            // decodes of the largest captured CUDA graph, where those hold decodes alone; else 0
