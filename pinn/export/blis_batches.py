@@ -18,9 +18,9 @@ from pinn.surrogate.step_features import step_time
 from pinn.units import MICROSECOND
 
 #: Prompts of the loads that stand for any, the usual one in the middle, and their outputs. A step
-#: with a prompt costs more from its first token on, for which BLIS has no term, so that a prompt
-#: token costs the less the longer the prompt is. Prompts around 256 tokens would leave vLLM's
-#: graphs within a few decodes more, which no vector follows.
+#: with a prompt launches kernels from its first token on, for which BLIS has no term, so that a
+#: prompt token costs the less the longer the prompt is. Prompts around 256 tokens would leave
+#: vLLM's graphs within a few decodes more, which no vector follows.
 PROMPTS, OUTPUT_TOKENS = (128, 384, 640, 1024, 2048), 256
 #: Contexts of the guard's decodes over the length of a prompt.
 _CONTEXTS = (0.5, 1.25, 3.0)

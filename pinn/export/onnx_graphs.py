@@ -181,14 +181,14 @@ def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, An
     (deployment,) = configured.deployments
     free, rates = featurize([deployment])
     sums = batch_sums.sum_batches([parse_batch(batch)], deployment.model.window_tokens)
-    features = speculation.deployment_features(deployment, sums)[0]
-    seconds = float(step.step_time(features, configured.coefficients.beta[0]))
+    features = speculation.deployment_features(deployment, sums)
+    (seconds,) = step.step_time(features, configured.coefficients.beta).tolist()
     found = {
         "configuration": configured.configurations[0],
         "batch": batch,
         "descriptors": free[0].tolist(),
         "rates": rates[0].tolist(),
-        "features": features.tolist(),
+        "features": features[0].tolist(),
         "step_time_us": max(round(seconds / MICROSECOND), 1),
     }
     write_json_file(path, found, indent=1)
