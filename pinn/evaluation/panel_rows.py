@@ -41,7 +41,7 @@ STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
 #: What the serving runs that teach ran on, which their table of scores does not say.
 RUNS_GPU = "H100-SXM"
 
-ROW_COLUMNS = ("group", "configuration", "metric", "gpu", "measured_s", "predicted_s")
+ROW_COLUMNS = ("group", "configuration", "metric", "deployment", "measured_s", "predicted_s")
 DEPLOYMENTS, RUNS, JUDGES, STEPS = "deployments", "serving runs", "judges", "whole steps"
 CAMPAIGN = "other campaign"
 
@@ -122,7 +122,9 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
     key = ["group", "configuration"]
     rows = rows.sort_values([*key, "concurrency", "row_id"])
     rows["saturated"] = is_saturated(rows, [*key, "prompt_tokens", "output_tokens"], "ttft_s")
-    scored = score_engines(rows[rows.groupby(key).cumcount() % EVERY == 0], of)
+    rows = rows[rows.groupby(key).cumcount() % EVERY == 0]
+    deployments = [one.deployment for one in measured_deployments(rows)]
+    scored = score_engines(rows, of).assign(deployment=deployments)
     found = [
         scored.rename(
             columns={f"{metric}_s": "measured_s", f"network_{metric}_s": "predicted_s"}
@@ -160,9 +162,9 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
 
 
 def _run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFrame:
-    gpus = {run.name: run.deployment.gpu.name for run in runs}
+    deployments = {run.name: run.deployment for run in runs}
     scores = score_runs(runs, of.latencies([run.deployment for run in runs]), "held out")
-    return of_scores(scores.assign(gpu=scores["run"].map(gpus)), source)
+    return of_scores(scores.assign(deployment=scores["run"].map(deployments)), source)
 
 
 def of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
@@ -206,7 +208,7 @@ def step_rows(steps: PublicSteps, of: HeldOut) -> pd.DataFrame:
         {
             "group": f"{steps.source()}: {one.deployment.model.name}",
             "configuration": one.run,
-            "gpu": one.deployment.gpu.name,
+            "deployment": [one.deployment] * len(one.seconds),
             "metric": np.where(one.batches.prefill_requests > 0, "ttft", "tpot"),
             "measured_s": one.seconds,
             "predicted_s": step_time(features, of.latencies([one.deployment])[0].beta),
