@@ -57,7 +57,8 @@ def test_a_calibration_finds_what_the_steps_take(steps, checkpoint_path, tmp_pat
     found = read_coefficient_set(out)
     before = found.base.beta[0]
     deployment = read_measured_steps(steps).target(None, None, {}).deployment()
-    asked = load_features(deployment, [AskedLoad(16, 1000, 200)], deployment_limits(deployment))
+    limits = deployment_limits(deployment)
+    asked = load_features(deployment, [AskedLoad(16, 1000, 200)], limits, before)
     np.testing.assert_allclose(asked @ found.beta, 1.2 * (asked @ before), rtol=0.02)
 
 
@@ -92,8 +93,9 @@ def test_what_a_server_adds_is_learned_beside_its_steps(served_steps, checkpoint
     assert_one_screen(result.stdout)
     measured_ = read_measured_steps(served_steps)
     deployment = measured_.target(None, None, {}).deployment()
-    asked = load_features(deployment, [AskedLoad(16, 512, 64)], deployment_limits(deployment))
     before = Start(None, None, checkpoint_path).coefficients(deployment).beta
+    limits = deployment_limits(deployment)
+    asked = load_features(deployment, [AskedLoad(16, 512, 64)], limits, before)
     written = read_coefficient_set(out)
     found = written.beta
     np.testing.assert_allclose(written.base.beta[0], before)

@@ -28,7 +28,7 @@ from pinn.physics.costs import step_costs
 from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask
-from pinn.surrogate.step_features import step_features
+from pinn.surrogate.step_features import step_features, step_time
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Traced:
 
     @cached_property
     def rows(self) -> Intervals:
-        return read_intervals(self.tables, self.server.target.deployment())
+        return read_intervals(self.tables, self.server.target.deployment(), BASE.beta[0])
 
     @cached_property
     def found(self) -> Posterior:
@@ -102,7 +102,7 @@ def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     draw, costs = np.random.default_rng(server.seed), step_costs([server.target.deployment()])
 
     def step_seconds(batch: Batch) -> float:
-        exact = float((step_features(costs, sum_batches([batch])) @ TRUE)[0])
+        exact = float(step_time(step_features(costs, sum_batches([batch])), TRUE)[0])
         return exact * float(np.exp(server.jitter * draw.standard_normal()))
 
     with pytest.MonkeyPatch.context() as patch:
