@@ -244,7 +244,8 @@ def step_quantities(
 ) -> list[Quantity]:
     """What a step of decodes costs at once, per request and per token of context.
 
-    The mean step says whether steps wait for launching or for the GPU's work.
+    The mean step says whether steps wait for launching or for the GPU's work; what they do not wait
+    for is left out.
 
     Args:
         deployment: What was measured.
@@ -264,8 +265,10 @@ def step_quantities(
     per_token = (longer - at) / (_MORE_TOKENS * requests)
     per_request = more - at - context * per_token
     once = at - requests * (per_request + context * per_token)
-    vectors = all_features(np.stack([once, per_request, per_token]))
-    return _quantities(_STEP_PARTS, vectors, prior, posterior)
+    vectors = np.stack([once, per_request, per_token])
+    held = np.flatnonzero(vectors.any(axis=1))
+    parts = [_STEP_PARTS[i] for i in held]
+    return _quantities(parts, all_features(vectors[held]), prior, posterior)
 
 
 def request_quantities(

@@ -51,14 +51,14 @@ def test_every_feature_is_the_hosts_launching_or_the_gpus():
 
 @given(deployments(), batches(), betas())
 def test_a_step_waits_for_the_longer_one(deployment, batch, beta):
-    (features,) = features_of(deployment, batch)
-    expected = by_hand(features, beta)
+    features = features_of(deployment, batch)
+    expected = by_hand(features[0], beta)
     assert step_time(features, beta) == pytest.approx(expected, rel=1e-9)
     assert overlapped(features, beta) @ beta == pytest.approx(expected, rel=1e-9)
     seconds = seconds_by_feature(features, beta)
     assert seconds.sum() == pytest.approx(expected, rel=1e-9)
     assert (seconds >= 0).all()
-    np.testing.assert_array_equal(seconds[~LAUNCHING], (features * beta)[~LAUNCHING])
+    np.testing.assert_array_equal(seconds[:, ~LAUNCHING], (features * beta)[:, ~LAUNCHING])
 
 
 @given(deployments(), batches(), batches(), betas())

@@ -160,11 +160,11 @@ def test_overheads_of_requests_come_back(traced: Traced) -> None:
     # What is left of the step in flight is no work of the API server.
     spread = np.sqrt(np.diag(found.posterior.covariance))[-len(names) :]
     constant = names.index("arrival_to_queue.constant")
-    assert abs(found.posterior.alpha[constant] - HTTP_S) < 2 * spread[constant] < 1.5e-3
+    own_step = np.nanmedian(rows.waits["schedule_to_first_token"])
+    assert abs(found.posterior.alpha[constant] - HTTP_S) < 2 * spread[constant] < 0.08 * own_step
     assert found.waits["arrival_to_queue"] == pytest.approx(0.5, abs=0.05)
     # The writer stamps first tokens when the step ends, so nothing is left beside the step itself.
     first_token = rows.targets["schedule_to_first_token"]
-    own_step = np.nanmedian(rows.waits["schedule_to_first_token"])
     assert np.nanmedian(np.abs(first_token)) < 0.1 * own_step
     untaught = dict(zip(names, found.taught, strict=True))
     assert untaught["completion.constant"]
