@@ -11,7 +11,7 @@ from pinn.planning.trials import latencies_s
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 from pinn.surrogate.deployment_features import deployment_features
-from pinn.surrogate.step_features import STEP_FEATURES
+from pinn.surrogate.step_features import STEP_FEATURES, seconds_by_feature
 
 #: Steps of a run that are accounted for at most, evenly spread.
 _MOST_STEPS = 20_000
@@ -31,7 +31,7 @@ def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
     """
     others = [f.part for f in STEP_FEATURES.values() if f.part != "gemm"]
     found = dict.fromkeys(["weights", "gemm_compute", *others], 0.0)
-    seconds = deployment_features(latency.deployment, _sums(run)) * latency.beta
+    seconds = seconds_by_feature(deployment_features(latency.deployment, _sums(run)), latency.beta)
     one_token = uniform_sums(decode_requests=np.ones(1))
     lone = deployment_features(latency.deployment, one_token)[0] * latency.beta
     columns = zip(STEP_FEATURES.values(), seconds.sum(axis=0), len(seconds) * lone, strict=True)
@@ -71,10 +71,12 @@ def _most_time(run: Run, latency: LinearLatency) -> str:
     prompts = [f.name for f in fields(BatchSums) if "prefill_" in f.name]
     without = replace(sums, **dict.fromkeys(prompts, np.zeros_like(sums.prefill_requests)))
     seconds, decodes = (
-        deployment_features(deployment, each).sum(axis=0) * latency.beta for each in (sums, without)
+        seconds_by_feature(deployment_features(deployment, each), latency.beta).sum(axis=0)
+        for each in (sums, without)
     )
     part = np.array([f.part for f in STEP_FEATURES.values()])
-    communication, host = part == "communication", np.isin(part, ("host", "small_kernels"))
+    communication = part == "communication"
+    host = np.isin(part, ("host", "launching", "small_kernels"))
     work = ~communication & ~host
     spent = {
         "prefill compute": (seconds - decodes)[work].sum(),

@@ -2,8 +2,9 @@
 
 Two estimates need no simulation: lower bounds of latencies, and a first guess of the rate. The
 bounds are of each request alone on an idle server. Times of steps never fall with more requests in
-them (every coefficient is non-negative and every feature grows with the batch), so a request among
-others takes at least as long. Time outside the steps is left out.
+them: every coefficient is non-negative and every feature grows with the batch, so launching, the
+GPU's work and the longer of the two do. So a request among others takes at least as long. Time
+outside the steps is left out.
 """
 
 import math
@@ -28,6 +29,7 @@ from pinn.simulator.memory import kv_layout
 from pinn.simulator.pools import halves
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.step_features import step_time
 
 #: Lengths are rounded down to these many tokens, so that few different ones are timed.
 _GRAIN_TOKENS = 64
@@ -38,7 +40,7 @@ def step_seconds(
 ) -> Float[np.ndarray, "..."]:
     """Seconds of steps whose requests are alike; arguments as of ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
-    return np.asarray(deployment_features(latency.deployment, sums) @ latency.beta)
+    return step_time(deployment_features(latency.deployment, sums), latency.beta)
 
 
 def least_latencies_s(

@@ -26,8 +26,12 @@ def test_known_scalars_come_back_within_their_intervals(kind):
 
 
 def test_a_scalar_that_was_off_moves_towards_its_truth():
-    """Of all the scalars that one benchmark determines, most end nearer to what they are."""
-    tables = [round_trip("aiperf", prior_of(None), seed) for seed in range(16)]
+    """Of all the scalars that one benchmark determines, most end nearer to what they are.
+
+    Requests of several lengths: equal ones of a closed loop come in waves, whose TTFT shrinks as
+    often as it grows with what the API server takes.
+    """
+    tables = [round_trip("sglang", prior_of(None), seed) for seed in range(16)]
     nearer = [
         abs(row.found - row.truth) < abs(1 - row.truth)
         for table in tables
