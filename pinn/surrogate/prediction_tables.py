@@ -120,7 +120,10 @@ def _shown(value: object) -> str:
 
 #: Part of the coefficients -> title, and what its multipliers multiply.
 _PARTS = {
-    "beta": ("beta: step time = host + the longer of launching and the GPU's work, each beta x feature", "x datasheet time"),
+    "beta": (
+        "beta: step time = host + the longer of launching and the GPU's work, each beta x feature",
+        "x datasheet time",
+    ),
     "alpha": ("alpha: time of a request outside the steps", "x step time"),
 }
 

@@ -14,7 +14,14 @@ from pinn.kernels.composition import COMPOSED_PARTS, compose_many
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import UniformBatches, sample_batches, uniform_sums
 from pinn.physics.costs import step_costs
-from pinn.surrogate.step_features import GPU, HOST, LAUNCHING, STEP_FEATURES, Overhead, step_features
+from pinn.surrogate.step_features import (
+    GPU,
+    HOST,
+    LAUNCHING,
+    STEP_FEATURES,
+    Overhead,
+    step_features,
+)
 
 # The few global scalars that serving data set: kernel multipliers and overheads.
 #

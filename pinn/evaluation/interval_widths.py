@@ -1,0 +1,91 @@
+"""Widths of a checkpoint's intervals, fitted to the rows of its panel and judged on them."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.surrogate.uncertainty import widths
+from pinn.surrogate.uncertainty.distance import served_gpus
+from pinn.surrogate.uncertainty.intervals import (
+    StatedIntervals,
+    calibration_path,
+    read_calibration,
+    write_calibration,
+)
+
+
+@dataclass(frozen=True)
+class IntervalScore:
+    """How intervals do on groups that they were not fitted to, every group counting once.
+
+    Attributes:
+        covered: Share of measurements inside.
+        stated: Interval score over that of the checkpoint's constant half-widths.
+        constant: The same over constants fitted to these groups, the judged one left out.
+        worst: Name of the group that is covered least.
+        worst_covered: Share of its measurements inside.
+    """
+
+    covered: float
+    stated: float
+    constant: float
+    worst: str
+    worst_covered: float
+
+    def __str__(self) -> str:
+        return (
+            f"Intervals, each group's from the others: {100 * self.covered:.0f} % inside; interval "
+            f"score {self.stated:.2f} of the stated constants', {self.constant:.2f} of constants "
+            f"fitted likewise; least covered: {self.worst}, {100 * self.worst_covered:.0f} %."
+        )
+
+
+def interval_rows(checkpoint: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a panel as widths are fitted to them.
+
+    Args:
+        checkpoint: What predicted them.
+        rows: As ``pinn.evaluation.panel_rows.panel_rows`` gives them.
+
+    Returns:
+        The rows with ``error``, ``half`` and traits (``pinn.surrogate.uncertainty.widths``).
+
+    Raises:
+        PinnError: If the checkpoint has no intervals.
+    """
+    found, served = read_calibration(checkpoint), served_gpus(checkpoint)
+    known = np.array([deployment.gpu.name in served for deployment in rows["deployment"]])
+    pairs = zip(rows["metric"], known, strict=True)
+    half = [_constant(found, metric, is_known) for metric, is_known in pairs]
+    error = np.log(rows["measured_s"].to_numpy() / rows["predicted_s"].to_numpy())
+    return widths.with_traits(rows.assign(error=error, half=half), known)
+
+
+def _constant(found: StatedIntervals, metric: str, gpu_known: bool) -> float:
+    half = found.half_widths[metric]
+    return half.known if gpu_known else half.unknown
+
+
+def judge_intervals(rows: pd.DataFrame) -> IntervalScore:
+    """Score nested widths on rows of :func:`interval_rows`."""
+    nested = widths.nested_half_widths(rows)
+    weight = widths.group_weights(rows)
+    inside = pd.Series((rows["error"].abs().to_numpy() <= nested) * weight)
+    group = rows["group"].to_numpy()
+    covered = inside.groupby(group).sum() / pd.Series(weight).groupby(group).sum()
+    score = widths.interval_score(rows, nested)
+    return IntervalScore(
+        float(inside.sum()),
+        score / widths.interval_score(rows, rows["half"].to_numpy()),
+        score / widths.interval_score(rows, widths.constant_half_widths(rows)),
+        str(covered.idxmin()),
+        float(covered.min()),
+    )
+
+
+def write_widths(checkpoint: Path, rows: pd.DataFrame) -> None:
+    """Fit widths to rows of :func:`interval_rows` and keep them beside the checkpoint."""
+    found = replace(read_calibration(checkpoint), widths=widths.fit_widths(rows))
+    write_calibration(found, calibration_path(checkpoint))
