@@ -415,7 +415,7 @@ class EffectiveRecipe:
         fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
         fused_quantization: Whether that kernel quantizes its result, too.
         all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
-        compiled: Whether modules are compiled, so that fewer kernels are launched, with less Python.
+        compiled: Whether modules are compiled: fewer kernels are launched, with less Python.
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
         moe_kernels: Kernels of the experts by the engine's own name for them; ``AUTO`` where that
             is not known.

@@ -93,7 +93,11 @@ def held_out_rows(
     return pd.concat(parts, ignore_index=True)[list(ROW_COLUMNS)]
 
 
-def _deployments(of: HeldOut) -> pd.DataFrame:
+def panel_deployments() -> pd.DataFrame:
+    """The measured deployments that are scored, by ``group`` and ``configuration``.
+
+    One load of ``EVERY``; ``saturated`` tells whether a row's TTFT is mostly a queue's.
+    """
     engines = pd.concat([read_engines()[0], read_other_attention()[0]], ignore_index=True)
     rows = pd.concat(
         [
@@ -110,9 +114,15 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
     key = ["group", "configuration"]
     rows = rows.sort_values([*key, "concurrency", "row_id"])
     rows["saturated"] = is_saturated(rows, [*key, "prompt_tokens", "output_tokens"], "ttft_s")
-    rows = rows[rows.groupby(key).cumcount() % EVERY == 0]
-    deployments = [one.deployment for one in measured_deployments(rows)]
-    scored = score_engines(rows, of).assign(deployment=deployments)
+    return rows[rows.groupby(key).cumcount() % EVERY == 0]
+
+
+def _deployments(of: HeldOut) -> pd.DataFrame:
+    rows = panel_deployments()
+    scored = score_engines(rows, of)
+    scored["deployment"] = pd.Series(
+        [one.deployment for one in measured_deployments(rows)], scored.index, object
+    )
     found = [
         scored.rename(
             columns={f"{metric}_s": "measured_s", f"network_{metric}_s": "predicted_s"}

@@ -113,8 +113,8 @@ def request_feature_sums(
 ) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
     """Per request, sums of step features over the steps that it waits for or takes part in.
 
-    With the coefficients of the run, without pipeline stages and with the engine in a
-    process of its own, the first ``@ latency.beta`` is ``engine_first_token_s - handed_s``, the second
+    With the coefficients of the run, without pipeline stages and with the engine in a process of
+    its own, the first ``@ latency.beta`` is ``engine_first_token_s - handed_s``, the second
     ``engine_finish_s - handed_s``, and their difference divided by the gaps is the engine's share
     of the mean ITL. Rows are NaN where the request has no such token.
 

@@ -127,8 +127,9 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     }
 
 
-#: Rows whose tokens are dealt out evenly. With expert parallelism they are those of the whole group;
-#: a rank holds ``experts / expert_parallel`` whole experts and drops the pairs that go elsewhere.
+#: Rows whose tokens are dealt out evenly. With expert parallelism they are those of the whole
+#: group; a rank holds ``experts / expert_parallel`` whole experts and drops the pairs that go
+#: elsewhere.
 MOE_LAYOUT = table.layout(
     "moe",
     "moe_perf",

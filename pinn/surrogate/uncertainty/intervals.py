@@ -90,7 +90,7 @@ class StatedIntervals:
         return constant * self.widths.get(metric, Widths()).of(deployment, gpu_known)
 
     def wider_for(self, deployment: Deployment, gpu_known: bool) -> str:
-        """Why a deployment's intervals are wider than others, in words; empty where they are not."""
+        """Why a deployment's intervals are wider than others, in words; empty if they are not."""
         found = self.widths.get("tpot", Widths()).reasons(deployment, gpu_known)
         named = [f"{name} (x {factor:.1f})" for name, factor in found.items()]
         return f"Its intervals are wider for {', '.join(named)}." if named else ""
