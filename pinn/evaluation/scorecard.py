@@ -1,6 +1,6 @@
-"""The scorecard: every set that a checkpoint is judged by, beside the checkpoint before and peers."""
+"""The scorecard: every set that judges a checkpoint, beside the checkpoint before and peers."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -28,8 +28,9 @@ def scorecard(checkpoint: Path) -> pd.DataFrame:
 
     Returns:
         ``group``, ``rows``, and mean absolute log errors in percent as a panel has them, NaN where
-        there is none: ``tpot``, ``ttft``, ``score`` (and ``inside``, percent of rows in their intervals), the same with ``_before``, and ``tpot`` and
-        ``ttft`` of each of ``PEERS``; ``loses``, whether a peer's TPOT is nearer.
+        there is none: ``tpot``, ``ttft`` and ``score``, the same with ``_before``, and ``tpot`` and
+        ``ttft`` of each of ``PEERS``; ``inside``, percent of rows in their intervals; ``loses``,
+        whether a peer's TPOT is nearer.
 
     Raises:
         PinnError: If a panel cannot be read.
@@ -81,7 +82,7 @@ def scorecard_grid(table: pd.DataFrame) -> Grid:
     return grid
 
 
-def _pair(row: dict[str, float], end: str) -> str:
+def _pair(row: Mapping[Hashable, float], end: str) -> str:
     found = [row[f"{metric}{end}"] for metric in ("tpot", "ttft")]
     if all(pd.isna(value) for value in found):
         return ""
