@@ -111,8 +111,9 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
     rows = rows.sort_values([*key, "concurrency", "row_id"])
     rows["saturated"] = is_saturated(rows, [*key, "prompt_tokens", "output_tokens"], "ttft_s")
     rows = rows[rows.groupby(key).cumcount() % EVERY == 0]
+    scored = score_engines(rows, of)
     deployments = [one.deployment for one in measured_deployments(rows)]
-    scored = score_engines(rows, of).assign(deployment=deployments)
+    scored["deployment"] = pd.Series(deployments, scored.index)
     found = [
         scored.rename(
             columns={f"{metric}_s": "measured_s", f"network_{metric}_s": "predicted_s"}
