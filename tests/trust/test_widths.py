@@ -14,10 +14,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.surrogate.uncertainty.intervals import step_half_width
-from pinn.surrogate.uncertainty.widths import (
-    TRAITS,
-    WIDE_LAYER,
-    Widths,
+from pinn.surrogate.uncertainty.width_fit import (
     constant_half_widths,
     fit_widths,
     group_weights,
@@ -25,6 +22,7 @@ from pinn.surrogate.uncertainty.widths import (
     nested_half_widths,
     with_traits,
 )
+from pinn.surrogate.uncertainty.widths import TRAITS, WIDE_LAYER, Widths
 
 ENGINE, GPU, NARROW, SPREAD = TRAITS
 #: Constants that errors are compared with.
