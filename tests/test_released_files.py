@@ -17,7 +17,7 @@ from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.coefficient_set import read_coefficient_set
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.surrogate import Surrogate
-from pinn.surrogate.uncertainty.intervals import calibration_path, read_calibration
+from pinn.surrogate.uncertainty.intervals import SCHEMA, calibration_path, read_calibration
 
 RELEASED = Path(__file__).parent / "released"
 
@@ -79,6 +79,15 @@ def test_the_oldest_layouts_are_refused(kind: str, tmp_path: Path) -> None:
     """Their features are not those of today: what would be predicted would be something else."""
     with pytest.raises(PinnError, match=REMEDIES[kind]):
         numbers_of(kind, files(kind)[0], tmp_path)
+
+
+def test_intervals_of_other_layouts_are_refused(tmp_path: Path) -> None:
+    schemas = {path: json.loads(path.read_text())["schema"] for path in files("intervals")}
+    before = [path for path, schema in schemas.items() if schema != SCHEMA]
+    assert {schemas[path] for path in before} >= {f"pinn intervals {i}" for i in (1, 2, 3)}
+    for path in before:
+        with pytest.raises(PinnError, match="is of another version: calibrate the checkpoint anew"):
+            numbers_of("intervals", path, tmp_path)
 
 
 def test_files_of_before_are_read_without_the_alphas_that_were_0_everywhere(tmp_path: Path) -> None:

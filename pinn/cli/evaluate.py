@@ -228,21 +228,22 @@ def panel(
     from pinn.evaluation import interval_widths
     from pinn.evaluation import panel as scoring
     from pinn.evaluation.panel_rows import learned_steps, panel_rows
-    from pinn.surrogate.uncertainty.intervals import calibration_path
-    from pinn.surrogate.uncertainty.widths import nested_half_widths
+    from pinn.surrogate.uncertainty.intervals import read_calibration
 
-    if widths and not calibration_path(find_checkpoint(checkpoint)).is_file():
-        raise PinnError("--widths needs intervals beside the checkpoint: train with an evaluation")
     if alone is not None and against is None:
         raise PinnError("--alone compares two panels: name the other one with --against")
     path = find_checkpoint(checkpoint)
     other = None if against is None else read_frame(against, "write one with --out")
+    if widths:
+        read_calibration(path)  # refused before anything is simulated
     if steps is not None and learned_steps(path, steps):
         typer.echo(f"{path} learned from {steps}: whole steps do not judge it", err=True)
     rows = panel_rows(path, judges or (), steps, public or ())
-    judged = interval_widths.interval_rows(path, rows) if calibration_path(path).is_file() else None
-    half = math.nan if judged is None else nested_half_widths(judged)
-    found = scoring.sum_up(rows.assign(half=half))
+    try:
+        judged = interval_widths.interval_rows(path, rows)
+    except PinnError:  # no intervals
+        judged = None
+    found = scoring.sum_up(rows.assign(half=math.nan if judged is None else judged["nested"]))
     scores = scoring.group_scores(found)
     write_csv(found, out, float_format="%.6g")
     if other is None:

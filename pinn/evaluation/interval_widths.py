@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.surrogate.uncertainty import widths
+from pinn.surrogate.uncertainty import width_fit
 from pinn.surrogate.uncertainty.distance import served_gpus
 from pinn.surrogate.uncertainty.intervals import (
-    StatedIntervals,
     calibration_path,
     read_calibration,
     write_calibration,
@@ -50,36 +49,32 @@ def interval_rows(checkpoint: Path, rows: pd.DataFrame) -> pd.DataFrame:
         rows: As ``pinn.evaluation.panel_rows.panel_rows`` gives them.
 
     Returns:
-        The rows with ``error``, ``half`` and traits (``pinn.surrogate.uncertainty.widths``).
+        The rows with ``error``, ``half`` and traits (``pinn.surrogate.uncertainty.width_fit``), and
+        ``nested``, their half-widths by a fit to all other groups.
 
     Raises:
         PinnError: If the checkpoint has no intervals.
     """
-    found, served = read_calibration(checkpoint), served_gpus(checkpoint)
+    constants = replace(read_calibration(checkpoint), widths={})
+    served = served_gpus(checkpoint)
     known = np.array([deployment.gpu.name in served for deployment in rows["deployment"]])
-    pairs = zip(rows["metric"], known, strict=True)
-    half = [_constant(found, metric, is_known) for metric, is_known in pairs]
+    asked = zip(rows["metric"], rows["deployment"], known.tolist(), strict=True)
+    half = [constants.half_width(*one) for one in asked]
     error = np.log(rows["measured_s"].to_numpy() / rows["predicted_s"].to_numpy())
-    return widths.with_traits(rows.assign(error=error, half=half), known)
-
-
-def _constant(found: StatedIntervals, metric: str, gpu_known: bool) -> float:
-    half = found.half_widths[metric]
-    return half.known if gpu_known else half.unknown
+    table = width_fit.with_traits(rows.assign(error=error, half=half), known)
+    return table.assign(nested=width_fit.nested_half_widths(table))
 
 
 def judge_intervals(rows: pd.DataFrame) -> IntervalScore:
     """Score nested widths on rows of :func:`interval_rows`."""
-    nested = widths.nested_half_widths(rows)
-    weight = widths.group_weights(rows)
-    inside = pd.Series((rows["error"].abs().to_numpy() <= nested) * weight)
-    group = rows["group"].to_numpy()
-    covered = inside.groupby(group).sum() / pd.Series(weight).groupby(group).sum()
-    score = widths.interval_score(rows, nested)
+    weight = pd.Series(width_fit.group_weights(rows), rows.index)
+    inside = weight.where(rows["error"].abs() <= rows["nested"], 0.0)
+    covered = inside.groupby(rows["group"]).sum() / weight.groupby(rows["group"]).sum()
+    score = width_fit.interval_score(rows, rows["nested"].to_numpy())
     return IntervalScore(
         float(inside.sum()),
-        score / widths.interval_score(rows, rows["half"].to_numpy()),
-        score / widths.interval_score(rows, widths.constant_half_widths(rows)),
+        score / width_fit.interval_score(rows, rows["half"].to_numpy()),
+        score / width_fit.interval_score(rows, width_fit.constant_half_widths(rows)),
         str(covered.idxmin()),
         float(covered.min()),
     )
@@ -87,5 +82,5 @@ def judge_intervals(rows: pd.DataFrame) -> IntervalScore:
 
 def write_widths(checkpoint: Path, rows: pd.DataFrame) -> None:
     """Fit widths to rows of :func:`interval_rows` and keep them beside the checkpoint."""
-    found = replace(read_calibration(checkpoint), widths=widths.fit_widths(rows))
+    found = replace(read_calibration(checkpoint), widths=width_fit.fit_widths(rows))
     write_calibration(found, calibration_path(checkpoint))

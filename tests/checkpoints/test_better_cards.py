@@ -93,7 +93,7 @@ def test_no_interval_is_too_narrow_to_be_asked_for():
     calibration = read_calibration(CHECKPOINTS / "pinn.safetensors")
     widths = [
         calibration.half_width(m, each, known)
-        for each in list(deployments().values())
+        for each in deployments().values()
         for m in ("tpot", "ttft")
         for known in (True, False)
     ]

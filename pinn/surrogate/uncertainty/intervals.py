@@ -17,7 +17,7 @@ from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.uncertainty.kinds import KindErrors
 from pinn.surrogate.uncertainty.quantiles import LEVEL, ErrorLaw
-from pinn.surrogate.uncertainty.widths import Widths
+from pinn.surrogate.uncertainty.widths import TRAITS, Widths
 
 # What intervals need, as a small JSON file beside the checkpoint that it belongs to.
 
@@ -90,10 +90,11 @@ class StatedIntervals:
         return constant * self.widths.get(metric, Widths()).of(deployment, gpu_known)
 
     def wider_for(self, deployment: Deployment, gpu_known: bool) -> str:
-        """Why a deployment's intervals are wider than others, in words; empty if they are not."""
+        """What widens a deployment's intervals, as a sentence; empty where nothing does."""
         found = self.widths.get("tpot", Widths()).reasons(deployment, gpu_known)
-        named = [f"{name} (x {factor:.1f})" for name, factor in found.items()]
-        return f"Its intervals are wider for {', '.join(named)}." if named else ""
+        *first, last = [f"{name} (x {factor:.1f})" for name, factor in found.items()] or [""]
+        named = f"{', '.join(first)} and {last}" if first else last
+        return f"Its intervals are widened by {named}." if named else ""
 
     def error_law(self, metric: str) -> ErrorLaw:
         """How measured times lie around predicted ones."""
@@ -142,6 +143,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
             tree.get("schema") != SCHEMA
             or set(tree["coefficients"]) != set(NAMES)
             or set(tree["half_widths"]) != set(METRICS)
+            or not all(set(each["traits"]) <= set(TRAITS) for each in tree["widths"].values())
         ):
             raise PinnError(f"{path} is of another version: calibrate the checkpoint anew")
         if tree["checkpoint_sha256"] != files.file_sha256(checkpoint):

@@ -1,22 +1,14 @@
 """How much wider or narrower intervals are by what is known of a deployment before it is measured.
 
-Half-widths of left-out models are one constant for each metric (``interval_fit``). Held-out groups
-of other engines, GPUs and sizes show how errors depend on traits of a deployment. Log errors over
-that constant are regressed on the traits (ridge), and the 90 % quantile of what is left makes the
-half-width (split conformal prediction, each group left out in turn), so that 90 % holds on average
-over groups that were not seen.
+``width_fit`` fits it to errors of held-out groups.
 """
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-
-import numpy as np
-import pandas as pd
-from jaxtyping import Bool, Float
+from dataclasses import dataclass, field
 
 from pinn.engines.deployment import Deployment
 from pinn.specs.serving import VLLM
-from pinn.surrogate.uncertainty.quantiles import LEVEL, weighted_quantile
 
 #: Width of a layer from which launching hardly shows in a step. An assumption.
 WIDE_LAYER = 4096.0
@@ -26,19 +18,12 @@ WIDE_LAYER = 4096.0
 TRAITS: dict[str, Callable[[Deployment, bool], float]] = {
     "an engine other than vLLM": lambda d, _: float(d.serving.engine != VLLM),
     "a GPU without serving data": lambda _, gpu_known: float(not gpu_known),
-    "narrow layers": lambda d, _: max(float(np.log(WIDE_LAYER / d.model.hidden_size)), 0.0),
+    "narrow layers": lambda d, _: max(math.log(WIDE_LAYER / d.model.hidden_size), 0.0),
     "experts spread over ranks": lambda d, _: float(d.recipe.expert_parallel_size > 1),
 }
 
-#: Of the ridge, where the weights of all rows add up to 1. Numerical: it keeps weights of traits
-#: that hardly occur near 0.
-_RIDGE = 0.003
-#: Errors below 1 % are as good as none.
-_LEAST_ERROR = 0.01
 #: A trait that widens intervals by less goes without saying.
 _WORTH_SAYING = 1.1
-
-Rows = Float[np.ndarray, " rows"]
 
 
 @dataclass(frozen=True)
@@ -51,125 +36,19 @@ class Widths:
     """
 
     factor: float = 1.0
-    traits: Mapping[str, float] | None = None
+    traits: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, deployment: Deployment, gpu_known: bool) -> float:
         """What a deployment's half-width is multiplied by."""
-        logs = (w * TRAITS[name](deployment, gpu_known) for name, w in (self.traits or {}).items())
-        return self.factor * float(np.exp(sum(logs)))
+        return self.factor * math.prod(self._factors(deployment, gpu_known).values())
 
     def reasons(self, deployment: Deployment, gpu_known: bool) -> dict[str, float]:
-        """Traits that widen a deployment's intervals, each with its factor."""
-        found = {
-            name: float(np.exp(weight * TRAITS[name](deployment, gpu_known)))
-            for name, weight in (self.traits or {}).items()
+        """Traits that widen a deployment's intervals, each with its factor, the largest first."""
+        found = sorted(self._factors(deployment, gpu_known).items(), key=lambda one: -one[1])
+        return {name: factor for name, factor in found if factor >= _WORTH_SAYING}
+
+    def _factors(self, deployment: Deployment, gpu_known: bool) -> dict[str, float]:
+        return {
+            name: math.exp(weight * TRAITS[name](deployment, gpu_known))
+            for name, weight in self.traits.items()
         }
-        return {name: factor for name, factor in found.items() if factor >= _WORTH_SAYING}
-
-
-def fit_widths(rows: pd.DataFrame, level: float = LEVEL) -> dict[str, Widths]:
-    """Fit to left-out rows.
-
-    Args:
-        rows: Columns ``group``, ``configuration``, ``metric``, ``error`` (log error), ``half`` (the
-            constant's half-width) and ``TRAITS``.
-        level: Share to cover.
-
-    Returns:
-        Metric -> its widths; all share what traits weigh.
-    """
-    design, weight = _design(rows), group_weights(rows)
-    found = _ridge(design, _log_errors(rows), weight)
-    left = np.zeros(len(rows))
-    for out in _groups(rows):
-        others = _ridge(design[~out], _log_errors(rows)[~out], weight[~out])
-        left[out] = np.exp(_log_errors(rows) - design @ others)[out]
-    traits = dict(zip(TRAITS, found[-len(TRAITS) :].tolist(), strict=True))
-    widths = {}
-    for column, metric in enumerate(_metrics(rows)):
-        mine = (rows["metric"] == metric).to_numpy()
-        factor = weighted_quantile(left[mine], weight[mine], level)
-        widths[metric] = Widths(float(np.exp(found[column]) * factor), traits)
-    return widths
-
-
-def nested_half_widths(rows: pd.DataFrame, level: float = LEVEL) -> Rows:
-    """Half-widths of each group's rows by a fit to the others."""
-    half = np.zeros(len(rows))
-    for out in _groups(rows):
-        of_metric = fit_widths(rows[~out], level)
-        logs = rows.loc[out, list(TRAITS)].to_numpy(float)
-        for metric, found in of_metric.items():
-            weights = np.array([(found.traits or {})[name] for name in TRAITS])
-            mine = (rows.loc[out, "metric"] == metric).to_numpy()
-            factor = found.factor * np.exp(logs[mine] @ weights)
-            half[np.flatnonzero(out)[mine]] = rows.loc[out, "half"].to_numpy()[mine] * factor
-    return half
-
-
-def constant_half_widths(rows: pd.DataFrame, level: float = LEVEL) -> Rows:
-    """The rival: for each group's rows of a metric, the others' quantile of absolute errors."""
-    half, weight, size = np.zeros(len(rows)), group_weights(rows), rows["error"].abs().to_numpy()
-    for out in _groups(rows):
-        for metric in _metrics(rows):
-            mine = (rows["metric"] == metric).to_numpy()
-            of_others = mine & ~out
-            half[mine & out] = weighted_quantile(size[of_others], weight[of_others], level)
-    return half
-
-
-def interval_score(rows: pd.DataFrame, half: Rows, level: float = LEVEL) -> float:
-    """Mean width plus 2 / (1 - level) times what lies outside, every group counting once.
-
-    Gneiting and Raftery (2007), "Strictly proper scoring rules, prediction, and estimation",
-    section 6.2, of log errors; the smaller the better.
-    """
-    beyond = np.maximum(rows["error"].abs().to_numpy() - half, 0.0)
-    return float(group_weights(rows) @ (2 * half + 2 / (1 - level) * beyond))
-
-
-def with_traits(rows: pd.DataFrame, gpus_known: Bool[np.ndarray, " rows"]) -> pd.DataFrame:
-    """Rows with a column for each trait of their ``deployment``."""
-    pairs = list(zip(rows["deployment"], gpus_known.tolist(), strict=True))
-    return rows.assign(**{name: [of(*pair) for pair in pairs] for name, of in TRAITS.items()})
-
-
-def group_weights(rows: pd.DataFrame) -> Rows:
-    """Weights that add up to 1: groups count once, in each its metrics, configurations and rows."""
-    weight, key = np.ones(len(rows)), ["group"]
-    for column in ("metric", "configuration"):
-        weight /= rows.groupby(key)[column].transform("nunique").to_numpy()
-        key = [*key, column]
-    weight /= rows.groupby(key)["error"].transform("size").to_numpy()
-    return weight / weight.sum()
-
-
-def _metrics(rows: pd.DataFrame) -> list[str]:
-    return sorted(rows["metric"].unique())
-
-
-def _groups(rows: pd.DataFrame) -> list[Bool[np.ndarray, " rows"]]:
-    return [(rows["group"] == group).to_numpy() for group in rows["group"].unique()]
-
-
-def _log_errors(rows: pd.DataFrame) -> Rows:
-    """Logarithm of absolute errors over the constant's half-width."""
-    size = np.maximum(rows["error"].abs().to_numpy(), _LEAST_ERROR)
-    return np.log(size / rows["half"].to_numpy())
-
-
-def _design(rows: pd.DataFrame) -> Float[np.ndarray, "rows columns"]:
-    """A column for each metric, then one for each trait."""
-    of_metric = [(rows["metric"] == metric).to_numpy(float) for metric in _metrics(rows)]
-    return np.column_stack([*of_metric, rows[list(TRAITS)].to_numpy(float)])
-
-
-def _ridge(
-    design: Float[np.ndarray, "rows columns"], target: Rows, weight: Rows
-) -> Float[np.ndarray, " columns"]:
-    """Weighted least squares; traits alone are held near 0."""
-    share = weight / weight.sum()
-    held = np.full(design.shape[1], _RIDGE)
-    held[: -len(TRAITS)] = 0.0
-    moments = (design * share[:, None]).T
-    return np.linalg.solve(moments @ design + np.diag(held), moments @ target)
