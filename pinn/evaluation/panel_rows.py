@@ -114,7 +114,6 @@ def panel_deployments() -> pd.DataFrame:
     key = ["group", "configuration"]
     rows = rows.sort_values([*key, "concurrency", "row_id"])
     rows["saturated"] = is_saturated(rows, [*key, "prompt_tokens", "output_tokens"], "ttft_s")
-<<<<<<< HEAD
     return rows[rows.groupby(key).cumcount() % EVERY == 0]
 
 
@@ -124,12 +123,6 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
     scored["deployment"] = pd.Series(
         [one.deployment for one in measured_deployments(rows)], scored.index, object
     )
-=======
-    rows = rows[rows.groupby(key).cumcount() % EVERY == 0]
-    scored = score_engines(rows, of)
-    deployments = [one.deployment for one in measured_deployments(rows)]
-    scored["deployment"] = pd.Series(deployments, scored.index)
->>>>>>> stepsC
     found = [
         scored.rename(
             columns={f"{metric}_s": "measured_s", f"network_{metric}_s": "predicted_s"}
