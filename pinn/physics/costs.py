@@ -47,18 +47,18 @@ def weights_s(w: CostFacts) -> Values:
 #: Launches of a prompt's recurrent layer beyond those of attention, in launches of a dense layer.
 #: vLLM 0.20.1's gated delta net makes about 16 between two pieces of a graph, eight of them Triton
 #: kernels, which Python starts (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core,
-#: fla/ops/chunk.py), where attention makes three. That a Triton kernel takes as long to start as
-#: four of the others is an assumption, and so are mixers of other kinds; chosen on inner folds
-#: (LOG.md), one model of which, Qwen3.6-35B-A3B, has such layers.
-STATE_LAUNCHES = 4.0
-
+#: fla/ops/chunk.py), where attention makes three. Two families of steps that launching alone decides
+#: (B300, vLLM 0.20.1, beyond the captured size) give this and the time of a dense layer: 1,024
+#: tokens of Qwen3-32B on 8 GPUs take 17.7 ms, 64 dense layers; Qwen3.6-35B-A3B takes 40 to 42
+#: whatever its tokens, 30 of its 40 layers recurrent. Mixers of other kinds are taken to be alike.
+STATE_LAUNCHES = 2.5
 
 #: Time that modules take to be launched one operator after the other, relative to compiled ones.
-#: Median of three that launching alone decides, each in ``launched_layers`` of 0.21 ms: a prompt of
-#: DeepSeek-R1 on 8 H200 (SGLang 0.5.12, 116 ms whatever its length, 2.7), steps of gpt-oss-120b
-#: with up to 256 prompt tokens on B200 (TensorRT-LLM, 34 ms, 2.5), and decodes of Qwen3-14B on A100
-#: under --enforce-eager (vLLM 0.9.1, 20.6 ms, 2.5).
-UNCOMPILED = 2.5
+#: Median of three that launching alone decides, each in ``launched_layers`` of 0.25 ms: a prompt of
+#: DeepSeek-R1 on 8 H200 (SGLang 0.5.12, 116 ms whatever its length, 2.3), steps of gpt-oss-120b
+#: with up to 256 prompt tokens on B200 (TensorRT-LLM, 34 ms, 2.1), and decodes of Qwen3-14B on A100
+#: under --enforce-eager (vLLM 0.9.1, 20.6 ms, 2.1).
+UNCOMPILED = 2.1
 
 
 def launched_layers(w: CostFacts) -> Values:

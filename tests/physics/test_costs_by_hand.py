@@ -87,7 +87,8 @@ def test_a_full_width_norm_adds_an_all_reduce_to_each_layer_but_no_message_of_it
     # Each layer has the two all-reduces of any layer, and one that takes about as long as both.
     assert found["parallel_layers"] == 62 + 62
     fused = costs("MiniMaxAI/MiniMax-M2.5", tensor_parallel_size=4, fuse_all_reduce=True)
-    assert fused["parallel_layers"] == pytest.approx(62 * 0.7 + 62)
+    # The kernel that fuses takes 0.68 of the latency of the one that does not.
+    assert fused["parallel_layers"] == pytest.approx(0.68 * (62 * 0.7 + 62))
     assert costs("MiniMaxAI/MiniMax-M2.5")["parallel_layers"] == 0
 
 
