@@ -90,13 +90,15 @@ def test_intervals_of_other_layouts_are_refused(tmp_path: Path) -> None:
             numbers_of("intervals", path, tmp_path)
 
 
-def test_files_of_before_are_read_without_the_alphas_that_were_0_everywhere(tmp_path: Path) -> None:
-    path = RELEASED / "coefficients" / "2026-11-24-6a0a36f.json"
-    tree = json.loads(path.read_text())
+def test_files_are_read_without_coefficients_that_are_0(tmp_path: Path) -> None:
+    tree = json.loads((RELEASED / "coefficients" / "2026-11-24-6a0a36f.json").read_text())
+    tree["beta"]["launched_layer"] = tree["beta"].pop("eager_layer")
+    path = tmp_path / "coefficients.json"
+    path.write_text(json.dumps(tree))
     values = {name: entry["value"] for name, entry in tree["alpha"].items()}
     found = dict(zip(REQUEST_FEATURES, read_coefficient_set(path).alpha.tolist(), strict=True))
     assert found == {name: value for name, value in values.items() if value}
     tree["alpha"]["queue_to_schedule.kv_usage"]["value"] = 1e-3
-    (tmp_path / "other.json").write_text(json.dumps(tree))
+    path.write_text(json.dumps(tree))
     with pytest.raises(PinnError, match=r"differ in queue_to_schedule\.kv_usage: write the file"):
-        read_coefficient_set(tmp_path / "other.json")
+        read_coefficient_set(path)
