@@ -174,17 +174,21 @@ def _sums(job: Job, run: Run) -> list[float]:
     ]  # fmt: skip
 
 
-def resimulated(rows: ServingRows, beta: np.ndarray) -> ServingRows:
-    """The rows with batches and overlaps of these coefficients of each deployment."""
+def resimulated(rows: ServingRows, beta: Float[np.ndarray, "m step_features"]) -> ServingRows:
+    """The rows as simulated with coefficients of each of their deployments.
+
+    They say which batches form, and whether a step waits for launching or for the GPU.
+    """
     jobs = [
         Job(m.served, m.workload, LinearLatency(m.served, beta[i], PRIOR_ALPHA))
         for m, i in zip(rows.measured, rows.deployment, strict=True)
     ]
     found = np.array(map_runs(_sums, jobs))
     n, k = len(STEP_FEATURES), len(REQUEST_FEATURES)
+    tpot, ttft, request, offset_s, _ = np.split(found, [n, 2 * n, 2 * n + k, 2 * n + k + 1], axis=1)
     return replace(
-        rows, tpot_features=found[:, :n], ttft_features=found[:, n : 2 * n],
-        request_features=found[:, 2 * n : 2 * n + k], ttft_offset_s=found[:, 2 * n + k],
+        rows, tpot_features=tpot, ttft_features=ttft, request_features=request,
+        ttft_offset_s=offset_s[:, 0],
     )  # fmt: skip
 
 
