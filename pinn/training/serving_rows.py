@@ -185,7 +185,8 @@ def resimulated(rows: ServingRows, beta: Float[np.ndarray, "m step_features"]) -
     ]
     found = np.array(map_runs(_sums, jobs))
     n, k = len(STEP_FEATURES), len(REQUEST_FEATURES)
-    tpot, ttft, request, offset_s, _ = np.split(found, [n, 2 * n, 2 * n + k, 2 * n + k + 1], axis=1)
+    ends = [n, 2 * n, 2 * n + k, 2 * n + k + 1]
+    tpot, ttft, request, offset_s, _ = np.split(found, ends, axis=1)
     return replace(
         rows, tpot_features=tpot, ttft_features=ttft, request_features=request,
         ttft_offset_s=offset_s[:, 0],
