@@ -9,10 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from pinn.common.files import file_sha256
 from pinn.engines.configurations import make_deployment
 from pinn.errors import PinnError
 from pinn.kernels import stored
+from pinn.kernels.surrogates import KernelSurrogates
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.coefficient_set import read_coefficient_set
 from pinn.surrogate.request_features import REQUEST_FEATURES
@@ -52,7 +55,8 @@ REMEDIES = {
     "checkpoints": r"(has checkpoint format \d, this program reads \d: use .*, or train a new one|"
     r"differ in .*: train a new checkpoint) with 'python train\.py'",
     "coefficients": r"differ in .*: write the file anew with 'pinn coefficients --json' or 'pinn",
-    "kernels": r"has layout \d, expected \d: fit .* anew with 'python scripts/fit_surrogates\.py'"
+    "kernels": r"(has layout \d, expected \d|lacks [\w., ]+): fit .* anew with "
+    r"'python scripts/fit_surrogates\.py'"
     r"|copy both files again",
     "intervals": r"calibrate (the checkpoint anew|this one)",
 }
@@ -90,9 +94,30 @@ def test_intervals_of_other_layouts_are_refused(tmp_path: Path) -> None:
             numbers_of("intervals", path, tmp_path)
 
 
+def test_kernels_of_before_that_lack_a_fit_are_refused(tmp_path: Path) -> None:
+    """Of today's layout and with the hash that they have, as they were released."""
+    structures = [json.loads(path.read_text()) for path in files("kernels")]
+    of_today = [found for found in structures if found["layout"] == stored.LAYOUT]
+    lacking = [found for found in of_today if "fused_all_reduce.curves" not in found["keys"]]
+    assert len(lacking) == 2
+    for structure in lacking:
+        save_file({}, tmp_path / stored.TENSORS)
+        structure["sha256"] = file_sha256(tmp_path / stored.TENSORS)
+        (tmp_path / stored.STRUCTURE).write_text(json.dumps(structure))
+        with pytest.raises(PinnError, match=REMEDIES["kernels"]) as refused:
+            KernelSurrogates.load(tmp_path)
+        assert "fused_all_reduce.curves, fused_all_reduce.pools: fit" in str(refused.value)
+
+
 def test_files_of_before_are_read_without_the_alphas_that_were_0_everywhere(tmp_path: Path) -> None:
-    path = RELEASED / "coefficients" / "2026-11-24-6a0a36f.json"
-    tree = json.loads(path.read_text())
+    """With betas of today's features: their own had a sum of launching and the GPU's work."""
+    path = tmp_path / "2026-11-24-6a0a36f.json"
+    tree = json.loads((RELEASED / "coefficients" / path.name).read_text())
+    assert "eager_layer" in tree["beta"]
+    tree["beta"] = {
+        name.replace("eager_layer", "launched_layer"): entry for name, entry in tree["beta"].items()
+    }
+    path.write_text(json.dumps(tree))
     values = {name: entry["value"] for name, entry in tree["alpha"].items()}
     found = dict(zip(REQUEST_FEATURES, read_coefficient_set(path).alpha.tolist(), strict=True))
     assert found == {name: value for name, value in values.items() if value}
