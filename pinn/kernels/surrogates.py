@@ -199,9 +199,12 @@ class KernelSurrogates:
         """Read what :meth:`save` wrote.
 
         Raises:
-            PinnError: If a file is missing, of another layout, or does not match its hash.
+            PinnError: If a file is missing, of another layout, lacks a fit, or does not match its
+                hash.
         """
         found = stored.read(Path(folder))
+        names = [key for keys in _KEYS.values() for key in keys.values()]
+        stored.check_fits(Path(folder), found[1], names)
         parts: dict[str, Any] = {o.name: stored.read_operator(o, *found) for o in OPERATORS}
         for part, keys in _KEYS.items():
             parts[part] = _FITS[part](*(stored.read_keyed(key, *found) for key in keys.values()))

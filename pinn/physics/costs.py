@@ -47,10 +47,11 @@ def weights_s(w: CostFacts) -> Values:
 #: Launches of a prompt's recurrent layer beyond those of attention, in launches of a dense layer.
 #: vLLM 0.20.1's gated delta net makes about 16 between two pieces of a graph, eight of them Triton
 #: kernels, which Python starts (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core,
-#: fla/ops/chunk.py), where attention makes three. Two families of steps that launching alone decides
-#: (B300, vLLM 0.20.1, beyond the captured size) give this and the time of a dense layer: 1,024
-#: tokens of Qwen3-32B on 8 GPUs take 17.7 ms, 64 dense layers; Qwen3.6-35B-A3B takes 40 to 42
-#: whatever its tokens, 30 of its 40 layers recurrent. Mixers of other kinds are taken to be alike.
+#: fla/ops/chunk.py), where attention makes three. Two families of steps that launching alone
+#: decides (B300, vLLM 0.20.1, beyond the captured size) give this and the time of a dense layer:
+#: 1,024 tokens of Qwen3-32B on 8 GPUs take 17.7 ms, 64 dense layers; Qwen3.6-35B-A3B takes 40 to
+#: 42 whatever its tokens, 30 of its 40 layers recurrent. Mixers of other kinds are taken to be
+#: alike.
 STATE_LAUNCHES = 2.5
 
 #: Time that modules take to be launched one operator after the other, relative to compiled ones.

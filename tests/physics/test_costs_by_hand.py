@@ -336,10 +336,15 @@ def test_layers_of_experts_and_latent_attention_launch_more_kernels():
     assert sglang.launched_layers.tolist() == pytest.approx(UNCOMPILED * expected)
 
 
-def test_recurrent_layers_launch_five_times_the_kernels():
+def test_recurrent_layers_launch_three_and_a_half_times_the_kernels():
     """Qwen3.5-35B-A3B: 40 layers with routed and shared experts, 30 of them recurrent."""
     costs = step_costs([deploy("Qwen/Qwen3.5-35B-A3B")])
-    assert costs.launched_layers.tolist() == pytest.approx([40 + (0.8 + 0.4) * 40 + 4 * 30])
+    assert costs.launched_layers.tolist() == pytest.approx([40 + (0.8 + 0.4) * 40 + 2.5 * 30])
+
+
+def test_modules_that_are_not_compiled_take_twice_as_long_to_launch():
+    graphs, eager = (costs("Qwen/Qwen3.5-35B-A3B", enforce_eager=eager) for eager in (False, True))
+    assert eager["launched_layers"] == pytest.approx(2.1 * graphs["launched_layers"])
 
 
 def test_arithmetic_beyond_a_tile_and_beyond_a_wave():
@@ -357,14 +362,35 @@ def test_arithmetic_beyond_a_tile_and_beyond_a_wave():
 
 def test_messages_of_an_all_reduce_change_their_way_at_256_kib():
     # 8 KiB per token: 32 tokens fill 256 KiB, 1024 tokens 8 MiB.
-    deployment = deploy("Llama-3.1-8B", tensor_parallel_size=2)
-    token = costs("Llama-3.1-8B", tensor_parallel_size=2)["all_reduce_token_s"]
+    flags = {"tensor_parallel_size": 2, "fuse_all_reduce": False}
+    deployment = deploy("Llama-3.1-8B", **flags)
+    token = costs("Llama-3.1-8B", **flags)["all_reduce_token_s"]
+    assert costs("Llama-3.1-8B", **flags)["one_shot_bytes"] == 256 * 1024
     for tokens in (16, 32, 33, 2000):
         found = features(deployment, Batch.decode(tokens, 10))
         assert found["all_reduce"] == pytest.approx(token * tokens)
         assert found["all_reduce_first_256k"] == pytest.approx(token * min(tokens, 32))
         assert found["all_reduce_first_8m"] == pytest.approx(token * min(tokens, 1024))
         assert found["large_all_reduce"] == (65 if tokens > 32 else 0)
+
+
+@pytest.mark.parametrize(("tp", "mib", "tokens"), [(4, 2, 256), (8, 0.5, 64)])
+def test_messages_that_are_fused_change_their_way_where_fusing_ends(tp, mib, tokens):
+    # vLLM 0.19 fuses up to so many MiB on H100; 8 KiB per token.
+    flags = {"tensor_parallel_size": tp, "engine_version": "0.19.0", "fuse_all_reduce": True}
+    deployment = deploy("Llama-3.1-8B", **flags)
+    found = costs("Llama-3.1-8B", **flags)
+    assert found["one_shot_bytes"] == mib * 2**20
+    # The kernel that fuses takes 0.68 of the latency; bytes beyond small messages take as long.
+    assert found["small_all_reduce_token_s"] == pytest.approx(0.68 * found["all_reduce_token_s"])
+    small = found["small_all_reduce_token_s"]
+    for size in (tokens, tokens + 1):
+        values = features(deployment, Batch.decode(size, 10))
+        large = 0.68 * 65 if size > tokens else 0
+        assert values["large_all_reduce"] == pytest.approx(large)
+        # What a small message takes more ends at 256 KiB and 8 MiB whatever is fused.
+        assert values["all_reduce_first_256k"] == pytest.approx(small * 32)
+        assert values["all_reduce_first_8m"] == pytest.approx(small * size)
 
 
 def test_skewed_routing_hits_the_experts_of_a_tenth_of_the_tokens():

@@ -97,6 +97,25 @@ func TestLaunchingOverlapsTheGPUsWork(t *testing.T) {
 	}
 }
 
+// The synchronization of large all-reduces begins beyond the largest one-shot or fused message.
+func TestLargeAllReducesBeginBeyondOneShotBytes(t *testing.T) {
+	for _, oneShot := range []float64{1 << 18, 1 << 19, 1 << 21, 32 << 20} {
+		row := &Row{Beta: StepValues{LargeAllReduce: 3e-6}}
+		row.Costs = Costs{AllReduces: 65, AllReduceTokenBytes: 8192, OneShotBytes: oneShot}
+		model, err := NewModel(row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens := int64(oneShot / 8192)
+		for more, want := range []float64{0, 3e-6 * 65} {
+			sums := &Sums{PrefillTokens: tokens + int64(more), PrefillRequests: 1}
+			if got := model.StepSeconds(sums); !near(got, want, 1e-12) {
+				t.Errorf("%v bytes, %d tokens: %v s, want %v", oneShot, sums.PrefillTokens, got, want)
+			}
+		}
+	}
+}
+
 func TestChunksOfAPromptAddUpToTheSamePairs(t *testing.T) {
 	for _, window := range []int64{0, 1, 7, 100, 5000} {
 		whole, parts := Sums{window: window}, Sums{window: window}
