@@ -110,8 +110,8 @@ def _shared_recipe(
     _settle_speculation(found)
     found.put("scheduler", recipe.SchedulerRules(), "vLLM alone has rules that change")
     SETTLERS[serving.engine](found)
-    _settle_all_reduce(found)
     _settle_fused_bytes(found)
+    _settle_all_reduce(found)
     return found.recipe()
 
 
@@ -190,7 +190,7 @@ def _settle_all_reduce(found: RecipeFields) -> None:
     vllm/compilation/passes/fusion/allreduce_rms_fusion.py), taken as that of its default release.
     """
     own, kind = found.default("all_reduce_latency"), recipe.DESIGN
-    if found.values["fused_all_reduce"]:
+    if found.values["fused_all_reduce_bytes"]:
         version = recipe.reference_version(TRTLLM).value
         own, kind = recipe.engine_default(TRTLLM, own.flag, version, found.gpu), recipe.ASSUMED
     latency, source = float(own.value), own.source
