@@ -184,7 +184,7 @@ def checkpoint_prior(
     try:
         found = read_calibration(checkpoint)
         is_known = gpu_is_known(checkpoint, deployment)
-        half = [step_half_width(found, is_known, step) for step in STEPS]
+        half = [step_half_width(found, deployment, is_known, step) for step in STEPS]
     except PinnError as error:
         return assumed_prior(mean), str(error)
     own = np.array([found.coefficients[name] for name in NAMES]) / NORMAL_QUANTILE

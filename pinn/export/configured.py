@@ -162,5 +162,7 @@ def find_intervals(
             known = gpu_is_known(checkpoint, deployment)
             for i in np.flatnonzero(taught):
                 value = float(values[row, i])
-                ends[:, row, i] = calibration.coefficient_interval(NAMES[i], value, known)
+                ends[:, row, i] = calibration.coefficient_interval(
+                    NAMES[i], value, deployment, known
+                )
     return ends

@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pinn.common import documents, files
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.uncertainty.kinds import KindErrors
 from pinn.surrogate.uncertainty.quantiles import LEVEL, ErrorLaw
+from pinn.surrogate.uncertainty.widths import TRAITS, Widths
 
 # What intervals need, as a small JSON file beside the checkpoint that it belongs to.
 
-SCHEMA = "pinn intervals 3"
+SCHEMA = "pinn intervals 4"
 
 #: What a checkpoint says of itself that its intervals repeat.
 BELONGS = ("recipe_sha256", "data_sha256")
@@ -52,7 +54,8 @@ class StatedIntervals:
 
     Attributes:
         checkpoint_sha256: Of the checkpoint's file.
-        half_widths: ``tpot`` (step time) and ``ttft`` -> log half-width.
+        half_widths: ``tpot`` (step time) and ``ttft`` -> log half-width of a left-out model.
+        widths: The same -> what a deployment's is multiplied by; empty before they are fitted.
         coefficients: ``beta.NAME`` and ``alpha.NAME`` -> log half-width of its own change.
         kinds: Left-out rows by kind, and how wrong they were.
         errors: ``tpot`` -> values of an :class:`ErrorLaw`.
@@ -72,28 +75,40 @@ class StatedIntervals:
     sources: Sequence[Mapping[str, object]] = ()
     coverage: Sequence[Mapping[Hashable, object]] = ()
     level: float = LEVEL
+    widths: Mapping[str, Widths] = field(default_factory=dict)
 
-    def half_width(self, metric: str, gpu_known: bool) -> float:
+    def half_width(self, metric: str, deployment: Deployment, gpu_known: bool) -> float:
         """Log half-width of ``tpot`` or ``ttft``.
 
         Args:
             metric: Which.
+            deployment: What is predicted.
             gpu_known: Whether the checkpoint learned from serving data of the GPU.
         """
         half = self.half_widths[metric]
-        return half.known if gpu_known else half.unknown
+        constant = half.known if gpu_known else half.unknown
+        return constant * self.widths.get(metric, Widths()).of(deployment, gpu_known)
+
+    def wider_for(self, deployment: Deployment, gpu_known: bool) -> str:
+        """What widens a deployment's intervals, as a sentence; empty where nothing does."""
+        found = self.widths.get("tpot", Widths()).reasons(deployment, gpu_known)
+        *first, last = [f"{name} (x {factor:.1f})" for name, factor in found.items()] or [""]
+        named = f"{', '.join(first)} and {last}" if first else last
+        return f"Its intervals are widened by {named}." if named else ""
 
     def error_law(self, metric: str) -> ErrorLaw:
         """How measured times lie around predicted ones."""
         return ErrorLaw(tuple(self.errors[metric]))
 
-    def coefficient_interval(self, name: str, value: float, gpu_known: bool) -> Ends:
+    def coefficient_interval(
+        self, name: str, value: float, deployment: Deployment, gpu_known: bool
+    ) -> Ends:
         """Ends of the interval of a coefficient, such as ``beta.gemm``; 0 stays 0.
 
         Its own change when a group becomes known and the error of the times that it makes, TPOT
         for beta and TTFT for alpha, add up in quadrature.
         """
-        common = self.half_width(_COMMON[name.partition(".")[0]], gpu_known)
+        common = self.half_width(_COMMON[name.partition(".")[0]], deployment, gpu_known)
         return around(value, math.hypot(self.coefficients[name], common))
 
 
@@ -128,6 +143,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
             tree.get("schema") != SCHEMA
             or set(tree["coefficients"]) != set(NAMES)
             or set(tree["half_widths"]) != set(METRICS)
+            or not all(set(each["traits"]) <= set(TRAITS) for each in tree["widths"].values())
         ):
             raise PinnError(f"{path} is of another version: calibrate the checkpoint anew")
         if tree["checkpoint_sha256"] != files.file_sha256(checkpoint):
@@ -143,18 +159,22 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
             tuple(tree["sources"]),
             tuple(tree["coverage"]),
             tree["level"],
+            {metric: Widths(**each) for metric, each in tree["widths"].items()},
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise PinnError(f"{path} is damaged ({error}): calibrate the checkpoint anew") from error
 
 
-def step_half_width(calibration: StatedIntervals, gpu_known: bool, batch: str) -> float:
+def step_half_width(
+    calibration: StatedIntervals, deployment: Deployment, gpu_known: bool, batch: str
+) -> float:
     """Half-width of a step's interval in log units; with prefill work the wider of two.
 
     TTFT teaches the half-width of steps with prompts, TPOT that of all.
 
     Args:
         calibration: Of the checkpoint.
+        deployment: What runs the step.
         gpu_known: Whether it learned from serving data of the GPU.
         batch: Of the step.
 
@@ -162,4 +182,4 @@ def step_half_width(calibration: StatedIntervals, gpu_known: bool, batch: str) -
         PinnError: If the batch cannot be read.
     """
     metrics = ["tpot", "ttft"] if any(parse_batch(batch).is_prefill) else ["tpot"]
-    return max(calibration.half_width(metric, gpu_known) for metric in metrics)
+    return max(calibration.half_width(metric, deployment, gpu_known) for metric in metrics)

@@ -41,7 +41,7 @@ def network_evidence(
         reference, *others = locate_each(checkpoint, deployment, [REFERENCE_BATCH, *batches])
         known = gpu_is_known(checkpoint, deployment)
         situation = Situation(deployment, reference, known)
-        ends = [around(1.0, step_half_width(stated, known, text)) for text in batches]
+        ends = [around(1.0, step_half_width(stated, deployment, known, text)) for text in batches]
     except PinnError as error:
         return Evidence(distance, missing=str(error))
     described = describe_trust(situation, outside, stated)
@@ -51,9 +51,9 @@ def network_evidence(
     return Evidence(
         distance | described,
         stated.level,
-        {metric: around(1.0, stated.half_width(metric, known)) for metric in METRICS},
+        {metric: around(1.0, stated.half_width(metric, deployment, known)) for metric in METRICS},
         {
-            name: stated.coefficient_interval(name, value, known)
+            name: stated.coefficient_interval(name, value, deployment, known)
             for name, value in _learned(found).items()
         },
         ends,
@@ -139,6 +139,8 @@ def describe_trust(
     farthest = max(kind.farthest for kind in calibration.kinds)
     beyond = situation.distance.total > farthest
     sentences = [_shown(situation, calibration), _stretch_words(situation, farthest, beyond)]
+    if wider := calibration.wider_for(situation.deployment, situation.gpu_known):
+        sentences.append(wider)
     if not situation.deployment.model.is_plain:
         sentences.append(_UNTAUGHT)
     if outside:
