@@ -13,6 +13,7 @@ from pinn.surrogate.uncertainty.intervals import (
     read_calibration,
     write_calibration,
 )
+from pinn.surrogate.uncertainty.widths import Widths
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def interval_rows(checkpoint: Path, rows: pd.DataFrame) -> pd.DataFrame:
     Raises:
         PinnError: If the checkpoint has no intervals.
     """
-    constants = replace(read_calibration(checkpoint), widths={})
+    constants = replace(read_calibration(checkpoint), widths=Widths())
     served = served_gpus(checkpoint)
     known = np.array([deployment.gpu.name in served for deployment in rows["deployment"]])
     asked = zip(rows["metric"], rows["deployment"], known.tolist(), strict=True)

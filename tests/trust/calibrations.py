@@ -46,5 +46,4 @@ def small_calibration(checkpoint: Path) -> StatedIntervals:
 
 def widened(checkpoint: Path) -> StatedIntervals:
     """The same, wider for traits: ``WIDENED``, TTFT by a factor of its own."""
-    widths = {"tpot": Widths(1.2, WIDENED), "ttft": Widths(0.9, WIDENED)}
-    return replace(small_calibration(checkpoint), widths=widths)
+    return replace(small_calibration(checkpoint), widths=Widths(WIDENED))

@@ -74,7 +74,7 @@ def test_intervals_of_another_checkpoint_are_refused(written):
         lambda tree: tree["coefficients"].pop("beta.gemm"),
         lambda tree: tree["half_widths"].pop("ttft"),
         lambda tree: tree.update(schema="pinn intervals 3"),
-        lambda tree: tree.update(widths={"tpot": {"factor": 1.0, "traits": {"of before": 0.1}}}),
+        lambda tree: tree.update(widths={"traits": {"of before": 0.1}}),
     ],
 )
 def test_intervals_of_another_version_are_refused(written, break_it):

@@ -37,6 +37,7 @@ def drawn(groups=40, gain=2.0, seed=0, each=6, rows=12) -> pd.DataFrame:
     """Left-out rows of groups, every other one of another engine, whose spread is ``gain`` times.
 
     A group's rows share half of their errors' variance. TTFT is twice as uncertain as TPOT.
+    Of the others 90 % lie inside the constant.
     """
     draw = np.random.default_rng(seed)
     tables = []
@@ -51,7 +52,7 @@ def drawn(groups=40, gain=2.0, seed=0, each=6, rows=12) -> pd.DataFrame:
                         "configuration": [f"c{i % each}" for i in range(rows)],
                         "metric": metric,
                         "half": half,
-                        "error": 0.3 * half * error * gain**other,
+                        "error": 0.43 * half * error * gain**other,
                         ENGINE: other,
                         GPU: float(draw.integers(2)),
                         NARROW: draw.uniform(0, 1),
@@ -68,13 +69,9 @@ def share_inside(rows, half):
 
 def test_widths_are_twice_as_wide_where_errors_are():
     """The same draws with the same spread everywhere tell what is chance."""
-    found, alike = (fit_widths(drawn(gain=gain)) for gain in (2.0, 1.0))
-    assert set(found) == set(HALF)
-    for metric in HALF:
-        gain = {
-            name: exp(w - alike[metric].traits[name]) for name, w in found[metric].traits.items()
-        }
-        assert gain == pytest.approx({ENGINE: 2.0, GPU: 1.0, NARROW: 1.0, SPREAD: 1.0}, rel=0.05)
+    found, alike = (fit_widths(drawn(gain=gain)).traits for gain in (2.0, 1.0))
+    gain = {name: exp(weight - alike[name]) for name, weight in found.items()}
+    assert gain == pytest.approx({ENGINE: 2.0, GPU: 1.0, NARROW: 1.0, SPREAD: 1.0}, rel=0.05)
 
 
 def test_what_hardly_occurs_hardly_counts():
@@ -83,7 +80,7 @@ def test_what_hardly_occurs_hardly_counts():
     mine = rows["group"] == "group 7"
     rows = rows.assign(error=rows["error"].where(~mine, 3 * rows["error"]))
     rows = rows.assign(**{SPREAD: mine.astype(float)})
-    assert 1 < exp(fit_widths(rows)["tpot"].traits[SPREAD]) < 2.7
+    assert 1 < exp(fit_widths(rows).traits[SPREAD]) < 2.7
 
 
 def test_a_group_has_no_say_in_its_own_widths():
@@ -109,17 +106,9 @@ def test_nested_widths_cover_their_level_and_beat_the_constant():
     assert interval_score(rows, half) < 0.97 * interval_score(rows, constant)
 
 
-@pytest.mark.parametrize("level", [0.5, 0.8])
-def test_other_levels_are_covered_too(level):
-    rows = drawn(groups=80)
-    assert share_inside(rows, nested_half_widths(rows, level)) == pytest.approx(level, abs=0.05)
-
-
-def test_the_unit_of_the_constants_does_not_matter():
-    """Where constants are three times as wide, factors are a third."""
-    rows = drawn()
-    tripled = rows.assign(half=3 * rows["half"])
-    np.testing.assert_allclose(nested_half_widths(tripled), nested_half_widths(rows))
+def test_what_has_no_trait_keeps_the_constant():
+    rows = drawn(groups=10).assign(**dict.fromkeys(TRAITS, 0.0))
+    np.testing.assert_array_equal(nested_half_widths(rows), rows["half"])
 
 
 def test_the_order_and_names_of_rows_do_not_matter():
@@ -127,15 +116,6 @@ def test_the_order_and_names_of_rows_do_not_matter():
     shuffled = rows.sample(frac=1, random_state=0)
     half = pd.Series(nested_half_widths(shuffled), shuffled.index)[rows.index]
     np.testing.assert_allclose(half, nested_half_widths(rows))
-
-
-def test_a_metric_of_one_group_keeps_the_constant():
-    rows = drawn(groups=6)
-    rows = rows[(rows["metric"] == "tpot") | (rows["group"] == "group 2")]
-    alone = (rows["metric"] == "ttft").to_numpy()
-    for half in (nested_half_widths(rows), constant_half_widths(rows)):
-        assert half[alone] == pytest.approx(HALF["ttft"])
-        assert (half[~alone] != HALF["tpot"]).all()
 
 
 def test_groups_weigh_the_same_and_what_is_in_them_too():
@@ -174,15 +154,15 @@ def test_traits_are_read_off_the_deployment():
 
 
 def test_factors_of_traits_are_multiplied():
-    widths = Widths(1.5, WIDENED)
+    widths = Widths(WIDENED)
     narrow = deployment("Qwen/Qwen3-30B-A3B", "sglang")
     least = exp(WIDENED[NARROW] * log(WIDE_LAYER / narrow.model.hidden_size))
-    assert widths.of(PLAIN, True) == pytest.approx(1.5)
-    assert widths.of(narrow, False) == pytest.approx(1.5 * exp(0.3) * exp(0.7) * least)
+    assert widths.of(PLAIN, True) == pytest.approx(1.0)
+    assert widths.of(narrow, False) == pytest.approx(exp(0.3) * exp(0.7) * least)
 
 
 def test_reasons_name_what_widens_and_the_most_first():
-    widths = Widths(0.5, WIDENED | {SPREAD: -0.5})
+    widths = Widths(WIDENED | {SPREAD: -0.5})
     found = widths.reasons(deployment("Qwen/Qwen3-30B-A3B", "sglang"), False)
     assert list(found.items()) == [(ENGINE, exp(0.7)), (GPU, exp(0.3))]
     assert widths.reasons(PLAIN, True) == {}
@@ -193,11 +173,11 @@ def test_intervals_are_the_constants_times_their_factors(tmp_path: Path):
     path.write_bytes(b"a network")
     before, found, other = small_calibration(path), widened(path), deployment(engine="trtllm")
     for one, known in ((PLAIN, True), (other, True), (other, False)):
-        for metric, widths in found.widths.items():
+        for metric in HALF:
             constant = before.half_width(metric, one, known)
-            assert found.half_width(metric, one, known) == constant * widths.of(one, known)
-    assert step_half_width(found, other, True, "1 decode @ 9") == pytest.approx(0.12 * exp(0.7))
-    assert step_half_width(found, other, True, "1 prefill 9 @ 0") == pytest.approx(0.27 * exp(0.7))
+            assert found.half_width(metric, one, known) == constant * found.widths.of(one, known)
+    assert step_half_width(found, other, True, "1 decode @ 9") == pytest.approx(0.1 * exp(0.7))
+    assert step_half_width(found, other, True, "1 prefill 9 @ 0") == pytest.approx(0.3 * exp(0.7))
 
 
 def test_judging_tells_the_share_inside_and_the_worst_group():

@@ -55,7 +55,7 @@ class StatedIntervals:
     Attributes:
         checkpoint_sha256: Of the checkpoint's file.
         half_widths: ``tpot`` (step time) and ``ttft`` -> log half-width of a left-out model.
-        widths: The same -> what a deployment's is multiplied by; empty before they are fitted.
+        widths: What a deployment's are multiplied by; nothing before they are fitted.
         coefficients: ``beta.NAME`` and ``alpha.NAME`` -> log half-width of its own change.
         kinds: Left-out rows by kind, and how wrong they were.
         errors: ``tpot`` -> values of an :class:`ErrorLaw`.
@@ -75,7 +75,7 @@ class StatedIntervals:
     sources: Sequence[Mapping[str, object]] = ()
     coverage: Sequence[Mapping[Hashable, object]] = ()
     level: float = LEVEL
-    widths: Mapping[str, Widths] = field(default_factory=dict)
+    widths: Widths = field(default_factory=Widths)
 
     def half_width(self, metric: str, deployment: Deployment, gpu_known: bool) -> float:
         """Log half-width of ``tpot`` or ``ttft``.
@@ -87,11 +87,11 @@ class StatedIntervals:
         """
         half = self.half_widths[metric]
         constant = half.known if gpu_known else half.unknown
-        return constant * self.widths.get(metric, Widths()).of(deployment, gpu_known)
+        return constant * self.widths.of(deployment, gpu_known)
 
     def wider_for(self, deployment: Deployment, gpu_known: bool) -> str:
         """What widens a deployment's intervals, as a sentence; empty where nothing does."""
-        found = self.widths.get("tpot", Widths()).reasons(deployment, gpu_known)
+        found = self.widths.reasons(deployment, gpu_known)
         *first, last = [f"{name} (x {factor:.1f})" for name, factor in found.items()] or [""]
         named = f"{', '.join(first)} and {last}" if first else last
         return f"Its intervals are widened by {named}." if named else ""
@@ -143,7 +143,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
             tree.get("schema") != SCHEMA
             or set(tree["coefficients"]) != set(NAMES)
             or set(tree["half_widths"]) != set(METRICS)
-            or not all(set(each["traits"]) <= set(TRAITS) for each in tree["widths"].values())
+            or not set(tree["widths"]["traits"]) <= set(TRAITS)
         ):
             raise PinnError(f"{path} is of another version: calibrate the checkpoint anew")
         if tree["checkpoint_sha256"] != files.file_sha256(checkpoint):
@@ -159,7 +159,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
             tuple(tree["sources"]),
             tuple(tree["coverage"]),
             tree["level"],
-            {metric: Widths(**each) for metric, each in tree["widths"].items()},
+            Widths(**tree["widths"]),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise PinnError(f"{path} is damaged ({error}): calibrate the checkpoint anew") from error

@@ -1,13 +1,10 @@
 """Fit how much wider or narrower intervals are by traits of a deployment, and judge it.
 
-Half-widths of left-out models are constants by metric and kind of GPU (``interval_fit``). Held-out
-groups of other engines, GPUs and sizes show how errors depend on traits of a deployment. Logs of
-absolute errors over that constant are regressed on the traits (ridge), and the 90 % quantile of
-what is left makes the half-width (split conformal prediction, each group left out in turn), so that
-90 % holds on average over groups that were not seen.
+Half-widths of left-out models are constants by metric and kind of GPU (``interval_fit``), quantiles
+of errors on vLLM. Held-out groups of other engines, GPUs and sizes show how errors depend on traits
+of a deployment: logs of absolute errors over the constant are regressed on the traits, with a level
+for each metric (ridge). A deployment without traits keeps the constant.
 """
-
-import math
 
 import numpy as np
 import pandas as pd
@@ -27,41 +24,24 @@ Rows = Float[np.ndarray, " rows"]
 Mask = Bool[np.ndarray, " rows"]
 
 
-def fit_widths(rows: pd.DataFrame, level: float = LEVEL) -> dict[str, Widths]:
+def fit_widths(rows: pd.DataFrame) -> Widths:
     """Fit to left-out rows.
 
     Args:
         rows: Columns ``group``, ``configuration``, ``metric``, ``error`` (log error), ``half`` (the
             constant's half-width) and ``TRAITS``.
-        level: Share to cover.
-
-    Returns:
-        Metric -> its widths; all share what traits weigh.
     """
-    design, errors, weight = _design(rows), _log_errors(rows), group_weights(rows)
-    found = _ridge(design, errors, weight)
-    left = np.zeros(len(rows))
+    found = _ridge(_design(rows), _log_errors(rows), group_weights(rows))
+    return Widths(dict(zip(TRAITS, found[-len(TRAITS) :].tolist(), strict=True)))
+
+
+def nested_half_widths(rows: pd.DataFrame) -> Rows:
+    """Half-widths of each group's rows by a fit to the others."""
+    half, traits = rows["half"].to_numpy(copy=True), _traits(rows)
     for out in _groups(rows):
-        others = _ridge(design[~out], errors[~out], weight[~out])
-        left[out] = errors[out] - design[out] @ others
-    traits = dict(zip(TRAITS, found[-len(TRAITS) :].tolist(), strict=True))
-    widths = {}
-    for of_metric, (metric, mine) in zip(found, _metrics(rows).items(), strict=False):
-        beyond = weighted_quantile(left[mine], weight[mine], level)
-        widths[metric] = Widths(math.exp(of_metric + beyond), traits)
-    return widths
-
-
-def nested_half_widths(rows: pd.DataFrame, level: float = LEVEL) -> Rows:
-    """Half-widths of each group's rows by a fit to the others.
-
-    Those of a metric that no other group has are the constant's.
-    """
-    half, metrics, traits = rows["half"].to_numpy(copy=True), _metrics(rows), _traits(rows)
-    for out in _groups(rows):
-        for metric, found in fit_widths(rows[~out], level).items():
-            mine = out & metrics[metric]
-            half[mine] *= found.factor * np.exp(traits[mine] @ list(found.traits.values()))
+        if not out.all():
+            weights = np.array(list(fit_widths(rows[~out]).traits.values()))
+            half[out] *= np.exp(traits[out] @ weights)
     return half
 
 

@@ -28,19 +28,17 @@ _WORTH_SAYING = 1.1
 
 @dataclass(frozen=True)
 class Widths:
-    """What half-widths of one metric are multiplied by.
+    """What half-widths are multiplied by; nothing for a deployment without traits.
 
     Attributes:
-        factor: Of all deployments.
         traits: Name in ``TRAITS`` -> logarithm of the factor of one unit of it.
     """
 
-    factor: float = 1.0
     traits: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, deployment: Deployment, gpu_known: bool) -> float:
-        """What a deployment's half-width is multiplied by."""
-        return self.factor * math.prod(self._factors(deployment, gpu_known).values())
+        """What a deployment's half-widths are multiplied by."""
+        return math.prod(self._factors(deployment, gpu_known).values())
 
     def reasons(self, deployment: Deployment, gpu_known: bool) -> dict[str, float]:
         """Traits that widen a deployment's intervals, each with its factor, the largest first."""
