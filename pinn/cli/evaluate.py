@@ -239,6 +239,8 @@ def panel(
     else:
         table, verdict = scoring.compare_panels(other, found, scoring.shipped_noise(), alone)
         typer.echo(f"{scoring.panel_grid(table).markdown()}\n\nB is {verdict}.")
+        if left := scoring.uncompared_groups(other, found):
+            typer.echo(f"No configuration is in both panels of: {', '.join(left)}.", err=True)
     if ledger is not None:
         ledger_path = find_checkpoint().with_name("ledger.csv")
         scoring.add_to_ledger(ledger_path, scoring.ledger_line(path, scores, ledger))

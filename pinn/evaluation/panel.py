@@ -201,6 +201,13 @@ def compare_panels(
     return table, _verdict(table) if alone is None else _mechanism_verdict(table, alone)
 
 
+def uncompared_groups(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
+    """Groups of which two panels share no configuration, so that ``compare_panels`` lacks them."""
+    pairs = [{*zip(one["group"], one["configuration"], strict=True)} for one in (a, b)]
+    compared = {group for group, _ in set.intersection(*pairs)}
+    return sorted({group for group, _ in set.union(*pairs)} - compared)
+
+
 def _verdict(table: pd.DataFrame) -> str:
     groups, panel = table.iloc[:-1], table["worse"].to_numpy()[-1]
     verdict = BETTER if panel <= 1 - SURE else NOT_BETTER

@@ -20,6 +20,7 @@ from pinn.evaluation.panel import (
     ledger_line,
     sum_up,
     training_noise,
+    uncompared_groups,
 )
 from pinn.evaluation.panel_rows import learned_steps
 from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -186,6 +187,13 @@ def test_missing_predictions_and_other_groups_are_refused():
         sum_up(broken)
     with pytest.raises(PinnError, match="no group in common"):
         compare_panels(panel(rows()), panel(rows("judges: b")), QUIET)
+
+
+def test_groups_that_cannot_be_compared_are_named():
+    renamed = rows("runs: d").assign(configuration=lambda table: "new " + table["configuration"])
+    a, b = panel(rows(), rows("judges: b"), rows("runs: d")), panel(rows(), rows("c: d"), renamed)
+    assert uncompared_groups(a, b) == ["c: d", "judges: b", "runs: d"]
+    assert uncompared_groups(a, a) == []
 
 
 def test_the_ledger_grows_by_a_line_and_by_new_groups(tmp_path, checkpoint_path):
