@@ -143,7 +143,9 @@ def _scored(teacher: Teacher, fit: RunFit, judges: Judges) -> pd.DataFrame:
     if judges.runs:
         latencies = of.latencies([run.deployment for run in judges.runs])
         scores = serving_runs.score_runs(judges.runs, latencies, "composed steps")
-        tables.append(panel_rows.of_scores(scores.assign(gpu=panel_rows.RUNS_GPU), panel_rows.RUNS))
+        served = {run.name: run.deployment for run in judges.runs}
+        served_scores = scores.assign(deployment=scores["run"].map(served))
+        tables.append(panel_rows.of_scores(served_scores, panel_rows.RUNS))
     steps = (PublicSteps(panel_rows.STEPS, one) for one in judges.steps)
     tables += [panel_rows.step_rows(one, of) for one in steps]
     return pd.concat([table[list(panel_rows.ROW_COLUMNS)] for table in tables], ignore_index=True)
@@ -156,7 +158,7 @@ def _deployments(teacher: Teacher, fit: RunFit, rows: ServingRows) -> pd.DataFra
     about = pd.DataFrame({
         "group": [f"{panel_rows.DEPLOYMENTS}: {one.model.name}" for one in each],
         "configuration": rows.deployment.astype(str),
-        "gpu": [one.gpu.name for one in each],
+        "deployment": each,
     })  # fmt: skip
     return pd.concat([
         about.assign(metric="tpot", measured_s=rows.tpot_s, predicted_s=found.tpot_s),

@@ -31,7 +31,7 @@ from pinn.cli.main import app
 from pinn.common.files import file_sha256
 from pinn.common.screen import Grid
 from pinn.evaluation.engines import networks
-from pinn.evaluation.panel import group_scores, panel_grid
+from pinn.evaluation.scorecard import scorecard, scorecard_grid
 from pinn.evaluation.serving_runs import LEFT_OUT, NETWORK
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.surrogate.checkpoint import load_checkpoint
@@ -263,9 +263,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "simulate": simulation,
     "breakdown": lambda: shown(ACCOUNT),
     "serving-runs": serving_runs,
-    "panel": lambda: panel_grid(
-        group_scores(pd.read_csv(CHECKPOINTS / "pinn.panel.csv"))
-    ).markdown(),
+    "scorecard": lambda: scorecard_grid(scorecard(CHECKPOINTS / "pinn.safetensors")).markdown(),
     "kernels": lambda: run("pinn kernels errors"),
     "beta": beta,
     "alpha": alpha,

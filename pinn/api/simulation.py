@@ -134,7 +134,9 @@ def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:
         outside = outside_inputs(checkpoint, job.deployment)
     except PinnError as error:
         return Intervals(missing=str(error))
-    step, ttft = (calibration.half_width(metric, situation.gpu_known) for metric in METRICS)
+    step, ttft = (
+        calibration.half_width(metric, job.deployment, situation.gpu_known) for metric in METRICS
+    )
     distance = describe_trust(situation, outside, calibration)
     return simulated_intervals(job, run, (step, ttft), calibration.level, distance)
 

@@ -184,7 +184,8 @@ def checkpoint_prior(
     try:
         found = read_calibration(checkpoint)
         is_known = gpu_is_known(checkpoint, deployment)
-        half = [step_half_width(found, is_known, step) for step in STEPS]
+        halves = found.log_half_widths(deployment, is_known)
+        half = [step_half_width(halves, step) for step in STEPS]
     except PinnError as error:
         return assumed_prior(mean), str(error)
     own = np.array([found.coefficients[name] for name in NAMES]) / NORMAL_QUANTILE

@@ -1,5 +1,6 @@
 """``pinn evaluate``: predictions against measurements."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -202,6 +203,7 @@ def panel(
     steps: Annotated[Path | None, typer.Option(envvar="PINN_WHOLE_STEPS")] = None,
     public: Annotated[list[Path] | None, typer.Option(envvar="PINN_PUBLIC_MEASUREMENTS")] = None,
     ledger: Annotated[str | None, typer.Option(metavar="WHAT")] = None,
+    widths: bool = False,
     out: CsvPath = None,
 ) -> None:
     """Score a checkpoint on its panel: groups of one source and one model each.
@@ -219,19 +221,29 @@ def panel(
         steps: CSV of measured whole steps.
         public: Folder of public measurements; may be repeated.
         ledger: Add a line to the ledger.csv of the shipped one.
+        widths: Fit the widths of its intervals to all groups, and keep them beside it.
         out: Also write errors by configuration, as CSV.
     """
     from pinn.common.tables import read_frame
+    from pinn.evaluation import interval_widths
     from pinn.evaluation import panel as scoring
     from pinn.evaluation.panel_rows import learned_steps, panel_rows
+    from pinn.surrogate.uncertainty.intervals import read_calibration
 
     if alone is not None and against is None:
         raise PinnError("--alone compares two panels: name the other one with --against")
     path = find_checkpoint(checkpoint)
     other = None if against is None else read_frame(against, "write one with --out")
+    if widths:
+        read_calibration(path)  # refused before anything is simulated
     if steps is not None and learned_steps(path, steps):
         typer.echo(f"{path} learned from {steps}: whole steps do not judge it", err=True)
-    found = scoring.sum_up(panel_rows(path, judges or (), steps, public or ()))
+    rows = panel_rows(path, judges or (), steps, public or ())
+    try:
+        judged = interval_widths.interval_rows(path, rows)
+    except PinnError:  # no intervals
+        judged = None
+    found = scoring.sum_up(rows.assign(half=math.nan if judged is None else judged["nested"]))
     scores = scoring.group_scores(found)
     write_csv(found, out, float_format="%.6g")
     if other is None:
@@ -241,6 +253,10 @@ def panel(
         typer.echo(f"{scoring.panel_grid(table).markdown()}\n\nB is {verdict}.")
         if left := scoring.uncompared_groups(other, found):
             typer.echo(f"No configuration is in both panels of: {', '.join(left)}.", err=True)
+    if judged is not None:
+        typer.echo(f"\n{interval_widths.judge_intervals(judged)}")
+    if widths and judged is not None:
+        interval_widths.write_widths(path, judged)
     if ledger is not None:
         ledger_path = find_checkpoint().with_name("ledger.csv")
         scoring.add_to_ledger(ledger_path, scoring.ledger_line(path, scores, ledger))

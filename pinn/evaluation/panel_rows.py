@@ -7,21 +7,20 @@ import numpy as np
 import pandas as pd
 
 from pinn.common.files import file_sha256
+from pinn.engines.configurations import canonical, make_deployment
 from pinn.errors import PinnError
 from pinn.evaluation.engines import HeldOut, networks, score_engines
 from pinn.evaluation.measured import json_sha256
 from pinn.evaluation.metrics import CHECKPOINT_COLUMN
 from pinn.evaluation.serving_runs import OVERLOADED, score_runs
+from pinn.measurements.deployments.measured import measured_deployments
 from pinn.measurements.runs.measured_runs import MeasuredRun, read_measured_runs
 from pinn.measurements.runs.public import PublicSteps, read_public_runs, read_public_steps
 from pinn.measurements.runs.whole_steps import MeasuredSteps, read_whole_steps
 from pinn.physics.costs import step_costs
 from pinn.simulator.metric_features import WHOLE_RUN
-from pinn.specs.gpu import load_gpu
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.step_features import step_features
-from pinn.surrogate.uncertainty.distance import served_gpus
-from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.training.data.engine_deployments import (
     APART,
     read_dense_campaign,
@@ -38,10 +37,11 @@ SATURATED = 3.0
 #: What whole steps ran on and the largest captured step, which their table does not say.
 STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
 
-#: What the serving runs that teach ran on, which their table of scores does not say.
+#: What the serving runs that teach ran on, which their table of scores does not say; of their
+#: flags nothing that widens an interval.
 RUNS_GPU = "H100-SXM"
 
-ROW_COLUMNS = ("group", "configuration", "metric", "gpu", "measured_s", "predicted_s")
+ROW_COLUMNS = ("group", "configuration", "metric", "deployment", "measured_s", "predicted_s")
 DEPLOYMENTS, RUNS, JUDGES, STEPS = "deployments", "serving runs", "judges", "whole steps"
 CAMPAIGN = "other campaign"
 
@@ -65,8 +65,7 @@ def panel_rows(
         public: Folders of public measurements.
 
     Returns:
-        Table with ``ROW_COLUMNS``, times in seconds, TTFT below saturation alone, and ``half``, the
-        log half-width of the interval below saturation (NaN where the checkpoint has none).
+        Table with ``ROW_COLUMNS``, times in seconds, TTFT below saturation alone.
 
     Raises:
         PinnError: If a file cannot be used or belongs to another checkpoint.
@@ -74,8 +73,7 @@ def panel_rows(
     if steps is not None and learned_steps(checkpoint, steps):
         steps = None
     others = held_out_rows(networks(checkpoint), judges, steps, public)
-    found = pd.concat([others, _runs(checkpoint)], ignore_index=True)[list(ROW_COLUMNS)]
-    return found.assign(half=_half_widths(checkpoint, found))
+    return pd.concat([others, _runs(checkpoint)], ignore_index=True)[list(ROW_COLUMNS)]
 
 
 def held_out_rows(
@@ -95,17 +93,11 @@ def held_out_rows(
     return pd.concat(parts, ignore_index=True)[list(ROW_COLUMNS)]
 
 
-def _half_widths(checkpoint: Path, rows: pd.DataFrame) -> pd.Series:
-    try:
-        calibration = read_calibration(checkpoint)
-    except PinnError:
-        return pd.Series(np.nan, rows.index)
-    known = {name: load_gpu(name).name in served_gpus(checkpoint) for name in set(rows["gpu"])}
-    pairs = zip(rows["metric"], rows["gpu"], strict=True)
-    return pd.Series([calibration.half_width(m, known[g]) for m, g in pairs], rows.index)
+def panel_deployments() -> pd.DataFrame:
+    """The measured deployments that are scored, by ``group`` and ``configuration``.
 
-
-def _deployments(of: HeldOut) -> pd.DataFrame:
+    One load of ``EVERY``; ``saturated`` tells whether a row's TTFT is mostly a queue's.
+    """
     engines = pd.concat([read_engines()[0], read_other_attention()[0]], ignore_index=True)
     rows = pd.concat(
         [
@@ -122,7 +114,15 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
     key = ["group", "configuration"]
     rows = rows.sort_values([*key, "concurrency", "row_id"])
     rows["saturated"] = is_saturated(rows, [*key, "prompt_tokens", "output_tokens"], "ttft_s")
-    scored = score_engines(rows[rows.groupby(key).cumcount() % EVERY == 0], of)
+    return rows[rows.groupby(key).cumcount() % EVERY == 0]
+
+
+def _deployments(of: HeldOut) -> pd.DataFrame:
+    rows = panel_deployments()
+    scored = score_engines(rows, of)
+    scored["deployment"] = pd.Series(
+        [one.deployment for one in measured_deployments(rows)], scored.index, object
+    )
     found = [
         scored.rename(
             columns={f"{metric}_s": "measured_s", f"network_{metric}_s": "predicted_s"}
@@ -156,17 +156,23 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
     if CHECKPOINT_COLUMN in scores and set(scores[CHECKPOINT_COLUMN]) != {file_sha256(checkpoint)}:
         raise PinnError(f"{path} belongs to another checkpoint than {checkpoint}: train it anew")
     left_out = scores[scores["method"] == "network, model left out"]
-    return of_scores(left_out.assign(gpu=RUNS_GPU), RUNS)
+    served = {
+        model: make_deployment(
+            canonical({"model": model, "gpu": RUNS_GPU, "tensor_parallel_size": 4})
+        )
+        for model in left_out["model"].unique()
+    }
+    return of_scores(left_out.assign(deployment=left_out["model"].map(served)), RUNS)
 
 
 def _run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFrame:
-    gpus = {run.name: run.deployment.gpu.name for run in runs}
+    deployments = {run.name: run.deployment for run in runs}
     scores = score_runs(runs, of.latencies([run.deployment for run in runs]), "held out")
-    return of_scores(scores.assign(gpu=scores["run"].map(gpus)), source)
+    return of_scores(scores.assign(deployment=scores["run"].map(deployments)), source)
 
 
 def of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Rows of ``score_runs``, with a column ``gpu``, as those of a panel's source."""
+    """Rows of ``score_runs``, with a column ``deployment``, as those of a panel's source."""
     scores = scores.sort_values("rate_per_s", kind="stable")  # the whole of several stages last
     queued = is_saturated(scores, ["run", "figure"], "measured_s")
     kept = ~queued | (scores["figure"] != "ttft_mean_s")
@@ -206,7 +212,7 @@ def step_rows(steps: PublicSteps, of: HeldOut) -> pd.DataFrame:
         {
             "group": f"{steps.source()}: {one.deployment.model.name}",
             "configuration": one.run,
-            "gpu": one.deployment.gpu.name,
+            "deployment": [one.deployment] * len(one.seconds),
             "metric": np.where(one.batches.prefill_requests > 0, "ttft", "tpot"),
             "measured_s": one.seconds,
             "predicted_s": features @ of.latencies([one.deployment])[0].beta,

@@ -261,8 +261,8 @@ def with_intervals(
         PinnError: If the checkpoint has no intervals.
     """
     calibration = read_calibration(checkpoint)
-    known = [gpu_is_known(checkpoint, latency.deployment) for latency in latencies]
-    step, ttft = ([calibration.half_width(m, k) for k in known] for m in ("tpot", "ttft"))
+    served = [(of.deployment, gpu_is_known(checkpoint, of.deployment)) for of in latencies]
+    step, ttft = ([calibration.half_width(m, *one) for one in served] for m in ("tpot", "ttft"))
     each = list(zip(latencies, step, ttft, strict=True))
     fast, slow = (
         score_runs(runs, [scaled(of, way * s, way * t) for of, s, t in each], "")["predicted_s"]

@@ -159,8 +159,9 @@ def find_intervals(
     ends = np.full((2, *values.shape), np.nan)
     for row, deployment in enumerate(configured.deployments):
         if configured.sources[row] == "network":
+            asked = {NAMES[i]: float(values[row, i]) for i in np.flatnonzero(taught)}
             known = gpu_is_known(checkpoint, deployment)
-            for i in np.flatnonzero(taught):
-                value = float(values[row, i])
-                ends[:, row, i] = calibration.coefficient_interval(NAMES[i], value, known)
+            halves = calibration.log_half_widths(deployment, known)
+            found = calibration.coefficient_intervals(asked, halves)
+            ends[:, row, taught] = np.transpose(list(found.values()))
     return ends

@@ -60,7 +60,8 @@ def prediction_interval(checkpoint: Path, *deployments: Deployment) -> Predictio
     except PinnError:
         return None
     step, request = (
-        max(calibration.half_width(metric, each) for each in known) for metric in ("tpot", "ttft")
+        max(calibration.half_width(metric, *each) for each in zip(deployments, known, strict=True))
+        for metric in ("tpot", "ttft")
     )
     return PredictionInterval(
         ErrorScenario(step, request), calibration.level, calibration.error_law("tpot")

@@ -50,7 +50,7 @@ def allowed_ratio(cell: Cell) -> float:
     deployment = deployments()[cell.better, cell.model, cell.tensor_parallel_size]
     calibration = read_calibration(checkpoint)
     known = gpu_is_known(checkpoint, deployment)
-    return exp(step_half_width(calibration, known, cell.batch))
+    return exp(step_half_width(calibration.log_half_widths(deployment, known), cell.batch))
 
 
 def features(keys) -> np.ndarray:
@@ -91,7 +91,12 @@ def test_the_law_looks_at_many_cells():
 
 def test_no_interval_is_too_narrow_to_be_asked_for():
     calibration = read_calibration(CHECKPOINTS / "pinn.safetensors")
-    widths = [calibration.half_width(m, known) for m in ("tpot", "ttft") for known in (True, False)]
+    widths = [
+        calibration.half_width(m, each, known)
+        for each in deployments().values()
+        for m in ("tpot", "ttft")
+        for known in (True, False)
+    ]
     assert exp(min(widths)) > SLOWER
 
 

@@ -47,6 +47,8 @@ def test_a_checkpoint_is_calibrated_on_what_its_experiment_left_out(
     # The folds gave the same coefficients as the whole.
     assert set(found.coefficients.values()) == {0.0}
     # TPOT is 10 % off and TTFT 50 % everywhere, so both are covered, one far more tightly.
-    assert found.half_width("tpot", gpu_known=True) == pytest.approx(np.log(1.1))
-    assert found.half_width("ttft", gpu_known=True) == pytest.approx(np.log(2))
+    assert found.half_width("tpot", rows.deployments[0], gpu_known=True) == pytest.approx(
+        np.log(1.1)
+    )
+    assert found.half_width("ttft", rows.deployments[0], gpu_known=True) == pytest.approx(np.log(2))
     assert {row["name"] for row in found.coverage if row["part"] == "model"} == set(MODELS)

@@ -141,11 +141,13 @@ def test_nodes_are_the_command_s_figures(explored, javascript):
     assert node.tokens_per_s == pytest.approx(figures["tokens_per_sec"], rel=1e-9)
     parts = [sum(node.decode_parts_s), sum(node.mixed_parts_s)]
     assert parts[0] < figures["step_mean_ms"] / 1e3 < parts[1]
-    half = read_calibration(find_checkpoint(None)).half_width("tpot", gpu_known=True)
+    half = read_calibration(find_checkpoint(None)).half_width(
+        "tpot", server.latency.deployment, gpu_known=True
+    )
     load = {"inFlight": clients, "prompt": column.lengths.prompt, "output": column.lengths.output,
             "context": column.lengths.prefix}  # fmt: skip
     data = json.dumps(explored.data()["servers"][0])
-    ends = javascript(f"((server, load) => serveInterval(server, load, serve(server, load)))"
+    ends = javascript(f"((server, load) => serveInterval(server, serve(server, load)))"
                       f"({data}, {json.dumps(load)})")  # fmt: skip
     assert ends["slow"]["tpot"] == pytest.approx(node.itl_s * np.exp(half), rel=1e-3)
     low, high = figures["intervals"]["figures"]["itl_mean_ms"]

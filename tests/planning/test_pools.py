@@ -174,7 +174,7 @@ def test_both_pools_are_as_far_off_as_either_may_be(monkeypatch):
     class Crossing:
         level, law = 0.9, ErrorLaw((0.0,))
 
-        def half_width(self, metric, known):
+        def half_width(self, metric, _, known):
             return {"tpot": (0.3, 0.1), "ttft": (0.2, 0.4)}[metric][known]
 
         def error_law(self, _):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pinn.common.files import file_sha256
+from pinn.engines.deployment import Deployment
+from pinn.specs.catalog import load_model
+from pinn.specs.gpu import load_gpu
+from pinn.specs.serving import ServingSpec
 from pinn.surrogate.uncertainty.intervals import NAMES, HalfWidth, StatedIntervals
 from pinn.surrogate.uncertainty.kinds import ANY, MEASURED, KindErrors
+from pinn.surrogate.uncertainty.widths import Widths
 
 KINDS = (
     KindErrors("16-bit dense weights", MEASURED, 120, 3, 0.03, 0.08, 0.5),
@@ -15,6 +21,16 @@ KINDS = (
     KindErrors("4-bit experts", ANY, 500, 2, 0.09, 0.21, 2.0),
     KindErrors(ANY, ANY, 650, 5, 0.06, 0.16, 2.0),
 )
+
+
+#: vLLM on a GPU, with layers of full width.
+PLAIN = Deployment(load_model("meta-llama/Llama-3.1-8B"), load_gpu("H100"), ServingSpec())
+#: What widens the intervals of ``widened``: an engine twice, a GPU by 1.35, narrow layers hardly.
+WIDENED = {
+    "a GPU without serving data": 0.3,
+    "an engine other than vLLM": 0.7,
+    "narrow layers": 0.05,
+}
 
 
 def small_calibration(checkpoint: Path) -> StatedIntervals:
@@ -26,3 +42,8 @@ def small_calibration(checkpoint: Path) -> StatedIntervals:
         KINDS,
         {"tpot": [-1.0, -0.3, 0.3, 1.0]},
     )
+
+
+def widened(checkpoint: Path) -> StatedIntervals:
+    """The same, wider for traits: ``WIDENED``, TTFT by a factor of its own."""
+    return replace(small_calibration(checkpoint), widths=Widths(WIDENED))

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from calibrations import small_calibration
+from calibrations import PLAIN, small_calibration, widened
 from left_out_errors import LOGO, LOMO, left_out_errors
 
 from pinn.common.files import file_sha256
@@ -37,7 +37,7 @@ def written(checkpoint):
 
 def test_an_interval_is_a_factor_either_way(checkpoint):
     found = small_calibration(checkpoint)
-    half = found.half_width("tpot", gpu_known=False)
+    half = found.half_width("tpot", PLAIN, gpu_known=False)
     assert half == pytest.approx(0.2)
     low, high = around(2.0, half)
     assert low * high == pytest.approx(2.0**2)
@@ -45,16 +45,23 @@ def test_an_interval_is_a_factor_either_way(checkpoint):
 
 
 def test_a_coefficient_has_its_own_change_and_the_error_common_to_all(checkpoint):
-    found, plain = small_calibration(checkpoint), True
-    _, high = found.coefficient_interval("beta.gemm", 3.0, plain)
-    assert np.log(high / 3.0) == pytest.approx(np.hypot(0.2, 0.1))
-    _, high = found.coefficient_interval("alpha.completion.constant", 3.0, plain)
-    assert np.log(high / 3.0) == pytest.approx(np.hypot(0.2, 0.3))
-    assert found.coefficient_interval("beta.gemm", 0.0, plain) == (0.0, 0.0)
+    found = small_calibration(checkpoint)
+    halves = found.log_half_widths(PLAIN, gpu_known=True)
+    asked = {"beta.gemm": 3.0, "alpha.completion.constant": 3.0, "beta.sampler": 0.0}
+    ends = found.coefficient_intervals(asked, halves)
+    high = {name: upper for name, (_, upper) in ends.items()}
+    assert np.log(high["beta.gemm"] / 3.0) == pytest.approx(np.hypot(0.2, 0.1))
+    assert np.log(high["alpha.completion.constant"] / 3.0) == pytest.approx(np.hypot(0.2, 0.3))
+    assert ends["beta.sampler"] == (0.0, 0.0)
 
 
 def test_what_is_written_is_read(written):
     assert read_calibration(written) == small_calibration(written)
+
+
+def test_widths_are_read_as_written(checkpoint):
+    write_calibration(widened(checkpoint), calibration_path(checkpoint))
+    assert read_calibration(checkpoint) == widened(checkpoint)
 
 
 def test_intervals_of_another_checkpoint_are_refused(written):
@@ -68,7 +75,8 @@ def test_intervals_of_another_checkpoint_are_refused(written):
     [
         lambda tree: tree["coefficients"].pop("beta.gemm"),
         lambda tree: tree["half_widths"].pop("ttft"),
-        lambda tree: tree.update(schema="pinn intervals 2"),
+        lambda tree: tree.update(schema="pinn intervals 3"),
+        lambda tree: tree.update(widths={"traits": {"of before": 0.1}}),
     ],
 )
 def test_intervals_of_another_version_are_refused(written, break_it):

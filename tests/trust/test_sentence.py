@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from calibrations import small_calibration
+from calibrations import small_calibration, widened
 
 from pinn.engines.deployment import Deployment
 from pinn.specs.catalog import load_model
@@ -24,10 +24,13 @@ def describe(tmp_path):
     """Describe a model of which a share of the time is in experts."""
     path = tmp_path / "pinn.safetensors"
     path.write_bytes(b"a network")
-    calibration = small_calibration(path)
+    plain = small_calibration(path)
 
-    def of(model="meta-llama/Llama-3.1-8B", stretch=0.0, known=True, outside=None):
-        deployment = Deployment(load_model(model), load_gpu("H100"), ServingSpec())
+    def of(
+        model="meta-llama/Llama-3.1-8B", stretch=0.0, known=True, outside=None, engine="vllm",
+        calibration=plain,
+    ):  # fmt: skip
+        deployment = Deployment(load_model(model), load_gpu("H100"), ServingSpec(engine=engine))
         distance = KernelDistance(stretch, {"gemm": stretch}, 0.0)
         return describe_trust(Situation(deployment, distance, known), outside or {}, calibration)
 
@@ -57,3 +60,20 @@ def test_farther_than_anything_left_out_is_outside_the_data(describe):
     found = describe(stretch=2.1)
     assert found["beyond_left_out"]
     assert {8.17, 7.39} <= numbers(found)  # its distance, and the largest of held-out rows
+
+
+def test_what_widens_intervals_is_named_with_its_factor(describe, tmp_path):
+    calibration = widened(tmp_path / "pinn.safetensors")
+    both = describe("Qwen/Qwen3-30B-A3B", engine="sglang", known=False, calibration=calibration)
+    assert (
+        " Its intervals are widened by an engine other than vLLM (x 2.0) and a GPU without serving "
+        "data (x 1.3)."
+    ) in both["sentence"]
+    one = describe(engine="trtllm", calibration=calibration)
+    assert one["sentence"].endswith(
+        "Its intervals are widened by an engine other than vLLM (x 2.0)."
+    )
+    # Narrow layers widen by less than is worth a word, a plain deployment has nothing that does.
+    for model in ("Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-8B"):
+        assert "widened" not in describe(model, calibration=calibration)["sentence"]
+    assert "widened" not in describe(engine="sglang")["sentence"]

@@ -136,7 +136,7 @@ function predicted(server, changed) {
   const room = capacity(server, asked, DATA.range_ratio);
   if (asked.inFlight > room.requests) return { room, fits: false };
   const middle = serve(server, asked);
-  return { ...middle, room, fits: true, ends: serveInterval(server, asked, middle) };
+  return { ...middle, room, fits: true, ends: serveInterval(server, middle) };
 }
 
 const FIGURES = [

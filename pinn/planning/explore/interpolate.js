@@ -78,13 +78,12 @@ function serve(server, load) {
   return withRates(server, value("tpot"), value("ttft"), value("tokens"));
 }
 
-/** The same at both ends of the 90 % interval; null where the checkpoint has none. */
-function serveInterval(server, load, middle) {
+/** The same at both ends of the 90 % interval, where every step takes longer alike; null without one. */
+function serveInterval(server, middle) {
   if (server.half_widths === null) return null;
-  const seconds = (tpot, ttft) => ttft + (load.output - 1) * tpot;
   const end = (sign) => {
     const [tpot, ttft] = ["tpot", "ttft"].map((name) => middle[name] * Math.exp(sign * server.half_widths[name]));
-    return withRates(server, tpot, ttft, (middle.tokens * seconds(middle.tpot, middle.ttft)) / seconds(tpot, ttft));
+    return withRates(server, tpot, ttft, (middle.tokens * middle.tpot) / tpot);
   };
   return { fast: end(-1), slow: end(1) };
 }

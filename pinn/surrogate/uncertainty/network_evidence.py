@@ -41,7 +41,8 @@ def network_evidence(
         reference, *others = locate_each(checkpoint, deployment, [REFERENCE_BATCH, *batches])
         known = gpu_is_known(checkpoint, deployment)
         situation = Situation(deployment, reference, known)
-        ends = [around(1.0, step_half_width(stated, known, text)) for text in batches]
+        halves = stated.log_half_widths(deployment, known)
+        ends = [around(1.0, step_half_width(halves, text)) for text in batches]
     except PinnError as error:
         return Evidence(distance, missing=str(error))
     described = describe_trust(situation, outside, stated)
@@ -51,11 +52,8 @@ def network_evidence(
     return Evidence(
         distance | described,
         stated.level,
-        {metric: around(1.0, stated.half_width(metric, known)) for metric in METRICS},
-        {
-            name: stated.coefficient_interval(name, value, known)
-            for name, value in _learned(found).items()
-        },
+        {metric: around(1.0, halves[metric]) for metric in METRICS},
+        stated.coefficient_intervals(_learned(found), halves),
         ends,
         [_far(stated, each.total) for each in others],
         REFERENCE_BATCH,
@@ -139,6 +137,8 @@ def describe_trust(
     farthest = max(kind.farthest for kind in calibration.kinds)
     beyond = situation.distance.total > farthest
     sentences = [_shown(situation, calibration), _stretch_words(situation, farthest, beyond)]
+    if wider := calibration.wider_for(situation.deployment, situation.gpu_known):
+        sentences.append(wider)
     if not situation.deployment.model.is_plain:
         sentences.append(_UNTAUGHT)
     if outside:

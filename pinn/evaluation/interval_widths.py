@@ -1,0 +1,87 @@
+"""Widths of a checkpoint's intervals, fitted to the rows of its panel and judged on them."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.surrogate.uncertainty import width_fit
+from pinn.surrogate.uncertainty.distance import served_gpus
+from pinn.surrogate.uncertainty.intervals import (
+    calibration_path,
+    read_calibration,
+    write_calibration,
+)
+from pinn.surrogate.uncertainty.widths import Widths
+
+
+@dataclass(frozen=True)
+class IntervalScore:
+    """How intervals do on groups that they were not fitted to, every group counting once.
+
+    Attributes:
+        covered: Share of measurements inside.
+        stated: Interval score over that of the checkpoint's constant half-widths.
+        constant: The same over constants fitted to these groups, the judged one left out.
+        worst: Name of the group that is covered least.
+        worst_covered: Share of its measurements inside.
+    """
+
+    covered: float
+    stated: float
+    constant: float
+    worst: str
+    worst_covered: float
+
+    def __str__(self) -> str:
+        return (
+            f"Intervals, each group's from the others: {100 * self.covered:.0f} % inside; interval "
+            f"score {self.stated:.2f} of the stated constants', {self.constant:.2f} of constants "
+            f"fitted likewise; least covered: {self.worst}, {100 * self.worst_covered:.0f} %."
+        )
+
+
+def interval_rows(checkpoint: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a panel as widths are fitted to them.
+
+    Args:
+        checkpoint: What predicted them.
+        rows: As ``pinn.evaluation.panel_rows.panel_rows`` gives them.
+
+    Returns:
+        The rows with ``error``, ``half`` and traits (``pinn.surrogate.uncertainty.width_fit``), and
+        ``nested``, their half-widths by a fit to all other groups.
+
+    Raises:
+        PinnError: If the checkpoint has no intervals.
+    """
+    constants = replace(read_calibration(checkpoint), widths=Widths())
+    served = served_gpus(checkpoint)
+    known = np.array([deployment.gpu.name in served for deployment in rows["deployment"]])
+    asked = zip(rows["metric"], rows["deployment"], known.tolist(), strict=True)
+    half = [constants.half_width(*one) for one in asked]
+    error = np.log(rows["measured_s"].to_numpy() / rows["predicted_s"].to_numpy())
+    table = width_fit.with_traits(rows.assign(error=error, half=half), known)
+    return table.assign(nested=width_fit.nested_half_widths(table))
+
+
+def judge_intervals(rows: pd.DataFrame) -> IntervalScore:
+    """Score nested widths on rows of :func:`interval_rows`."""
+    weight = pd.Series(width_fit.group_weights(rows), rows.index)
+    inside = weight.where(rows["error"].abs() <= rows["nested"], 0.0)
+    covered = inside.groupby(rows["group"]).sum() / weight.groupby(rows["group"]).sum()
+    score = width_fit.interval_score(rows, rows["nested"].to_numpy())
+    return IntervalScore(
+        float(inside.sum()),
+        score / width_fit.interval_score(rows, rows["half"].to_numpy()),
+        score / width_fit.interval_score(rows, width_fit.constant_half_widths(rows)),
+        str(covered.idxmin()),
+        float(covered.min()),
+    )
+
+
+def write_widths(checkpoint: Path, rows: pd.DataFrame) -> None:
+    """Fit widths to rows of :func:`interval_rows` and keep them beside the checkpoint."""
+    found = replace(read_calibration(checkpoint), widths=width_fit.fit_widths(rows))
+    write_calibration(found, calibration_path(checkpoint))

@@ -1,0 +1,100 @@
+"""The scorecard: every set that judges a checkpoint, beside the checkpoint before and peers."""
+
+from collections.abc import Hashable, Iterator, Mapping
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from pinn.common.files import data_folder, read_rows
+from pinn.common.screen import Grid
+from pinn.common.tables import read_frame
+from pinn.evaluation.panel import group_scores, sum_up
+from pinn.evaluation.panel_rows import panel_deployments
+from pinn.training.data.released import PEERS, released_predictions
+
+#: Beside a checkpoint: its own panel, and that of the one before.
+PANEL, BEFORE = ".panel.csv", ".before.panel.csv"
+
+_TITLES = {"aiconfigurator": "AIConfigurator", "aisimulate": "AISimulate"}
+_WHOLE = "panel"
+
+
+def scorecard(checkpoint: Path) -> pd.DataFrame:
+    """Every group of a checkpoint's panel; those in which a peer is nearer come first.
+
+    Args:
+        checkpoint: The panels that ``pinn evaluate panel --out`` wrote lie beside it.
+
+    Returns:
+        ``group``, ``rows``, and mean absolute log errors in percent as a panel has them, NaN where
+        there is none: ``tpot``, ``ttft`` and ``score``, the same with ``_before``, and ``tpot`` and
+        ``ttft`` of each of ``PEERS``; ``inside``, percent of rows in their intervals; ``loses``,
+        whether a peer's TPOT is nearer.
+
+    Raises:
+        PinnError: If a panel cannot be read.
+    """
+    found = _scores(checkpoint.with_suffix(PANEL))
+    before = _scores(checkpoint.with_suffix(BEFORE))[["tpot", "ttft", "score"]]
+    table = found[["rows", "tpot", "ttft", "score", "inside"]].join(before, rsuffix="_before")
+    for peer in PEERS:
+        table = table.join(_peer_scores(peer), rsuffix=f"_{peer}")
+    nearest = table[[f"tpot_{peer}" for peer in PEERS]].min(axis=1)
+    table["loses"] = nearest < table["tpot"]
+    order = table.assign(last=table.index == _WHOLE)
+    order = order.sort_values(["last", "loses", "score"], ascending=[True, False, False])
+    return order.drop(columns="last").reset_index()
+
+
+def _scores(path: Path) -> pd.DataFrame:
+    found = group_scores(read_frame(path, "pinn evaluate panel --out writes it"))
+    return found.set_index("group")
+
+
+def _peer_scores(peer: str) -> pd.DataFrame:
+    """TPOT and TTFT of the panel's deployments that a peer has an answer for."""
+    answers = released_predictions(peer)[["row_id", "tpot_s", "ttft_s"]].dropna()
+    rows = panel_deployments().merge(answers, on="row_id", suffixes=("", "_peer"))
+    tables = []
+    for metric in ("tpot", "ttft"):
+        mine = rows if metric == "tpot" else rows[~rows["saturated"]]
+        seconds = {"measured_s": mine[f"{metric}_s"], "predicted_s": mine[f"{metric}_s_peer"]}
+        tables.append(mine[["group", "configuration"]].assign(metric=metric, half=0.0, **seconds))
+    scores = group_scores(sum_up(pd.concat(tables, ignore_index=True))).set_index("group")
+    return scores.drop(index=_WHOLE)[["tpot", "ttft"]].add_suffix(f"_{peer}")
+
+
+def scorecard_grid(table: pd.DataFrame) -> Grid:
+    """The table for people: errors as ``TPOT / TTFT``, what was held out, source and licence."""
+    about = {row["set"]: row for row in sources()}
+    peers = [_TITLES[peer] for peer in PEERS]
+    headings = "set", "held out", "source", "licence", "rows", "inside", "this", "before", *peers
+    grid = Grid.of(*headings, text=4)
+    for row in table.to_dict("records"):
+        known = about.get(str(row["group"]).partition(": ")[0].removesuffix(", half taught"), {})
+        held_out = known.get("held_out", "")
+        if ", half taught" in str(row["group"]):
+            held_out = "half of the sizes of batches"
+        cells = (_pair(row, end) for end in ("", "_before", *(f"_{peer}" for peer in PEERS)))
+        texts = str(row["group"]), held_out, known.get("source", ""), known.get("licence", "")
+        grid.add(*texts, f"{row['rows']:,}", f"{row['inside']:.0f}", *cells)
+    return grid
+
+
+def _pair(row: Mapping[Hashable, float], end: str) -> str:
+    found = [row[f"{metric}{end}"] for metric in ("tpot", "ttft")]
+    if all(pd.isna(value) for value in found):
+        return ""
+    return " / ".join("-" if pd.isna(value) else f"{value:.1f}" for value in found)
+
+
+def sources() -> Iterator[dict[str, str]]:
+    """What was held out of each set, where it comes from, and its licence."""
+    folder = data_folder("public")
+    yield from read_rows(folder / "sources.csv")
+    listed = yaml.safe_load((folder / "sets.yaml").read_text(encoding="utf-8"))
+    entries = pd.DataFrame([entry for part in listed.values() for entry in part])
+    for name, part in entries.groupby("set"):
+        said = {key: "; ".join(part[key].drop_duplicates()) for key in ("source", "licence")}
+        yield {"set": str(name), "held_out": "models that taught deployments or runs", **said}
