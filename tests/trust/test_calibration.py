@@ -47,12 +47,12 @@ def test_an_interval_is_a_factor_either_way(checkpoint):
 def test_a_coefficient_has_its_own_change_and_the_error_common_to_all(checkpoint):
     found = small_calibration(checkpoint)
     halves = found.log_half_widths(PLAIN, gpu_known=True)
-    asked = {"beta.gemm": 3.0, "alpha.completion.constant": 3.0, "beta.sampler": 0.0}
+    asked = {"beta.gemm": 3.0, "alpha.completion.constant": 3.0, "beta.sampling": 0.0}
     ends = found.coefficient_intervals(asked, halves)
     high = {name: upper for name, (_, upper) in ends.items()}
     assert np.log(high["beta.gemm"] / 3.0) == pytest.approx(np.hypot(0.2, 0.1))
     assert np.log(high["alpha.completion.constant"] / 3.0) == pytest.approx(np.hypot(0.2, 0.3))
-    assert ends["beta.sampler"] == (0.0, 0.0)
+    assert ends["beta.sampling"] == (0.0, 0.0)
 
 
 def test_what_is_written_is_read(written):
