@@ -30,7 +30,7 @@ from pinn.specs.serving import ServingSpec
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.featurizer import featurize
 from pinn.training.kernel_data import KernelSettings, fitted_surrogates
-from pinn.training.synthetic import TAUGHT_RELEASE, catalog_models, started, synthetic_deployments
+from pinn.training.synthetic import TAUGHT_RELEASES, catalog_models, started, synthetic_deployments
 from pinn.training.teacher import features_of_batches, projected_parts, saved_scalars
 
 #: Deployments and batches of training are drawn with small seeds.
@@ -42,7 +42,7 @@ def catalogued(gpus: Sequence[str]) -> list[Deployment]:
     found = []
     for model, gpu in product(catalog_models(), map(load_gpu, gpus)):
         for ranks in (1, 2, 4, 8):
-            flags = ServingSpec(tensor_parallel_size=ranks, engine_version=TAUGHT_RELEASE)
+            flags = ServingSpec(tensor_parallel_size=ranks, engine_version=TAUGHT_RELEASES[0])
             if (placed := started(model, gpu, flags)) is not None:
                 found.append(placed)
                 break

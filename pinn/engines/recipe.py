@@ -413,6 +413,7 @@ class EffectiveRecipe:
             empty where coefficients were fitted to steps that are not rounded.
         decode_graphs: ``WHOLE``, ``PIECES`` or ``NOTHING``; no coefficient depends on it.
         fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
+        fused_all_reduce_bytes: Largest message of that kernel; 0 without it.
         fused_quantization: Whether that kernel quantizes its result, too.
         all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
         latent_launches: Of a layer's latent attention beyond vLLM's, in those of a dense layer.
@@ -455,6 +456,7 @@ class EffectiveRecipe:
     graph_sizes: tuple[int, ...]
     decode_graphs: str
     fused_all_reduce: bool
+    fused_all_reduce_bytes: float
     fused_quantization: bool
     all_reduce_latency: float
     latent_launches: float
@@ -490,6 +492,11 @@ FLAGS = {each.name: each for each in flags_of(ServingSpec)}
 _NOT_GIVEN = {name: Origin(DEFAULT, f"{flag.option} is not given") for name, flag in FLAGS.items()}
 _KINDS = {f.name: f.type for f in fields(EffectiveRecipe) if f.name != "origins"}
 _SETTLED = tuple(_KINDS)
+
+#: Largest message of an engine's own all-reduce; beyond, all run NCCL's (vLLM's
+#: custom_all_reduce.py: max_size = 8192 * 1024). That TensorRT-LLM's kernel takes as much is an
+#: assumption.
+OWN_KERNEL_BYTES = 2.0**23
 
 
 @dataclass

@@ -250,9 +250,9 @@ class Moe(Operator):
     sliced over ``tensor_parallel`` GPUs, whole ones are spread over ``expert_parallel``; an expert
     with a gate has three ``matrices``, else two.
 
-    Few tokens are timed dealt out evenly; predictions are for tokens that draw experts at random,
-    some more often than others, which hit fewer of them, and wait for the rank that is hit most
-    (``experts_hit_busiest``). Many tokens are timed with popular experts.
+    Few tokens are timed dealt out evenly, many with popular experts; predictions are for tokens
+    that draw experts at random, which hit fewer of them, and wait for the rank that is hit most
+    (``experts_hit_busiest``).
     """
 
     name = "moe"

@@ -31,6 +31,7 @@ OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention()
 #: Fits whose fields are arrays under composite keys, and what files call each of these fields.
 _FITS: dict[str, type[Any]] = {
     "other_experts": OtherExperts, "all_reduce": AllReduce, "exchange": AllReduce,
+    "fused_all_reduce": AllReduce,
     "latent": LatentCore, "latent_prefill": LatentPrefill, "mixers": MixerFits,
 }  # fmt: skip
 _KEYS = {
@@ -59,7 +60,8 @@ class KernelSurrogates:
             ones costs about as much as a prompt of sqrt(p^2 + 2 p s).
         moe: Routed experts.
         other_experts: What kernels that the engine would not pick by itself add to them.
-        all_reduce: Communication of tensor parallelism in a node.
+        all_reduce: Communication of tensor parallelism in a node, by vLLM's own kernels.
+        fused_all_reduce: The same by the kernel that a norm can be fused with.
         exchange: Dispatch and combine of one layer where ranks hold different tokens: an all-gather
             and a reduce-scatter by NCCL, vLLM's default, of the bytes of all ranks' tokens.
         latent: MLA's attention of decodes.
@@ -75,6 +77,7 @@ class KernelSurrogates:
     moe: OperatorSurrogate
     other_experts: OtherExperts
     all_reduce: AllReduce
+    fused_all_reduce: AllReduce
     exchange: AllReduce
     latent: LatentCore
     latent_prefill: LatentPrefill
@@ -122,6 +125,7 @@ class KernelSurrogates:
             **fitted,
             other_experts=OtherExperts.fit(kept.other_experts, kept.gpus, fitted["moe"]),
             all_reduce=AllReduce.fit(kept.all_reduce, kept.gpus),
+            fused_all_reduce=AllReduce.fit(kept.fused_all_reduce, kept.gpus),
             exchange=AllReduce.fit(kept.exchange, kept.gpus),
             latent=LatentCore.fit(kept.latent_decode, kept.gpus),
             latent_prefill=LatentPrefill.fit(kept.latent_prefill, kept.gpus, products),

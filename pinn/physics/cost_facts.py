@@ -29,6 +29,7 @@ class Flags(NamedTuple):
     graph_tokens: int
     graph_requests: int
     fused_all_reduce: bool
+    fused_all_reduce_bytes: float
     fused_quantization: bool
     all_reduce_latency: float
     latent_launches: float
@@ -64,6 +65,7 @@ class CostFacts:
         graph_tokens: Largest captured CUDA graph, in tokens.
         graph_requests: Decodes of the largest one without prompts; 0 for no limit.
         fused_all_reduce: 1 where norms are part of the all-reduce kernel.
+        fused_all_reduce_bytes: Largest message of which they are.
         fused_quantization: 1 where quantization is, too.
         faster_all_reduce: Share of a small message's time that the engine's own kernel saves
             over vLLM's.
@@ -120,6 +122,7 @@ class CostFacts:
     graph_tokens: Values
     graph_requests: Values
     fused_all_reduce: Values
+    fused_all_reduce_bytes: Values
     fused_quantization: Values
     faster_all_reduce: Values
     latent_launches: Values

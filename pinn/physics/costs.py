@@ -29,6 +29,11 @@ from pinn.units import GIB
 AROUND_ALL_REDUCE = 0.3
 
 
+#: Up to here vLLM's own all-reduce sends everything to everyone in one shot, with more than 4 GPUs
+#: (csrc/custom_all_reduce.cuh; 512 KiB for up to 4).
+ONE_SHOT_BYTES = 2.0**18
+
+
 def token_bytes(w: CostFacts) -> Values:
     """The residual stream of one token."""
     return w.hidden_size * ACTIVATION_BYTES
@@ -175,6 +180,7 @@ class StepCosts:
         all_reduces: All-reduces of a step's hidden states, as vLLM's own kernel takes; 0 on one
             GPU.
         all_reduce_token_bytes: Message of one of them, per token.
+        one_shot_bytes: Largest message of a one-shot or fused one.
         all_reduce_token_s: Moving one token's all-reduces over the GPU links.
         small_all_reduce_token_s: The same for tokens of small messages, as vLLM's own kernel takes.
         exchange_token_s: Moving one token to its experts and back between GPUs.
@@ -225,6 +231,7 @@ class StepCosts:
     windowed_prefill_pair_s: Values = cost(lambda w: w.windowed_prefill_flop / w.bf16_flop_per_s)
     all_reduces: Values = cost(lambda w: all_reduces(w) * (1 - w.faster_all_reduce))
     all_reduce_token_bytes: Values = cost(token_bytes)
+    one_shot_bytes: Values = cost(lambda w: np.maximum(w.fused_all_reduce_bytes, ONE_SHOT_BYTES))
     all_reduce_token_s: Values = cost(all_reduce_token_s)
     small_all_reduce_token_s: Values = cost(
         lambda w: all_reduce_token_s(w) * (1 - w.faster_all_reduce)

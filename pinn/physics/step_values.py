@@ -90,10 +90,6 @@ WAVE_TOKENS = 1024.0
 #: Share of a step's tokens whose experts are read under skewed routing. An assumption.
 FEW_TOKENS_SHARE = 0.1
 
-#: Up to here vLLM's own all-reduce sends everything to everyone in one shot, with more than 4 GPUs
-#: (csrc/custom_all_reduce.cuh; 512 KiB for up to 4).
-ONE_SHOT_BYTES = 2.0**18
-
 #: Share of a layer's launches that graphs leave to a step of many prompt tokens: vLLM's piecewise
 #: graphs end where attention begins (``splitting_ops``), so its kernels, the write of the cache and
 #: the next piece are launched one by one, about half of ten. An assumption.
@@ -208,6 +204,6 @@ def expert_activations(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def large_all_reduces(costs: StepCosts, sums: BatchSums) -> Values:
-    """All-reduces of more than ``ONE_SHOT_BYTES``."""
-    large = costs.all_reduce_token_bytes * sums.tokens > ONE_SHOT_BYTES
+    """All-reduces of messages that no one-shot kernel takes."""
+    large = costs.all_reduce_token_bytes * sums.tokens > costs.one_shot_bytes
     return np.where(large, costs.all_reduces, 0.0)

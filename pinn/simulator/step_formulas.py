@@ -64,7 +64,8 @@ def step_formulas(c: np.record, sums: Sums) -> StepValues:
         hit_expert_read_s = c.experts * (1.0 - missed**expert_tokens) * c.expert_read_s
         tenth = 1.0 - missed ** (tokens * 0.1 * c.expert_replicas)
         hit_expert_read_tenth_s = c.experts * tenth * c.expert_read_s
-    large_all_reduces = c.all_reduces if c.all_reduce_token_bytes * tokens > 262144.0 else 0.0
+    message_bytes = c.all_reduce_token_bytes * tokens
+    large_all_reduces = c.all_reduces if message_bytes > c.one_shot_bytes else 0.0
     return StepValues(
         busy,
         c.layers * busy,

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from pinn.common.files import data_folder, read_rows
 from pinn.physics import step_values as values
 from pinn.physics.batch_sums import BatchSums
-from pinn.physics.costs import StepCosts
+from pinn.physics.costs import ONE_SHOT_BYTES, StepCosts
 from pinn.physics.step_values import Values
 
 
@@ -131,7 +131,7 @@ _FORMULAS: dict[str, Callable[[StepCosts, BatchSums], Values]] = {
     "prefill_tokens": lambda c, s: c.prefill_token_s * s.prefill_tokens,
     "prefill_kv_read": values.prefill_kv_read,
     "all_reduce": lambda c, s: c.all_reduce_token_s * s.tokens,
-    "all_reduce_first_256k": lambda c, s: values.first_bytes(c, s, values.ONE_SHOT_BYTES),
+    "all_reduce_first_256k": lambda c, s: values.first_bytes(c, s, ONE_SHOT_BYTES),
     "all_reduce_first_8m": lambda c, s: values.first_bytes(c, s, values.CUSTOM_BYTES),
     "large_all_reduce": values.large_all_reduces,
     "expert_exchange": lambda c, s: c.exchange_token_s * s.tokens,

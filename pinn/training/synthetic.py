@@ -25,9 +25,9 @@ OTHER_RATES = 0.4
 #: How many deployments run on real cards for one on a card that could exist. With as many of one as
 #: of the other the network repeats its teacher less well on real ones (0.95 % off for 0.74 %).
 REAL_CARDS = 3
-#: The release of vLLM whose defaults composed steps have: no all-reduce is fused with a norm, as in
-#: the tables that they are composed of.
-TAUGHT_RELEASE = "0.15.1"
+#: The releases of vLLM whose defaults composed steps have: one that fuses no all-reduce with a
+#: norm, and one that does by itself.
+TAUGHT_RELEASES = ("0.15.1", "0.20.1")
 
 
 def synthetic_deployments(
@@ -88,7 +88,7 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
         enable_expert_parallel=model.moe is not None and draw.random() < 0.35,
         kv_cache_dtype="fp8" if draw.random() < 0.35 else "auto",
         moe_backend=as_in_tables(gpu),
-        engine_version=TAUGHT_RELEASE,
+        engine_version=str(draw.choice(TAUGHT_RELEASES)),
     )
     return started(model, gpu, serving)
 
@@ -96,8 +96,8 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
 def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment | None:
     """The deployment, with whole experts where its own cannot be cut; None where neither starts.
 
-    None, too, where its weights do not fit. The newest release is asked: ``TAUGHT_RELEASE`` sets
-    defaults, and a later model has them too.
+    None, too, where its weights do not fit. The newest release is asked: ``TAUGHT_RELEASES``
+    set defaults, and a later model has them too.
     """
     room, ranks = WEIGHTS_SHARE * gpu.memory_bytes, serving.tensor_parallel_size
     if _weight_bytes(model, 1, 1, 1) > room * ranks * serving.data_parallel_size:
@@ -181,6 +181,7 @@ def catalog_deployments(
         tp, spread = int(draw.choice([1, 2, 4, 8])), bool(draw.random() < 0.3)
         cache = "fp8" if draw.random() < 0.3 else "auto"
         override = GREEDY if draw.random() < 0.5 else ""
+        release = str(draw.choice(TAUGHT_RELEASES))
         gpu = gpus[int(draw.integers(len(gpus)))]
         try:
             served = model if scheme == "native" else with_precision(model, scheme)
@@ -188,7 +189,7 @@ def catalog_deployments(
                 tensor_parallel_size=tp,
                 enable_expert_parallel=spread and model.moe is not None,
                 moe_backend=as_in_tables(gpu),
-                engine_version=TAUGHT_RELEASE,
+                engine_version=release,
                 kv_cache_dtype=cache,
                 override_generation_config=override,
             )

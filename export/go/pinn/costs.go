@@ -32,6 +32,7 @@ type Costs struct {
 	WindowedPrefillPair   float64 `column:"windowed_prefill_pair_s"`   // attention arithmetic of a prefill per pair, in windowed layers
 	AllReduces            float64 `column:"all_reduces"`               // all-reduces of a step, relative to vLLM's own kernel; 0 on one GPU
 	AllReduceTokenBytes   float64 `column:"all_reduce_token_bytes"`    // message of one of them per token, in bytes
+	OneShotBytes          float64 `column:"one_shot_bytes"`            // largest message of a one-shot or fused all-reduce
 	AllReduceToken        float64 `column:"all_reduce_token_s"`        // moving one token's all-reduces over the GPU links
 	SmallAllReduceToken   float64 `column:"small_all_reduce_token_s"`  // moving one token's small all-reduces, as vLLM's own kernel takes
 	ExchangeToken         float64 `column:"exchange_token_s"`          // moving one token to its experts and back between GPUs

@@ -59,7 +59,7 @@ func (p *pass) tokenSeconds(tokens float64) float64 {
 	messages := c.SmallAllReduceToken *
 		(b.AllReduceFirst256K*smaller(tokens, oneShotBytes/c.AllReduceTokenBytes) +
 			b.AllReduceFirst8M*smaller(tokens, customBytes/c.AllReduceTokenBytes))
-	if c.AllReduceTokenBytes*tokens > oneShotBytes {
+	if c.AllReduceTokenBytes*tokens > c.OneShotBytes {
 		messages += b.LargeAllReduce * c.AllReduces
 	}
 	return once + perToken*tokens + gemm + messages + p.expertSeconds(tokens*c.ExpertReplicas)

@@ -1,7 +1,7 @@
 """All measured kernels, read at once, those of communication among ranks too."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,14 @@ def _all_reduce_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
     }
 
 
+def _fused_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
+    return {
+        "elements are not 16 bits wide": lambda r: r["dtype"] != "bfloat16",
+        **table.NO_TIME,
+        "below the floor": lambda r: r["seconds"] < _floor(r, gpu),
+    }
+
+
 def _shared_path(r: pd.DataFrame) -> np.ndarray:
     """Rows of numbers of ranks whose largest message moves far more slowly than with others.
 
@@ -69,6 +77,12 @@ def _exchange_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
 
 #: All-reduces launched from a CUDA graph, as a serving step does.
 ALL_REDUCE_LAYOUT = table.layout("comm", "custom_allreduce_perf", _all_reduce_rules)
+#: All-reduces by the kernel that a norm can be fused with; how they were launched is not said.
+FUSED_LAYOUT = replace(
+    table.layout("comm", "custom_allreduce_perf", _fused_rules),
+    columns={name: c for name, c in ALL_REDUCE_LAYOUT.columns.items() if name != "backend"},
+    helpers=("dtype",),
+)
 #: NCCL's all-gather and reduce-scatter inside one node, the seconds of both for the ``bytes`` of
 #: everyone's tokens; the report counts a pair once for each of the two. vLLM's default back end
 #: sends tokens to the experts by the one and their results back by the other
@@ -106,6 +120,7 @@ def _with_new_ranks(
 #: Layouts by the kind of table, but for those that are read in a way of their own.
 _LAYOUTS = {
     "gemm": GEMM_LAYOUT, "moe": MOE_LAYOUT, "exchange": EXCHANGE_LAYOUT,
+    "fused_all_reduce": FUSED_LAYOUT,
     "decode_attention": attention.DECODE_LAYOUT, "prefill_attention": attention.PREFILL_LAYOUT,
     "latent_decode": attention.LATENT_DECODE_LAYOUT,
     "latent_prefill": attention.LATENT_PREFILL_LAYOUT,
@@ -128,6 +143,7 @@ class KernelTables:
     moe: pd.DataFrame
     other_experts: pd.DataFrame
     all_reduce: pd.DataFrame
+    fused_all_reduce: pd.DataFrame
     exchange: pd.DataFrame
     latent_decode: pd.DataFrame
     latent_prefill: pd.DataFrame
