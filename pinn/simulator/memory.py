@@ -11,34 +11,23 @@ import numpy as np
 
 from pinn.common.documents import MOST_BLOCKS
 from pinn.engines.deployment import Deployment, cached_width
-from pinn.engines.recipe import FREE, STATIC
 from pinn.errors import PinnError
-from pinn.physics.layer_work import dense_matmuls, expert_weights, idle_matmuls
 from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.memory_ledger import Reserve, memory_ledger
 from pinn.specs.mixers import LinearMixerSpec
-from pinn.specs.model import Attention, LatentAttentionSpec, LayerGroup, ModelSpec, MoeFfnSpec
-from pinn.specs.precision import ACTIVATION_BYTES
+from pinn.specs.model import Attention, LatentAttentionSpec, LayerGroup, ModelSpec
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.units import GIB
 
-# GPU memory: what weights and activations leave for the KV cache, and how many blocks that is.
+# The KV cache: how much memory the ledger leaves it, and how many blocks that is.
 #
-# Follows ``vllm/v1/worker/gpu_worker.py: determine_available_memory`` and
-# ``vllm/v1/core/kv_cache_utils.py: get_kv_cache_configs``. vLLM measures activations and
-# libraries at start; the estimate here is set to reproduce a published run: CodeLlama-34B, TP 2,
-# H100, max_num_batched_tokens 2048 has 26,602 blocks.
+# Follows ``vllm/v1/core/kv_cache_utils.py: get_kv_cache_configs``.
 
 IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
 
-#: Share of the board's memory that CUDA reports as total (H100: 79.11 of 79.65 GiB).
-VISIBLE_SHARE = 0.9932
-#: CUDA modules and workspaces; NCCL and custom all-reduce buffers on top with more than one GPU.
-LIBRARY_BYTES = 0.3 * GIB
-COMMUNICATION_BYTES = 0.3 * GIB
 #: Most of what weights leave that SGLang gives to recurrent states, against keys and values
 #: (server_args.py: mamba_full_memory_ratio 0.9); TensorRT-LLM's is taken to be the same.
 STATE_SHARE = 0.9 / 1.9
-LOGIT_BYTES = 4
 #: More GPUs than a layer has heads.
 _A_GPU_A_HEAD = 1 << 20
 
@@ -109,13 +98,9 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
 
 
 def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
-    """Prefill holds a window and a whole chunk (``SlidingWindowSpec.max_memory_usage_bytes``)."""
     recipe, longest = deployment.recipe, max_model_len(deployment)
-    size, window = recipe.block_tokens, deployment.model.window_tokens or 0
-    chunk = -(-(window - 1 + recipe.token_budget) // size) + 1
-    holds_chunk = layout.window_groups and not _state_layers(deployment.model)
-    prefill = replace(layout, window_blocks=chunk) if holds_chunk else layout
-    needed = prefill.request_blocks(longest, size)
+    size, prefill = recipe.block_tokens, _of_prompt(deployment, layout)
+    needed = _longest_request_blocks(deployment, layout)
     # vLLM compares with all blocks, but never gives out its null block.
     if needed <= layout.blocks:
         return
@@ -130,6 +115,19 @@ def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
     )
 
 
+def _of_prompt(deployment: Deployment, layout: KvLayout) -> KvLayout:
+    """Prefill holds a window and a whole chunk (``SlidingWindowSpec.max_memory_usage_bytes``)."""
+    recipe, window = deployment.recipe, deployment.model.window_tokens or 0
+    chunk = -(-(window - 1 + recipe.token_budget) // recipe.block_tokens) + 1
+    holds_chunk = layout.window_groups and not _state_layers(deployment.model)
+    return replace(layout, window_blocks=chunk) if holds_chunk else layout
+
+
+def _longest_request_blocks(deployment: Deployment, layout: KvLayout) -> int:
+    prefill, size = _of_prompt(deployment, layout), deployment.recipe.block_tokens
+    return int(prefill.request_blocks(max_model_len(deployment), size))
+
+
 def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
     """Memory of the KV cache on one GPU.
 
@@ -138,25 +136,18 @@ def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
     """
     if engine.kv_cache_memory_bytes is not None:
         return engine.kv_cache_memory_bytes
-    recipe, gpu = deployment.recipe, deployment.gpu
-    usable = gpu.memory_bytes * VISIBLE_SHARE
-    weights = gpu_weight_bytes(deployment)
-    reserve = engine.activation_reserve_bytes
-    if recipe.memory_share_of == STATIC:
-        reserve = 0.0  # It lies in what the share leaves out.
-    elif reserve is None:
-        reserve = activation_reserve_bytes(deployment)
-    if recipe.memory_share_of == FREE:
-        left = (usable - weights - reserve) * recipe.memory_share
-    else:
-        usable *= recipe.memory_share
-        left = usable - weights - reserve
+    recipe = deployment.recipe
+    ledger = memory_ledger(deployment)
+    if engine.activation_reserve_bytes is not None:
+        ledger = replace(ledger, reserve=Reserve(given=engine.activation_reserve_bytes))
+    left = ledger.left_bytes
     if left <= 0:
+        weights, reserve = ledger.weights, ledger.reserved_bytes
         raise PinnError(
             f"{deployment.model.title} does not fit: its weights take {weights / GIB:.2f} GiB on "
-            f"each GPU and activations {reserve / GIB:.2f} GiB, but {gpu.name} offers "
-            f"{usable / GIB:.2f} GiB at --gpu-memory-utilization {recipe.memory_share}: "
-            "raise --tensor-parallel-size or --cpu-offload-gb"
+            f"each GPU and activations {reserve / GIB:.2f} GiB, but {deployment.gpu.name} offers "
+            f"{ledger.usable_bytes / GIB:.2f} GiB at --gpu-memory-utilization "
+            f"{recipe.memory_share}: raise --tensor-parallel-size or --cpu-offload-gb"
         )
     if deployment.serving.engine == VLLM:  # which keeps states in its blocks
         return left
@@ -177,66 +168,6 @@ def _state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
     """Layers of each kind that keeps a state, and their mixer."""
     mixers = [(group.count, group.attention) for group in model.layer_groups]
     return [(count, mixer) for count, mixer in mixers if isinstance(mixer, LinearMixerSpec)]
-
-
-def gpu_weight_bytes(deployment: Deployment) -> float:
-    """Weights on one GPU, less those offloaded to the host."""
-    recipe = deployment.recipe
-    of_experts = (recipe.expert_parallel_size, recipe.expert_tensor_parallel_size)
-    sizes = (recipe.tensor_parallel_size, *of_experts)
-    total = _model_weight_bytes(deployment.model, *sizes) / recipe.pipeline_parallel_size
-    total = max(total - deployment.serving.cpu_offload_gb * GIB, 0.0)
-    draft = deployment.draft
-    if draft is not None:
-        total += _model_weight_bytes(draft.model, *sizes, shared_head=draft.shares_head)
-        total += draft.projection_weights * ACTIVATION_BYTES
-    return total
-
-
-@lru_cache(maxsize=16384)
-def _model_weight_bytes(
-    model: ModelSpec, tp: int, spread: int, cut: int, *, shared_head: bool = False
-) -> float:
-    """Weights of a model over all stages; without head and embedding if it shares them."""
-    embedding = -(-model.vocab_size // tp) * model.hidden_size * ACTIVATION_BYTES
-    matmuls = (*dense_matmuls(model, tp), *idle_matmuls(model, tp))
-    total = sum(m.weight_bytes for m in matmuls if not (shared_head and m.per_sequence))
-    own = 0 if model.tied_embeddings or shared_head else embedding
-    total += own + model.extra_parameters * ACTIVATION_BYTES
-    total += model.lookup_parameters / tp * ACTIVATION_BYTES
-    if model.moe is not None:
-        held = model.moe.experts / spread
-        expert = expert_weights(model.moe, model.hidden_size, cut)
-        total += expert * held * model.moe_layers * model.precisions.experts.bytes_per_weight
-    return total
-
-
-def activation_reserve_bytes(deployment: Deployment) -> float:
-    """Peak of a profiling step with max_num_batched_tokens tokens, and the libraries.
-
-    The widest point of a layer holds the residual stream twice and the gate, up and activated
-    values of its FFN (for a mixture, of the top-k copies); the sampler holds float32 logits and
-    their softmax for max_num_seqs sequences. Leaves out CUDA graphs, which vLLM 0.15.1 captures
-    after it has sized the cache.
-    """
-    model, recipe = deployment.model, deployment.recipe
-    ranks = recipe.tensor_parallel_size * recipe.pipeline_parallel_size
-    widest = max(_ffn_width(g, deployment) for g in model.layer_groups)
-    tokens = recipe.token_budget
-    layer = tokens * (2 * model.hidden_size + 3 * widest) * ACTIVATION_BYTES
-    logits = 2 * min(recipe.max_requests, tokens) * model.vocab_size * LOGIT_BYTES
-    libraries = LIBRARY_BYTES + (COMMUNICATION_BYTES if ranks > 1 else 0.0)
-    return max(layer, logits) + libraries
-
-
-def _ffn_width(group: LayerGroup, deployment: Deployment) -> float:
-    recipe, ffn = deployment.recipe, group.ffn
-    if ffn is None:
-        return 0.0
-    if isinstance(ffn, MoeFfnSpec):
-        copies = ffn.top_k / recipe.expert_parallel_size
-        return copies * ffn.width / recipe.expert_tensor_parallel_size
-    return ffn.width / recipe.tensor_parallel_size
 
 
 @lru_cache(maxsize=16384)
@@ -332,17 +263,25 @@ class MemoryFit:
 
 
 def memory_fit(deployment: Deployment) -> MemoryFit:
-    """What the memory of a replica allows, under the engine's defaults.
-
-    ``vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config`` counts the tokens: blocks / groups x
-    block size.
-    """
+    """What the memory of a replica allows, under the engine's defaults."""
     try:
         layout = kv_layout(deployment, _DEFAULTS)
     except PinnError as error:
         return MemoryFit(None, str(error))
-    groups = layout.full_groups + layout.window_groups
-    return MemoryFit(layout.blocks // groups * deployment.recipe.block_tokens)
+    return MemoryFit(_logged_tokens(deployment, layout))
+
+
+def _logged_tokens(deployment: Deployment, layout: KvLayout) -> int:
+    """Tokens of the cache as the release counts them.
+
+    Blocks / groups x block size; where a recipe says so, what requests of max_model_len tokens
+    hold of as many blocks (``vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config``).
+    """
+    recipe = deployment.recipe
+    if not recipe.counts_longest_requests:
+        return layout.blocks // (layout.full_groups + layout.window_groups) * recipe.block_tokens
+    longest = max_model_len(deployment)
+    return int((layout.blocks + 1) / _longest_request_blocks(deployment, layout) * longest)
 
 
 def smallest_tensor_parallel_size(

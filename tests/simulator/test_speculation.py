@@ -12,7 +12,8 @@ from simulator_helpers import DENSE, deployment, load, play
 from pinn.simulator.client import uniform_number
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.loop import DONE, compiled_advance
-from pinn.simulator.memory import gpu_weight_bytes, kv_layout
+from pinn.simulator.memory import kv_layout
+from pinn.simulator.memory_ledger import gpu_weight_bytes
 from pinn.simulator.metric_features import request_feature_sums
 from pinn.simulator.setup import check_run, set_up
 from pinn.simulator.simulate import simulate

@@ -7,7 +7,8 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.export.blis_model import check_expressible
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import gpu_weight_bytes, kv_cache_bytes, kv_layout, state_bytes
+from pinn.simulator.memory import kv_cache_bytes, kv_layout, state_bytes
+from pinn.simulator.memory_ledger import gpu_weight_bytes
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
