@@ -25,7 +25,7 @@ import typer
 
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.evaluation import panel, panel_rows, serving_runs
+from pinn.evaluation import panel, panel_rows
 from pinn.evaluation.config import compose_config, typed
 from pinn.evaluation.measured import read_measured
 from pinn.kernels.exclusion import Exclusion, is_near_copy
@@ -141,11 +141,7 @@ def _scored(teacher: Teacher, fit: RunFit, judges: Judges) -> pd.DataFrame:
     if len(judges.rows):
         tables.append(_deployments(teacher, fit, judges.rows))
     if judges.runs:
-        latencies = of.latencies([run.deployment for run in judges.runs])
-        scores = serving_runs.score_runs(judges.runs, latencies, "composed steps")
-        served = {run.name: run.deployment for run in judges.runs}
-        served_scores = scores.assign(deployment=scores["run"].map(served))
-        tables.append(panel_rows.of_scores(served_scores, panel_rows.RUNS))
+        tables.append(panel_rows.run_rows(judges.runs, of, panel_rows.RUNS))
     steps = (PublicSteps(panel_rows.STEPS, one) for one in judges.steps)
     tables += [panel_rows.step_rows(one, of) for one in steps]
     return pd.concat([table[list(panel_rows.ROW_COLUMNS)] for table in tables], ignore_index=True)

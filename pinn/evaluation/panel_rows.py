@@ -87,7 +87,7 @@ def held_out_rows(
     whole += (one for one in read_public_steps(public)[0] if one.judged)
     parts = [
         _deployments(of),
-        *(_run_rows(of_set, of, name) for name, of_set in runs.items() if of_set),
+        *(run_rows(of_set, of, name) for name, of_set in runs.items() if of_set),
         *(step_rows(one, of) for one in whole),
     ]
     return pd.concat(parts, ignore_index=True)[list(ROW_COLUMNS)]
@@ -162,16 +162,17 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
         )
         for model in left_out["model"].unique()
     }
-    return of_scores(left_out.assign(deployment=left_out["model"].map(served)), RUNS)
+    return _of_scores(left_out.assign(deployment=left_out["model"].map(served)), RUNS)
 
 
-def _run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFrame:
+def run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFrame:
+    """What is predicted of serving runs, as rows of a panel's source."""
     deployments = {run.name: run.deployment for run in runs}
     scores = score_runs(runs, of.latencies([run.deployment for run in runs]), "held out")
-    return of_scores(scores.assign(deployment=scores["run"].map(deployments)), source)
+    return _of_scores(scores.assign(deployment=scores["run"].map(deployments)), source)
 
 
-def of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
+def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
     """Rows of ``score_runs``, with a column ``deployment``, as those of a panel's source."""
     scores = scores.sort_values("rate_per_s", kind="stable")  # the whole of several stages last
     queued = is_saturated(scores, ["run", "figure"], "measured_s")

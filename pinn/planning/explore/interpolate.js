@@ -78,7 +78,8 @@ function serve(server, load) {
   return withRates(server, value("tpot"), value("ttft"), value("tokens"));
 }
 
-/** The same at both ends of the 90 % interval, where every step takes longer alike; null without one. */
+/** The same at the fast and the slow end of the 90 % interval; null where the checkpoint has none.
+ * Clients in a closed loop wait for steps: the rate moves as the time per token does. */
 function serveInterval(server, middle) {
   if (server.half_widths === null) return null;
   const end = (sign) => {
