@@ -12,6 +12,7 @@ from pinn.calibration.prior import Start
 from pinn.calibration.report import CalibratedServer
 from pinn.common.screen import left_out_lines
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
@@ -20,7 +21,6 @@ from pinn.measurements.benchmarks.reading import GivenLoad, split_flags
 from pinn.measurements.traces.ingestion import benchmark_target
 from pinn.measurements.traces.measured_steps import MEASURED, ingested_steps, read_measured_steps
 from pinn.measurements.traces.trace_tables import read_trace_tables
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_apart
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficient_set import NAMED, read_coefficient_set

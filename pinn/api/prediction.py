@@ -19,7 +19,7 @@ from pinn.engines.configurations import (
     typed_configurations,
 )
 from pinn.engines.deployment import Deployment
-from pinn.simulator.memory import memory_fit, smallest_tensor_parallel_size
+from pinn.memory.kv_cache import memory_fit, smallest_tensor_parallel_size
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficient_set import (
     NAMED,

@@ -17,9 +17,9 @@ from pinn.common import Json, JsonObject
 from pinn.common.files import file_sha256, find_checkpoint, json_text
 from pinn.common.progress import doing
 from pinn.engines.configurations import canonical, make_deployment, parse_pool
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.intervals import Intervals, simulated_intervals, standing_step
 from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json
 from pinn.simulator.pools import Link, Pool, default_link, simulate_pools

@@ -10,11 +10,12 @@ import pandas as pd
 
 from pinn.calibration.calibrate import Intervals, read_intervals
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.measurements.traces.trace_tables import TraceTables
+from pinn.memory.kv_cache import kv_layout
+from pinn.memory.kv_layout import max_model_len
 from pinn.physics.costs import step_costs
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import kv_layout, max_model_len
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, specified
 from pinn.specs.gpu import list_gpus, load_gpu

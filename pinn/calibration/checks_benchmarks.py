@@ -9,11 +9,11 @@ from pinn.calibration.checks import CoefficientsOf, check_kv_blocks, check_speed
 from pinn.engines.deployment import Deployment
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, StatedServer
 from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
+from pinn.memory.kv_layout import max_model_len
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.memory import max_model_len
 from pinn.simulator.simulate import simulate
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec

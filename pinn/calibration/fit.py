@@ -13,13 +13,13 @@ from pinn.calibration.checks import check_traces, refuse
 from pinn.calibration.checks_benchmarks import check_benchmarks
 from pinn.calibration.prior import Prior, Start, served_prior
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
 from pinn.measurements.traces.ingestion import BENCHMARKS, read_benchmark_table
 from pinn.measurements.traces.measured_steps import MeasuredSteps
 from pinn.measurements.traces.trace_tables import TraceTables
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import Job, map_runs
 from pinn.surrogate.coefficient_set import CoefficientSet

@@ -406,6 +406,11 @@ class EffectiveRecipe:
         block_tokens: Tokens per block of the KV cache, which prefixes are found in.
         memory_share: Share of memory for weights and KV cache.
         memory_share_of: ``TOTAL``, ``STATIC`` or ``FREE``.
+        sampler_bytes: Memory of a logit at the peak of sampling.
+        counts_graphs: Whether CUDA graphs are taken off the share of memory.
+        counts_longest_requests: Whether tokens of the cache are counted by requests of
+            max_model_len.
+        padded_width: Multiple that slices of mxfp4 experts are padded to on Hopper.
         graph_tokens: Tokens of the largest step with prompts that is launched as CUDA graphs; 1
             where only decodes are, 0 without graphs.
         graph_requests: Decodes of the largest step without prompts that is; 0 for no limit.
@@ -450,6 +455,10 @@ class EffectiveRecipe:
     block_tokens: int
     memory_share: float
     memory_share_of: str
+    sampler_bytes: float
+    counts_graphs: bool
+    counts_longest_requests: bool
+    padded_width: int
     graph_tokens: int
     graph_requests: int
     graph_sizes: tuple[int, ...]

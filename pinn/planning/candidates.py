@@ -9,12 +9,13 @@ from typing import cast
 from pinn.common.files import conf_file
 from pinn.engines.configurations import Values, canonical, expand_grid, make_deployment
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.labels import hardware_label
 from pinn.errors import PinnError, RefusedError
+from pinn.memory.kv_cache import kv_layout
 from pinn.planning.candidate import NETWORK, Candidate, gpu_count
 from pinn.planning.plan import RejectedCandidate
-from pinn.simulator import memory, setup
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator import setup
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.workloads.workload import Workload
 from pinn.simulator.workloads.yaml_spec import Strict, Whole, check, read_mapping
@@ -245,7 +246,7 @@ def nearest_fit(space: SearchSpace, workload: Workload) -> str | None:
 
 
 def _check_held(deployment: Deployment, workload: Workload, engine: EngineSpec) -> None:
-    setup.check_run(deployment, workload, engine, memory.kv_layout(deployment, engine))
+    setup.check_run(deployment, workload, engine, kv_layout(deployment, engine))
 
 
 def _refusal(check: Callable[..., object], *given: object) -> str | None:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import pinn
 from pinn.cli.main import app
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec

@@ -4,10 +4,12 @@ import pytest
 from parameter_counts import count_parameters
 
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.export.blis_model import check_expressible
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import gpu_weight_bytes, kv_cache_bytes, kv_layout, state_bytes
+from pinn.memory.kv_cache import kv_cache_bytes, kv_layout
+from pinn.memory.kv_layout import state_bytes
+from pinn.memory.weights import gpu_weight_bytes
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec

@@ -1,0 +1,169 @@
+"""How a KV cache is laid out: groups of layers, bytes of a block, and blocks of a request.
+
+Follows ``vllm/v1/core/kv_cache_utils.py: get_kv_cache_groups``.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+
+from pinn.engines.deployment import Deployment, cached_width
+from pinn.specs.mixers import LinearMixerSpec
+from pinn.specs.model import Attention, LatentAttentionSpec, LayerGroup, ModelSpec
+from pinn.specs.serving import VLLM
+
+IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
+
+#: More GPUs than a layer has heads.
+_A_GPU_A_HEAD = 1 << 20
+
+
+@dataclass(frozen=True)
+class KvLayout:
+    """KV cache groups, as ``_get_kv_cache_groups_uniform_page_size`` forms them.
+
+    Attributes:
+        block_bytes: Memory of one block on one GPU.
+        blocks: Usable blocks; vLLM's null block is not among them.
+        full_groups: Groups of layers that keep every token; 1 where nothing is mixed.
+        window_groups: Groups of layers that keep a window.
+        window_blocks: Blocks that a request holds in one of those: its window, and one more where
+            it straddles a block; one for a recurrent state. The rest of a long chunk, freed after
+            its step, is not modelled.
+    """
+
+    block_bytes: float
+    blocks: int
+    full_groups: int = 1
+    window_groups: int = 0
+    window_blocks: int = 0
+
+    def request_blocks(self, tokens: IntOrArray, block_size: int) -> IntOrArray:
+        """Blocks that a request of so many tokens holds."""
+        blocks = -(-tokens // block_size)
+        windowed = np.minimum(blocks, self.window_blocks)
+        return self.full_groups * blocks + self.window_groups * windowed
+
+    def token_bytes(self, block_size: int) -> float:
+        """Keys and values of a token on one GPU, in the layers that keep those of every token."""
+        return self.block_bytes / block_size * self.full_groups
+
+
+def tokens_beyond(deployment: Deployment) -> int:
+    """Tokens past a request's end for which it may hold blocks: drafts of two steps and a third's.
+
+    Two steps are in flight at most, and the draft writes ahead of the second.
+    """
+    drafts = deployment.recipe.speculation
+    return 4 * drafts.tokens if drafts else 0
+
+
+def max_model_len(deployment: Deployment) -> int:
+    """The flag, or the model's own maximum."""
+    return deployment.serving.max_model_len or deployment.model.max_position
+
+
+def empty_layout(deployment: Deployment) -> KvLayout:
+    """Groups and block size of a deployment's cache, without blocks yet."""
+    recipe = deployment.recipe
+    ranks = (recipe.tensor_parallel_size, recipe.pipeline_parallel_size)
+    sizes = (recipe.block_tokens, deployment.kv_cache_precision.bytes_per_weight)
+    rules = (deployment.serving.engine == VLLM, recipe.scheduler.group_padding)
+    return _with_draft(_layout(deployment.model, *ranks, *sizes, *rules), deployment)
+
+
+def of_prompt(deployment: Deployment, layout: KvLayout) -> KvLayout:
+    """Prefill holds a window and a whole chunk (``SlidingWindowSpec.max_memory_usage_bytes``)."""
+    recipe, window = deployment.recipe, deployment.model.window_tokens or 0
+    chunk = -(-(window - 1 + recipe.token_budget) // recipe.block_tokens) + 1
+    holds_chunk = layout.window_groups and not _state_layers(deployment.model)
+    return replace(layout, window_blocks=chunk) if holds_chunk else layout
+
+
+def longest_request_blocks(deployment: Deployment, layout: KvLayout) -> int:
+    """Blocks that a request of max_model_len tokens needs."""
+    prefill, size = of_prompt(deployment, layout), deployment.recipe.block_tokens
+    return int(prefill.request_blocks(max_model_len(deployment), size))
+
+
+def state_bytes(deployment: Deployment) -> float:
+    """Recurrent states of one request on one GPU, over all layers."""
+    return _model_state_bytes(deployment.model, deployment.recipe.tensor_parallel_size)
+
+
+def _model_state_bytes(model: ModelSpec, tp: int) -> float:
+    return sum(count * mixer.state_bytes(tp) for count, mixer in _state_layers(model))
+
+
+def _state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
+    """Layers of each kind that keeps a state, and their mixer."""
+    mixers = [(group.count, group.attention) for group in model.layer_groups]
+    return [(count, mixer) for count, mixer in mixers if isinstance(mixer, LinearMixerSpec)]
+
+
+@lru_cache(maxsize=16384)
+def _layout(
+    model: ModelSpec, tp: int, pp: int, size: int, item_bytes: float, in_blocks: bool, most: float
+) -> KvLayout:
+    """Groups and block size, without blocks yet; ``in_blocks`` where states lie in the blocks.
+
+    Layers of both kinds are cut into groups of as many layers as the rarer kind has, or as the
+    commoner one where it has fewer than ``most`` times as many; the groups share one pool.
+    """
+    kept = [(g, layer_kv_bytes(g, tp, item_bytes)) for g in model.layer_groups]
+    own = sum(getattr(g.attention, "request_bytes", 0.0) * g.count for g in model.layer_groups)
+    if own:  # Compressed keys of all layers lie in a block, and what a request keeps in some more.
+        block = size * sum(g.count * kv_bytes for g, kv_bytes in kept)
+        return KvLayout(block / pp, 0, 1, 1, -int(-own // block))
+    groups = [g for g, kv_bytes in kept if kv_bytes]
+    states = sum(count for count, _ in _state_layers(model)) if in_blocks else 0
+    if not groups:
+        return KvLayout(_model_state_bytes(model, tp) / pp if in_blocks else 1.0, 0)
+    full = sum(g.count for g in groups if not getattr(g.attention, "window_tokens", None))
+    windowed = sum(g.count for g in groups) - full + states
+    layer_bytes = max(kv_bytes for _, kv_bytes in kept)
+    if full == 0 or windowed == 0:
+        # A model of windowed layers only frees what falls out of the window; not modelled.
+        return KvLayout(-(-(full + windowed) // pp) * layer_bytes * size, 0)
+    few, many = min(full, windowed), max(full, windowed)
+    group = many if many < few * most else few
+    held = 1 if states else -(-(model.window_tokens or 0) // size) + 1
+    block = -(-group // pp) * layer_bytes * size
+    return KvLayout(block, 0, -(-full // group), -(-windowed // group), held)
+
+
+def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
+    """Blocks that hold the keys and values of the draft's layers too, in the groups of full ones.
+
+    vLLM gives them a group of their own; the bytes of a token are the same.
+    """
+    if deployment.draft is None:
+        return layout
+    groups, tp = deployment.draft.model.layer_groups, deployment.recipe.tensor_parallel_size
+    each = deployment.kv_cache_precision.bytes_per_weight
+    token_bytes = sum(g.count * layer_kv_bytes(g, tp, each) for g in groups)
+    added = token_bytes * deployment.recipe.block_tokens / layout.full_groups
+    return replace(layout, block_bytes=layout.block_bytes + added)
+
+
+def gpu_cache_tokens(deployment: Deployment) -> float:
+    """Tokens whose keys and values of one head in one layer fit the last-level cache."""
+    mixers = (group.attention for group in deployment.model.layer_groups)
+    widths = (cached_width(m, _A_GPU_A_HEAD) for m in mixers if isinstance(m, Attention))
+    widest, each = int(max(widths, default=0)), deployment.kv_cache_precision.bytes_per_weight
+    return deployment.gpu.l2_bytes / (widest * each) if widest else 0.0
+
+
+def layer_kv_bytes(group: LayerGroup, tp: int, element_bytes: float) -> float:
+    """Keys and values of one token in one layer on one GPU, and its indexer's key.
+
+    A layer that keeps none, or another's, has 0.
+    """
+    mixer = group.attention
+    if not isinstance(mixer, Attention) or getattr(mixer, "shares_cache", False):
+        return 0.0
+    found = cached_width(mixer, tp) * element_bytes * getattr(mixer, "cached_share", 1.0)
+    indexer = mixer.indexer if isinstance(mixer, LatentAttentionSpec) else None
+    return found if indexer is None else found + indexer.key_bytes

@@ -1,0 +1,155 @@
+"""GPU memory of a server, entry by entry: what lies on the card beside the KV cache.
+
+vLLM measures most of it at start (``vllm/v1/worker/gpu_worker.py: determine_available_memory``).
+Sizes that its source gives are counted; the others are those of start-ups that were logged.
+``scripts/score_memory.py`` compares both with logs.
+"""
+
+from dataclasses import dataclass
+
+from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import FREE, NOTHING, STATIC
+from pinn.memory.weights import gpu_weight_bytes
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.model import LatentAttentionSpec, LayerGroup, MoeFfnSpec
+from pinn.specs.precision import ACTIVATION_BYTES
+from pinn.units import GIB
+
+#: What CUDA keeps of a board to itself: bytes and a share. Within 0.15 GiB of what 15 kinds of
+#: card report as total, but for A100-80GB (0.27).
+KEPT_BYTES, KEPT_SHARE = 0.45 * GIB, 0.0016
+#: CUDA modules and workspaces, and NCCL's and custom all-reduces' buffers on top with more than one
+#: GPU: "non-torch" of vLLM 0.11.0 on one H100 (0.13 to 0.14) and on two (0.54 to 0.55), and on L40S
+#: without NVLink (0.21).
+CONTEXT_BYTES = 0.13 * GIB
+COMMUNICATION_BYTES = 0.41 * GIB
+PCIE_COMMUNICATION_BYTES = 0.08 * GIB
+#: A dense layer's widest point: the residual stream twice, both halves of the gated activation,
+#: its result and a copy. Peaks of 8,192 and 16,384 tokens (vLLM 0.11.0 and 0.10.2) are 3.92 widths.
+FFN_VALUES = 4.0
+#: A mixture holds two caches of its grouped products at once (vLLM
+#: model_executor/layers/fused_moe: workspace13, workspace2): twice a layer of three widths.
+EXPERT_VALUES, EXPERT_COPIES = 3.0, 2.0
+#: CUDA graphs of one layer with experts, and of one with latent attention, as vLLM estimates them
+#: at start: gpt-oss-120b 0.028 to 0.029 GiB whatever the GPUs and sizes, DeepSeek 0.044 to 0.067.
+#: Of dense layers no estimate was logged: 0.
+GRAPH_BYTES, LATENT_GRAPH_BYTES = 0.029 * GIB, 0.055 * GIB
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """What vLLM measures beside weights, in bytes on one GPU.
+
+    Attributes:
+        context: CUDA modules and workspaces of libraries.
+        communication: Buffers of collectives.
+        forward: Peak of activations of a step of ``max_num_batched_tokens``.
+        sampler: Peak of sampling for ``max_num_seqs`` requests; the larger of the two counts.
+        graphs: CUDA graphs, where the release subtracts its estimate.
+        given: In place of all.
+    """
+
+    context: float = 0.0
+    communication: float = 0.0
+    forward: float = 0.0
+    sampler: float = 0.0
+    graphs: float = 0.0
+    given: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        peak = max(self.forward, self.sampler)
+        return self.given + self.context + self.communication + peak + self.graphs
+
+
+@dataclass(frozen=True)
+class MemoryLedger:
+    """Memory of one GPU, in bytes.
+
+    Attributes:
+        visible: What CUDA reports as total.
+        share: Of it, or of what is free, for the engine.
+        share_of: ``TOTAL``, ``STATIC`` or ``FREE``.
+        weights: Less those offloaded to the host.
+        reserve: Everything else but the KV cache.
+    """
+
+    visible: float
+    share: float
+    share_of: str
+    weights: float
+    reserve: Reserve
+
+    @property
+    def reserved_bytes(self) -> float:
+        """The reserve, where it lies within the share."""
+        return 0.0 if self.share_of == STATIC else self.reserve.total
+
+    @property
+    def usable_bytes(self) -> float:
+        """What the engine may use; where the share is of what is free, the whole card."""
+        return self.visible * (1.0 if self.share_of == FREE else self.share)
+
+    @property
+    def left_bytes(self) -> float:
+        """What is left for the KV cache and recurrent states."""
+        left = self.usable_bytes - self.weights - self.reserved_bytes
+        return left * self.share if self.share_of == FREE else left
+
+
+def memory_ledger(deployment: Deployment) -> MemoryLedger:
+    """Memory of each of a replica's GPUs."""
+    recipe = deployment.recipe
+    return MemoryLedger(
+        visible_bytes(deployment.gpu),
+        recipe.memory_share,
+        recipe.memory_share_of,
+        gpu_weight_bytes(deployment),
+        reserve(deployment),
+    )
+
+
+def visible_bytes(gpu: GpuSpec) -> float:
+    """What CUDA reports as a card's total (H100: 79.1 of 79.65 GiB)."""
+    return gpu.memory_bytes * (1 - KEPT_SHARE) - KEPT_BYTES
+
+
+def reserve(deployment: Deployment) -> Reserve:
+    """Everything on one GPU but weights and KV cache."""
+    model, recipe = deployment.model, deployment.recipe
+    ranks = recipe.tensor_parallel_size * recipe.pipeline_parallel_size
+    buffers = COMMUNICATION_BYTES if deployment.gpu.has_nvlink else PCIE_COMMUNICATION_BYTES
+    values = max(_values(group, deployment) for group in model.layer_groups)
+    logits = min(recipe.max_requests, recipe.token_budget) * model.vocab_size
+    return Reserve(
+        CONTEXT_BYTES,
+        buffers if ranks > 1 else 0.0,
+        recipe.token_budget * values * ACTIVATION_BYTES,
+        logits * recipe.sampler_bytes,
+        _graph_bytes(deployment) if recipe.counts_graphs else 0.0,
+    )
+
+
+def _values(group: LayerGroup, deployment: Deployment) -> float:
+    """Values of one token at a layer's widest point."""
+    recipe, ffn, stream = deployment.recipe, group.ffn, 2.0 * deployment.model.hidden_size
+    if ffn is None:
+        return stream
+    if isinstance(ffn, MoeFfnSpec):
+        copies = ffn.top_k / recipe.expert_parallel_size
+        width = copies * ffn.width / recipe.expert_tensor_parallel_size
+        return EXPERT_COPIES * (stream + EXPERT_VALUES * width)
+    return stream + FFN_VALUES * ffn.width / recipe.tensor_parallel_size
+
+
+def _graph_bytes(deployment: Deployment) -> float:
+    if deployment.recipe.decode_graphs == NOTHING:
+        return 0.0
+    found = 0.0
+    for group in deployment.model.layer_groups:
+        if isinstance(group.attention, LatentAttentionSpec):
+            found += group.count * LATENT_GRAPH_BYTES
+        elif isinstance(group.ffn, MoeFfnSpec):
+            found += group.count * GRAPH_BYTES
+    return found / deployment.recipe.pipeline_parallel_size

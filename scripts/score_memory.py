@@ -1,0 +1,119 @@
+"""Compare the memory that servers logged at start with what is predicted.
+
+    python scripts/score_memory.py CASES.csv
+
+Prints a row for each start-up and part, in GiB on one GPU, then the errors of releases from 0.10.2
+on: KV memory relative to what the server may use, tokens and weights relative to what was logged.
+Columns of the table: ``case``, ``engine``, ``release``, ``pinn_model``, ``gpu``,
+``tensor_parallel``, flags by their names, and ``weights_gib``, ``kv_gib``, ``kv_tokens``,
+``starts`` as logged.
+"""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import typer
+
+from pinn.engines.configurations import canonical, make_deployment
+from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import release
+from pinn.errors import PinnError
+from pinn.memory.kv_cache import memory_fit
+from pinn.memory.ledger import memory_ledger
+from pinn.specs.serving import VLLM
+from pinn.units import GIB
+
+#: Columns of the table -> flags.
+FLAGS = {
+    "tensor_parallel": "tensor_parallel_size",
+    "pipeline_parallel": "pipeline_parallel_size",
+    "data_parallel": "data_parallel_size",
+    "memory_share": "gpu_memory_utilization",
+    "max_model_len": "max_model_len",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "block_size": "block_size",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "quantization": "precision",
+}
+WHOLE = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len",
+         "max_num_seqs", "max_num_batched_tokens", "block_size"}  # fmt: skip
+#: The first release that is judged.
+SINCE = "0.10.2"
+
+
+def deployment_of(case: "pd.Series[Any]") -> Deployment:
+    """What a start-up served."""
+    given: dict[str, Any] = {
+        "model": case["pinn_model"],
+        "gpu": case["gpu"],
+        "engine": case["engine"],
+        "engine_version": case["release"],
+    }
+    for column, flag in FLAGS.items():
+        if pd.notna(case[column]):
+            given[flag] = int(case[column]) if flag in WHOLE else case[column]
+    if case["expert_parallel"] == 1:
+        given["enable_expert_parallel"] = True
+    if case["enforce_eager"] == 1:
+        given["enforce_eager"] = True
+    return make_deployment(canonical(given))
+
+
+def scored(case: "pd.Series[Any]") -> dict[str, Any]:
+    """A start-up's figures, logged and predicted."""
+    found = {
+        "case": case["case"], "engine": case["engine"], "release": case["release"],
+        "model": case["pinn_model"], "gpu": case["gpu"], "tp": case["tensor_parallel"],
+        "weights_logged": case["weights_gib"], "kv_logged": case["kv_gib"],
+        "tokens_logged": case["kv_tokens"], "starts": case["starts"],
+    }  # fmt: skip
+    try:
+        deployment = deployment_of(case)
+    except PinnError as error:
+        return found | {"error": str(error)}
+    ledger, fit = memory_ledger(deployment), memory_fit(deployment)
+    return found | {
+        "weights": ledger.weights / GIB,
+        "peak": max(ledger.reserve.forward, ledger.reserve.sampler) / GIB,
+        "kv": ledger.left_bytes / GIB,
+        "tokens": fit.kv_tokens,
+        "usable": ledger.usable_bytes / GIB,
+        "fits": fit.fits,
+    }
+
+
+def main(cases: Path) -> None:
+    """Print every case and the errors."""
+    table = pd.read_csv(cases)
+    known = table[table["pinn_model"].notna()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rows = pd.DataFrame([scored(case) for _, case in known.iterrows()])
+    print(rows.round(2).to_string(index=False))
+    judged = [
+        e == VLLM and release(v) >= release(SINCE)
+        for e, v in zip(rows["engine"], rows["release"], strict=True)
+    ]
+    recent = pd.Series(judged, rows.index)
+    kv = rows[recent & rows["kv_logged"].notna()]
+    error = 100 * ((kv["kv"] - kv["kv_logged"]) / kv["usable"]).abs()
+    tokens = rows[recent & rows["tokens_logged"].notna()]
+    of_tokens = 100 * (tokens["tokens"].astype(float) / tokens["tokens_logged"] - 1).abs()
+    weights = rows[recent & rows["weights_logged"].notna()]
+    of_weights = 100 * (weights["weights"] / weights["weights_logged"] - 1).abs()
+    for name, each in (("KV memory", error), ("tokens", of_tokens), ("weights", of_weights)):
+        middle, high = np.nanmedian(each), np.nanquantile(each, 0.9)
+        print(f"{name}: median {middle:.2f} %, 90th percentile {high:.2f}, n {len(each)}")
+    sglang = rows[rows["engine"] == "sglang"]
+    print(f"SGLang's KV memory: {(sglang['kv'] - sglang['kv_logged']).abs().mean():.2f} GiB off")
+    told = rows[rows["fits"].notna()]
+    wrong = told[told["fits"].astype(bool) != (told["starts"] == 1)]
+    print(f"starts or not: {len(told) - len(wrong)} of {len(told)}; wrong: {list(wrong['case'])}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
