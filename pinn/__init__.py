@@ -3,7 +3,8 @@
 Data flows one way through the sub-packages, and imports follow it:
 
     common <- specs <- engines <- physics <- memory <- kernels <- surrogate <- simulator
-          <- measurements <- training <- calibration <- planning <- export <- evaluation <- api <- cli
+          <- measurements <- training <- calibration <- planning <- export <- evaluation
+          <- api <- cli
 
 What the commands do, in Python (imported when it is first used):
 

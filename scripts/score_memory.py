@@ -1,6 +1,7 @@
 """Compare the memory that servers logged at start with what is predicted.
 
-    python scripts/score_memory.py CASES.csv
+    python scripts/score_memory.py CASES.csv            # compare
+    python scripts/score_memory.py CASES.csv --write    # and write data/engines/memory_errors.csv
 
 Prints a row for each start-up and part, in GiB on one GPU, then the errors of releases from 0.10.2
 on: KV memory relative to what the server may use, tokens and weights relative to what was logged.
@@ -9,6 +10,7 @@ Columns of the table: ``case``, ``engine``, ``release``, ``pinn_model``, ``gpu``
 ``starts`` as logged.
 """
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,15 @@ import numpy as np
 import pandas as pd
 import typer
 
+from pinn.common.files import data_folder
 from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import release
 from pinn.errors import PinnError
+from pinn.memory.certainty import OTHER, kinds_of
 from pinn.memory.kv_cache import memory_fit
 from pinn.memory.ledger import memory_ledger
-from pinn.specs.serving import VLLM
+from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
 #: Columns of the table -> flags.
@@ -82,24 +86,41 @@ def scored(case: "pd.Series[Any]") -> dict[str, Any]:
         "kv": ledger.left_bytes / GIB,
         "tokens": fit.kv_tokens,
         "usable": ledger.usable_bytes / GIB,
+        "kinds": kinds_of(deployment),
         "fits": fit.fits,
     }
 
 
-def main(cases: Path) -> None:
+def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
+    """Largest error of each kind in percent of what may be used, and what holds for 90 % of all."""
+    errors = 100 * ((rows["kv"] - rows["kv_logged"]) / rows["usable"]).abs()
+    vllm = errors[rows["engine"] == VLLM].sort_values()
+    # Of n errors and one to come, the new one lies below this with a probability of 90 %.
+    least = vllm.iloc[min(math.ceil(0.9 * (len(vllm) + 1)), len(vllm)) - 1]
+    found = {OTHER: (len(errors), errors.max())}
+    for kind in sorted({kind for kinds in rows["kinds"] for kind in kinds}):
+        own = errors[[kind in kinds for kinds in rows["kinds"]]]
+        found[kind] = (len(own), max(own.max(), least))
+    table = [(kind, n, round(half, 2)) for kind, (n, half) in found.items()]
+    return pd.DataFrame(table, columns=["kind", "start_ups", "half_percent"])
+
+
+def main(cases: Path, write: bool = False) -> None:
     """Print every case and the errors."""
     table = pd.read_csv(cases)
     known = table[table["pinn_model"].notna()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rows = pd.DataFrame([scored(case) for _, case in known.iterrows()])
-    print(rows.round(2).to_string(index=False))
+    print(rows.drop(columns="kinds").round(2).to_string(index=False))
     judged = [
         e == VLLM and release(v) >= release(SINCE)
         for e, v in zip(rows["engine"], rows["release"], strict=True)
     ]
     recent = pd.Series(judged, rows.index)
     kv = rows[recent & rows["kv_logged"].notna()]
+    sglang = rows[(rows["engine"] == SGLANG) & rows["kv_logged"].notna()]
+    widths = half_widths(pd.concat([kv, sglang]))
     error = 100 * ((kv["kv"] - kv["kv_logged"]) / kv["usable"]).abs()
     tokens = rows[recent & rows["tokens_logged"].notna()]
     of_tokens = 100 * (tokens["tokens"].astype(float) / tokens["tokens_logged"] - 1).abs()
@@ -108,10 +129,12 @@ def main(cases: Path) -> None:
     for name, each in (("KV memory", error), ("tokens", of_tokens), ("weights", of_weights)):
         middle, high = np.nanmedian(each), np.nanquantile(each, 0.9)
         print(f"{name}: median {middle:.2f} %, 90th percentile {high:.2f}, n {len(each)}")
-    sglang = rows[rows["engine"] == "sglang"]
     print(f"SGLang's KV memory: {(sglang['kv'] - sglang['kv_logged']).abs().mean():.2f} GiB off")
     told = rows[rows["fits"].notna()]
     wrong = told[told["fits"].astype(bool) != (told["starts"] == 1)]
+    print(widths.to_string(index=False))
+    if write:
+        widths.to_csv(data_folder("engines") / "memory_errors.csv", index=False)
     print(f"starts or not: {len(told) - len(wrong)} of {len(told)}; wrong: {list(wrong['case'])}")
 
 

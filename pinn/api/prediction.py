@@ -19,7 +19,7 @@ from pinn.engines.configurations import (
     typed_configurations,
 )
 from pinn.engines.deployment import Deployment
-from pinn.memory.kv_cache import memory_fit, smallest_tensor_parallel_size
+from pinn.memory.start_up import start_up
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficient_set import (
     NAMED,
@@ -28,7 +28,7 @@ from pinn.surrogate.coefficient_set import (
     read_coefficient_set,
 )
 from pinn.surrogate.evidence import FindEvidence, file_evidence
-from pinn.surrogate.prediction import Memory, Prediction
+from pinn.surrogate.prediction import Prediction
 from pinn.surrogate.surrogate import Surrogate
 from pinn.surrogate.uncertainty.network_evidence import network_evidence
 
@@ -115,9 +115,7 @@ def file_prediction(found: CoefficientSet, deployment: Deployment) -> Prediction
 def _prediction(
     found: CoefficientSet, deployment: Deployment, evidence: FindEvidence
 ) -> Prediction:
-    fit = memory_fit(deployment)
-    memory = Memory(fit.kv_tokens, smallest_tensor_parallel_size(deployment), fit.reason)
-    return Prediction(deployment, found, memory, evidence, EXAMPLES)
+    return Prediction(deployment, found, start_up(deployment), evidence, EXAMPLES)
 
 
 def _with_names(found: CoefficientSet, configuration: Mapping[str, object]) -> CoefficientSet:

@@ -14,7 +14,7 @@ from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.simulate import simulate
+from pinn.simulator.simulate import measured_job
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 
@@ -233,7 +233,7 @@ def _ratio(runs: Runs, coefficients_of: CoefficientsOf) -> Callable[[Deployment]
         latency = LinearLatency(deployment, found.beta[0], found.alpha[0])
         ratios = []
         for run, name in known:
-            simulated = simulate(deployment, benchmark_workload(run), latency)
+            simulated = measured_job(deployment, benchmark_workload(run), latency).run()
             ratios.append(run.figures[name] / benchmark_figures(simulated, [name])[name])
         return float(np.median(ratios)) if ratios else float("nan")
 

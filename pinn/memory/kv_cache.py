@@ -13,6 +13,7 @@ from pinn.common.documents import MOST_BLOCKS
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
+from pinn.memory.certainty import half_share
 from pinn.memory.kv_layout import (
     KvLayout,
     empty_layout,
@@ -22,12 +23,15 @@ from pinn.memory.kv_layout import (
     state_bytes,
 )
 from pinn.memory.ledger import Reserve, memory_ledger
-from pinn.specs.serving import VLLM, ServingSpec
+from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import GIB
 
 #: Most of what weights leave that SGLang gives to recurrent states, against keys and values
 #: (server_args.py: mamba_full_memory_ratio 0.9); TensorRT-LLM's is taken to be the same.
 STATE_SHARE = 0.9 / 1.9
+#: Tensor-parallel sizes that are tried, smallest first.
+TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16, 32)
+_DEFAULTS = EngineSpec()
 
 
 def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
@@ -35,21 +39,75 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
 
     Raises:
         PinnError: If the weights do not fit, or the cache cannot hold one request of max_model_len
-            (as ``check_enough_kv_cache_memory``), with the numbers.
+            where the engine asks for that, with the numbers.
     """
-    layout = empty_layout(deployment)
-    total = engine.num_gpu_blocks_override
+    layout, total = empty_layout(deployment), engine.num_gpu_blocks_override
     if total is None:
-        total = int(min(kv_cache_bytes(deployment, engine) // layout.block_bytes, MOST_BLOCKS))
+        total = _blocks(layout, kv_cache_bytes(deployment, engine))
     layout = replace(layout, blocks=max(total - 1, 0))
     _check_longest_request(deployment, layout)
     return layout
 
 
+def started(
+    deployment: Deployment, engine: EngineSpec | None = None, tokens: int = 0
+) -> EngineSpec:
+    """Settings of a server that is known to have started.
+
+    Its cache holds one request of max_model_len where its engine asks for that, whatever is
+    predicted, and one of so many ``tokens``.
+    """
+    engine = engine or _DEFAULTS
+    if engine.num_gpu_blocks_override is not None:
+        return engine
+    size, layout = deployment.recipe.block_tokens, empty_layout(deployment)
+    least = max(least_blocks(deployment), int(layout.request_blocks(tokens, size)))
+    with suppress(PinnError):
+        if kv_layout(deployment, engine).blocks >= least:
+            return engine
+    return replace(engine, num_gpu_blocks_override=least + 1)
+
+
+def cache_ends(
+    deployment: Deployment, engine: EngineSpec | None, tokens: int
+) -> tuple[EngineSpec, EngineSpec]:
+    """Settings with the largest KV cache that is likely, and with the smallest.
+
+    Both hold a request of so many ``tokens``. The cache is known where its memory or its blocks
+    are given.
+    """
+    engine = engine or _DEFAULTS
+    if engine.num_gpu_blocks_override is not None:
+        return engine, engine
+    low, high = memory_fit(deployment, engine).byte_ends or (0.0, 0.0)
+    ends = (replace(engine, kv_cache_memory_bytes=end) for end in (high, low))
+    most, least = (started(deployment, end, tokens) for end in ends)
+    return most, least
+
+
+def least_blocks(deployment: Deployment) -> int:
+    """Blocks without which an engine does not start.
+
+    vLLM asks for those of one request of max_model_len (``check_enough_kv_cache_memory``), and so
+    is TensorRT-LLM taken to do. SGLang serves what fits and starts with a single one
+    (``managers/tp_worker.py: max_req_len`` of 0.4.9 to 0.5.23).
+    """
+    if deployment.serving.engine == SGLANG:
+        return 1
+    return longest_request_blocks(deployment, empty_layout(deployment))
+
+
+def _blocks(layout: KvLayout, kv_bytes: float) -> int:
+    return int(min(kv_bytes // layout.block_bytes, MOST_BLOCKS))
+
+
 def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
     recipe, longest = deployment.recipe, max_model_len(deployment)
-    size, prefill = recipe.block_tokens, of_prompt(deployment, layout)
-    needed = longest_request_blocks(deployment, layout)
+    size, prefill, needed = (
+        recipe.block_tokens,
+        of_prompt(deployment, layout),
+        least_blocks(deployment),
+    )
     # vLLM compares with all blocks, but never gives out its null block.
     if needed <= layout.blocks:
         return
@@ -91,37 +149,62 @@ def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
     return left - min(states, left * STATE_SHARE)
 
 
-#: Tensor-parallel sizes that are tried, smallest first.
-TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16, 32)
-_DEFAULTS = EngineSpec()
-
-
 @dataclass(frozen=True)
 class MemoryFit:
     """What the memory of a replica's GPUs allows.
 
     Attributes:
-        kv_tokens: Tokens that the KV cache holds, as vLLM logs it at start; None where the engine
+        kv_tokens: Tokens that the KV cache holds, as the engine logs it at start; None where it
             does not start.
         reason: Why it does not: weights, activations and one request of max_model_len have to fit.
+        kv_bytes: Memory of the KV cache on one GPU; None where weights leave none.
+        byte_ends: Least and most of it, by what start-ups of this kind logged.
+        token_ends: Tokens at either end; None where it does not start there.
+        longest_requests: How many requests of max_model_len it holds at once.
     """
 
     kv_tokens: int | None
     reason: str = ""
+    kv_bytes: float | None = None
+    byte_ends: tuple[float, float] | None = None
+    token_ends: tuple[int | None, int | None] = (None, None)
+    longest_requests: float | None = None
 
     @property
     def fits(self) -> bool:
         """Whether the engine starts."""
         return self.kv_tokens is not None
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether it starts with the least memory, too."""
+        return self.fits and self.token_ends[0] is not None
 
-def memory_fit(deployment: Deployment) -> MemoryFit:
-    """What the memory of a replica allows, under the engine's defaults."""
+
+def memory_fit(deployment: Deployment, engine: EngineSpec = _DEFAULTS) -> MemoryFit:
+    """What the memory of a replica allows; by default without further engine settings."""
     try:
-        layout = kv_layout(deployment, _DEFAULTS)
+        left = kv_cache_bytes(deployment, engine)
     except PinnError as error:
         return MemoryFit(None, str(error))
-    return MemoryFit(_logged_tokens(deployment, layout))
+    ends = (left, left)
+    if engine.kv_cache_memory_bytes is None:
+        half = half_share(deployment) * memory_ledger(deployment).usable_bytes
+        ends = (max(left - half, 0.0), left + half)
+    tokens = (_tokens_in(deployment, ends[0]), _tokens_in(deployment, ends[1]))
+    try:
+        layout = kv_layout(deployment, engine)
+    except PinnError as error:
+        return MemoryFit(None, str(error), left, ends, tokens)
+    requests = (layout.blocks + 1) / longest_request_blocks(deployment, layout)
+    return MemoryFit(_logged_tokens(deployment, layout), "", left, ends, tokens, requests)
+
+
+def _tokens_in(deployment: Deployment, kv_bytes: float) -> int | None:
+    """Tokens of a cache of so many bytes a GPU; None where the engine does not start with it."""
+    layout = empty_layout(deployment)
+    layout = replace(layout, blocks=_blocks(layout, kv_bytes) - 1)
+    return _logged_tokens(deployment, layout) if layout.blocks >= least_blocks(deployment) else None
 
 
 def _logged_tokens(deployment: Deployment, layout: KvLayout) -> int:

@@ -24,6 +24,10 @@ KEPT_BYTES, KEPT_SHARE = 0.45 * GIB, 0.0016
 CONTEXT_BYTES = 0.13 * GIB
 COMMUNICATION_BYTES = 0.41 * GIB
 PCIE_COMMUNICATION_BYTES = 0.08 * GIB
+#: What SGLang holds before it loads weights: start-ups on one H100 log 0.3 to 0.6 GiB less than
+#: CUDA offers (0.4.1, 0.4.4, 0.5.19), one on eight H200 1.8 (0.5.12).
+SGLANG_CONTEXT_BYTES = 0.5 * GIB
+SGLANG_COMMUNICATION_BYTES = 1.3 * GIB
 #: A dense layer's widest point: the residual stream twice, both halves of the gated activation,
 #: its result and a copy. Peaks of 8,192 and 16,384 tokens (vLLM 0.11.0 and 0.10.2) are 3.92 widths.
 FFN_VALUES = 4.0
@@ -38,7 +42,7 @@ GRAPH_BYTES, LATENT_GRAPH_BYTES = 0.029 * GIB, 0.055 * GIB
 
 @dataclass(frozen=True)
 class Reserve:
-    """What vLLM measures beside weights, in bytes on one GPU.
+    """What an engine holds beside weights and KV cache, in bytes on one GPU.
 
     Attributes:
         context: CUDA modules and workspaces of libraries.
@@ -59,8 +63,12 @@ class Reserve:
     @property
     def total(self) -> float:
         """All of it."""
-        peak = max(self.forward, self.sampler)
-        return self.given + self.context + self.communication + peak + self.graphs
+        return self.given + self.context + self.communication + self.peak + self.graphs
+
+    @property
+    def peak(self) -> float:
+        """Of activations: sampling starts when the layers' are freed."""
+        return max(self.forward, self.sampler)
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,7 @@ class MemoryLedger:
     """Memory of one GPU, in bytes.
 
     Attributes:
+        board: By the datasheet.
         visible: What CUDA reports as total.
         share: Of it, or of what is free, for the engine.
         share_of: ``TOTAL``, ``STATIC`` or ``FREE``.
@@ -75,6 +84,7 @@ class MemoryLedger:
         reserve: Everything else but the KV cache.
     """
 
+    board: float
     visible: float
     share: float
     share_of: str
@@ -83,25 +93,48 @@ class MemoryLedger:
 
     @property
     def reserved_bytes(self) -> float:
-        """The reserve, where it lies within the share."""
+        """What is taken off the share beside weights.
+
+        SGLang's static share leaves activations and graphs outside, and is one of what was free
+        before the weights were loaded (``model_runner.py: profile_max_num_token`` of 0.4.9, later
+        ``kv_cache_configurator.py: _profile_available_bytes``).
+        """
         return 0.0 if self.share_of == STATIC else self.reserve.total
 
     @property
     def usable_bytes(self) -> float:
-        """What the engine may use; where the share is of what is free, the whole card."""
+        """What the engine may use; where the share is of what is left, the whole card."""
+        if self.share_of == STATIC:
+            held = self.reserve.context + self.reserve.communication
+            return (self.visible - held) * self.share
         return self.visible * (1.0 if self.share_of == FREE else self.share)
 
     @property
     def left_bytes(self) -> float:
-        """What is left for the KV cache and recurrent states."""
+        """What is left for the KV cache and recurrent states; below 0 where weights do not fit."""
         left = self.usable_bytes - self.weights - self.reserved_bytes
         return left * self.share if self.share_of == FREE else left
+
+    def sizes(self) -> dict[str, float]:
+        """Bytes of everything but the KV cache, by name."""
+        held = self.reserve
+        return {
+            "board": self.board,
+            "visible": self.visible,
+            "usable": self.usable_bytes,
+            "weights": self.weights,
+            "context": held.context,
+            "communication": held.communication,
+            "activations": held.peak + held.given,
+            "graphs": held.graphs,
+        }
 
 
 def memory_ledger(deployment: Deployment) -> MemoryLedger:
     """Memory of each of a replica's GPUs."""
     recipe = deployment.recipe
     return MemoryLedger(
+        deployment.gpu.memory_bytes,
         visible_bytes(deployment.gpu),
         recipe.memory_share,
         recipe.memory_share_of,
@@ -118,17 +151,26 @@ def visible_bytes(gpu: GpuSpec) -> float:
 def reserve(deployment: Deployment) -> Reserve:
     """Everything on one GPU but weights and KV cache."""
     model, recipe = deployment.model, deployment.recipe
-    ranks = recipe.tensor_parallel_size * recipe.pipeline_parallel_size
-    buffers = COMMUNICATION_BYTES if deployment.gpu.has_nvlink else PCIE_COMMUNICATION_BYTES
+    context, buffers = _libraries(deployment)
     values = max(_values(group, deployment) for group in model.layer_groups)
     logits = min(recipe.max_requests, recipe.token_budget) * model.vocab_size
     return Reserve(
-        CONTEXT_BYTES,
-        buffers if ranks > 1 else 0.0,
+        context,
+        buffers,
         recipe.token_budget * values * ACTIVATION_BYTES,
         logits * recipe.sampler_bytes,
         _graph_bytes(deployment) if recipe.counts_graphs else 0.0,
     )
+
+
+def _libraries(deployment: Deployment) -> tuple[float, float]:
+    """CUDA's context, and buffers of collectives where there are several GPUs."""
+    recipe = deployment.recipe
+    several = recipe.tensor_parallel_size * recipe.pipeline_parallel_size > 1
+    if recipe.memory_share_of == STATIC:
+        return SGLANG_CONTEXT_BYTES, several * SGLANG_COMMUNICATION_BYTES
+    buffers = COMMUNICATION_BYTES if deployment.gpu.has_nvlink else PCIE_COMMUNICATION_BYTES
+    return CONTEXT_BYTES, several * buffers
 
 
 def _values(group: LayerGroup, deployment: Deployment) -> float:

@@ -13,6 +13,7 @@ from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.labels import hardware_label
 from pinn.errors import PinnError, RefusedError
 from pinn.memory.kv_cache import kv_layout
+from pinn.memory.start_up import check_starts
 from pinn.planning.candidate import NETWORK, Candidate, gpu_count
 from pinn.planning.plan import RejectedCandidate
 from pinn.simulator import setup
@@ -214,6 +215,8 @@ def deployments_of(
         if listed or (can_all_run and not (dense and spread)):
             to_hold = workload if served is None else served
             reason = str(refused) if refused else _refusal(_check_held, deployment, to_hold, engine)
+            if reason is None and not given.get("force"):
+                reason = _refusal(check_starts, deployment, engine)
             yield given, deployment, reason
 
 

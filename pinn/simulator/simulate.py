@@ -12,7 +12,7 @@ from pinn.common.documents import MOST_STEPS, check_size
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.memory.kv_cache import kv_layout
+from pinn.memory.kv_cache import kv_layout, started
 from pinn.simulator import setup
 from pinn.simulator.engine import Engine, plain_engine, write_back
 from pinn.simulator.latency_model import LatencyModel
@@ -227,6 +227,16 @@ class Job:
     def run(self) -> Run:
         """Simulate it."""
         return simulate(self.deployment, self.workload, self.latency, self.engine)
+
+
+def measured_job(
+    deployment: Deployment,
+    workload: Workload,
+    latency: LinearLatency,
+    engine: EngineSpec | None = None,
+) -> Job:
+    """A job of a server that ran: its cache held its longest request, whatever is predicted."""
+    return Job(deployment, workload, latency, started(deployment, engine))
 
 
 def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:
