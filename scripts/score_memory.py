@@ -15,7 +15,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import typer
 
@@ -24,9 +23,8 @@ from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import release
 from pinn.errors import PinnError
-from pinn.memory.certainty import OTHER, kinds_of
 from pinn.memory.kv_cache import memory_fit
-from pinn.memory.ledger import memory_ledger
+from pinn.memory.ledger import OTHER, kinds_of, memory_ledger
 from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
@@ -86,14 +84,15 @@ def scored(case: "pd.Series[Any]") -> dict[str, Any]:
         "kv": ledger.left_bytes / GIB,
         "tokens": fit.kv_tokens,
         "usable": ledger.usable_bytes / GIB,
+        "visible": ledger.visible / GIB,
         "kinds": kinds_of(deployment),
         "fits": fit.fits,
     }
 
 
 def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
-    """Largest error of each kind in percent of what may be used, and what holds for 90 % of all."""
-    errors = 100 * ((rows["kv"] - rows["kv_logged"]) / rows["usable"]).abs()
+    """Largest error of each kind in percent of the card, and what holds for 90 % of all."""
+    errors = 100 * ((rows["kv"] - rows["kv_logged"]) / rows["visible"]).abs()
     vllm = errors[rows["engine"] == VLLM].sort_values()
     # Of n errors and one to come, the new one lies below this with a probability of 90 %.
     least = vllm.iloc[min(math.ceil(0.9 * (len(vllm) + 1)), len(vllm)) - 1]
@@ -105,36 +104,44 @@ def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table, columns=["kind", "start_ups", "half_percent"])
 
 
-def main(cases: Path, write: bool = False) -> None:
-    """Print every case and the errors."""
+def scored_table(cases: Path) -> pd.DataFrame:
+    """Every start-up of a model that is known, and whether its release is ``judged``."""
     table = pd.read_csv(cases)
-    known = table[table["pinn_model"].notna()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        known = table[table["pinn_model"].notna()]
         rows = pd.DataFrame([scored(case) for _, case in known.iterrows()])
-    print(rows.drop(columns="kinds").round(2).to_string(index=False))
-    judged = [
-        e == VLLM and release(v) >= release(SINCE)
-        for e, v in zip(rows["engine"], rows["release"], strict=True)
-    ]
-    recent = pd.Series(judged, rows.index)
-    kv = rows[recent & rows["kv_logged"].notna()]
+    of_release = zip(rows["engine"], rows["release"], strict=True)
+    return rows.assign(judged=[e == VLLM and release(v) >= release(SINCE) for e, v in of_release])
+
+
+def errors(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
+    """Errors of the judged start-ups by name, in percent."""
+    own = rows[rows["judged"]]
+    tokens = own["tokens"].astype(float)
+    found = {
+        "KV memory": (own["kv"] - own["kv_logged"]) / own["usable"],
+        "tokens": tokens / own["tokens_logged"] - 1,
+        "weights": own["weights"] / own["weights_logged"] - 1,
+    }
+    return {name: 100 * each[each.notna()].abs() for name, each in found.items()}
+
+
+def main(cases: Path, write: bool = False) -> None:
+    """Print every case and the errors."""
+    rows = scored_table(cases)
+    print(rows.drop(columns=["kinds", "judged"]).round(2).to_string(index=False))
+    for name, each in errors(rows).items():
+        high = each.quantile(0.9)
+        print(f"{name}: median {each.median():.2f} %, 90th percentile {high:.2f}, n {len(each)}")
     sglang = rows[(rows["engine"] == SGLANG) & rows["kv_logged"].notna()]
-    widths = half_widths(pd.concat([kv, sglang]))
-    error = 100 * ((kv["kv"] - kv["kv_logged"]) / kv["usable"]).abs()
-    tokens = rows[recent & rows["tokens_logged"].notna()]
-    of_tokens = 100 * (tokens["tokens"].astype(float) / tokens["tokens_logged"] - 1).abs()
-    weights = rows[recent & rows["weights_logged"].notna()]
-    of_weights = 100 * (weights["weights"] / weights["weights_logged"] - 1).abs()
-    for name, each in (("KV memory", error), ("tokens", of_tokens), ("weights", of_weights)):
-        middle, high = np.nanmedian(each), np.nanquantile(each, 0.9)
-        print(f"{name}: median {middle:.2f} %, 90th percentile {high:.2f}, n {len(each)}")
     print(f"SGLang's KV memory: {(sglang['kv'] - sglang['kv_logged']).abs().mean():.2f} GiB off")
-    told = rows[rows["fits"].notna()]
-    wrong = told[told["fits"].astype(bool) != (told["starts"] == 1)]
+    widths = half_widths(pd.concat([rows[rows["judged"] & rows["kv_logged"].notna()], sglang]))
     print(widths.to_string(index=False))
     if write:
         widths.to_csv(data_folder("engines") / "memory_errors.csv", index=False)
+    told = rows[rows["fits"].notna()]
+    wrong = told[told["fits"].astype(bool) != (told["starts"] == 1)]
     print(f"starts or not: {len(told) - len(wrong)} of {len(told)}; wrong: {list(wrong['case'])}")
 
 

@@ -13,7 +13,6 @@ from pinn.common.documents import MOST_BLOCKS
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.memory.certainty import half_share
 from pinn.memory.kv_layout import (
     KvLayout,
     empty_layout,
@@ -22,7 +21,7 @@ from pinn.memory.kv_layout import (
     of_prompt,
     state_bytes,
 )
-from pinn.memory.ledger import Reserve, memory_ledger
+from pinn.memory.ledger import MemoryLedger, Reserve, half_share, memory_ledger
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import GIB
 
@@ -34,6 +33,18 @@ TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16, 32)
 _DEFAULTS = EngineSpec()
 
 
+class NoStartError(PinnError):
+    """An engine does not start.
+
+    Attributes:
+        fault: Why, without the remedy.
+    """
+
+    def __init__(self, fault: str, remedy: str) -> None:
+        super().__init__(f"{fault}: {remedy}")
+        self.fault = fault
+
+
 def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
     """Size the KV cache of one replica.
 
@@ -41,10 +52,18 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
         PinnError: If the weights do not fit, or the cache cannot hold one request of max_model_len
             where the engine asks for that, with the numbers.
     """
-    layout, total = empty_layout(deployment), engine.num_gpu_blocks_override
+    total = engine.num_gpu_blocks_override
     if total is None:
-        total = _blocks(layout, kv_cache_bytes(deployment, engine))
-    layout = replace(layout, blocks=max(total - 1, 0))
+        return _held(deployment, kv_cache_bytes(deployment, engine))
+    layout = replace(empty_layout(deployment), blocks=max(total - 1, 0))
+    _check_longest_request(deployment, layout)
+    return layout
+
+
+def _held(deployment: Deployment, kv_bytes: float) -> KvLayout:
+    """The layout of a cache of so many bytes on each GPU; refused where it holds too little."""
+    layout = empty_layout(deployment)
+    layout = replace(layout, blocks=max(_blocks(layout, kv_bytes) - 1, 0))
     _check_longest_request(deployment, layout)
     return layout
 
@@ -114,11 +133,11 @@ def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
     fitting = bisect_right(
         range(longest), layout.blocks, key=lambda tokens: int(prefill.request_blocks(tokens, size))
     )
-    raise PinnError(
+    raise NoStartError(
         f"one request of --max-model-len {longest} needs {needed} KV cache blocks of {size} tokens "
-        f"({needed * layout.block_bytes / GIB:.2f} GiB), the GPU has room for {layout.blocks}: use "
-        f"--max-model-len {max(fitting - 1, 0)} or less, a higher --gpu-memory-utilization or "
-        "more GPUs"
+        f"({needed * layout.block_bytes / GIB:.2f} GiB), the GPU has room for {layout.blocks}",
+        f"use --max-model-len {max(fitting - 1, 0)} or less, a higher --gpu-memory-utilization or "
+        "more GPUs",
     )
 
 
@@ -130,18 +149,24 @@ def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
     """
     if engine.kv_cache_memory_bytes is not None:
         return engine.kv_cache_memory_bytes
-    recipe = deployment.recipe
-    ledger = memory_ledger(deployment)
-    if engine.activation_reserve_bytes is not None:
-        ledger = replace(ledger, reserve=Reserve(given=engine.activation_reserve_bytes))
-    left = ledger.left_bytes
+    return _left_bytes(deployment, _ledger(deployment, engine))
+
+
+def _ledger(deployment: Deployment, engine: EngineSpec) -> MemoryLedger:
+    ledger, given = memory_ledger(deployment), engine.activation_reserve_bytes
+    return ledger if given is None else replace(ledger, reserve=Reserve(given=given))
+
+
+def _left_bytes(deployment: Deployment, ledger: MemoryLedger) -> float:
+    recipe, left = deployment.recipe, ledger.left_bytes
     if left <= 0:
         weights, reserve = ledger.weights, ledger.reserved_bytes
-        raise PinnError(
+        raise NoStartError(
             f"{deployment.model.title} does not fit: its weights take {weights / GIB:.2f} GiB on "
             f"each GPU and activations {reserve / GIB:.2f} GiB, but {deployment.gpu.name} offers "
             f"{ledger.usable_bytes / GIB:.2f} GiB at --gpu-memory-utilization "
-            f"{recipe.memory_share}: raise --tensor-parallel-size or --cpu-offload-gb"
+            f"{recipe.memory_share}",
+            "raise --tensor-parallel-size or --cpu-offload-gb",
         )
     if deployment.serving.engine == VLLM:  # which keeps states in its blocks
         return left
@@ -157,6 +182,7 @@ class MemoryFit:
         kv_tokens: Tokens that the KV cache holds, as the engine logs it at start; None where it
             does not start.
         reason: Why it does not: weights, activations and one request of max_model_len have to fit.
+        fault: The same without a remedy.
         kv_bytes: Memory of the KV cache on one GPU; None where weights leave none.
         byte_ends: Least and most of it, by what start-ups of this kind logged.
         token_ends: Tokens at either end; None where it does not start there.
@@ -165,6 +191,7 @@ class MemoryFit:
 
     kv_tokens: int | None
     reason: str = ""
+    fault: str = ""
     kv_bytes: float | None = None
     byte_ends: tuple[float, float] | None = None
     token_ends: tuple[int | None, int | None] = (None, None)
@@ -184,20 +211,20 @@ class MemoryFit:
 def memory_fit(deployment: Deployment, engine: EngineSpec = _DEFAULTS) -> MemoryFit:
     """What the memory of a replica allows; by default without further engine settings."""
     try:
-        left = kv_cache_bytes(deployment, engine)
-    except PinnError as error:
-        return MemoryFit(None, str(error))
-    ends = (left, left)
-    if engine.kv_cache_memory_bytes is None:
-        half = half_share(deployment) * memory_ledger(deployment).usable_bytes
-        ends = (max(left - half, 0.0), left + half)
+        left, half = engine.kv_cache_memory_bytes, 0.0
+        if left is None:
+            ledger = _ledger(deployment, engine)
+            left, half = _left_bytes(deployment, ledger), half_share(deployment) * ledger.visible
+    except NoStartError as error:
+        return MemoryFit(None, str(error), error.fault)
+    ends = (max(left - half, 0.0), left + half)
     tokens = (_tokens_in(deployment, ends[0]), _tokens_in(deployment, ends[1]))
     try:
-        layout = kv_layout(deployment, engine)
-    except PinnError as error:
-        return MemoryFit(None, str(error), left, ends, tokens)
+        layout = _held(deployment, left)
+    except NoStartError as error:
+        return MemoryFit(None, str(error), error.fault, left, ends, tokens)
     requests = (layout.blocks + 1) / longest_request_blocks(deployment, layout)
-    return MemoryFit(_logged_tokens(deployment, layout), "", left, ends, tokens, requests)
+    return MemoryFit(_logged_tokens(deployment, layout), "", "", left, ends, tokens, requests)
 
 
 def _tokens_in(deployment: Deployment, kv_bytes: float) -> int | None:

@@ -6,13 +6,16 @@ Sizes that its source gives are counted; the others are those of start-ups that 
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pinn.engines.deployment import Deployment
-from pinn.engines.recipe import FREE, NOTHING, STATIC
+from pinn.engines.recipe import FREE, NOTHING, STATIC, engine_rows
 from pinn.memory.weights import gpu_weight_bytes
 from pinn.specs.gpu import GpuSpec
+from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.model import LatentAttentionSpec, LayerGroup, MoeFfnSpec
 from pinn.specs.precision import ACTIVATION_BYTES
+from pinn.specs.serving import VLLM
 from pinn.units import GIB
 
 #: What CUDA keeps of a board to itself: bytes and a share. Within 0.15 GiB of what 15 kinds of
@@ -38,6 +41,9 @@ EXPERT_VALUES, EXPERT_COPIES = 3.0, 2.0
 #: at start: gpt-oss-120b 0.028 to 0.029 GiB whatever the GPUs and sizes, DeepSeek 0.044 to 0.067.
 #: Of dense layers no estimate was logged: 0.
 GRAPH_BYTES, LATENT_GRAPH_BYTES = 0.029 * GIB, 0.055 * GIB
+#: Kinds of ``data/engines/memory_errors.csv``; every other has the widest.
+DENSE, MIXTURE, LATENT, HYBRID, SEVERAL = "dense", "mixture", "latent", "hybrid", "several GPUs"
+OTHER = "other"
 
 
 @dataclass(frozen=True)
@@ -195,3 +201,34 @@ def _graph_bytes(deployment: Deployment) -> float:
         elif isinstance(group.ffn, MoeFfnSpec):
             found += group.count * GRAPH_BYTES
     return found / deployment.recipe.pipeline_parallel_size
+
+
+def kinds_of(deployment: Deployment) -> tuple[str, ...]:
+    """What decides how well a deployment's memory is known: the wider of several holds."""
+    if deployment.serving.engine != VLLM:
+        return (deployment.serving.engine,)
+    model, mixers = deployment.model, [g.attention for g in deployment.model.layer_groups]
+    kind = DENSE if model.moe is None else MIXTURE
+    if any(isinstance(mixer, LatentAttentionSpec) for mixer in mixers):
+        kind = LATENT
+    if any(isinstance(mixer, LinearMixerSpec) for mixer in mixers):
+        kind = HYBRID
+    recipe = deployment.recipe
+    several = recipe.tensor_parallel_size * recipe.pipeline_parallel_size > 1
+    return (kind, SEVERAL) if several else (kind,)
+
+
+def half_share(deployment: Deployment) -> float:
+    """Half the width of the interval of KV memory, as a share of what CUDA offers.
+
+    Written by ``scripts/score_memory.py --write``: the largest error among start-ups of the kind,
+    and never less than what holds for 90 % of all.
+    """
+    known = _half_shares()
+    return max(known.get(kind, known[OTHER]) for kind in kinds_of(deployment))
+
+
+@lru_cache(maxsize=1)
+def _half_shares() -> dict[str, float]:
+    rows = engine_rows("memory_errors.csv")
+    return {row["kind"]: float(row["half_percent"]) / 100 for row in rows}

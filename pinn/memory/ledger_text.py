@@ -95,7 +95,7 @@ def log_lines(found: StartUp) -> list[str]:
         f"Available KV cache memory: {kv_gib:.2f} GiB",
     ]
     if fit.longest_requests is None:
-        return [*lines, f"and refuse: {fit.reason}"]
+        return [*lines, f"and refuse: {fit.fault}"]
     return [
         *lines,
         f"GPU KV cache size: {tokens:,} tokens",

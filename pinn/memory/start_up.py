@@ -61,8 +61,10 @@ class StartUp:
         """Return the key ``memory`` of the JSON.
 
         Keys: ``starts`` (the verdict), ``remedies``, ``fits`` (starts with the memory predicted),
-        ``kv_tokens`` and its two ends, ``longest_requests`` (of max_model_len, at once),
-        ``smallest_tensor_parallel_size``, ``reason``, and ``gib_per_gpu``: what lies on one GPU.
+        ``kv_tokens`` and its ``kv_tokens_ends``, ``longest_requests`` (of max_model_len, at once),
+        ``smallest_tensor_parallel_size``, ``reason``, ``gib_per_gpu`` (``board``, ``visible`` to
+        CUDA, ``usable`` by the engine, ``weights``, ``context``, ``communication``,
+        ``activations``, ``graphs``, ``kv_cache``) and ``kv_cache_gib_ends``.
         """
         fit, low_high = self.fit, self.fit.byte_ends
         gib: JsonObject = {name: size / GIB for name, size in self.ledger.sizes().items()}
@@ -89,7 +91,7 @@ class StartUp:
             return f"memory: starts, with {self._cache_text()}{fewest if smallest else ''}"
         says = "DOES NOT START" if fit.token_ends[1] is None else "MAY NOT START"
         remedy = f"starts with {others}" if others else "no single flag helps"
-        return f"memory: {says}; {remedy}: {fit.reason or self._cache_text()}"
+        return f"memory: {says}; {remedy}: {fit.fault or self._cache_text()}"
 
     def _cache_text(self) -> str:
         (low, high), tokens = self.fit.token_ends, f"{self.fit.kv_tokens:,}"
