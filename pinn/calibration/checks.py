@@ -15,6 +15,8 @@ from pinn.errors import PinnError
 from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.memory.kv_cache import kv_layout
 from pinn.memory.kv_layout import max_model_len
+from pinn.memory.logged_cache import logged_blocks
+from pinn.memory.startup_log import StartupLog
 from pinn.physics.costs import step_costs
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, specified
@@ -134,6 +136,19 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
     parallel = [o for _, o in near if o.startswith("--tensor-parallel-size")]
     shown = list(dict.fromkeys(parallel[:1] + shown))
     yield f"{text}: they fit {' or '.join(shown)}"
+
+
+def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
+    """The KV cache of a start's log against the memory model.
+
+    Args:
+        log: Of the server that was measured.
+        deployment: As the user gave it.
+
+    Raises:
+        PinnError: If the log is of another server, or of a start that failed.
+    """
+    yield from check_kv_blocks(logged_blocks(deployment, log), deployment)
 
 
 def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:
