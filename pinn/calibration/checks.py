@@ -73,6 +73,8 @@ _VALUES = {
 #: Share by which a count of KV blocks may differ, and share of the GPU's memory on top: what
 #: vLLM measures at start (activations, CUDA graphs of some versions) is estimated here.
 _KV_SHARE, _MEMORY_SHARE = 0.08, 0.03
+#: Logs repeat shares with two digits or more.
+_SAME_SHARE = 0.005
 
 #: Measured over predicted times beyond this factor are a mistake whatever the cause, since no
 #: left-out model was off by half as much; from the smaller one on if a single flag explains it.
@@ -148,7 +150,13 @@ def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
     Raises:
         PinnError: If the log is of another server, or of a start that failed.
     """
-    yield from check_kv_blocks(logged_blocks(deployment, log), deployment)
+    blocks = logged_blocks(deployment, log)
+    share, taken = log.memory_share, deployment.recipe.memory_share
+    if share is not None and abs(share - taken) > _SAME_SHARE:
+        option = f"--gpu-memory-utilization {share:g}"
+        yield f"the log is of {option}, the flags mean {taken:g}: {option}?"
+    else:
+        yield from check_kv_blocks(blocks, deployment)
 
 
 def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:

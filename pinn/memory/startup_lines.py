@@ -46,8 +46,9 @@ _COUNT = r"\d[\d,]{0,18}"
 
 def _line(engine: str, words: str, pattern: str) -> Line:
     """A line; ``#name`` stands for a number of that name, ``@name`` for a count."""
-    pattern = re.sub(r"#(\w+)", rf"(?P<\1>{_NUMBER})", pattern)
-    return Line(engine, words, re.compile(re.sub(r"@(\w+)", rf"(?P<\1>{_COUNT})", pattern)))
+    kinds = {"#": _NUMBER, "@": _COUNT}
+    spelled = re.sub(r"([#@])(\w+)", lambda m: f"(?P<{m[2]}>{kinds[m[1]]})", pattern)
+    return Line(engine, words, re.compile(spelled))
 
 
 #: The device is named: GPU, CPU, XPU (vLLM 0.31.0 vllm/v1/core/kv_cache_utils.py:
@@ -102,6 +103,7 @@ _SGLANG = [
     # srt/model_executor/model_runner.py: load_model
     ("Load weight begin", r"Load weight begin\..*\bavail mem=#free_before_load GB"),
     ("Load weight end", r"Load weight end\..*\bmem usage=#weights GB"),
+    ("Load weight end", r"Load weight end\..*\bavail mem=#free_after_load GB"),
     # srt/mem_cache/memory_pool.py; from 0.5.19 on kv_pool_runtime.py, where graphs come first and
     # the pool before them is an upper bound of addresses.
     ("llocated", r"[Cc]ache (?:is )?allocated\..*\bK size: #kv_cache GB, V size: #kv_values GB"),

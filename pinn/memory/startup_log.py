@@ -92,8 +92,8 @@ class StartupLog:
 _FIELDS = {f.name for f in fields(StartupLog)}
 #: Of several values the first, as flags are repeated, and the least; of all others the largest.
 _FIRST = {"release", "memory_share", "tensor_parallel_size", "max_model_len"}
-_LEAST = {"free_before_load", "kv_cache", "kv_cache_exact", "kv_tokens", "blocks",
-          "max_concurrency"}  # fmt: skip
+_FREE = {"free_before_load", "free_after_load"}
+_LEAST = {*_FREE, "kv_cache", "kv_cache_exact", "kv_tokens", "blocks", "max_concurrency"}
 #: Flags, which do not tell by themselves that a file is a log of a start.
 _ASKED = {"release", "memory_share", "tensor_parallel_size"}
 
@@ -164,7 +164,7 @@ def _of_ranks(engine: str, name: str, values: Mapping[str, list[float | str]]) -
     numbers = [[float(value) for value in of_rank] for of_rank in values.values()]
     if engine == TRTLLM:  # a first pass with a small cache finds the size of the second's
         return numbers[-1][-1]
-    if engine == SGLANG and name == "free_before_load":  # the draft's is loaded after the target's
+    if engine == SGLANG and name in _FREE:  # the draft's is loaded after the target's
         return min(of_rank[0] for of_rank in numbers)
     if engine == SGLANG and name in ADDED:
         numbers = [[sum(of_rank)] for of_rank in numbers]
@@ -177,6 +177,9 @@ def _settled(found: dict[str, float | str]) -> dict[str, float | str]:
     values = dict(found)
     if "kv_cache_exact" in values:
         values["kv_cache"] = values["kv_cache_exact"]
+    if "weights" not in values and values.keys() >= _FREE:  # SGLang before 0.4.9
+        free, after = float(values["free_before_load"]), float(values["free_after_load"])
+        values["weights"] = free - after
     if "consumed" in values:  # releases that log it count estimated graphs as activations
         if "weights" in values:
             values["non_torch"] = float(values["consumed"]) - float(values["weights"])
