@@ -16,11 +16,10 @@ from pinn.errors import PinnError
 from pinn.memory.kv_layout import (
     KvLayout,
     empty_layout,
-    longest_request_blocks,
     max_model_len,
-    of_prompt,
     state_bytes,
 )
+from pinn.memory.longest_request import counted_blocks, logged_blocks, start_blocks
 from pinn.memory.ledger import Reserve, memory_ledger
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.units import GIB
@@ -47,14 +46,13 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
 
 
 def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
-    recipe, longest = deployment.recipe, max_model_len(deployment)
-    size, prefill = recipe.block_tokens, of_prompt(deployment, layout)
-    needed = longest_request_blocks(deployment, layout)
+    longest, size = max_model_len(deployment), deployment.recipe.block_tokens
+    needed = start_blocks(deployment, layout, longest)
     # vLLM compares with all blocks, but never gives out its null block.
     if needed <= layout.blocks:
         return
     fitting = bisect_right(
-        range(longest), layout.blocks, key=lambda tokens: int(prefill.request_blocks(tokens, size))
+        range(longest), layout.blocks, key=lambda tokens: start_blocks(deployment, layout, tokens)
     )
     raise PinnError(
         f"one request of --max-model-len {longest} needs {needed} KV cache blocks of {size} tokens "
@@ -121,20 +119,21 @@ def memory_fit(deployment: Deployment) -> MemoryFit:
         layout = kv_layout(deployment, _DEFAULTS)
     except PinnError as error:
         return MemoryFit(None, str(error))
-    return MemoryFit(_logged_tokens(deployment, layout))
+    return MemoryFit(logged_tokens(deployment, layout))
 
 
-def _logged_tokens(deployment: Deployment, layout: KvLayout) -> int:
+def logged_tokens(deployment: Deployment, layout: KvLayout) -> int:
     """Tokens of the cache as the release counts them.
 
-    Blocks / groups x block size; where a recipe says so, what requests of max_model_len tokens
-    hold of as many blocks (``vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config``).
+    Blocks / groups x the smallest block; from 0.20.1 on what requests of max_model_len tokens hold
+    of as many blocks (vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config).
     """
-    recipe = deployment.recipe
-    if not recipe.counts_longest_requests:
-        return layout.blocks // (layout.full_groups + layout.window_groups) * recipe.block_tokens
+    if not deployment.recipe.counts_longest_requests:
+        groups, size = logged_blocks(deployment, layout)
+        null = deployment.serving.engine == VLLM  # counts its null block, too
+        return (layout.blocks + null) // groups * size
     longest = max_model_len(deployment)
-    return int((layout.blocks + 1) / longest_request_blocks(deployment, layout) * longest)
+    return int((layout.blocks + 1) / counted_blocks(deployment, layout, longest) * longest)
 
 
 def smallest_tensor_parallel_size(

@@ -54,9 +54,6 @@ CASES = {
         "openai/gpt-oss-20b", _GPT_OSS, max_model_len=131_072, max_num_batched_tokens=2048
     ),
     "gpt-oss, short": _case("openai/gpt-oss-20b", _GPT_OSS, max_model_len=4096),
-    "gpt-oss, in order": _case(
-        "openai/gpt-oss-20b", _GPT_OSS, max_model_len=65_536, async_scheduling=False
-    ),
     "gemma-3": _case("google/gemma-3-27b-it", _GEMMA, max_model_len=32_768),
     "gemma-3, long": _case(
         "google/gemma-3-27b-it", _GEMMA, max_model_len=131_072, max_num_batched_tokens=4096, gib=60
@@ -82,10 +79,10 @@ CASES = {
         kv_cache_dtype="fp8",
     ),
     "compressed": _case(
-        "deepseek-ai/DeepSeek-V4-Flash", _V4, tp=4, max_model_len=131_072, block_size=256
+        "deepseek-ai/DeepSeek-V4-Flash", _V4, gpu="B300", tp=4, max_model_len=131_072, block_size=256
     ),
     "compressed, long": _case(
-        "deepseek-ai/DeepSeek-V4-Flash", _V4, tp=4, max_model_len=1_048_576, block_size=256,
+        "deepseek-ai/DeepSeek-V4-Flash", _V4, gpu="B300", tp=4, max_model_len=1_048_576, block_size=256,
         max_num_batched_tokens=16_384, gib=100,
     ),
 }  # fmt: skip

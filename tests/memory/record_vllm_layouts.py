@@ -113,7 +113,7 @@ class Layouts:
     def _config(self, case: dict[str, Any]) -> Config:
         flags, release = case["flags"], self.release
         kinds = {layer[0] for layer in case["layers"]}
-        ahead = flags.get("async_scheduling", self.number >= (0, 14))
+        ahead = self.number >= (0, 14)
         prefixes = flags.get("enable_prefix_caching", True)
         mode = "align" if prefixes and self.number >= _ALIGNED else "none"
         cache = Config(
