@@ -295,6 +295,10 @@ class SchedulerRules:
             flight have ended.
         group_padding: Layers of the commoner kind over those of the rarer one up to which KV cache
             groups are as large as the former.
+        windows_in_flight: Whether windows hold the tokens of all batches in flight; else of one.
+        mixed_pages: Whether pages of several sizes lie side by side in a block.
+        state_checkpoints: Mixers of which a state amid a prompt is kept, too, for its prefix.
+        packs_sparse_keys: Whether fp8 keys of sparse attention are packed on every GPU.
     """
 
     pipelined_decodes: str = ONE_BATCH
@@ -303,6 +307,10 @@ class SchedulerRules:
     cuts_lone_prompts: bool = True
     awaits_preempted: bool = False
     group_padding: float = 1.25
+    windows_in_flight: bool = False
+    mixed_pages: bool = False
+    state_checkpoints: str = ""
+    packs_sparse_keys: bool = True
 
 
 @lru_cache(maxsize=256)

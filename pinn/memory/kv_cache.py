@@ -16,12 +16,11 @@ from pinn.errors import PinnError
 from pinn.memory.kv_layout import (
     KvLayout,
     empty_layout,
-    longest_request_blocks,
     max_model_len,
-    of_prompt,
     state_bytes,
 )
 from pinn.memory.ledger import MemoryLedger, Reserve, half_share, memory_ledger
+from pinn.memory.longest_request import counted_blocks, logged_blocks, start_blocks
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import GIB
 
@@ -113,7 +112,7 @@ def least_blocks(deployment: Deployment) -> int:
     """
     if deployment.serving.engine == SGLANG:
         return 1
-    return longest_request_blocks(deployment, empty_layout(deployment))
+    return start_blocks(deployment, empty_layout(deployment), max_model_len(deployment))
 
 
 def _blocks(layout: KvLayout, kv_bytes: float) -> int:
@@ -121,17 +120,13 @@ def _blocks(layout: KvLayout, kv_bytes: float) -> int:
 
 
 def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
-    recipe, longest = deployment.recipe, max_model_len(deployment)
-    size, prefill, needed = (
-        recipe.block_tokens,
-        of_prompt(deployment, layout),
-        least_blocks(deployment),
-    )
+    longest, size = max_model_len(deployment), deployment.recipe.block_tokens
+    needed = least_blocks(deployment)
     # vLLM compares with all blocks, but never gives out its null block.
     if needed <= layout.blocks:
         return
     fitting = bisect_right(
-        range(longest), layout.blocks, key=lambda tokens: int(prefill.request_blocks(tokens, size))
+        range(longest), layout.blocks, key=lambda tokens: start_blocks(deployment, layout, tokens)
     )
     raise NoStartError(
         f"one request of --max-model-len {longest} needs {needed} KV cache blocks of {size} tokens "
@@ -223,28 +218,29 @@ def memory_fit(deployment: Deployment, engine: EngineSpec = _DEFAULTS) -> Memory
         layout = _held(deployment, left)
     except NoStartError as error:
         return MemoryFit(None, str(error), error.fault, left, ends, tokens)
-    requests = (layout.blocks + 1) / longest_request_blocks(deployment, layout)
-    return MemoryFit(_logged_tokens(deployment, layout), "", "", left, ends, tokens, requests)
+    requests = (layout.blocks + 1) / counted_blocks(deployment, layout, max_model_len(deployment))
+    return MemoryFit(logged_tokens(deployment, layout), "", "", left, ends, tokens, requests)
 
 
 def _tokens_in(deployment: Deployment, kv_bytes: float) -> int | None:
     """Tokens of a cache of so many bytes a GPU; None where the engine does not start with it."""
     layout = empty_layout(deployment)
     layout = replace(layout, blocks=_blocks(layout, kv_bytes) - 1)
-    return _logged_tokens(deployment, layout) if layout.blocks >= least_blocks(deployment) else None
+    return logged_tokens(deployment, layout) if layout.blocks >= least_blocks(deployment) else None
 
 
-def _logged_tokens(deployment: Deployment, layout: KvLayout) -> int:
+def logged_tokens(deployment: Deployment, layout: KvLayout) -> int:
     """Tokens of the cache as the release counts them.
 
-    Blocks / groups x block size; where a recipe says so, what requests of max_model_len tokens
-    hold of as many blocks (``vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config``).
+    Blocks / groups x the smallest block; from 0.20.1 on what requests of max_model_len tokens hold
+    of as many blocks (vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config).
     """
-    recipe = deployment.recipe
-    if not recipe.counts_longest_requests:
-        return layout.blocks // (layout.full_groups + layout.window_groups) * recipe.block_tokens
+    if not deployment.recipe.counts_longest_requests:
+        groups, size = logged_blocks(deployment, layout)
+        null = deployment.serving.engine == VLLM  # counts its null block, too
+        return (layout.blocks + null) // groups * size
     longest = max_model_len(deployment)
-    return int((layout.blocks + 1) / longest_request_blocks(deployment, layout) * longest)
+    return int((layout.blocks + 1) / counted_blocks(deployment, layout, longest) * longest)
 
 
 def smallest_tensor_parallel_size(

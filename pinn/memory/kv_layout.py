@@ -9,9 +9,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from pinn.engines.deployment import Deployment, cached_width
+from pinn.engines.deployment import Deployment, cached_width, keeps_state_ends
+from pinn.memory.compressed_layout import compressed, compressed_layout
 from pinn.specs.mixers import LinearMixerSpec
-from pinn.specs.model import Attention, LatentAttentionSpec, LayerGroup, ModelSpec
+from pinn.specs.model import (
+    Attention,
+    CompressedAttentionSpec,
+    LatentAttentionSpec,
+    LayerGroup,
+    ModelSpec,
+)
 from pinn.specs.serving import VLLM
 
 IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
@@ -30,8 +37,9 @@ class KvLayout:
         full_groups: Groups of layers that keep every token; 1 where nothing is mixed.
         window_groups: Groups of layers that keep a window.
         window_blocks: Blocks that a request holds in one of those: its window, and one more where
-            it straddles a block; one for a recurrent state. The rest of a long chunk, freed after
-            its step, is not modelled.
+            it straddles a block; a recurrent state's one, or two where prefixes of it are kept. The
+            rest of a long chunk, freed after its step, is not modelled.
+        window_share: Blocks of those that hold the tokens of one block of keys.
     """
 
     block_bytes: float
@@ -39,11 +47,12 @@ class KvLayout:
     full_groups: int = 1
     window_groups: int = 0
     window_blocks: int = 0
+    window_share: int = 1
 
     def request_blocks(self, tokens: IntOrArray, block_size: int) -> IntOrArray:
         """Blocks that a request of so many tokens holds."""
         blocks = -(-tokens // block_size)
-        windowed = np.minimum(blocks, self.window_blocks)
+        windowed = np.minimum(blocks * self.window_share, self.window_blocks)
         return self.full_groups * blocks + self.window_groups * windowed
 
     def token_bytes(self, block_size: int) -> float:
@@ -69,23 +78,22 @@ def empty_layout(deployment: Deployment) -> KvLayout:
     """Groups and block size of a deployment's cache, without blocks yet."""
     recipe = deployment.recipe
     ranks = (recipe.tensor_parallel_size, recipe.pipeline_parallel_size)
-    sizes = (recipe.block_tokens, deployment.kv_cache_precision.bytes_per_weight)
-    rules = (deployment.serving.engine == VLLM, recipe.scheduler.group_padding)
-    return _with_draft(_layout(deployment.model, *ranks, *sizes, *rules), deployment)
+    sizes = (recipe.block_tokens, _CacheBytes.of(deployment))
+    in_blocks, rules = deployment.serving.engine == VLLM, recipe.scheduler
+    if in_blocks and compressed(deployment.model) is not None:
+        layout = _of_compressed(deployment)
+    else:
+        held = 1 + keeps_state_ends(deployment, recipe)
+        layout = _layout(deployment.model, *ranks, *sizes, in_blocks, rules.group_padding, held)
+    return _with_draft(layout, deployment)
 
 
-def of_prompt(deployment: Deployment, layout: KvLayout) -> KvLayout:
-    """Prefill holds a window and a whole chunk (``SlidingWindowSpec.max_memory_usage_bytes``)."""
-    recipe, window = deployment.recipe, deployment.model.window_tokens or 0
-    chunk = -(-(window - 1 + recipe.token_budget) // recipe.block_tokens) + 1
-    holds_chunk = layout.window_groups and not _state_layers(deployment.model)
-    return replace(layout, window_blocks=chunk) if holds_chunk else layout
-
-
-def longest_request_blocks(deployment: Deployment, layout: KvLayout) -> int:
-    """Blocks that a request of max_model_len tokens needs."""
-    prefill, size = of_prompt(deployment, layout), deployment.recipe.block_tokens
-    return int(prefill.request_blocks(max_model_len(deployment), size))
+def _of_compressed(deployment: Deployment) -> KvLayout:
+    """DeepSeek-V4's: a group of all keys, and what a request keeps beside them as another."""
+    recipe = deployment.recipe
+    found = compressed_layout(deployment.model, recipe.scheduler.mixed_pages)
+    block = found.block_bytes / recipe.pipeline_parallel_size
+    return KvLayout(block, 0, 1, 1, found.decode_blocks, found.window_share)
 
 
 def state_bytes(deployment: Deployment) -> float:
@@ -94,10 +102,10 @@ def state_bytes(deployment: Deployment) -> float:
 
 
 def _model_state_bytes(model: ModelSpec, tp: int) -> float:
-    return sum(count * mixer.state_bytes(tp) for count, mixer in _state_layers(model))
+    return sum(count * mixer.state_bytes(tp) for count, mixer in state_layers(model))
 
 
-def _state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
+def state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
     """Layers of each kind that keeps a state, and their mixer."""
     mixers = [(group.count, group.attention) for group in model.layer_groups]
     return [(count, mixer) for count, mixer in mixers if isinstance(mixer, LinearMixerSpec)]
@@ -105,20 +113,27 @@ def _state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
 
 @lru_cache(maxsize=16384)
 def _layout(
-    model: ModelSpec, tp: int, pp: int, size: int, item_bytes: float, in_blocks: bool, most: float
+    model: ModelSpec,
+    tp: int,
+    pp: int,
+    size: int,
+    each: "_CacheBytes",
+    in_blocks: bool,
+    most: float,
+    state_blocks: int,
 ) -> KvLayout:
     """Groups and block size, without blocks yet; ``in_blocks`` where states lie in the blocks.
 
     Layers of both kinds are cut into groups of as many layers as the rarer kind has, or as the
     commoner one where it has fewer than ``most`` times as many; the groups share one pool.
     """
-    kept = [(g, layer_kv_bytes(g, tp, item_bytes)) for g in model.layer_groups]
+    kept = [(g, layer_kv_bytes(g, tp, each)) for g in model.layer_groups]
     own = sum(getattr(g.attention, "request_bytes", 0.0) * g.count for g in model.layer_groups)
     if own:  # Compressed keys of all layers lie in a block, and what a request keeps in some more.
         block = size * sum(g.count * kv_bytes for g, kv_bytes in kept)
         return KvLayout(block / pp, 0, 1, 1, -int(-own // block))
     groups = [g for g, kv_bytes in kept if kv_bytes]
-    states = sum(count for count, _ in _state_layers(model)) if in_blocks else 0
+    states = sum(count for count, _ in state_layers(model)) if in_blocks else 0
     if not groups:
         return KvLayout(_model_state_bytes(model, tp) / pp if in_blocks else 1.0, 0)
     full = sum(g.count for g in groups if not getattr(g.attention, "window_tokens", None))
@@ -129,7 +144,7 @@ def _layout(
         return KvLayout(-(-(full + windowed) // pp) * layer_bytes * size, 0)
     few, many = min(full, windowed), max(full, windowed)
     group = many if many < few * most else few
-    held = 1 if states else -(-(model.window_tokens or 0) // size) + 1
+    held = state_blocks if states else -(-(model.window_tokens or 0) // size) + 1
     block = -(-group // pp) * layer_bytes * size
     return KvLayout(block, 0, -(-full // group), -(-windowed // group), held)
 
@@ -142,7 +157,7 @@ def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
     if deployment.draft is None:
         return layout
     groups, tp = deployment.draft.model.layer_groups, deployment.recipe.tensor_parallel_size
-    each = deployment.kv_cache_precision.bytes_per_weight
+    each = _CacheBytes.of(deployment)
     token_bytes = sum(g.count * layer_kv_bytes(g, tp, each) for g in groups)
     added = token_bytes * deployment.recipe.block_tokens / layout.full_groups
     return replace(layout, block_bytes=layout.block_bytes + added)
@@ -156,14 +171,47 @@ def gpu_cache_tokens(deployment: Deployment) -> float:
     return deployment.gpu.l2_bytes / (widest * each) if widest else 0.0
 
 
-def layer_kv_bytes(group: LayerGroup, tp: int, element_bytes: float) -> float:
+@dataclass(frozen=True)
+class _CacheBytes:
+    """Bytes of what is cached.
+
+    Attributes:
+        element: Of a number.
+        packs_sparse: Whether sparse latent attention keeps 8 bits in a format of its own.
+    """
+
+    element: float
+    packs_sparse: bool
+
+    @classmethod
+    def of(cls, deployment: Deployment) -> "_CacheBytes":
+        """Of a deployment's.
+
+        Of fp8, FlashMLA's kernels take the format ``fp8_ds_mla``; on data-centre Blackwell,
+        FlashInfer's, which SGLang has, and vLLM prefers from 0.17 on, take plain fp8 (vllm
+        platforms/cuda.py: _get_backend_priorities, layers/attention/mla_attention.py; sglang 0.5.12
+        mem_cache/memory_pool.py: NSATokenToKVPool).
+        """
+        blackwell = 10 <= deployment.gpu.compute_capability < 11
+        older = deployment.serving.engine == VLLM and deployment.recipe.scheduler.packs_sparse_keys
+        each = deployment.kv_cache_precision.bytes_per_weight
+        return cls(each, each == 1 and (older or not blackwell))
+
+
+def layer_kv_bytes(group: LayerGroup, tp: int, each: _CacheBytes) -> float:
     """Keys and values of one token in one layer on one GPU, and its indexer's key.
 
-    A layer that keeps none, or another's, has 0.
+    A layer that keeps none, or another's, has 0. Sparse latent attention in ``fp8_ds_mla`` has 656
+    bytes: 512 of 8 bits with a float32 scale for 128 each, and a rotary key of 16 bits (vllm
+    v1/kv_cache_interface.py: MLAAttentionSpec, 0.11.0 to 0.33.0).
     """
     mixer = group.attention
     if not isinstance(mixer, Attention) or getattr(mixer, "shares_cache", False):
         return 0.0
-    found = cached_width(mixer, tp) * element_bytes * getattr(mixer, "cached_share", 1.0)
+    found = cached_width(mixer, tp) * each.element * getattr(mixer, "cached_share", 1.0)
     indexer = mixer.indexer if isinstance(mixer, LatentAttentionSpec) else None
-    return found if indexer is None else found + indexer.key_bytes
+    if indexer is None:
+        return found
+    if each.packs_sparse and not isinstance(mixer, CompressedAttentionSpec):
+        found = mixer.kv_lora_rank * (1 + 4 / 128) + mixer.qk_rope_head_dim * 2
+    return found + indexer.key_bytes

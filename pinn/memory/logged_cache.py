@@ -6,7 +6,8 @@ from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.memory.kv_cache import kv_layout
-from pinn.memory.kv_layout import empty_layout, longest_request_blocks, max_model_len
+from pinn.memory.kv_layout import empty_layout, max_model_len
+from pinn.memory.longest_request import counted_blocks
 from pinn.memory.startup_log import StartupLog
 from pinn.specs.serving import VLLM
 from pinn.units import GIB
@@ -78,8 +79,8 @@ def _blocks_of_tokens(log: StartupLog, deployment: Deployment) -> int:
     if log.max_model_len is not None:
         serving = replace(deployment.serving, max_model_len=log.max_model_len)
         deployment = replace(deployment, serving=serving)
-    needed = longest_request_blocks(deployment, layout)
-    return -(-tokens * needed // max_model_len(deployment))
+    longest = max_model_len(deployment)
+    return -(-tokens * counted_blocks(deployment, layout, longest) // longest)
 
 
 def logged_blocks(deployment: Deployment, log: StartupLog) -> int:

@@ -16,8 +16,8 @@ from score_memory import deployment_of, errors, scored_table
 
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.memory.kv_cache import memory_fit
-from pinn.memory.kv_layout import empty_layout, longest_request_blocks
+from pinn.memory.kv_cache import least_blocks, memory_fit
+from pinn.memory.kv_layout import empty_layout
 from pinn.memory.ledger import memory_ledger
 from pinn.memory.start_up import check_starts
 from pinn.specs.serving import SGLANG
@@ -77,7 +77,7 @@ def test_no_plan_rents_what_does_not_start_by_its_log(rows):
     for case, kv_gib in zip(logged["case"], logged["kv_logged"], strict=True):
         deployment = deployment_of(table.loc[case])
         layout = empty_layout(deployment)
-        need = longest_request_blocks(deployment, layout) * layout.block_bytes
+        need = least_blocks(deployment) * layout.block_bytes
         share = deployment.recipe.memory_share
         share -= (kv_gib * GIB - 0.99 * need) / memory_ledger(deployment).visible
         if not 0 < share < 1:
