@@ -20,6 +20,7 @@ from pinn.engines.configurations import (
 )
 from pinn.engines.deployment import Deployment
 from pinn.memory.start_up import start_up
+from pinn.memory.startup_log import read_startup_log
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficient_set import (
     NAMED,
@@ -79,10 +80,14 @@ def predict(
         configuration = canonical(found.configuration() | wanted)
         deployment = make_deployment(configuration)
         found.check_deployment(deployment, str(asked.coefficients))
-        return file_prediction(_with_names(found, configuration), deployment)
-    configuration = canonical(wanted)
-    deployment = make_deployment(configuration)
-    return network_prediction(find_checkpoint(asked.checkpoint), deployment, configuration)
+        predicted = file_prediction(_with_names(found, configuration), deployment)
+    else:
+        configuration = canonical(wanted)
+        deployment, checkpoint = make_deployment(configuration), find_checkpoint(asked.checkpoint)
+        predicted = network_prediction(checkpoint, deployment, configuration)
+    if asked.memory_log is None:
+        return predicted
+    return replace(predicted, memory=start_up(deployment, read_startup_log(asked.memory_log)))
 
 
 def network_prediction(

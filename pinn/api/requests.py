@@ -53,12 +53,14 @@ class PredictionRequest:
     Attributes:
         coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network;
             its deployment holds where no flag says otherwise.
+        memory_log: Log of the start of such a server, whose sizes replace predicted ones.
     """
 
     model: str | None = None
     gpu: str | None = None
     checkpoint: Path | None = None
     coefficients: Path | None = None
+    memory_log: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

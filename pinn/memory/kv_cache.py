@@ -206,7 +206,7 @@ class MemoryFit:
 def memory_fit(deployment: Deployment, engine: EngineSpec = _DEFAULTS) -> MemoryFit:
     """What the memory of a replica allows; by default without further engine settings."""
     try:
-        left, half = engine.kv_cache_memory_bytes, 0.0
+        left, half = _given_bytes(deployment, engine), 0.0
         if left is None:
             ledger = _ledger(deployment, engine)
             left, half = _left_bytes(deployment, ledger), half_share(deployment) * ledger.visible
@@ -215,11 +215,19 @@ def memory_fit(deployment: Deployment, engine: EngineSpec = _DEFAULTS) -> Memory
     ends = (max(left - half, 0.0), left + half)
     tokens = (_tokens_in(deployment, ends[0]), _tokens_in(deployment, ends[1]))
     try:
-        layout = _held(deployment, left)
+        is_counted = engine.num_gpu_blocks_override is not None
+        layout = kv_layout(deployment, engine) if is_counted else _held(deployment, left)
     except NoStartError as error:
         return MemoryFit(None, str(error), error.fault, left, ends, tokens)
     requests = (layout.blocks + 1) / counted_blocks(deployment, layout, max_model_len(deployment))
     return MemoryFit(logged_tokens(deployment, layout), "", "", left, ends, tokens, requests)
+
+
+def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:
+    """Memory of a cache whose size is given, on one GPU."""
+    if engine.num_gpu_blocks_override is None:
+        return engine.kv_cache_memory_bytes
+    return engine.num_gpu_blocks_override * empty_layout(deployment).block_bytes
 
 
 def _tokens_in(deployment: Deployment, kv_bytes: float) -> int | None:

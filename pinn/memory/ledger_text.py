@@ -1,11 +1,12 @@
 """The memory of one GPU as a terminal shows it, beside the lines that the engine logs of it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from pinn.common.screen import Column, Grid
 from pinn.engines.recipe import FLAG, FLAGS, STATIC
 from pinn.memory.kv_layout import max_model_len
 from pinn.memory.start_up import StartUp
+from pinn.memory.startup_log import StartupLog
 from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
@@ -14,20 +15,29 @@ _BAR = 24
 _LOGS = "start-ups that were logged"
 
 
-def ledger_grid(found: StartUp, logged: Mapping[str, float] | None = None) -> Grid:
-    """What lies on one GPU, with what says so.
-
-    Args:
-        found: Whether it starts, and on what that rests.
-        logged: Name of an entry -> bytes that a start-up log has in its place.
-    """
-    logged = logged or {}
+def ledger_grid(found: StartUp) -> Grid:
+    """Return a table of what lies on one GPU: GiB, a bar, and the source of each entry."""
     grid = Grid.of("on one GPU", "GiB", Column("", True), Column("by", True, most=40))
+    logged = _logged_sizes(found.log)
     for name, size, source in _entries(found):
         shown = logged.get(name, size)
         bar = "#" * round(_BAR * max(shown, 0.0) / found.ledger.board)
-        grid.add(name, f"{shown / GIB:.2f}", bar, "the log" if name in logged else source)
+        beside = f"the log; {size / GIB:.2f} predicted" if name in logged else source
+        grid.add(name, f"{shown / GIB:.2f}", bar, beside)
     return grid
+
+
+def _logged_sizes(log: StartupLog | None) -> dict[str, float]:
+    """Return bytes that a log has in place of entries, by name."""
+    if log is None:
+        return {}
+    found = {
+        "weights": log.weights,
+        "activations": log.activation_peak,
+        "CUDA graphs": log.graphs_estimated,
+        "KV cache": log.kv_cache,
+    }
+    return {name: size for name, size in found.items() if size is not None}
 
 
 def _entries(found: StartUp) -> Iterator[tuple[str, float, str]]:
@@ -54,7 +64,7 @@ def _entries(found: StartUp) -> Iterator[tuple[str, float, str]]:
         yield "activations", held.peak, _peak_source(found)
         if held.graphs:
             yield "CUDA graphs", held.graphs, _LOGS
-    yield "KV cache", max(found.fit.kv_bytes or 0.0, 0.0), _ends(found)
+    yield "KV cache", max(found.predicted.kv_bytes or 0.0, 0.0), _ends(found)
 
 
 def _peak_source(found: StartUp) -> str:
@@ -66,38 +76,50 @@ def _peak_source(found: StartUp) -> str:
 
 
 def _ends(found: StartUp) -> str:
-    if found.fit.byte_ends is None:
+    if found.predicted.byte_ends is None:
         return "nothing is left"
-    low, high = (end / GIB for end in found.fit.byte_ends)
+    low, high = (end / GIB for end in found.predicted.byte_ends)
     return f"the rest; {low:.2f} to {high:.2f} by logs of its kind"
 
 
-def log_lines(found: StartUp) -> list[str]:
-    """What the engine would log at start, to be compared line by line.
+def log_grid(found: StartUp) -> Grid:
+    """Return the lines that the engine would log, beside those that it logged.
 
     vLLM: ``v1/worker/gpu_model_runner.py``, ``gpu_worker.py``, ``v1/core/kv_cache_utils.py``.
     SGLang: ``model_executor/model_runner.py``, ``mem_cache/memory_pool.py``. TensorRT-LLM:
-    ``_torch/pyexecutor/resource_manager.py``, as remembered.
+    ``_torch/pyexecutor/resource_manager.py``, assumed.
     """
-    fit, weights = found.fit, found.ledger.weights / GIB
-    engine, longest = found.deployment.serving.engine, max_model_len(found.deployment)
-    kv_gib, tokens = (fit.kv_bytes or 0.0) / GIB, fit.kv_tokens or 0
+    name = found.deployment.serving.engine
+    logged = [Column("logged", False)] if found.log else []
+    grid = Grid.of(Column(f"{name} would log at start, for one GPU", True), *logged)
+    for line, told in _lines(found):
+        grid.add(line, *([told] if found.log else []))
+    return grid
+
+
+def _lines(found: StartUp) -> Iterator[tuple[str, str]]:
+    """(line, figure of the log) of each line."""
+    fit, log, engine = found.predicted, found.log or StartupLog(), found.deployment.serving.engine
+    weights, kv_gib, tokens = found.ledger.weights / GIB, (fit.kv_bytes or 0) / GIB, fit.kv_tokens
+    cache, held = _gib(log.kv_cache), "" if log.kv_tokens is None else f"{log.kv_tokens:,}"
     if engine == SGLANG:
-        return [
-            f"Load weight end. ... mem usage={weights:.2f} GB.",
-            f"KV Cache is allocated. #tokens: {tokens}, KV size: {kv_gib:.2f} GB",
-            f"max_total_num_tokens={tokens}",
-        ]
-    if engine != VLLM:
-        return [f"Allocated {kv_gib:.2f} GiB for max tokens in paged KV cache ({tokens})."]
-    lines = [
-        f"Model loading took {weights:.2f} GiB memory",
-        f"Available KV cache memory: {kv_gib:.2f} GiB",
-    ]
-    if fit.longest_requests is None:
-        return [*lines, f"and refuse: {fit.fault}"]
-    return [
-        *lines,
-        f"GPU KV cache size: {tokens:,} tokens",
-        f"Maximum concurrency for {longest:,} tokens per request: {fit.longest_requests:.2f}x",
-    ]
+        yield f"Load weight end. mem usage={weights:.2f} GB.", _gib(log.weights)
+        yield f"KV Cache is allocated. #tokens: {tokens or 0}, KV size: {kv_gib:.2f} GB", cache
+        yield f"max_total_num_tokens={tokens or 0}", held
+    elif engine != VLLM:
+        yield f"Allocated {kv_gib:.2f} GiB for max tokens in paged KV cache ({tokens or 0}).", cache
+    else:
+        yield f"Model loading took {weights:.2f} GiB memory", _gib(log.weights)
+        yield f"Available KV cache memory: {kv_gib:.2f} GiB", cache
+        if fit.longest_requests is None:
+            yield f"refused: {fit.fault}", ""
+            return
+        yield f"GPU KV cache size: {tokens:,} tokens", held
+        concurrency = "" if log.max_concurrency is None else f"{log.max_concurrency:.2f}x"
+        longest = max_model_len(found.deployment)
+        most = f"{fit.longest_requests:.2f}x"
+        yield f"Maximum concurrency for {longest:,} tokens per request: {most}", concurrency
+
+
+def _gib(size: float | None) -> str:
+    return "" if size is None else f"{size / GIB:.2f}"

@@ -13,6 +13,8 @@ from pinn.errors import PinnError
 from pinn.memory.kv_cache import MemoryFit, memory_fit, smallest_tensor_parallel_size
 from pinn.memory.kv_layout import max_model_len
 from pinn.memory.ledger import MemoryLedger, memory_ledger
+from pinn.memory.logged_cache import with_log
+from pinn.memory.startup_log import StartupLog
 from pinn.specs.flags import FlagValue, specified
 from pinn.units import GIB
 
@@ -29,10 +31,17 @@ class StartUp:
     Attributes:
         deployment: The configuration.
         fit: What the memory allows.
+        log: What a start of such a server logged, if known.
     """
 
     deployment: Deployment
     fit: MemoryFit
+    log: StartupLog | None = None
+
+    @cached_property
+    def predicted(self) -> MemoryFit:
+        """What the memory allows, without the log."""
+        return self.fit if self.log is None else memory_fit(self.deployment)
 
     @cached_property
     def ledger(self) -> MemoryLedger:
@@ -101,9 +110,19 @@ class StartUp:
         return f"a KV cache of {tokens} tokens ({least} to {high:,})"
 
 
-def start_up(deployment: Deployment) -> StartUp:
-    """Whether a configuration starts, without further engine settings."""
-    return StartUp(deployment, memory_fit(deployment))
+def start_up(deployment: Deployment, log: StartupLog | None = None) -> StartUp:
+    """Return whether a configuration starts, without further engine settings.
+
+    Args:
+        deployment: The configuration.
+        log: Of a start of such a server; its cache takes the place of the predicted one.
+
+    Raises:
+        PinnError: If the log is of another configuration, or of a start that failed.
+    """
+    if log is None:
+        return StartUp(deployment, memory_fit(deployment))
+    return StartUp(deployment, memory_fit(deployment, with_log(EngineSpec(), deployment, log)), log)
 
 
 def check_starts(deployment: Deployment, engine: EngineSpec) -> None:

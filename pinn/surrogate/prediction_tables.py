@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
 from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, measured_line
-from pinn.memory.ledger_text import ledger_grid, log_lines
+from pinn.memory.ledger_text import ledger_grid, log_grid
 from pinn.surrogate.coefficient_set import deployment_facts
 from pinn.surrogate.coefficients import REGISTRIES
 from pinn.units import MICROSECOND
@@ -42,9 +42,8 @@ def print_prediction(found: Prediction, recipe: bool, betas: bool, memory: bool)
     console.print(f"{found.memory}\n")
     if memory:
         console.print(ledger_grid(found.memory))
-        engine = serving.engine
-        console.print(f"\n{engine} would log at start, sizes of one GPU:")
-        console.print("".join(f"  {line}\n" for line in log_lines(found.memory)))
+        console.print()
+        console.print(log_grid(found.memory))
     if recipe:
         console.print(_recipe_table(found.deployment.recipe))
         console.print()

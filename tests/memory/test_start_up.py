@@ -16,8 +16,9 @@ from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.memory.kv_cache import cache_ends, kv_layout, memory_fit, started
 from pinn.memory.ledger import half_share, kinds_of
-from pinn.memory.ledger_text import ledger_grid, log_lines
+from pinn.memory.ledger_text import ledger_grid, log_grid
 from pinn.memory.start_up import NEVER, STARTS, STARTS_WITH, check_starts, start_up
+from pinn.memory.startup_log import StartupLog
 from pinn.units import GIB
 
 LLAMA_FP8 = {"model": "meta-llama/Llama-3.3-70B-Instruct", "precision": "fp8", "gpu": "H100"}
@@ -74,10 +75,16 @@ def test_what_lies_on_a_card_adds_up_to_the_board():
 
 
 def test_a_log_takes_the_place_of_what_was_predicted():
-    found = start_up(deployed(model="openai/gpt-oss-120b", gpu="H200", tensor_parallel_size=2))
-    rows = {row.cells[0]: row.cells for row in ledger_grid(found, {"weights": 40 * GIB}).rows}
-    assert (rows["weights"][1], rows["weights"][-1]) == ("40.00", "the log")
-    assert rows["context"][-1] != "the log"
+    target = deployed(model="openai/gpt-oss-120b", gpu="H200", tensor_parallel_size=2)
+    log = StartupLog(engine="vllm", weights=40 * GIB, kv_cache=70 * GIB)
+    found = start_up(target, log)
+    rows = {row.cells[0]: row.cells for row in ledger_grid(found).rows}
+    assert rows["weights"][1] == "40.00"
+    assert rows["KV cache"][1] == "70.00"
+    assert "the log" in rows["weights"][-1]
+    assert "the log" not in rows["context"][-1]
+    assert found.fit.byte_ends == (70 * GIB, 70 * GIB)
+    assert [row.cells[1] for row in log_grid(found).rows] == ["40.00", "70.00", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +98,7 @@ def test_a_log_takes_the_place_of_what_was_predicted():
 )  # fmt: skip
 def test_lines_are_those_of_the_engine(engine, lines):
     found = start_up(deployed(model="meta-llama/Llama-3.1-8B", gpu="H100", engine=engine))
-    shown = log_lines(found)
+    shown = [row.cells[0] for row in log_grid(found).rows]
     assert len(shown) == len(lines)
     assert all(line.startswith(start) for line, start in zip(shown, lines, strict=True))
 
