@@ -131,9 +131,8 @@ def _with_memory_log(
         return engine
     log = read_startup_log(asked.memory_log)
     engine = with_log(engine, deployment, log)
-    start.notes.append(cache_sentence(log))
     findings = refuse(list(check_memory_log(log, deployment)), start.force)
-    start.notes += [f"WARNING: {text}" for text in findings]
+    start.notes[:0] = [cache_sentence(log), *(f"WARNING: {text}" for text in findings)]
     return engine
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from pinn.common.documents import MOST_LOG_BYTES
 from pinn.errors import PinnError
 from pinn.memory.startup_lines import (
     ADDED,
@@ -17,8 +18,7 @@ from pinn.memory.startup_lines import (
 )
 from pinn.specs.serving import SGLANG, TRTLLM
 
-#: What is read of a file; a start takes some thousand lines, and they come first.
-MOST_LOG_BYTES = 32 * 2**20
+#: A longer line is read in pieces.
 _MOST_LINE = 2**20
 
 
