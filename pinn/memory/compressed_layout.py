@@ -164,6 +164,7 @@ def _slot(page_bytes: int, slots: list[int]) -> int:
 
 def _repeats(counts: list[int], least: int) -> int:
     """Layers of a group that pad the fewest (``_approximate_gcd``); of equals the largest."""
+
     def padding(size: int) -> int:
         return sum(-count % size for count in counts)
 

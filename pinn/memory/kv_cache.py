@@ -19,8 +19,8 @@ from pinn.memory.kv_layout import (
     max_model_len,
     state_bytes,
 )
-from pinn.memory.longest_request import counted_blocks, logged_blocks, start_blocks
 from pinn.memory.ledger import Reserve, memory_ledger
+from pinn.memory.longest_request import counted_blocks, logged_blocks, start_blocks
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.units import GIB
 

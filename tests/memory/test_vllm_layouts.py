@@ -17,9 +17,7 @@ from pinn.memory.kv_cache import kv_layout, logged_tokens
 from pinn.memory.longest_request import counted_blocks
 
 RECORDED = json.loads(Path(__file__).with_name("vllm_layouts.json").read_text())
-ROWS = [
-    (release, name) for release, rows in RECORDED.items() for name, row in rows.items() if row
-]
+ROWS = [(release, name) for release, rows in RECORDED.items() for name, row in rows.items() if row]
 
 
 def _deployment(release, name):
