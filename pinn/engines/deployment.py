@@ -178,7 +178,7 @@ def _block_tokens(
         return d.longest_context
     tp, mixer = recipe.tensor_parallel_size, attention[0]
     step = latent_tokens if isinstance(mixer, LatentAttentionSpec) else KERNEL_TOKENS
-    if keeps_state_ends(d, recipe) and state.kind in recipe.scheduler.state_checkpoints.split():
+    if keeps_state_ends(d) and state.kind in recipe.scheduler.state_checkpoints.split():
         step = math.lcm(step, _CHECKPOINT_TOKENS.get(state.kind, 1))
     token_bytes = cached_width(mixer, tp) * d.kv_precision(recipe).bytes_per_weight
     steps = -(-state.state_bytes(tp) // (step * token_bytes))
@@ -195,7 +195,7 @@ def _with_compressed_keys(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRe
     return replace(recipe, block_tokens=COMPRESSED_BLOCK, origins=origins)
 
 
-def keeps_state_ends(d: Deployment, recipe: EffectiveRecipe) -> bool:
+def keeps_state_ends(d: Deployment) -> bool:
     """Whether states at the ends of blocks are kept for prefixes: two blocks a request, not one.
 
     ``mamba_cache_mode`` "align", from 0.28 on unless prefix caching is off (models/config.py:

@@ -83,7 +83,7 @@ def empty_layout(deployment: Deployment) -> KvLayout:
     if in_blocks and compressed(deployment.model) is not None:
         layout = _of_compressed(deployment)
     else:
-        held = 1 + keeps_state_ends(deployment, recipe)
+        held = 1 + keeps_state_ends(deployment)
         layout = _layout(deployment.model, *ranks, *sizes, in_blocks, rules.group_padding, held)
     return _with_draft(layout, deployment)
 
@@ -209,9 +209,8 @@ def layer_kv_bytes(group: LayerGroup, tp: int, each: _CacheBytes) -> float:
     if not isinstance(mixer, Attention) or getattr(mixer, "shares_cache", False):
         return 0.0
     found = cached_width(mixer, tp) * each.element * getattr(mixer, "cached_share", 1.0)
-    indexer = mixer.indexer if isinstance(mixer, LatentAttentionSpec) else None
-    if indexer is None:
+    if not isinstance(mixer, LatentAttentionSpec) or mixer.indexer is None:
         return found
     if each.packs_sparse and not isinstance(mixer, CompressedAttentionSpec):
         found = mixer.kv_lora_rank * (1 + 4 / 128) + mixer.qk_rope_head_dim * 2
-    return found + indexer.key_bytes
+    return found + mixer.indexer.key_bytes

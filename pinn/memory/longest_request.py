@@ -71,7 +71,6 @@ def _in_flight(deployment: Deployment) -> int:
 
 
 def _only_windows(deployment: Deployment) -> bool:
-    kept = [
-        g.attention for g in deployment.model.layer_groups if isinstance(g.attention, Attention)
-    ]
-    return bool(kept) and all(mixer.window_tokens for mixer in kept)
+    mixers = (group.attention for group in deployment.model.layer_groups)
+    kept = [mixer.window_tokens for mixer in mixers if isinstance(mixer, Attention)]
+    return bool(kept) and all(kept)

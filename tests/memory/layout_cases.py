@@ -3,9 +3,9 @@
 A layer is a tuple: its kind, how many there are, and what it keeps.
 
 - ``full``: KV heads and their width; ``window``: those and the window.
-- ``latent``: bytes of a token, and the format that vLLM calls its cache.
+- ``latent`` and ``sparse``: elements of a token.
 - ``index``: bytes of a key of an indexer.
-- ``compressed``: bytes that vLLM lays out for DeepSeek-V4 by itself: the tokens a key stands for.
+- ``compressed``: DeepSeek-V4's: the tokens that a key stands for.
 - ``state``: elements of each part of a state, bytes of each, and the mixer.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 GIB = 1 << 30
-#: Releases by the name of the cache's format where sparse attention keeps 8 bits.
+#: What vLLM calls the format in which sparse attention and DeepSeek-V4 keep 8 bits.
 PACKED = "fp8_ds_mla"
 
 
@@ -67,22 +67,23 @@ CASES = {
         _NEXT, _HYBRID, tp=2, max_model_len=65_536, enable_prefix_caching=False
     ),
     "hybrid of Mamba-2": _case("ibm-granite/granite-4.0-h-small", _GRANITE),
-    "latent": _case(_V3, [("latent", 61, 1152, "auto")], tp=8, block_size=64),
+    "latent": _case(_V3, [("latent", 61, 576)], tp=8, block_size=64),
     "latent fp8": _case(
-        _V3, [("latent", 61, 576, "fp8")], tp=8, block_size=64, kv_cache_dtype="fp8"
+        _V3, [("latent", 61, 576)], tp=8, block_size=64, kv_cache_dtype="fp8"
     ),
     "sparse": _case(
-        _V32, [("latent", 61, 1152, "auto"), ("index", 61, 132)], tp=8, block_size=64
+        _V32, [("sparse", 61, 576), ("index", 61, 132)], tp=8, block_size=64
     ),
     "sparse fp8": _case(
-        _V32, [("latent", 61, 656, PACKED), ("index", 61, 132)], tp=8, block_size=64,
+        _V32, [("sparse", 61, 576), ("index", 61, 132)], tp=8, block_size=64,
         kv_cache_dtype="fp8",
     ),
     "compressed": _case(
-        "deepseek-ai/DeepSeek-V4-Flash", _V4, gpu="B300", tp=4, max_model_len=131_072, block_size=256
+        "deepseek-ai/DeepSeek-V4-Flash", _V4, gpu="B300", tp=4, max_model_len=131_072,
+        block_size=256,
     ),
     "compressed, long": _case(
-        "deepseek-ai/DeepSeek-V4-Flash", _V4, gpu="B300", tp=4, max_model_len=1_048_576, block_size=256,
-        max_num_batched_tokens=16_384, gib=100,
+        "deepseek-ai/DeepSeek-V4-Flash", _V4, gpu="B300", tp=4, max_model_len=1_048_576,
+        block_size=256, max_num_batched_tokens=16_384, gib=100,
     ),
 }  # fmt: skip

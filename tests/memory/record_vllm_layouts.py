@@ -23,7 +23,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from layout_cases import CASES, PACKED
-from vllm_specs import compressed_layers, fields, hybrid_block_size
+from vllm_specs import compressed_layers, fields, hybrid_block_size, sparse_format
 from vllm_stand_ins import Config, Release
 
 RECORDED = Path(__file__).with_name("vllm_layouts.json")
@@ -198,11 +198,14 @@ class Layouts:
         if kind == "index":
             common["dtype"] = torch.uint8
             return [kinds.MLAAttentionSpec(**common, head_size=sizes[0])]
-        if kind == "latent":
-            bytes_, form = sizes
-            own = {"head_size": 576, "cache_dtype_str": form}
+        if kind in ("latent", "sparse"):
+            form = config.cache_config.cache_dtype
+            if kind == "sparse":
+                form = sparse_format(self.release.source, form)
+                common["dtype"] = torch.bfloat16 if form == "auto" else torch.uint8
+            own = {"head_size": sizes[0], "cache_dtype_str": form}
             if form == PACKED and "state_content_bytes" in fields(kinds.MLAAttentionSpec):
-                own["state_content_bytes"] = bytes_
+                own["state_content_bytes"] = 656
             return [kinds.MLAAttentionSpec(**common, **own)]
         common |= {"num_kv_heads": sizes[0], "head_size": sizes[1]}
         common |= {"use_mla": False} if "use_mla" in fields(kinds.FullAttentionSpec) else {}

@@ -1,6 +1,6 @@
-"""Caches of DeepSeek-V4's layers, and the size of blocks that hold states, as a vLLM release has it.
+"""What a vLLM release says of caches: DeepSeek-V4's, sparse attention's format, blocks of states.
 
-``hybrid_block_size`` runs the release's own function by itself.
+``hybrid_block_size`` and ``sparse_format`` run the release's own functions by themselves.
 """
 
 from __future__ import annotations
@@ -79,6 +79,23 @@ def hybrid_block_size(source: Path, kinds: Any, multiple: int) -> Callable[[Any,
         scope[name](*((whose, config, backend) if kind == "Platform" else (whose, config)))
 
     return run
+
+
+def sparse_format(source: Path, asked: str) -> str:
+    """Format that DeepSeek-V3.2's cache has on Hopper, by what is asked for.
+
+    models/config.py: DeepseekV32ForCausalLM; FlashMLA's kernels then take any 8 bits as packed
+    (layers/attention/mla_attention.py: MLAAttention.__init__).
+    """
+    text = (source / "vllm/model_executor/models/config.py").read_text()
+    scope: dict[str, Any] = {"logger": MagicMock()}
+    name = "verify_and_update_config"
+    node = _method(text, "DeepseekV32ForCausalLM", name)
+    exec(compile(ast.Module([node], []), "config.py", "exec"), scope)
+    cache = SimpleNamespace(cache_dtype=asked)
+    model = SimpleNamespace(hf_config=SimpleNamespace(index_topk=2048))
+    scope[name](None, SimpleNamespace(cache_config=cache, model_config=model))
+    return "fp8_ds_mla" if cache.cache_dtype.startswith("fp8") else cache.cache_dtype
 
 
 def _method(text: str, kind: str, name: str) -> ast.FunctionDef:
