@@ -66,6 +66,18 @@ class StartUp:
             return STARTS
         return STARTS_WITH if self.remedies else NEVER
 
+    @property
+    def gib(self) -> dict[str, float]:
+        """Return GiB on one GPU by entry, with both bounds of the KV cache."""
+        found = {name: size / GIB for name, size in self.ledger.sizes().items()}
+        if self.fit.byte_ends is not None:
+            low, high = self.fit.byte_ends
+            sizes = (self.fit.kv_bytes or 0.0, low, high)
+            names = ("kv_cache", "kv_cache_low", "kv_cache_high")
+            cache = dict(zip(names, sizes, strict=True))
+            found |= {name: size / GIB for name, size in cache.items()}
+        return found
+
     def to_json(self) -> JsonObject:
         """Return the key ``memory`` of the JSON.
 
@@ -73,11 +85,10 @@ class StartUp:
         ``kv_tokens`` and its ``kv_tokens_ends``, ``longest_requests`` (of max_model_len, at once),
         ``smallest_tensor_parallel_size``, ``reason``, ``gib_per_gpu`` (``board``, ``visible`` to
         CUDA, ``usable`` by the engine, ``weights``, ``context``, ``communication``,
-        ``activations``, ``graphs``, ``kv_cache``) and ``kv_cache_gib_ends``.
+        ``activations``, ``graphs``; where weights leave room ``kv_cache``, ``kv_cache_low`` and
+        ``kv_cache_high``).
         """
-        fit, low_high = self.fit, self.fit.byte_ends
-        gib: JsonObject = {name: size / GIB for name, size in self.ledger.sizes().items()}
-        gib["kv_cache"] = None if fit.kv_bytes is None else fit.kv_bytes / GIB
+        fit = self.fit
         return {
             "starts": self.verdict,
             "remedies": list(self.remedies),
@@ -87,8 +98,7 @@ class StartUp:
             "longest_requests": fit.longest_requests,
             "smallest_tensor_parallel_size": self.smallest_tensor_parallel_size,
             "reason": fit.reason or None,
-            "gib_per_gpu": gib,
-            "kv_cache_gib_ends": None if low_high is None else [end / GIB for end in low_high],
+            "gib_per_gpu": self.gib,
         }
 
     def __str__(self) -> str:

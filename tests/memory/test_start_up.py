@@ -174,8 +174,8 @@ def test_json_has_the_verdict_and_each_part(tmp_path: Path):
     assert found["remedies"]
     assert not found["fits"]
     assert {"weights", "context", "activations", "kv_cache"} <= set(found["gib_per_gpu"])
-    low, high = found["kv_cache_gib_ends"]
-    assert low < found["gib_per_gpu"]["kv_cache"] < high
+    gib = found["gib_per_gpu"]
+    assert gib["kv_cache_low"] < gib["kv_cache"] < gib["kv_cache_high"]
 
 
 def test_more_of_the_card_is_never_less_cache():
