@@ -19,7 +19,7 @@ _ALIGNMENT, _FP32 = 576, 4
 
 @dataclass(frozen=True)
 class KeptGroup:
-    """Layers that keep the end of a context.
+    """Layers of DeepSeek-V4 that cache only the end of a context.
 
     Attributes:
         groups: Groups that they are cut into.
@@ -34,13 +34,13 @@ class KeptGroup:
     window: int
 
     def blocks(self, tokens: int) -> int:
-        """Blocks that hold so many tokens, wherever the first block begins; of one group."""
+        """Return the blocks of one group for ``tokens`` tokens at any offset in the first block."""
         return -(-tokens // self.block_tokens) + 1
 
 
 @dataclass(frozen=True)
 class CompressedLayout:
-    """Blocks of such a model.
+    """Pages and groups of a DeepSeek-V4 model.
 
     Attributes:
         block_bytes: Memory of one block.
@@ -54,28 +54,28 @@ class CompressedLayout:
 
     @property
     def groups(self) -> int:
-        """Groups of layers, that of the keys among them."""
+        """Return the number of groups, that of the keys included."""
         return 1 + sum(kept.groups for kept in self.kept)
 
     @property
     def decode_blocks(self) -> int:
-        """Blocks beside keys that a request holds once its prompt is through."""
+        """Return the blocks beside keys that a request holds while it decodes."""
         return sum(kept.groups * kept.blocks(kept.window) for kept in self.kept)
 
     @property
     def window_share(self) -> int:
-        """Blocks of all kept groups that hold the tokens of one block of keys."""
+        """Return the blocks of all other groups that cover one block of keys."""
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:
-        """Blocks beside keys that a prompt may hold (SlidingWindowSpec.max_memory_usage_bytes)."""
+        """Return the blocks beside keys of a prompt (SlidingWindowSpec.max_memory_usage_bytes)."""
         return sum(
             kept.groups * kept.blocks(min(kept.window - 1 + in_flight, longest))
             for kept in self.kept
         )
 
     def counted_blocks(self, key_blocks: int, in_flight: int, longest: int) -> int:
-        """Blocks of a request by the bytes of its pages, which a release before 0.29 logs by.
+        """Return a request's blocks by bytes of its pages, as releases before 0.29 count them.
 
         kv_cache_utils.py: get_max_concurrency_for_kv_cache_config.
         """
@@ -87,7 +87,7 @@ class CompressedLayout:
 
 
 def compressed(model: ModelSpec) -> CompressedAttentionSpec | None:
-    """The attention of DeepSeek-V4; None in other models."""
+    """Return the attention of DeepSeek-V4; None in other models."""
     mixers = (group.attention for group in model.layer_groups)
     found = [each for each in mixers if isinstance(each, CompressedAttentionSpec)]
     return max(found, key=lambda each: each.indexer.heads, default=None)
@@ -95,7 +95,7 @@ def compressed(model: ModelSpec) -> CompressedAttentionSpec | None:
 
 @lru_cache(maxsize=256)
 def compressed_layout(model: ModelSpec, side_by_side: bool) -> CompressedLayout:
-    """Blocks and groups of DeepSeek-V4.
+    """Return pages and groups of a DeepSeek-V4 model.
 
     Up to 0.28 every layer has a slot of each size of the keys' pages, and other pages are padded to
     one of them (kv_cache_utils.py: _get_kv_cache_groups_uniform_groups,
@@ -139,7 +139,7 @@ def compressed_layout(model: ModelSpec, side_by_side: bool) -> CompressedLayout:
 
 
 def _layers(model: ModelSpec) -> dict[int, int]:
-    """Layers by what their keys stand for; all of them by -1."""
+    """Return the number of layers by compression ratio; all of them under -1."""
     found = dict.fromkeys((-1, 0, *_SUM_BLOCKS), 0)
     for group in model.layer_groups:
         if isinstance(group.attention, CompressedAttentionSpec):
@@ -153,7 +153,7 @@ def _page(page_bytes: int) -> int:
 
 
 def _sums(ratio: int, width: int) -> int:
-    """A page of sums and their gates in fp32, of two keys where keys overlap."""
+    """Return the bytes of a page of float32 sums and gates; of two keys if keys overlap."""
     overlap = 2 if ratio == INDEXED_RATIO else 1
     return _page(_SUM_BLOCKS[ratio] * 2 * overlap * width * _FP32)
 
@@ -163,7 +163,7 @@ def _slot(page_bytes: int, slots: list[int]) -> int:
 
 
 def _repeats(counts: list[int], least: int) -> int:
-    """Layers of a group that pad the fewest (``_approximate_gcd``); of equals the largest."""
+    """Return the group size with the least padding (``_approximate_gcd``); ties: the largest."""
 
     def padding(size: int) -> int:
         return sum(-count % size for count in counts)

@@ -1,4 +1,4 @@
-"""How large the KV cache of a replica is, and whether its engine starts.
+"""Size of a replica's KV cache, and whether its engine starts.
 
 Follows ``vllm/v1/core/kv_cache_utils.py: get_kv_cache_configs``.
 """
@@ -60,7 +60,7 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
 
 
 def _held(deployment: Deployment, kv_bytes: float) -> KvLayout:
-    """The layout of a cache of so many bytes on each GPU; refused where it holds too little."""
+    """Return the layout of a cache of ``kv_bytes`` per GPU; refuse one that is too small."""
     layout = empty_layout(deployment)
     layout = replace(layout, blocks=max(_blocks(layout, kv_bytes) - 1, 0))
     _check_longest_request(deployment, layout)
@@ -70,10 +70,10 @@ def _held(deployment: Deployment, kv_bytes: float) -> KvLayout:
 def started(
     deployment: Deployment, engine: EngineSpec | None = None, tokens: int = 0
 ) -> EngineSpec:
-    """Settings of a server that is known to have started.
+    """Return the settings of a server that is known to have started.
 
-    Its cache holds one request of max_model_len where its engine asks for that, whatever is
-    predicted, and one of so many ``tokens``.
+    Whatever is predicted, its cache holds one request of ``tokens`` tokens, and the request of
+    max_model_len that its engine checks for.
     """
     engine = engine or _DEFAULTS
     if engine.num_gpu_blocks_override is not None:
@@ -89,10 +89,10 @@ def started(
 def cache_ends(
     deployment: Deployment, engine: EngineSpec | None, tokens: int
 ) -> tuple[EngineSpec, EngineSpec]:
-    """Settings with the largest KV cache that is likely, and with the smallest.
+    """Return settings with the upper and the lower bound of the KV cache.
 
-    Both hold a request of so many ``tokens``. The cache is known where its memory or its blocks
-    are given.
+    Both caches hold at least one request of ``tokens`` tokens. If memory or blocks of the cache
+    are given, both bounds are equal.
     """
     engine = engine or _DEFAULTS
     if engine.num_gpu_blocks_override is not None:
@@ -104,11 +104,11 @@ def cache_ends(
 
 
 def least_blocks(deployment: Deployment) -> int:
-    """Blocks without which an engine does not start.
+    """Return the blocks that an engine needs to start.
 
-    vLLM asks for those of one request of max_model_len (``check_enough_kv_cache_memory``), and so
-    is TensorRT-LLM taken to do. SGLang serves what fits and starts with a single one
-    (``managers/tp_worker.py: max_req_len`` of 0.4.9 to 0.5.23).
+    vLLM needs those of one request of max_model_len (``check_enough_kv_cache_memory``);
+    TensorRT-LLM is assumed to do the same. SGLang starts with a single block and rejects requests
+    that do not fit (``managers/tp_worker.py: max_req_len``, 0.4.9 to 0.5.23).
     """
     if deployment.serving.engine == SGLANG:
         return 1
@@ -137,7 +137,7 @@ def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
 
 
 def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
-    """Memory of the KV cache on one GPU.
+    """Return the memory of the KV cache on one GPU, in bytes.
 
     Raises:
         PinnError: If nothing is left.
@@ -171,17 +171,18 @@ def _left_bytes(deployment: Deployment, ledger: MemoryLedger) -> float:
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """What the memory of a replica's GPUs allows.
+    """KV cache of a replica, with its bounds.
 
     Attributes:
-        kv_tokens: Tokens that the KV cache holds, as the engine logs it at start; None where it
-            does not start.
-        reason: Why it does not: weights, activations and one request of max_model_len have to fit.
-        fault: The same without a remedy.
-        kv_bytes: Memory of the KV cache on one GPU; None where weights leave none.
-        byte_ends: Least and most of it, by what start-ups of this kind logged.
-        token_ends: Tokens at either end; None where it does not start there.
-        longest_requests: How many requests of max_model_len it holds at once.
+        kv_tokens: Tokens in the KV cache, as the engine logs them at start; None if it does not
+            start.
+        reason: Why it does not start, with the remedy. Weights, activations and the blocks of
+            ``least_blocks`` have to fit.
+        fault: The reason without the remedy.
+        kv_bytes: Memory of the KV cache on one GPU; None if weights leave none.
+        byte_ends: Lower and upper bound of ``kv_bytes``, from errors on logged start-ups.
+        token_ends: Tokens at both bounds; None for a bound at which the engine does not start.
+        longest_requests: Requests of max_model_len tokens that fit at once.
     """
 
     kv_tokens: int | None
@@ -194,17 +195,17 @@ class MemoryFit:
 
     @property
     def fits(self) -> bool:
-        """Whether the engine starts."""
+        """Return whether the engine starts with the predicted memory."""
         return self.kv_tokens is not None
 
     @property
     def is_certain(self) -> bool:
-        """Whether it starts with the least memory, too."""
+        """Return whether the engine also starts at the lower bound."""
         return self.fits and self.token_ends[0] is not None
 
 
 def memory_fit(deployment: Deployment, engine: EngineSpec = _DEFAULTS) -> MemoryFit:
-    """What the memory of a replica allows; by default without further engine settings."""
+    """Return the KV cache of a replica, by default without further engine settings."""
     try:
         left, half = _given_bytes(deployment, engine), 0.0
         if left is None:
@@ -224,21 +225,21 @@ def memory_fit(deployment: Deployment, engine: EngineSpec = _DEFAULTS) -> Memory
 
 
 def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:
-    """Memory of a cache whose size is given, on one GPU."""
+    """Return the bytes per GPU of a cache whose size is given; None if it is not."""
     if engine.num_gpu_blocks_override is None:
         return engine.kv_cache_memory_bytes
     return engine.num_gpu_blocks_override * empty_layout(deployment).block_bytes
 
 
 def _tokens_in(deployment: Deployment, kv_bytes: float) -> int | None:
-    """Tokens of a cache of so many bytes a GPU; None where the engine does not start with it."""
+    """Return the tokens in ``kv_bytes`` per GPU; None if the engine does not start with them."""
     layout = empty_layout(deployment)
     layout = replace(layout, blocks=_blocks(layout, kv_bytes) - 1)
     return logged_tokens(deployment, layout) if layout.blocks >= least_blocks(deployment) else None
 
 
 def logged_tokens(deployment: Deployment, layout: KvLayout) -> int:
-    """Tokens of the cache as the release counts them.
+    """Return the tokens of a cache as the release logs them.
 
     Blocks / groups x the smallest block; from 0.20.1 on what requests of max_model_len tokens hold
     of as many blocks (vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config).
@@ -254,7 +255,7 @@ def logged_tokens(deployment: Deployment, layout: KvLayout) -> int:
 def smallest_tensor_parallel_size(
     deployment: Deployment, known: Mapping[int, MemoryFit] | None = None
 ) -> int | None:
-    """The fewest GPUs that share each layer with which the engine starts, all else equal.
+    """Return the smallest tensor-parallel size with which the engine starts, all else equal.
 
     Args:
         deployment: The rest of it.
@@ -275,5 +276,5 @@ def smallest_tensor_parallel_size(
 
 @lru_cache(maxsize=4096)
 def _of_size(serving: ServingSpec, size: int) -> ServingSpec:
-    """The flags with another tensor-parallel size."""
+    """Return the flags with another tensor-parallel size."""
     return replace(serving, tensor_parallel_size=size)

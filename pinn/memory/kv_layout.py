@@ -1,4 +1,4 @@
-"""How a KV cache is laid out: groups of layers, bytes of a block, and blocks of a request.
+"""Layout of a KV cache: groups of layers, bytes of a block, and blocks of a request.
 
 Follows ``vllm/v1/core/kv_cache_utils.py: get_kv_cache_groups``.
 """
@@ -50,18 +50,18 @@ class KvLayout:
     window_share: int = 1
 
     def request_blocks(self, tokens: IntOrArray, block_size: int) -> IntOrArray:
-        """Blocks that a request of so many tokens holds."""
+        """Return the blocks that a running request of ``tokens`` tokens holds."""
         blocks = -(-tokens // block_size)
         windowed = np.minimum(blocks * self.window_share, self.window_blocks)
         return self.full_groups * blocks + self.window_groups * windowed
 
     def token_bytes(self, block_size: int) -> float:
-        """Keys and values of a token on one GPU, in the layers that keep those of every token."""
+        """Return bytes of a token on one GPU, in layers that cache every token."""
         return self.block_bytes / block_size * self.full_groups
 
 
 def tokens_beyond(deployment: Deployment) -> int:
-    """Tokens past a request's end for which it may hold blocks: drafts of two steps and a third's.
+    """Return the tokens past a request's end for which it may hold blocks: drafts of three steps.
 
     Two steps are in flight at most, and the draft writes ahead of the second.
     """
@@ -70,12 +70,12 @@ def tokens_beyond(deployment: Deployment) -> int:
 
 
 def max_model_len(deployment: Deployment) -> int:
-    """The flag, or the model's own maximum."""
+    """Return the flag, or the model's own maximum, in tokens."""
     return deployment.serving.max_model_len or deployment.model.max_position
 
 
 def empty_layout(deployment: Deployment) -> KvLayout:
-    """Groups and block size of a deployment's cache, without blocks yet."""
+    """Return groups and block size of a deployment's cache, with 0 blocks."""
     recipe = deployment.recipe
     ranks = (recipe.tensor_parallel_size, recipe.pipeline_parallel_size)
     sizes = (recipe.block_tokens, _CacheBytes.of(deployment))
@@ -89,7 +89,7 @@ def empty_layout(deployment: Deployment) -> KvLayout:
 
 
 def _of_compressed(deployment: Deployment) -> KvLayout:
-    """DeepSeek-V4's: a group of all keys, and what a request keeps beside them as another."""
+    """Return DeepSeek-V4's layout: one group of all keys, one of everything else."""
     recipe = deployment.recipe
     found = compressed_layout(deployment.model, recipe.scheduler.mixed_pages)
     block = found.block_bytes / recipe.pipeline_parallel_size
@@ -97,7 +97,7 @@ def _of_compressed(deployment: Deployment) -> KvLayout:
 
 
 def state_bytes(deployment: Deployment) -> float:
-    """Recurrent states of one request on one GPU, over all layers."""
+    """Return the recurrent states of one request on one GPU, over all layers, in bytes."""
     return _model_state_bytes(deployment.model, deployment.recipe.tensor_parallel_size)
 
 
@@ -106,7 +106,7 @@ def _model_state_bytes(model: ModelSpec, tp: int) -> float:
 
 
 def state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
-    """Layers of each kind that keeps a state, and their mixer."""
+    """Return the number of layers of each kind that has a recurrent state, and their mixer."""
     mixers = [(group.count, group.attention) for group in model.layer_groups]
     return [(count, mixer) for count, mixer in mixers if isinstance(mixer, LinearMixerSpec)]
 
@@ -122,7 +122,7 @@ def _layout(
     most: float,
     state_blocks: int,
 ) -> KvLayout:
-    """Groups and block size, without blocks yet; ``in_blocks`` where states lie in the blocks.
+    """Return groups and block size; ``in_blocks`` if recurrent states are stored in blocks.
 
     Layers of both kinds are cut into groups of as many layers as the rarer kind has, or as the
     commoner one where it has fewer than ``most`` times as many; the groups share one pool.
@@ -150,7 +150,7 @@ def _layout(
 
 
 def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
-    """Blocks that hold the keys and values of the draft's layers too, in the groups of full ones.
+    """Return the layout with the draft's keys and values added to groups of full attention.
 
     vLLM gives them a group of their own; the bytes of a token are the same.
     """
@@ -164,7 +164,7 @@ def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
 
 
 def gpu_cache_tokens(deployment: Deployment) -> float:
-    """Tokens whose keys and values of one head in one layer fit the last-level cache."""
+    """Return the tokens whose keys and values of one head and layer fit the L2 cache."""
     mixers = (group.attention for group in deployment.model.layer_groups)
     widths = (cached_width(m, _A_GPU_A_HEAD) for m in mixers if isinstance(m, Attention))
     widest, each = int(max(widths, default=0)), deployment.kv_cache_precision.bytes_per_weight
@@ -173,10 +173,10 @@ def gpu_cache_tokens(deployment: Deployment) -> float:
 
 @dataclass(frozen=True)
 class _CacheBytes:
-    """Bytes of what is cached.
+    """Format of cached keys and values.
 
     Attributes:
-        element: Of a number.
+        element: Bytes of a number.
         packs_sparse: Whether sparse latent attention keeps 8 bits in a format of its own.
     """
 
@@ -185,7 +185,7 @@ class _CacheBytes:
 
     @classmethod
     def of(cls, deployment: Deployment) -> "_CacheBytes":
-        """Of a deployment's.
+        """Return the format of a deployment.
 
         Of fp8, FlashMLA's kernels take the format ``fp8_ds_mla``; on data-centre Blackwell,
         FlashInfer's, which SGLang has, and vLLM prefers from 0.17 on, take plain fp8 (vllm
@@ -199,7 +199,7 @@ class _CacheBytes:
 
 
 def layer_kv_bytes(group: LayerGroup, tp: int, each: _CacheBytes) -> float:
-    """Keys and values of one token in one layer on one GPU, and its indexer's key.
+    """Return the bytes of one token in one layer on one GPU, its indexer's key included.
 
     A layer that keeps none, or another's, has 0. Sparse latent attention in ``fp8_ds_mla`` has 656
     bytes: 512 of 8 bits with a float32 scale for 128 each, and a rotary key of 16 bits (vllm

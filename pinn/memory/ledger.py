@@ -1,7 +1,7 @@
-"""GPU memory of a server, entry by entry: what lies on the card beside the KV cache.
+"""GPU memory of a server, entry by entry, except the KV cache.
 
 vLLM measures most of it at start (``vllm/v1/worker/gpu_worker.py: determine_available_memory``).
-Sizes that its source gives are counted; the others are those of start-ups that were logged.
+Sizes that follow from its source are computed; the others are from logged start-ups.
 ``scripts/score_memory.py`` compares both with logs.
 """
 
@@ -48,7 +48,7 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class Reserve:
-    """What an engine holds beside weights and KV cache, in bytes on one GPU.
+    """Memory beside weights and KV cache, in bytes on one GPU.
 
     Attributes:
         context: CUDA modules and workspaces of libraries.
@@ -56,7 +56,7 @@ class Reserve:
         forward: Peak of activations of a step of ``max_num_batched_tokens``.
         sampler: Peak of sampling for ``max_num_seqs`` requests; the larger of the two counts.
         graphs: CUDA graphs, where the release subtracts its estimate.
-        given: In place of all.
+        given: Total given by the user, in place of the other fields.
     """
 
     context: float = 0.0
@@ -68,12 +68,12 @@ class Reserve:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Return the total."""
         return self.given + self.context + self.communication + self.peak + self.graphs
 
     @property
     def peak(self) -> float:
-        """Of activations: sampling starts when the layers' are freed."""
+        """Return the activation peak: sampling starts when the layers' activations are freed."""
         return max(self.forward, self.sampler)
 
 
@@ -99,7 +99,7 @@ class MemoryLedger:
 
     @property
     def reserved_bytes(self) -> float:
-        """What is taken off the share beside weights.
+        """Return what is subtracted from usable memory beside weights.
 
         SGLang's static share leaves activations and graphs outside, and is one of what was free
         before the weights were loaded (``model_runner.py: profile_max_num_token`` of 0.4.9, later
@@ -109,7 +109,7 @@ class MemoryLedger:
 
     @property
     def usable_bytes(self) -> float:
-        """What the engine may use; where the share is of what is left, the whole card."""
+        """Return the memory that the engine may use; all visible memory for ``FREE``."""
         if self.share_of == STATIC:
             held = self.reserve.context + self.reserve.communication
             return (self.visible - held) * self.share
@@ -117,12 +117,12 @@ class MemoryLedger:
 
     @property
     def left_bytes(self) -> float:
-        """What is left for the KV cache and recurrent states; below 0 where weights do not fit."""
+        """Return memory for KV cache and recurrent states; negative if weights do not fit."""
         left = self.usable_bytes - self.weights - self.reserved_bytes
         return left * self.share if self.share_of == FREE else left
 
     def sizes(self) -> dict[str, float]:
-        """Bytes of everything but the KV cache, by name."""
+        """Return the bytes of every entry but the KV cache, by name."""
         held = self.reserve
         return {
             "board": self.board,
@@ -137,7 +137,7 @@ class MemoryLedger:
 
 
 def memory_ledger(deployment: Deployment) -> MemoryLedger:
-    """Memory of each of a replica's GPUs."""
+    """Return the memory of each GPU of a replica."""
     recipe = deployment.recipe
     return MemoryLedger(
         deployment.gpu.memory_bytes,
@@ -150,12 +150,12 @@ def memory_ledger(deployment: Deployment) -> MemoryLedger:
 
 
 def visible_bytes(gpu: GpuSpec) -> float:
-    """What CUDA reports as a card's total (H100: 79.1 of 79.65 GiB)."""
+    """Return the total that CUDA reports for a GPU, in bytes (H100: 79.1 of 79.65 GiB)."""
     return gpu.memory_bytes * (1 - KEPT_SHARE) - KEPT_BYTES
 
 
 def reserve(deployment: Deployment) -> Reserve:
-    """Everything on one GPU but weights and KV cache."""
+    """Return the memory beside weights and KV cache on one GPU."""
     model, recipe = deployment.model, deployment.recipe
     context, buffers = _libraries(deployment)
     values = max(_values(group, deployment) for group in model.layer_groups)
@@ -170,7 +170,7 @@ def reserve(deployment: Deployment) -> Reserve:
 
 
 def _libraries(deployment: Deployment) -> tuple[float, float]:
-    """CUDA's context, and buffers of collectives where there are several GPUs."""
+    """Return bytes of CUDA's context, and of collectives' buffers if there are several GPUs."""
     recipe = deployment.recipe
     several = recipe.tensor_parallel_size * recipe.pipeline_parallel_size > 1
     if recipe.memory_share_of == STATIC:
@@ -180,7 +180,7 @@ def _libraries(deployment: Deployment) -> tuple[float, float]:
 
 
 def _values(group: LayerGroup, deployment: Deployment) -> float:
-    """Values of one token at a layer's widest point."""
+    """Return the values of one token at a layer's widest point."""
     recipe, ffn, stream = deployment.recipe, group.ffn, 2.0 * deployment.model.hidden_size
     if ffn is None:
         return stream
@@ -204,7 +204,7 @@ def _graph_bytes(deployment: Deployment) -> float:
 
 
 def kinds_of(deployment: Deployment) -> tuple[str, ...]:
-    """What decides how well a deployment's memory is known: the wider of several holds."""
+    """Return the kinds of a deployment in ``memory_errors.csv``; the widest one applies."""
     if deployment.serving.engine != VLLM:
         return (deployment.serving.engine,)
     model, mixers = deployment.model, [g.attention for g in deployment.model.layer_groups]
@@ -219,10 +219,10 @@ def kinds_of(deployment: Deployment) -> tuple[str, ...]:
 
 
 def half_share(deployment: Deployment) -> float:
-    """Half the width of the interval of KV memory, as a share of what CUDA offers.
+    """Return the half-width of the interval of KV memory, as a share of visible memory.
 
-    Written by ``scripts/score_memory.py --write``: the largest error among start-ups of the kind,
-    and never less than what holds for 90 % of all.
+    It is the largest error on logged start-ups of the kind, and at least the error that 90 % of
+    all start-ups stay below (``scripts/score_memory.py --write``).
     """
     known = _half_shares()
     return max(known.get(kind, known[OTHER]) for kind in kinds_of(deployment))

@@ -1,4 +1,4 @@
-"""The memory of one GPU as a terminal shows it, beside the lines that the engine logs of it."""
+"""Tables of the memory of one GPU, and of the lines that the engine would log."""
 
 from collections.abc import Iterator
 
@@ -41,7 +41,7 @@ def _logged_sizes(log: StartupLog | None) -> dict[str, float]:
 
 
 def _entries(found: StartUp) -> Iterator[tuple[str, float, str]]:
-    """(name, bytes, what says so), from what the driver keeps to what is left for the cache."""
+    """Yield (name, bytes, source) of each entry; the KV cache is the last."""
     ledger, held, recipe = found.ledger, found.ledger.reserve, found.deployment.recipe
     yield (
         "kept by the driver",
@@ -98,7 +98,7 @@ def log_grid(found: StartUp) -> Grid:
 
 
 def _lines(found: StartUp) -> Iterator[tuple[str, str]]:
-    """(line, figure of the log) of each line."""
+    """Yield each predicted line with the figure that was logged."""
     fit, log, engine = found.predicted, found.log or StartupLog(), found.deployment.serving.engine
     weights, kv_gib, tokens = found.ledger.weights / GIB, (fit.kv_bytes or 0) / GIB, fit.kv_tokens
     cache, held = _gib(log.kv_cache), "" if log.kv_tokens is None else f"{log.kv_tokens:,}"

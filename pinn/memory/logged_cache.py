@@ -1,4 +1,4 @@
-"""A simulated server whose KV cache is the one that an engine logged."""
+"""KV cache of a simulated server, sized by a start-up log."""
 
 from dataclasses import replace
 
@@ -14,11 +14,10 @@ from pinn.units import GIB
 
 
 def with_log(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> EngineSpec:
-    """The engine's settings with the cache that a log tells of.
+    """Return the engine's settings with the logged KV cache.
 
-    A count of blocks is taken as it is. Of tokens follow blocks exactly where all layers keep every
-    token; memory, which is logged to 0.01 GiB, gives the blocks where some keep a window or a
-    state, or where no tokens are logged.
+    Logged blocks are used as they are. If all layers cache every token, logged tokens give the
+    blocks exactly. Otherwise, and without logged tokens, logged memory does (to 0.01 GiB).
 
     Args:
         engine: The other settings.
@@ -71,7 +70,7 @@ def _check(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> None:
 
 
 def _blocks_of_tokens(log: StartupLog, deployment: Deployment) -> int:
-    """Blocks of so many tokens, counted as the release counts them."""
+    """Return the blocks of the logged tokens, counted as the release counts them."""
     layout, recipe = empty_layout(deployment), deployment.recipe
     tokens = log.kv_tokens or 0
     if not recipe.counts_longest_requests or deployment.serving.engine != VLLM:
@@ -84,14 +83,14 @@ def _blocks_of_tokens(log: StartupLog, deployment: Deployment) -> int:
 
 
 def logged_blocks(deployment: Deployment, log: StartupLog) -> int:
-    """Blocks that requests may hold of a logged cache; refuses what :func:`with_log` refuses."""
+    """Return the usable blocks of a logged cache; refuse what :func:`with_log` refuses."""
     # Whether the longest request fits is no matter here: the server started.
     short = replace(deployment, serving=replace(deployment.serving, max_model_len=1))
     return kv_layout(short, with_log(EngineSpec(), deployment, log)).blocks
 
 
 def cache_sentence(log: StartupLog) -> str:
-    """The size of a logged cache, as its log says it."""
+    """Return a sentence with the size of a logged cache."""
     told = [] if log.kv_cache is None else [f"{log.kv_cache / GIB:,.2f} GiB"]
     counts = {"tokens": log.kv_tokens, "blocks": log.blocks}
     told += [f"{count:,} {name}" for name, count in counts.items() if count is not None]

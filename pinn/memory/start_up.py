@@ -1,4 +1,4 @@
-"""Whether an engine starts, and with which single change it would."""
+"""Start-up check of a configuration, and single flags that would make it start."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,12 +26,12 @@ _MOST_SHARE, _SHARE_GRAIN, _LENGTH_GRAIN_TOKENS = 0.98, 0.01, 256
 
 @dataclass(frozen=True)
 class StartUp:
-    """Whether a configuration starts on its GPUs, and what lies in their memory.
+    """Start-up check of a configuration, and the memory of its GPUs.
 
     Attributes:
         deployment: The configuration.
-        fit: What the memory allows.
-        log: What a start of such a server logged, if known.
+        fit: Its KV cache.
+        log: Start-up log of such a server, if given.
     """
 
     deployment: Deployment
@@ -40,28 +40,28 @@ class StartUp:
 
     @cached_property
     def predicted(self) -> MemoryFit:
-        """What the memory allows, without the log."""
+        """Return the predicted KV cache, without the log."""
         return self.fit if self.log is None else memory_fit(self.deployment)
 
     @cached_property
     def ledger(self) -> MemoryLedger:
-        """What lies on one GPU."""
+        """Return the memory of one GPU."""
         return memory_ledger(self.deployment)
 
     @cached_property
     def smallest_tensor_parallel_size(self) -> int | None:
-        """The fewest GPUs that share each layer with which it starts; None where none do."""
+        """Return the smallest tensor-parallel size that starts; None if none does."""
         known = {self.deployment.serving.tensor_parallel_size: self.fit}
         return smallest_tensor_parallel_size(self.deployment, known)
 
     @cached_property
     def remedies(self) -> tuple[str, ...]:
-        """Flags, each of which alone makes it start with the least memory; none if it does."""
+        """Return flags, each of which alone makes it start at the lower bound; empty if it does."""
         return () if self.fit.is_certain else tuple(_remedies(self.deployment))
 
     @property
     def verdict(self) -> str:
-        """``STARTS``, ``STARTS_WITH`` one of the remedies, or ``NEVER``."""
+        """Return ``STARTS``, ``STARTS_WITH`` (one of the remedies) or ``NEVER``."""
         if self.fit.is_certain:
             return STARTS
         return STARTS_WITH if self.remedies else NEVER
@@ -102,7 +102,7 @@ class StartUp:
         }
 
     def __str__(self) -> str:
-        """Say in a sentence whether it starts."""
+        """Return a sentence that says whether it starts."""
         fit, others = self.fit, ", ".join(self.remedies)
         if fit.is_certain:
             smallest = self.smallest_tensor_parallel_size
@@ -121,7 +121,7 @@ class StartUp:
 
 
 def start_up(deployment: Deployment, log: StartupLog | None = None) -> StartUp:
-    """Return whether a configuration starts, without further engine settings.
+    """Return the start-up check of a configuration without further engine settings.
 
     Args:
         deployment: The configuration.
@@ -136,10 +136,10 @@ def start_up(deployment: Deployment, log: StartupLog | None = None) -> StartUp:
 
 
 def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
-    """Refuse a deployment that does not start with the least memory that is left to it.
+    """Refuse a deployment that does not start at the lower bound of KV memory.
 
     Raises:
-        PinnError: With what to change.
+        PinnError: With the flags to change.
     """
     if engine.num_gpu_blocks_override is not None:
         return
@@ -150,7 +150,7 @@ def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
 
 
 def _remedies(deployment: Deployment) -> Iterator[str]:
-    """Flags in the order of what they cost."""
+    """Yield flags, cheapest first."""
     recipe, spelled = deployment.recipe, _spelling(deployment)
     shares = _counted(recipe.memory_share, _MOST_SHARE, _SHARE_GRAIN)
     for share in shares:
@@ -171,13 +171,13 @@ def _remedies(deployment: Deployment) -> Iterator[str]:
 
 
 def _counted(first: float, last: float, grain: float) -> Iterator[float]:
-    """Multiples of the grain beyond the first, up to the last."""
+    """Yield multiples of ``grain`` in (first, last]."""
     steps = range(int(first / grain + 1e-6) + 1, int(last / grain + 1e-6) + 1)
     return (step * grain for step in steps)
 
 
 def _longest_context(deployment: Deployment) -> int:
-    """Tokens of the longest context with which it starts; 0 where none helps."""
+    """Return the longest context that starts at the lower bound, in tokens; 0 if none does."""
     low, high = 0, max_model_len(deployment) // _LENGTH_GRAIN_TOKENS
     while high - low > 1:
         middle = (low + high) // 2
@@ -189,7 +189,7 @@ def _longest_context(deployment: Deployment) -> int:
 
 
 def _is_certain(deployment: Deployment, **flags: FlagValue) -> bool:
-    """Whether it starts with the least memory under other flags."""
+    """Return whether it starts at the lower bound with other flags."""
     with suppress(PinnError):  # of sizes that do not fit the model
         serving = specified(partial(replace, deployment.serving), flags)
         return memory_fit(replace(deployment, serving=serving)).is_certain

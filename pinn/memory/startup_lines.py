@@ -16,7 +16,7 @@ from pinn.units import GIB
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a log.
+    """Pattern of a log line.
 
     Attributes:
         engine: That writes it.
@@ -45,7 +45,7 @@ _COUNT = r"\d[\d,]{0,18}"
 
 
 def _line(engine: str, words: str, pattern: str) -> Line:
-    """A line; ``#name`` stands for a number of that name, ``@name`` for a count."""
+    """Return a pattern; ``#name`` matches a number of that name, ``@name`` a count."""
     kinds = {"#": _NUMBER, "@": _COUNT}
     spelled = re.sub(r"([#@])(\w+)", lambda m: f"(?P<{m[2]}>{kinds[m[1]]})", pattern)
     return Line(engine, words, re.compile(spelled))
@@ -159,7 +159,7 @@ _NAMES = {"sglang": SGLANG, "tensorrt_llm": TRTLLM, "TensorRT-LLM": TRTLLM, "vll
 
 @dataclass(frozen=True)
 class Fact:
-    """Something that a line says: engine, rank and name of it, and the value in bytes or as is."""
+    """Value in a log line: engine, rank, name, and the value in bytes or as logged."""
 
     engine: str
     rank: str
@@ -168,7 +168,7 @@ class Fact:
 
 
 def facts_of(line: str) -> Iterator[Fact]:
-    """What a line says of memory."""
+    """Return the memory values of a log line."""
     line = _COLOURS.sub("", line)
     rank = _RANK.search(line)
     process = "".join(filter(None, rank.groups())).strip() if rank else ""
@@ -183,7 +183,7 @@ def facts_of(line: str) -> Iterator[Fact]:
 
 
 def values_of(found: re.Match[str]) -> dict[str, float | str]:
-    """The groups of a pattern that were found: counts, plain numbers, text, or memory in bytes."""
+    """Return the matched groups of a pattern: counts, numbers, text, or memory in bytes."""
     values: dict[str, float | str] = {}
     for name, text in found.groupdict().items():
         if text is None:
@@ -198,7 +198,7 @@ def values_of(found: re.Match[str]) -> dict[str, float | str]:
 
 
 def failure_in(line: str) -> tuple[str, str, dict[str, float | str]] | None:
-    """Engine, message and numbers of a start's failure; None where a line tells of none."""
+    """Return engine, message and numbers of a failed start; None for any other line."""
     for known in FAILURES:
         if known.words in line and (found := known.pattern.search(line)):
             return known.engine, line[found.start() :].strip(), values_of(found)
@@ -206,10 +206,10 @@ def failure_in(line: str) -> tuple[str, str, dict[str, float | str]] | None:
 
 
 def begins(line: str) -> bool:
-    """Whether a server starts here."""
+    """Return whether a line is the first of a start."""
     return bool(_BEGINS.search(_COLOURS.sub("", line)))
 
 
 def named_engine(line: str) -> str:
-    """The engine whose name is in a line; empty without one."""
+    """Return the engine named in a line; empty if there is none."""
     return next((engine for name, engine in _NAMES.items() if name in line), "")

@@ -1,4 +1,4 @@
-"""Weights on one GPU, padded as kernels want them, less those offloaded to the host."""
+"""Weights on one GPU: padded for kernels, less those offloaded to the host."""
 
 from functools import lru_cache
 
@@ -18,7 +18,7 @@ HOPPER, BLACKWELL = 9.0, 10.0
 
 
 def gpu_weight_bytes(deployment: Deployment) -> float:
-    """Weights on one GPU, less those offloaded to the host."""
+    """Return the weights on one GPU, less those offloaded to the host, in bytes."""
     recipe = deployment.recipe
     of_experts = (recipe.expert_parallel_size, recipe.expert_tensor_parallel_size)
     sizes = (recipe.tensor_parallel_size, *of_experts, _width_multiple(deployment))
@@ -41,7 +41,7 @@ def _model_weight_bytes(
     *,
     shared_head: bool = False,
 ) -> float:
-    """Weights of a model over all stages; without head and embedding if it shares them."""
+    """Return the bytes of a model over all stages; without head and embedding if shared."""
     embedding = -(-model.vocab_size // tp) * model.hidden_size * ACTIVATION_BYTES
     matmuls = (*dense_matmuls(model, tp), *idle_matmuls(model, tp))
     total = sum(m.weight_bytes for m in matmuls if not (shared_head and m.per_sequence))
@@ -57,7 +57,7 @@ def _model_weight_bytes(
 
 
 def _width_multiple(deployment: Deployment) -> int:
-    """What an mxfp4 expert's slice is padded to."""
+    """Return the multiple that the width of an mxfp4 expert's slice is padded to."""
     capability = deployment.gpu.compute_capability
     if deployment.expert_kernels == AUTO and BLACKWELL <= capability < BLACKWELL + 1:
         return BLACKWELL_MULTIPLE
@@ -67,7 +67,7 @@ def _width_multiple(deployment: Deployment) -> int:
 
 
 def _padded_share(model: ModelSpec, cut: int, multiple: int) -> float:
-    """Padded over needed weights of an expert's slice."""
+    """Return padded weights over unpadded weights of an expert's slice."""
     moe = model.moe
     if moe is None or model.precisions.experts.name != "mxfp4":
         return 1.0
