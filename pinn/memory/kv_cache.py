@@ -4,7 +4,7 @@ Follows ``vllm/v1/core/kv_cache_utils.py: get_kv_cache_configs``.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -51,19 +51,14 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
         PinnError: If the weights do not fit, or the cache cannot hold one request of max_model_len
             where the engine asks for that, with the numbers.
     """
-    total = engine.num_gpu_blocks_override
+    layout, total = empty_layout(deployment), engine.num_gpu_blocks_override
     if total is None:
-        return _held(deployment, kv_cache_bytes(deployment, engine))
-    layout = replace(empty_layout(deployment), blocks=max(total - 1, 0))
-    _check_longest_request(deployment, layout)
-    return layout
-
-
-def _held(deployment: Deployment, kv_bytes: float) -> KvLayout:
-    """Return the layout of a cache of ``kv_bytes`` per GPU; refuse one that is too small."""
-    layout = empty_layout(deployment)
-    layout = replace(layout, blocks=max(_blocks(layout, kv_bytes) - 1, 0))
-    _check_longest_request(deployment, layout)
+        total = _blocks(layout, kv_cache_bytes(deployment, engine))
+    layout = replace(layout, blocks=max(total - 1, 0))
+    needed = least_blocks(deployment, layout)
+    # vLLM compares with all blocks, but never gives out its null block.
+    if needed > layout.blocks:
+        raise _too_small(deployment, layout, needed)
     return layout
 
 
@@ -79,7 +74,7 @@ def started(
     if engine.num_gpu_blocks_override is not None:
         return engine
     size, layout = deployment.recipe.block_tokens, empty_layout(deployment)
-    least = max(least_blocks(deployment), int(layout.request_blocks(tokens, size)))
+    least = max(least_blocks(deployment, layout), int(layout.request_blocks(tokens, size)))
     with suppress(PinnError):
         if kv_layout(deployment, engine).blocks >= least:
             return engine
@@ -103,7 +98,7 @@ def cache_ends(
     return most, least
 
 
-def least_blocks(deployment: Deployment) -> int:
+def least_blocks(deployment: Deployment, layout: KvLayout) -> int:
     """Return the blocks that an engine needs to start.
 
     vLLM needs those of one request of max_model_len (``check_enough_kv_cache_memory``);
@@ -112,23 +107,20 @@ def least_blocks(deployment: Deployment) -> int:
     """
     if deployment.serving.engine == SGLANG:
         return 1
-    return start_blocks(deployment, empty_layout(deployment), max_model_len(deployment))
+    return start_blocks(deployment, layout, max_model_len(deployment))
 
 
 def _blocks(layout: KvLayout, kv_bytes: float) -> int:
     return int(min(kv_bytes // layout.block_bytes, MOST_BLOCKS))
 
 
-def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
+def _too_small(deployment: Deployment, layout: KvLayout, needed: int) -> NoStartError:
+    """Return the error of a cache that has fewer blocks than its engine needs to start."""
     longest, size = max_model_len(deployment), deployment.recipe.block_tokens
-    needed = least_blocks(deployment)
-    # vLLM compares with all blocks, but never gives out its null block.
-    if needed <= layout.blocks:
-        return
     fitting = bisect_right(
         range(longest), layout.blocks, key=lambda tokens: start_blocks(deployment, layout, tokens)
     )
-    raise NoStartError(
+    return NoStartError(
         f"one request of --max-model-len {longest} needs {needed} KV cache blocks of {size} tokens "
         f"({needed * layout.block_bytes / GIB:.2f} GiB), the GPU has room for {layout.blocks}",
         f"use --max-model-len {max(fitting - 1, 0)} or less, a higher --gpu-memory-utilization or "
@@ -213,43 +205,39 @@ def memory_fit(deployment: Deployment, engine: EngineSpec = _DEFAULTS) -> Memory
             left, half = _left_bytes(deployment, ledger), half_share(deployment) * ledger.visible
     except NoStartError as error:
         return MemoryFit(None, str(error), error.fault)
+    layout = empty_layout(deployment)
+    needed, count = least_blocks(deployment, layout), token_count(deployment, layout)
     ends = (max(left - half, 0.0), left + half)
-    tokens = (_tokens_in(deployment, ends[0]), _tokens_in(deployment, ends[1]))
-    try:
-        is_counted = engine.num_gpu_blocks_override is not None
-        layout = kv_layout(deployment, engine) if is_counted else _held(deployment, left)
-    except NoStartError as error:
-        return MemoryFit(None, str(error), error.fault, left, ends, tokens)
-    requests = (layout.blocks + 1) / counted_blocks(deployment, layout, max_model_len(deployment))
-    return MemoryFit(logged_tokens(deployment, layout), "", "", left, ends, tokens, requests)
+    blocks = [max(_blocks(layout, size) - 1, 0) for size in (left, *ends)]
+    here, *tokens = (count(held) if held >= needed else None for held in blocks)
+    if here is None:
+        refused = _too_small(deployment, replace(layout, blocks=blocks[0]), needed)
+        return MemoryFit(None, str(refused), refused.fault, left, ends, (tokens[0], tokens[1]))
+    requests = (blocks[0] + 1) / counted_blocks(deployment, layout, max_model_len(deployment))
+    return MemoryFit(here, "", "", left, ends, (tokens[0], tokens[1]), requests)
 
 
 def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:
     """Return the bytes per GPU of a cache whose size is given; None if it is not."""
     if engine.num_gpu_blocks_override is None:
         return engine.kv_cache_memory_bytes
-    return engine.num_gpu_blocks_override * empty_layout(deployment).block_bytes
+    # Half a block more, so that rounding loses none.
+    return (engine.num_gpu_blocks_override + 0.5) * empty_layout(deployment).block_bytes
 
 
-def _tokens_in(deployment: Deployment, kv_bytes: float) -> int | None:
-    """Return the tokens in ``kv_bytes`` per GPU; None if the engine does not start with them."""
-    layout = empty_layout(deployment)
-    layout = replace(layout, blocks=_blocks(layout, kv_bytes) - 1)
-    return logged_tokens(deployment, layout) if layout.blocks >= least_blocks(deployment) else None
+def token_count(deployment: Deployment, layout: KvLayout) -> Callable[[int], int]:
+    """Return the function from usable blocks to tokens as the release logs them.
 
-
-def logged_tokens(deployment: Deployment, layout: KvLayout) -> int:
-    """Return the tokens of a cache as the release logs them.
-
-    Blocks / groups x the smallest block; from 0.20.1 on what requests of max_model_len tokens hold
-    of as many blocks (vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config).
+    Blocks / groups x the smallest block; from 0.20.1 on, the tokens of as many requests of
+    max_model_len as fit (vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config).
     """
     if not deployment.recipe.counts_longest_requests:
         groups, size = logged_blocks(deployment, layout)
         null = deployment.serving.engine == VLLM  # counts its null block, too
-        return (layout.blocks + null) // groups * size
+        return lambda blocks: (blocks + null) // groups * size
     longest = max_model_len(deployment)
-    return int((layout.blocks + 1) / counted_blocks(deployment, layout, longest) * longest)
+    counted = counted_blocks(deployment, layout, longest)
+    return lambda blocks: int((blocks + 1) / counted * longest)
 
 
 def smallest_tensor_parallel_size(

@@ -77,7 +77,7 @@ def test_no_plan_rents_what_does_not_start_by_its_log(rows):
     for case, kv_gib in zip(logged["case"], logged["kv_logged"], strict=True):
         deployment = deployment_of(table.loc[case])
         layout = empty_layout(deployment)
-        need = least_blocks(deployment) * layout.block_bytes
+        need = least_blocks(deployment, layout) * layout.block_bytes
         share = deployment.recipe.memory_share
         share -= (kv_gib * GIB - 0.99 * need) / memory_ledger(deployment).visible
         if not 0 < share < 1:

@@ -13,7 +13,7 @@ from layout_cases import CASES
 
 from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.engine_spec import EngineSpec
-from pinn.memory.kv_cache import kv_layout, logged_tokens
+from pinn.memory.kv_cache import kv_layout, token_count
 from pinn.memory.longest_request import counted_blocks
 
 RECORDED = json.loads(Path(__file__).with_name("vllm_layouts.json").read_text())
@@ -39,7 +39,7 @@ def test_blocks_and_tokens_are_those_of_vllm(release, name):
         "blocks": layout.blocks + 1,
         "block_bytes": layout.block_bytes,
         "request_blocks": counted_blocks(target, layout, CASES[name]["flags"]["max_model_len"]),
-        "tokens": logged_tokens(target, layout),
+        "tokens": token_count(target, layout)(layout.blocks),
     }
     assert found == {key: expected[key] for key in found}
 
