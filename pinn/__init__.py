@@ -2,8 +2,9 @@
 
 Data flows one way through the sub-packages, and imports follow it:
 
-    common <- specs <- engines <- physics <- kernels <- surrogate <- simulator <- measurements
-          <- training <- calibration <- planning <- export <- evaluation <- api <- cli
+    common <- specs <- engines <- physics <- memory <- kernels <- surrogate <- simulator
+          <- measurements <- training <- calibration <- planning <- export <- evaluation
+          <- api <- cli
 
 What the commands do, in Python (imported when it is first used):
 

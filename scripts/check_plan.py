@@ -19,6 +19,7 @@ import numpy as np
 from pinn.common.files import find_checkpoint
 from pinn.common.workers import Workers
 from pinn.engines.configurations import expand_grid
+from pinn.engines.engine_spec import ROUTINGS, EngineSpec
 from pinn.errors import PinnError
 from pinn.planning import rate_search
 from pinn.planning.candidate import Candidate
@@ -29,7 +30,6 @@ from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import guessed_rates_per_s
 from pinn.planning.slo import parse_slo
 from pinn.planning.trials import Trials
-from pinn.simulator.engine_spec import ROUTINGS, EngineSpec
 from pinn.simulator.workloads.arrivals import Gaps, Stage
 from pinn.simulator.workloads.load import Load, LoadFlags
 from pinn.simulator.workloads.workload import PromptGroups, at_rate, open_loop, shared_prefix

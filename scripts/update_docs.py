@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 from pinn.calibration.calibrate import TEST
 from pinn.cli.main import app
-from pinn.common.files import file_sha256
+from pinn.common.files import data_folder, file_sha256, read_rows
 from pinn.common.screen import Grid
 from pinn.evaluation.engines import networks
 from pinn.evaluation.scorecard import scorecard, scorecard_grid
@@ -229,6 +229,13 @@ def _last_errors(path: Path, kind: str) -> str:
     return f"{about} | {median['before']} | {median['calibrated']} |"
 
 
+def memory_errors() -> str:
+    """Return half-widths of the interval of KV memory by kind of deployment."""
+    rows = read_rows(data_folder("engines") / "memory_errors.csv")
+    shown = [(row["kind"], row["start_ups"], row["half_percent"]) for row in rows]
+    return table(1, shown, "kind", "logs", "± % of visible memory")
+
+
 def printed_from(start: str, command: str) -> str:
     """What a command prints from a text on."""
     printed = run(command)
@@ -261,6 +268,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "betas": lambda: shown(f"{REPORT} --betas"),
     "intervals": intervals,
     "simulate": simulation,
+    "memory": lambda: shown(f"{REPORT} --memory"),
+    "memory-errors": memory_errors,
     "breakdown": lambda: shown(ACCOUNT),
     "serving-runs": serving_runs,
     "scorecard": lambda: scorecard_grid(scorecard(CHECKPOINTS / "pinn.safetensors")).markdown(),

@@ -1,6 +1,7 @@
 """Coefficients fitted to a server of one's own."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import CalibrationRequest, named
 from pinn.calibration import fit as fitting
 from pinn.calibration.calibrate import BetaSettings
+from pinn.calibration.checks import check_memory_log, refuse
 from pinn.calibration.prior import Start
 from pinn.calibration.report import CalibratedServer
 from pinn.common.screen import left_out_lines
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
@@ -20,7 +23,8 @@ from pinn.measurements.benchmarks.reading import GivenLoad, split_flags
 from pinn.measurements.traces.ingestion import benchmark_target
 from pinn.measurements.traces.measured_steps import MEASURED, ingested_steps, read_measured_steps
 from pinn.measurements.traces.trace_tables import read_trace_tables
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.memory.logged_cache import cache_sentence, with_log
+from pinn.memory.startup_log import read_startup_log
 from pinn.specs.flags import flags_apart
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficient_set import NAMED, read_coefficient_set
@@ -73,6 +77,7 @@ def _fit_traces(
     traces = read_trace_tables(folder)
     deployment = traces.deployment()
     _note_release(deployment, start.notes)
+    spec = _with_memory_log(EngineSpec(**engine), deployment, asked, start)
     names = _named(traces.manifest.get("deployment") or {})
     if traces.manifest["tables"].get("cycles", {}).get("rows"):
         settings = BetaSettings(asked.intervals, asked.budget or None, asked.seed)
@@ -80,7 +85,7 @@ def _fit_traces(
     if MEASURED in traces.manifest["tables"]:
         return fitting.fit_measured_steps(ingested_steps(traces), deployment, names, start)
     runs = fitting.benchmark_runs(traces)
-    return fitting.fit_benchmarks(runs, deployment, names, start, EngineSpec(**engine))
+    return fitting.fit_benchmarks(runs, deployment, names, start, spec)
 
 
 def _fit_benchmarks(
@@ -95,7 +100,8 @@ def _fit_benchmarks(
     target = benchmark_target(runs, model, gpu, server)
     deployment, names = target.deployment(), _named(vars(target))
     _note_release(deployment, start.notes)
-    return fitting.fit_benchmarks(runs, deployment, names, start, EngineSpec(**engine))
+    spec = _with_memory_log(EngineSpec(**engine), deployment, asked, start)
+    return fitting.fit_benchmarks(runs, deployment, names, start, spec)
 
 
 def _fit_steps(
@@ -110,8 +116,24 @@ def _fit_steps(
     deployment, names = target.deployment(), _named(vars(target))
     _note_release(deployment, start.notes)
     runs = _read_runs(measured.serving, load, start.notes) if measured.serving else []
-    engine_spec = measured.engine(engine)
-    return fitting.fit_measured_steps(measured, deployment, names, start, runs, engine_spec)
+    spec = measured.engine(engine)
+    if asked.memory_log is not None:  # goes before the cache that steps were measured with
+        spec = replace(spec, num_gpu_blocks_override=engine.get("num_gpu_blocks_override"))
+    spec = _with_memory_log(spec, deployment, asked, start)
+    return fitting.fit_measured_steps(measured, deployment, names, start, runs, spec)
+
+
+def _with_memory_log(
+    engine: EngineSpec, deployment: Deployment, asked: CalibrationRequest, start: Start
+) -> EngineSpec:
+    """The engine with the cache that its log tells of, once that matches the deployment."""
+    if asked.memory_log is None:
+        return engine
+    log = read_startup_log(asked.memory_log)
+    engine = with_log(engine, deployment, log)
+    findings = refuse(list(check_memory_log(log, deployment)), start.force)
+    start.notes[:0] = [cache_sentence(log), *(f"WARNING: {text}" for text in findings)]
+    return engine
 
 
 def _earlier(file: Path | None) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from pinn.errors import PinnError
 from pinn.measurements.program.engine import OLDEST
 from pinn.measurements.program.table import cards
 from pinn.measurements.traces.trace_tables import Target
+from pinn.memory.kv_cache import memory_fit
 from pinn.planning.commands import ON_THE_FLY, vllm_words
-from pinn.simulator.memory import memory_fit
 from pinn.specs import model_names, serving, speculation
 from pinn.specs.gpu import find_gpu, load_gpu
 

@@ -11,13 +11,13 @@ from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import ExploreRequest, named
 from pinn.common.screen import printed
 from pinn.common.workers import Workers
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.planning.explore.grid import SIZES
 from pinn.planning.explore.page import explore_page
 from pinn.planning.plan import Plan, PlanRequest
 from pinn.planning.planner import plan_load
 from pinn.planning.report import choice_rows, print_plan, write_files
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
 from pinn.specs.gpu import load_gpu

@@ -19,7 +19,8 @@ from pinn.engines.configurations import (
     typed_configurations,
 )
 from pinn.engines.deployment import Deployment
-from pinn.simulator.memory import memory_fit, smallest_tensor_parallel_size
+from pinn.memory.start_up import start_up
+from pinn.memory.startup_log import read_startup_log
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficient_set import (
     NAMED,
@@ -28,7 +29,7 @@ from pinn.surrogate.coefficient_set import (
     read_coefficient_set,
 )
 from pinn.surrogate.evidence import FindEvidence, file_evidence
-from pinn.surrogate.prediction import Memory, Prediction
+from pinn.surrogate.prediction import Prediction
 from pinn.surrogate.surrogate import Surrogate
 from pinn.surrogate.uncertainty.network_evidence import network_evidence
 
@@ -79,10 +80,14 @@ def predict(
         configuration = canonical(found.configuration() | wanted)
         deployment = make_deployment(configuration)
         found.check_deployment(deployment, str(asked.coefficients))
-        return file_prediction(_with_names(found, configuration), deployment)
-    configuration = canonical(wanted)
-    deployment = make_deployment(configuration)
-    return network_prediction(find_checkpoint(asked.checkpoint), deployment, configuration)
+        predicted = file_prediction(_with_names(found, configuration), deployment)
+    else:
+        configuration = canonical(wanted)
+        deployment, checkpoint = make_deployment(configuration), find_checkpoint(asked.checkpoint)
+        predicted = network_prediction(checkpoint, deployment, configuration)
+    if asked.memory_log is None:
+        return predicted
+    return replace(predicted, memory=start_up(deployment, read_startup_log(asked.memory_log)))
 
 
 def network_prediction(
@@ -115,9 +120,7 @@ def file_prediction(found: CoefficientSet, deployment: Deployment) -> Prediction
 def _prediction(
     found: CoefficientSet, deployment: Deployment, evidence: FindEvidence
 ) -> Prediction:
-    fit = memory_fit(deployment)
-    memory = Memory(fit.kv_tokens, smallest_tensor_parallel_size(deployment), fit.reason)
-    return Prediction(deployment, found, memory, evidence, EXAMPLES)
+    return Prediction(deployment, found, start_up(deployment), evidence, EXAMPLES)
 
 
 def _with_names(found: CoefficientSet, configuration: Mapping[str, object]) -> CoefficientSet:

@@ -53,12 +53,14 @@ class PredictionRequest:
     Attributes:
         coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network;
             its deployment holds where no flag says otherwise.
+        memory_log: Log of the start of such a server, whose sizes replace predicted ones.
     """
 
     model: str | None = None
     gpu: str | None = None
     checkpoint: Path | None = None
     coefficients: Path | None = None
+    memory_log: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,8 @@ class SimulationRequest:
             e2e_mean_ms: the run again with each one changed, everything else equal.
         coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network;
             its deployment holds where no flag says otherwise.
+        memory_log: Log of the start of such a server, whose KV cache is taken in place of the one
+            that the memory model expects.
     """
 
     workload: Path | None = None
@@ -130,6 +134,7 @@ class SimulationRequest:
     sensitivity: str | None = None
     checkpoint: Path | None = None
     coefficients: Path | None = None
+    memory_log: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +151,8 @@ class CalibrationRequest:
         append: Go on from the posterior of an earlier calibration, and say its drift; its model,
             GPU and flags hold where no other are given.
         base: Coefficient set to start from, in place of the network.
+        memory_log: Log of the server's start: its KV cache has to match the flags, and benchmarks
+            are simulated with it.
         force: Fit although the file does not match the flags.
         budget: Intervals to fit to, chosen at random; 0 for all there are.
         intervals: Fit to windows (means of 5 to 15 steps), singles (one step) or both.
@@ -160,6 +167,7 @@ class CalibrationRequest:
     append: Path | None = None
     base: Path | None = None
     checkpoint: Path | None = None
+    memory_log: Path | None = None
     force: bool = False
     budget: int = 500
     intervals: str = "both"

@@ -17,9 +17,11 @@ from pinn.common import Json, JsonObject
 from pinn.common.files import file_sha256, find_checkpoint, json_text
 from pinn.common.progress import doing
 from pinn.engines.configurations import canonical, make_deployment, parse_pool
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.memory.logged_cache import with_log
+from pinn.memory.startup_log import read_startup_log
 from pinn.simulator.intervals import Intervals, simulated_intervals, standing_step
 from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json
 from pinn.simulator.pools import Link, Pool, default_link, simulate_pools
@@ -104,7 +106,10 @@ def simulation_job(asked: SimulationRequest, load: Load, flags: Mapping[str, Fla
         latency = latency_from_checkpoint(deployment, find_checkpoint(asked.checkpoint))
     else:
         latency = latency_from_json(deployment, file)
-    return Job(deployment, workload, latency, EngineSpec(**of_engine))
+    engine = EngineSpec(**of_engine)
+    if asked.memory_log is not None:
+        engine = with_log(engine, deployment, read_startup_log(asked.memory_log))
+    return Job(deployment, workload, latency, engine)
 
 
 def _about(job: Job, load: Load, asked: SimulationRequest) -> JsonObject:
@@ -158,6 +163,7 @@ _OF_ONE_ENGINE = {
     "replicas": "write the number of servers in each pool, such as --prefill '2x tp=4'",
     "kv_transfer_bytes_per_s": "give --kv-link-gb-per-s",
     "sensitivity": "its coefficients would be of two deployments: leave it out",
+    "memory_log": "it is of one server: leave it out",
 }
 
 

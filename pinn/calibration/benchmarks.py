@@ -16,15 +16,15 @@ from pinn.calibration.calibrated import ServerCalibration
 from pinn.calibration.posterior import TIME_NOISE, TTFT_NOISE, Posterior
 from pinn.calibration.prior import Prior
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.measurements import estimate
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, figure_features
 from pinn.simulator.run import Run
-from pinn.simulator.simulate import Job, simulate_many
+from pinn.simulator.simulate import measured_job, simulate_many
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.step_features import STEP_FEATURES
 
@@ -105,7 +105,7 @@ def simulated_rows(
 
     def served(run: BenchmarkRun, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """A run's figures, and how far they follow each coefficient."""
-        job = Job(deployment, benchmark_workload(run), near, engine)
+        job = measured_job(deployment, benchmark_workload(run), near, engine)
         simulated = job.run()
         values = _values(simulated, names)
         pairs = [(WHOLE_RUN, _behind(name)) for name in names]
@@ -159,7 +159,7 @@ def noise_of_draws(
         if all(_are_equal(drawn[0], other) for other in drawn[1:]):
             found.append(np.zeros(len(names)))
             continue
-        served = simulate_many([Job(deployment, load, latency, engine) for load in drawn])
+        served = simulate_many([measured_job(deployment, load, latency, engine) for load in drawn])
         figures = [_values(each, names) for each in served]
         found.append(np.sqrt(2) * np.log(figures).std(axis=0, ddof=1))
     return np.concatenate(found)

@@ -10,11 +10,14 @@ import pandas as pd
 
 from pinn.calibration.calibrate import Intervals, read_intervals
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.measurements.traces.trace_tables import TraceTables
+from pinn.memory.kv_cache import kv_layout
+from pinn.memory.kv_layout import max_model_len
+from pinn.memory.logged_cache import logged_blocks
+from pinn.memory.startup_log import StartupLog
 from pinn.physics.costs import step_costs
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import kv_layout, max_model_len
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, specified
 from pinn.specs.gpu import list_gpus, load_gpu
@@ -70,6 +73,8 @@ _VALUES = {
 #: Share by which a count of KV blocks may differ, and share of the GPU's memory on top: what
 #: vLLM measures at start (activations, CUDA graphs of some versions) is estimated here.
 _KV_SHARE, _MEMORY_SHARE = 0.08, 0.03
+#: Logs repeat shares with two digits or more.
+_SAME_SHARE = 0.005
 
 #: Measured over predicted times beyond this factor are a mistake whatever the cause, since no
 #: left-out model was off by half as much; from the smaller one on if a single flag explains it.
@@ -133,6 +138,25 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
     parallel = [o for _, o in near if o.startswith("--tensor-parallel-size")]
     shown = list(dict.fromkeys(parallel[:1] + shown))
     yield f"{text}: they fit {' or '.join(shown)}"
+
+
+def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
+    """The KV cache of a start's log against the memory model.
+
+    Args:
+        log: Of the server that was measured.
+        deployment: As the user gave it.
+
+    Raises:
+        PinnError: If the log is of another server, or of a start that failed.
+    """
+    blocks = logged_blocks(deployment, log)
+    share, taken = log.memory_share, deployment.recipe.memory_share
+    if share is not None and abs(share - taken) > _SAME_SHARE:
+        option = f"--gpu-memory-utilization {share:g}"
+        yield f"the log is of {option}, the flags mean {taken:g}: {option}?"
+    else:
+        yield from check_kv_blocks(blocks, deployment)
 
 
 def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:

@@ -9,12 +9,12 @@ from pinn.calibration.checks import CoefficientsOf, check_kv_blocks, check_speed
 from pinn.engines.deployment import Deployment
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, StatedServer
 from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
+from pinn.memory.kv_layout import max_model_len
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.memory import max_model_len
-from pinn.simulator.simulate import simulate
+from pinn.simulator.simulate import measured_job
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 
@@ -233,7 +233,7 @@ def _ratio(runs: Runs, coefficients_of: CoefficientsOf) -> Callable[[Deployment]
         latency = LinearLatency(deployment, found.beta[0], found.alpha[0])
         ratios = []
         for run, name in known:
-            simulated = simulate(deployment, benchmark_workload(run), latency)
+            simulated = measured_job(deployment, benchmark_workload(run), latency).run()
             ratios.append(run.figures[name] / benchmark_figures(simulated, [name])[name])
         return float(np.median(ratios)) if ratios else float("nan")
 

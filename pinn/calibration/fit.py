@@ -13,15 +13,15 @@ from pinn.calibration.checks import check_traces, refuse
 from pinn.calibration.checks_benchmarks import check_benchmarks
 from pinn.calibration.prior import Prior, Start, served_prior
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
 from pinn.measurements.traces.ingestion import BENCHMARKS, read_benchmark_table
 from pinn.measurements.traces.measured_steps import MeasuredSteps
 from pinn.measurements.traces.trace_tables import TraceTables
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.simulate import Job, map_runs
+from pinn.simulator.simulate import map_runs, measured_job
 from pinn.surrogate.coefficient_set import CoefficientSet
 from pinn.surrogate.coefficients import Coefficients
 
@@ -58,7 +58,7 @@ def score_benchmarks(
     rows = []
     for name, found in coefficients.items():
         latency = LinearLatency(deployment, found.beta[0], found.alpha[0])
-        jobs = [Job(deployment, benchmark_workload(run), latency, engine) for run in runs]
+        jobs = [measured_job(deployment, benchmark_workload(run), latency, engine) for run in runs]
         simulated = map_runs(lambda _, run: benchmark_figures(run), jobs)
         for run, figures in zip(runs, simulated, strict=True):
             of_run = (name, run.name, run.load.text, run.failed_share)

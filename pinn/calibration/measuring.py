@@ -14,9 +14,10 @@ from pinn.errors import PinnError
 from pinn.measurements.program import MODULES
 from pinn.measurements.program.batches import Limits, Wanted, fits, short_list
 from pinn.measurements.program.session import COLD, KNOWN, LEAST
+from pinn.memory.kv_cache import memory_fit
+from pinn.memory.kv_layout import max_model_len
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
-from pinn.simulator.memory import max_model_len, memory_fit
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
 # The measuring program as one file, which needs the standard library and the engine alone.

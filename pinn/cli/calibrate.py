@@ -8,8 +8,8 @@ import typer
 from pinn.api.requests import CalibrationRequest
 from pinn.cli.options import Details, engine_flags, output
 from pinn.common.screen import say
+from pinn.engines.engine_spec import EngineSpec
 from pinn.measurements.benchmarks.reading import GivenLoad
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.serving import ServingSpec
 
 

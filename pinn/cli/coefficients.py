@@ -42,6 +42,7 @@ def coefficients(
     batch: list[str] | None = None,
     recipe: bool = False,
     betas: bool = False,
+    memory: bool = False,
     *,
     many: ManyOptions,
     json_path: JsonPath = None,
@@ -70,6 +71,8 @@ def coefficients(
             '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
         recipe: Print what the engine runs and what set it instead.
         betas: Print the coefficients with their units instead.
+        memory: Print what lies in the memory of one GPU, and what the engine would log of it,
+            instead.
     """
     if many.configs is None and many.grid is None:
         from pinn.api.prediction import predict
@@ -80,7 +83,7 @@ def coefficients(
         found = found.at(*batch) if batch else found
         if json_path is not None:  # what it holds takes long to find
             write_json(found.to_json(), json_path)
-        found.show(recipe=recipe, betas=betas)
+        found.show(recipe=recipe, betas=betas, memory=memory)
     elif asked.coefficients is not None:
         raise PinnError("--coefficients belong to one configuration: leave --configs, --grid out")
     elif many.out is None:

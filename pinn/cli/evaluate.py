@@ -12,8 +12,8 @@ from pinn.common.files import cache_folder, find_checkpoint, json_text
 from pinn.common.progress import doing
 from pinn.common.screen import WIDEST, page
 from pinn.common.workers import stopping_at_once
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.simulator.engine_spec import EngineSpec
 
 CsvPath = Annotated[Path | None, output(".csv")]
 app = typer.Typer()

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 
 from pinn.cli.options import engine_flags, output
 from pinn.common.workers import Workers, stopping_at_once
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.planning.plan import PlanRequest
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
 from pinn.specs.gpu import load_gpu

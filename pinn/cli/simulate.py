@@ -9,8 +9,8 @@ import typer
 from pinn.api.requests import SimulationRequest
 from pinn.cli.options import JsonPath, engine_flags, output
 from pinn.cli.outputs import write_json
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.simulator import engine_spec
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
@@ -35,7 +35,7 @@ class PoolsRequest:
     kv_link_gb_per_s: float | None = None
 
 
-@engine_flags(ServingSpec, engine_spec.EngineSpec, LoadFlags, deploys=True)
+@engine_flags(ServingSpec, EngineSpec, LoadFlags, deploys=True)
 def simulate(
     asked: SimulationRequest,
     apart: PoolsRequest,

@@ -32,6 +32,8 @@ MOST_YAML_BYTES = 8 * 2**20
 MOST_CSV_BYTES = 128 * 2**20
 #: A line of a trace or a log, which is otherwise as long as it likes; a hole in it is such a line.
 MOST_LINE_BYTES = 64 * 2**20
+#: Of a log of a server's start, which is at its beginning; what follows is not read.
+MOST_LOG_BYTES = 32 * 2**20
 #: Lists and mappings inside each other; libyaml's own recursion ends the process at some 10,000.
 MOST_DEPTH = 100
 #: Values of a YAML document, each alias counted as what it stands for.

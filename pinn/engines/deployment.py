@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -17,7 +18,14 @@ from pinn.specs import model as models
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import LinearMixerSpec
-from pinn.specs.model import Attention, LatentAttentionSpec, LayerGroup, ModelSpec, Sampling
+from pinn.specs.model import (
+    Attention,
+    CompressedAttentionSpec,
+    LatentAttentionSpec,
+    LayerGroup,
+    ModelSpec,
+    Sampling,
+)
 from pinn.specs.model_names import find_in_catalog
 from pinn.specs.precision import ACTIVATION_BYTES, Precision, precision
 from pinn.specs.serving import VLLM, ServingSpec
@@ -124,6 +132,12 @@ def eagle_layer(target: ModelSpec) -> ModelSpec:
 #: A block holds a multiple of what attention kernels take at once: FlashAttention 16 tokens. MLA
 #: kernels take what ``latent_state_block`` of the defaults' table says.
 KERNEL_TOKENS = 16
+#: A multiple of what a kernel's states amid a prompt lie apart, too (vllm 0.33.0
+#: v1/attention/backends/gdn_attn.py: FLASHINFER_GDN_CHECKPOINT_ALIGNMENT).
+_CHECKPOINT_TOKENS = {"gated_delta": 64}
+#: Tokens of a block of DeepSeek-V4's keys in vLLM, whatever the flag says
+#: (deepseek_v4/nvidia/flashmla.py: get_supported_kernel_block_sizes).
+COMPRESSED_BLOCK = 256
 
 _NOT_MODELLED = "prefixes of states, which vLLM finds at the ends of blocks, are not modelled: "
 _OTHERS = "prefixes of states are not modelled"
@@ -164,9 +178,33 @@ def _block_tokens(
         return d.longest_context
     tp, mixer = recipe.tensor_parallel_size, attention[0]
     step = latent_tokens if isinstance(mixer, LatentAttentionSpec) else KERNEL_TOKENS
+    if keeps_state_ends(d) and state.kind in recipe.scheduler.state_checkpoints.split():
+        step = math.lcm(step, _CHECKPOINT_TOKENS.get(state.kind, 1))
     token_bytes = cached_width(mixer, tp) * d.kv_precision(recipe).bytes_per_weight
     steps = -(-state.state_bytes(tp) // (step * token_bytes))
     return max(recipe.block_tokens, min(int(steps) * step, documents.MOST_MODEL_SIZE))
+
+
+def _with_compressed_keys(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
+    if d.serving.engine != VLLM or recipe.block_tokens == COMPRESSED_BLOCK:
+        return recipe
+    if not any(isinstance(g.attention, CompressedAttentionSpec) for g in d.model.layer_groups):
+        return recipe
+    text = "vllm 0.20.0 to 0.33.0 DeepSeek-V4's kernels: get_supported_kernel_block_sizes"
+    origins = {**recipe.origins, "block_tokens": Origin(recipes.DESIGN, text)}
+    return replace(recipe, block_tokens=COMPRESSED_BLOCK, origins=origins)
+
+
+def keeps_state_ends(d: Deployment) -> bool:
+    """Whether states at the ends of blocks are kept for prefixes: two blocks a request, not one.
+
+    ``mamba_cache_mode`` "align", from 0.28 on unless prefix caching is off (models/config.py:
+    MambaModelConfig; v1/kv_cache_interface.py: MambaSpec.max_memory_usage_bytes).
+    """
+    if d.serving.engine != VLLM or not d.serving.enable_prefix_caching:
+        return False
+    version = recipes.served_release(VLLM, d.serving.engine_version)
+    return recipes.engine_default(VLLM, "state_prefix_caching", version, d.gpu).value == "yes"
 
 
 def cached_width(mixer: Attention, tensor_parallel_size: int) -> float:
@@ -208,7 +246,7 @@ class Deployment:
         engine = self.serving.engine
         version = recipes.served_release(engine, self.serving.engine_version)
         found = kernel_choice.with_release_kernels(found, self.model, self.gpu, engine, version)
-        return with_states(found, self)
+        return _with_compressed_keys(with_states(found, self), self)
 
     @property
     def longest_context(self) -> int:

@@ -295,6 +295,10 @@ class SchedulerRules:
             flight have ended.
         group_padding: Layers of the commoner kind over those of the rarer one up to which KV cache
             groups are as large as the former.
+        windows_in_flight: Whether windows hold the tokens of all batches in flight; else of one.
+        mixed_pages: Whether pages of several sizes lie side by side in a block.
+        state_checkpoints: Mixers of which a state amid a prompt is kept, too, for its prefix.
+        packs_sparse_keys: Whether fp8 keys of sparse attention are packed on every GPU.
     """
 
     pipelined_decodes: str = ONE_BATCH
@@ -303,6 +307,10 @@ class SchedulerRules:
     cuts_lone_prompts: bool = True
     awaits_preempted: bool = False
     group_padding: float = 1.25
+    windows_in_flight: bool = False
+    mixed_pages: bool = False
+    state_checkpoints: str = ""
+    packs_sparse_keys: bool = True
 
 
 @lru_cache(maxsize=256)
@@ -406,6 +414,11 @@ class EffectiveRecipe:
         block_tokens: Tokens per block of the KV cache, which prefixes are found in.
         memory_share: Share of memory for weights and KV cache.
         memory_share_of: ``TOTAL``, ``STATIC`` or ``FREE``.
+        sampler_bytes: Memory of a logit at the peak of sampling.
+        counts_graphs: Whether CUDA graphs are taken off the share of memory.
+        counts_longest_requests: Whether tokens of the cache are counted by requests of
+            max_model_len.
+        padded_width: Multiple that slices of mxfp4 experts are padded to on Hopper.
         graph_tokens: Tokens of the largest step with prompts that is launched as CUDA graphs; 1
             where only decodes are, 0 without graphs.
         graph_requests: Decodes of the largest step without prompts that is; 0 for no limit.
@@ -450,6 +463,10 @@ class EffectiveRecipe:
     block_tokens: int
     memory_share: float
     memory_share_of: str
+    sampler_bytes: float
+    counts_graphs: bool
+    counts_longest_requests: bool
+    padded_width: int
     graph_tokens: int
     graph_requests: int
     graph_sizes: tuple[int, ...]

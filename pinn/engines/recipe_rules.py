@@ -1,6 +1,8 @@
 """From a deployment's flags to its engine's recipe."""
 
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 from pinn.engines import kernel_choice, recipe
 from pinn.engines.recipe import EffectiveRecipe, Origin, RecipeFields
@@ -106,6 +108,7 @@ def _shared_recipe(
     _settle_parallelism(found)
     _settle_what_flags_say(found)
     _settle_all_reduce(found)
+    _settle_memory(found)
     _settle_speculation(found)
     found.put("scheduler", recipe.SchedulerRules(), "vLLM alone has rules that change")
     SETTLERS[serving.engine](found)
@@ -122,6 +125,23 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
         found.take(name, flag)
     found.take("kv_cache_dtype", "kv_cache_dtype")
     found.take("moe_kernels", "moe_backend", kernel_choice.known_kernels)
+
+
+#: Fields of a recipe that a release alone settles, and what they are.
+_OF_MEMORY: dict[str, Callable[[Any], object]] = {
+    "sampler_bytes": float,
+    "counts_graphs": lambda text: text == "yes",
+    "counts_longest_requests": lambda text: text == "yes",
+    "padded_width": int,
+}
+
+
+def _settle_memory(found: RecipeFields) -> None:
+    """What a release takes off its share of memory, and how it counts tokens."""
+    for name, read in _OF_MEMORY.items():
+        default = found.default(name)
+        kind = recipe.ASSUMED if default.assumed else recipe.DEFAULT
+        found.put(name, read(default.value), default.source, kind)
 
 
 def _settle_parallelism(found: RecipeFields) -> None:

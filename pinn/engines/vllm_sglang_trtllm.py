@@ -90,6 +90,14 @@ def settle_vllm(found: RecipeFields) -> None:
     _settle_overlap(found)
     _settle_fusion(found)
     _settle_graphs(found)
+    _settle_sparse_cache(found)
+
+
+def _settle_sparse_cache(found: RecipeFields) -> None:
+    """Sparse attention may have a cache of 8 bits unless told otherwise."""
+    default = found.default("sparse_cache_in_fp8")
+    if found.serving.kv_cache_dtype == "auto" and default.value == "yes":
+        found.put("kv_cache_dtype", "fp8", default.source, recipe.DEFAULT)
 
 
 def _settle_overlap(found: RecipeFields) -> None:

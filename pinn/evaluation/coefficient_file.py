@@ -6,10 +6,10 @@ import pandas as pd
 
 from pinn.calibration.fit import benchmark_runs, score_benchmarks, score_steps
 from pinn.common.screen import Grid
+from pinn.engines.engine_spec import EngineSpec
 from pinn.evaluation.serving_runs import OVERLOADED
 from pinn.evaluation.tables import frame_grid
 from pinn.measurements.traces.trace_tables import read_trace_tables
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.surrogate.coefficient_set import read_coefficient_set
 
 #: Figures that are shown; the table has all.

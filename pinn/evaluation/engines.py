@@ -21,7 +21,7 @@ from pinn.evaluation.metrics import error_summary
 from pinn.kernels.exclusion import is_near_copy
 from pinn.measurements.deployments.measured import MeasuredDeployment, measured_deployments
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.simulate import Job
+from pinn.simulator.simulate import measured_job
 from pinn.specs.catalog import load_model
 from pinn.specs.model import ModelSpec
 from pinn.surrogate.architecture import NetworkWeights
@@ -116,7 +116,7 @@ def score_engines(rows: pd.DataFrame, of: HeldOut, workers: int | None = None) -
         the peer has no answer.
     """
     jobs = [
-        Job(one.served, one.workload, replace(latency, deployment=one.served))
+        measured_job(one.served, one.workload, replace(latency, deployment=one.served))
         for one, latency in with_coefficients(rows, of)
     ]
     means = mean_times(jobs, workers)

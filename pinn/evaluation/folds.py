@@ -22,7 +22,7 @@ from pinn.simulator.intervals import Figures, gains
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
 from pinn.simulator.run import Run
-from pinn.simulator.simulate import Job
+from pinn.simulator.simulate import measured_job
 from pinn.specs.gpu import load_gpu
 from pinn.surrogate.checkpoint import Checkpoint, save_checkpoint
 from pinn.surrogate.uncertainty import interval_fit
@@ -262,7 +262,7 @@ def mean_figures(run: Run) -> Figures:
 
 
 def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
-    job = Job(latency.deployment, run.workload, latency)
+    job = measured_job(latency.deployment, run.workload, latency)
     simulated = job.run()
     value = mean_figures(simulated)
     magnified = gains(job, mean_figures, value)

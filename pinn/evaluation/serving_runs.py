@@ -16,7 +16,7 @@ from pinn.measurements.runs.measured_runs import FIGURES, MeasuredRun
 from pinn.simulator.intervals import figure_ends, scaled
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, failed_share, figure_seconds
-from pinn.simulator.simulate import Job, simulate_many
+from pinn.simulator.simulate import measured_job, simulate_many
 from pinn.specs.model import ModelSpec
 from pinn.surrogate import surrogate
 from pinn.surrogate.architecture import NetworkWeights
@@ -84,7 +84,7 @@ def score_runs(
         the stage's requests).
     """
     each = zip(runs, latencies, strict=True)
-    jobs = [Job(latency.deployment, run.workload, latency) for run, latency in each]
+    jobs = [measured_job(latency.deployment, run.workload, latency) for run, latency in each]
     rows = [
         {
             "method": method,

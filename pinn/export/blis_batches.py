@@ -10,8 +10,9 @@ from jaxtyping import Float
 
 from pinn.export.blis_features import BlisSums, Timed, blis_features
 from pinn.export.blis_model import blis_model
+from pinn.memory.kv_layout import max_model_len
 from pinn.physics import batch_sums
-from pinn.simulator import linear_latency, memory
+from pinn.simulator import linear_latency
 from pinn.specs.batch import Batch
 from pinn.surrogate import deployment_features as speculation
 from pinn.units import MICROSECOND
@@ -42,7 +43,7 @@ class Lengths:
 
 def request_lengths(latency: linear_latency.LinearLatency) -> list[Lengths]:
     """Those of the steady loads, within the length that the model takes."""
-    most = memory.max_model_len(latency.deployment)
+    most = max_model_len(latency.deployment)
     output = min(OUTPUT_TOKENS, max(most // 8, 1))
     prompts = {min(prompt, max(most // 2, 1)) for prompt in PROMPTS}
     return [Lengths(prompt, output) for prompt in sorted(prompts)]
@@ -96,7 +97,7 @@ def guard(latency: linear_latency.LinearLatency, lengths: Lengths) -> Guard:
     shorter where the model or the step's tokens ask for it.
     """
     prompt = lengths.prompt
-    longest, recipe = memory.max_model_len(latency.deployment) - 1, latency.deployment.recipe
+    longest, recipe = max_model_len(latency.deployment) - 1, latency.deployment.recipe
     most = recipe.max_requests
     spread = np.geomspace(1, most, _SPREAD).round().astype(int)
     counts = sorted({*spread.tolist(), *range(1, min(most, _EACH) + 1)})

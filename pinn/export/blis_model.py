@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import kv_layout, max_model_len
+from pinn.memory.kv_cache import kv_layout
+from pinn.memory.kv_layout import max_model_len
 from pinn.specs import model as models
 from pinn.specs.gpu import GpuSpec, gpu_aliases
 from pinn.specs.precision import ACTIVATION_BYTES

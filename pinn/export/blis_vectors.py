@@ -6,13 +6,13 @@ from itertools import chain
 
 import numpy as np
 
+from pinn.engines.engine_spec import EngineSpec
 from pinn.export import blis_features
 from pinn.export.blis_batches import Guard, Lengths, guard, request_lengths, step_us
 from pinn.export.blis_model import blis_model
 from pinn.export.configured import Configured
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.memory.kv_cache import kv_layout
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.memory import kv_layout
 from pinn.simulator.run import RequestRecords, Run, StepRecords
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage

@@ -13,9 +13,9 @@ from pinn.engines import configurations
 from pinn.engines.configurations import Configuration, Values
 from pinn.engines.deployment import Deployment
 from pinn.export.table import coefficient_columns
+from pinn.memory import kv_cache
 from pinn.physics import batch_sums, step_values
 from pinn.physics.costs import step_costs
-from pinn.simulator import memory
 from pinn.specs.batch import parse_batch
 from pinn.surrogate import surrogate
 from pinn.surrogate.batch_marks import marks_of_each
@@ -128,7 +128,7 @@ def _memory_columns(
 
     Rows that differ in the tensor-parallel size alone share what is found.
     """
-    alike: dict[tuple[object, ...], dict[int, memory.MemoryFit]] = {}
+    alike: dict[tuple[object, ...], dict[int, kv_cache.MemoryFit]] = {}
     smallest: dict[tuple[object, ...], int | None] = {}
     deciding = {name for configuration in configurations for name in configuration}
     deciding -= {_SIZE, *_IDLE}
@@ -137,10 +137,10 @@ def _memory_columns(
     for key, size, deployment in zip(keys, sizes, deployments, strict=True):
         known = alike.setdefault(key, {})
         if size not in known:
-            known[size] = memory.memory_fit(deployment)
+            known[size] = kv_cache.memory_fit(deployment)
     for key, deployment in zip(keys, deployments, strict=True):
         if key not in smallest:
-            smallest[key] = memory.smallest_tensor_parallel_size(deployment, alike[key])
+            smallest[key] = kv_cache.smallest_tensor_parallel_size(deployment, alike[key])
     fits = [alike[key][size] for key, size in zip(keys, sizes, strict=True)]
     return {
         "fits": [fit.fits for fit in fits],

@@ -13,8 +13,8 @@ from pinn.common import JsonObject, files, tables
 from pinn.engines.configurations import Configuration
 from pinn.engines.deployment import Deployment
 from pinn.export.configured import Configured
+from pinn.memory.kv_layout import gpu_cache_tokens, max_model_len
 from pinn.physics.costs import COST_NAMES, model_costs
-from pinn.simulator.memory import gpu_cache_tokens, max_model_len
 from pinn.specs import catalog, gpu, model_names
 from pinn.specs.flags import FlagValue
 from pinn.specs.model import Sampling

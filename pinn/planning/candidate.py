@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from pinn.engines.configurations import Values
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.labels import hardware_label
 from pinn.planning.plan import RejectedCandidate
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Hopeless, simulate

@@ -9,12 +9,14 @@ from typing import cast
 from pinn.common.files import conf_file
 from pinn.engines.configurations import Values, canonical, expand_grid, make_deployment
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.labels import hardware_label
 from pinn.errors import PinnError, RefusedError
+from pinn.memory.kv_cache import kv_layout
+from pinn.memory.start_up import check_starts
 from pinn.planning.candidate import NETWORK, Candidate, gpu_count
 from pinn.planning.plan import RejectedCandidate
-from pinn.simulator import memory, setup
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator import setup
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.workloads.workload import Workload
 from pinn.simulator.workloads.yaml_spec import Strict, Whole, check, read_mapping
@@ -213,6 +215,8 @@ def deployments_of(
         if listed or (can_all_run and not (dense and spread)):
             to_hold = workload if served is None else served
             reason = str(refused) if refused else _refusal(_check_held, deployment, to_hold, engine)
+            if reason is None and not given.get("force"):
+                reason = _refusal(check_starts, deployment, engine)
             yield given, deployment, reason
 
 
@@ -245,7 +249,7 @@ def nearest_fit(space: SearchSpace, workload: Workload) -> str | None:
 
 
 def _check_held(deployment: Deployment, workload: Workload, engine: EngineSpec) -> None:
-    setup.check_run(deployment, workload, engine, memory.kv_layout(deployment, engine))
+    setup.check_run(deployment, workload, engine, kv_layout(deployment, engine))
 
 
 def _refusal(check: Callable[..., object], *given: object) -> str | None:

@@ -11,9 +11,9 @@ from functools import cache
 
 from pinn.common.files import data_folder, json_text, read_rows
 from pinn.engines.configurations import Values
+from pinn.engines.engine_spec import EngineSpec
 from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.pools import PoolsCandidate
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import Flag, FlagValue, flags_of
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 

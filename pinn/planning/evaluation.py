@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from pinn.memory.start_up import start_up
 from pinn.planning import commands, fleet, rate_search
-from pinn.planning.bottleneck import bottleneck, gpu_time_shares
+from pinn.planning.bottleneck import KV_MEMORY, bottleneck, gpu_time_shares
 from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.plan import Choice, HighestRate, Point, RejectedCandidate
 from pinn.planning.pools import PoolsCandidate
@@ -178,6 +179,7 @@ def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
     deployment = candidate.deployment
     apart = candidate if isinstance(candidate, PoolsCandidate) else None
     ladder, beyond = _ladder(trials, rate.per_s)
+    limited_by = bottleneck(candidate, beyond, problem.slo)
     together = fleet.fleet_rate(size, trials, rate, sized.interval, problem)
     chance, safe = _verdict(sized, together, problem)
     gpus = size.replicas * candidate.gpus
@@ -201,7 +203,7 @@ def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
         at_rate=trials.point(sized.run, share),
         cost_per_hour=cost,
         cost_per_million_output_tokens=None if cost is None else cost / output_per_s / 3600 * 1e6,
-        limited_by=bottleneck(candidate, beyond, problem.slo),
+        limited_by=limited_by,
         chance=chance,
         safe=safe,
         ladder=ladder,
@@ -213,6 +215,7 @@ def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
         ),
         pools=None if apart is None else apart.pool_texts(size.replicas),
         pool_sizes=None if apart is None else apart.pool_sizes(size.replicas),
+        memory=start_up(deployment).gib if limited_by == KV_MEMORY else None,
     )
 
 

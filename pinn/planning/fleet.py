@@ -7,13 +7,13 @@ from functools import cache, partial
 from pathlib import Path
 
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import ROUTINGS
 from pinn.errors import PinnError
 from pinn.planning.candidate import Candidate
 from pinn.planning.plan import Fleet, HighestRate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.rate_search import highest_rate
 from pinn.planning.trials import ErrorScenario, Trials
-from pinn.simulator.engine_spec import ROUTINGS
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.surrogate.uncertainty.quantiles import ErrorLaw

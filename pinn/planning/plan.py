@@ -220,6 +220,8 @@ class Choice:
         pools: Prefill and decode servers of all replicas, as ``--prefill`` and ``--decode`` take
             them; None where every server does both. ``flags`` are then the decode servers'.
         pool_sizes: Of both, the number of servers and the GPUs of each.
+        memory: Where KV memory limits the rate: entry of one GPU's memory -> GiB, with
+            ``kv_cache_low`` and ``kv_cache_high``.
     """
 
     label: str
@@ -247,6 +249,7 @@ class Choice:
     simulate_command: str
     pools: tuple[str, str] | None = None
     pool_sizes: tuple[tuple[int, int], tuple[int, int]] | None = None
+    memory: Mapping[str, float] | None = None
 
     @property
     def fleet_holds_more(self) -> bool:

@@ -12,6 +12,7 @@ from pinn.common.documents import comma_separated
 from pinn.common.files import find_checkpoint
 from pinn.common.workers import Workers
 from pinn.engines.configurations import Values, canonical, read_configurations
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.planning.candidate import Candidate
 from pinn.planning.candidates import SearchSpace, find_candidates, grid_configurations, nearest_fit
@@ -21,7 +22,6 @@ from pinn.planning.pools import PoolsCandidate, find_pools
 from pinn.planning.problem import PlanningProblem, draw_load
 from pinn.planning.screening import ScreeningResult, screen
 from pinn.planning.slo import parse_slo
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import asked_load
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, flags_apart

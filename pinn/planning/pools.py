@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pinn.engines.configurations import Values, parse_pool, pool_text
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.labels import format_label
 from pinn.errors import PinnError
 from pinn.planning.candidate import Candidate, Rescale
@@ -19,7 +20,6 @@ from pinn.planning.candidates import (
     read_candidates_file,
 )
 from pinn.planning.plan import RejectedCandidate
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import Link, Pool, default_link, halves, simulate_pools
 from pinn.simulator.run import Run

@@ -96,7 +96,7 @@ _COLUMNS: dict[Column, Callable[[Choice], str]] = {
 def _notes(plan: Plan, out: Path | None) -> list[str]:
     first = plan.choices[0]
     on_each = parse_slo(plan.ask.slo).goodput is not None
-    lines = _how_sure(first)
+    lines = _how_sure(first) + _memory_limit(first)
     lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
     lines += filter(None, [first.seen.burst_warning])
     if any(choice.pools for choice in plan.choices):
@@ -135,6 +135,18 @@ def _how_sure(choice: Choice) -> list[str]:
     together += _search_bar(all_of_them) + _interval_bar(all_of_them)
     more = f"; {FLEET_HOLDS_MORE}" if choice.fleet_holds_more else ""
     return [f"{alone}.", f"{together}{more}."]
+
+
+def _memory_limit(choice: Choice) -> list[str]:
+    """Return a sentence on the memory of a GPU where it limits the rate."""
+    if choice.memory is None:
+        return []
+    gib = choice.memory
+    ends = f"{gib['kv_cache_low']:.1f} to {gib['kv_cache_high']:.1f}"
+    return [
+        f"KV memory limits the rate: {gib['kv_cache']:.1f} GiB per GPU ({ends}) beside "
+        f"{gib['weights']:.1f} GiB of weights; pinn coefficients --memory shows the rest."
+    ]
 
 
 def _search_bar(rate: HighestRate) -> str:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, Int, Real
 
+from pinn.engines.engine_spec import EngineSpec
+from pinn.memory.kv_cache import kv_layout
 from pinn.physics.batch_sums import uniform_sums
 from pinn.planning.candidate import Candidate
 from pinn.planning.fleet import BALANCED_GAIN
@@ -22,9 +24,7 @@ from pinn.planning.problem import PlanningProblem
 from pinn.planning.rate_search import highest_rate
 from pinn.planning.slo import Latencies, Slo
 from pinn.planning.trials import Trials
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.memory import kv_layout
 from pinn.simulator.pools import halves
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.deployment_features import deployment_features

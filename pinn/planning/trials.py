@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import TooLargeError
 from pinn.planning.candidate import Candidate
 from pinn.planning.plan import STATISTICS, Point
 from pinn.planning.problem import ReplicaLoad
 from pinn.planning.slo import METRICS, Latencies, Slo
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.intervals import scaled
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run

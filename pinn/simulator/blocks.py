@@ -88,7 +88,7 @@ def extra_blocks_for(engine: Engine, tokens: int) -> int:
     """Blocks of the other KV cache groups: further full ones, and windowed ones up to a window."""
     config = engine.config
     blocks = blocks_for(engine, tokens)
-    windowed = min(blocks, config.window_blocks)
+    windowed = min(blocks * config.window_share, config.window_blocks)
     return (config.full_groups - 1) * blocks + config.window_groups * windowed
 
 

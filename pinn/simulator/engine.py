@@ -28,6 +28,7 @@ class Config:
     full_groups: I8
     window_groups: I8
     window_blocks: I8
+    window_share: I8
     prefix_caching: I8
     chunked_prefill: I8
     asynchronous: I8

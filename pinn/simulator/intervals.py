@@ -11,6 +11,9 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from pinn.common import Json, JsonObject
+from pinn.engines.engine_spec import EngineSpec
+from pinn.memory.kv_cache import cache_ends, kv_layout
+from pinn.memory.kv_layout import tokens_beyond
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Job, map_runs
@@ -30,7 +33,11 @@ def scaled(latency: LinearLatency, step: float, request: float) -> LinearLatency
 
 
 def end_figures(
-    job: Job, step: float, request: float, figures: Callable[[Run], Figures]
+    job: Job,
+    step: float,
+    request: float,
+    figures: Callable[[Run], Figures],
+    memory: tuple[EngineSpec | None, EngineSpec | None] | None = None,
 ) -> tuple[Figures, Figures]:
     """Figures of the run with all times shorter, and with all longer.
 
@@ -39,8 +46,13 @@ def end_figures(
         step: Log half-width of the step time.
         request: Log half-width of the times of a request outside the steps.
         figures: What is reported of a run.
+        memory: Engine settings of either run; the job's by default.
     """
-    jobs = [replace(job, latency=scaled(job.latency, way * step, way * request)) for way in (-1, 1)]
+    engines = memory or (job.engine, job.engine)
+    jobs = [
+        replace(job, latency=scaled(job.latency, way * step, way * request), engine=engine)
+        for way, engine in zip((-1, 1), engines, strict=True)
+    ]
     fast, slow = map_runs(lambda _, run: figures(run), jobs)
     return fast, slow
 
@@ -110,6 +122,7 @@ class Intervals:
         slow_end_unserved: Share of requests that are not served to the end at the slow end.
         distance: ``sentence``; for a network also what held-out data of the same kind showed.
         missing: Why there are none.
+        kv_blocks: Least and most blocks of the KV cache of one replica that are likely.
     """
 
     level: float = 0.0
@@ -117,6 +130,7 @@ class Intervals:
     slow_end_unserved: float = 0.0
     distance: Mapping[str, Json] = field(default_factory=dict)
     missing: str = ""
+    kv_blocks: tuple[int, int] | None = None
 
     def to_json(self) -> JsonObject:
         """Return the key ``intervals`` of the JSON."""
@@ -130,7 +144,8 @@ def simulated_intervals(
 ) -> Intervals:
     """Simulate a run twice more, with all times at either end of their intervals.
 
-    The times of a percentile's requests are taken to be off as the means are.
+    The run with shorter times has the largest KV cache that is likely, the other the smallest. The
+    times of a percentile's requests are taken to be off as the means are.
 
     Args:
         job: The simulation.
@@ -140,7 +155,11 @@ def simulated_intervals(
         distance: See :class:`Intervals`.
     """
     step, ttft = half_widths
-    value, (fast, slow) = _figures(run), end_figures(job, step, ttft, _figures)
+    longest = int((job.workload.prompt_tokens + job.workload.output_tokens).max())
+    longest += tokens_beyond(job.deployment)
+    caches = cache_ends(job.deployment, job.engine, longest)
+    most, least = (kv_layout(job.deployment, engine).blocks for engine in caches)
+    value, (fast, slow) = _figures(run), end_figures(job, step, ttft, _figures, caches)
     found = {name: ends(value[name], fast[name], slow[name]) for name in _RATES}
     for tail, names in _TAILS.items():
         # No gaps where outputs are one token.
@@ -149,7 +168,7 @@ def simulated_intervals(
         of_tail = figure_ends(one, quick, late, ttft)
         found |= {keys[name]: pair for name, pair in of_tail.items()}
     known = {n: (low, high if math.isfinite(high) else None) for n, (low, high) in found.items()}
-    return Intervals(level, known, slow[_UNSERVED], distance)
+    return Intervals(level, known, slow[_UNSERVED], distance, kv_blocks=(least, most))
 
 
 def _figures(run: Run) -> Figures:

@@ -6,8 +6,10 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.simulator import engine_spec, linear_latency, loop, memory, setup, simulate
+from pinn.memory.kv_cache import kv_layout
+from pinn.simulator import linear_latency, loop, setup, simulate
 from pinn.simulator.engine import Engine
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.run import RequestRecords, Run
@@ -124,7 +126,7 @@ class Pool:
 
     deployment: Deployment
     latency: LatencyModel
-    engine: engine_spec.EngineSpec
+    engine: EngineSpec
 
     @property
     def gpus(self) -> int:
@@ -208,7 +210,7 @@ def simulate_pools(
             "servers beside it: leave it out, or --prefill and --decode"
         )
     first, brought = halves(workload)
-    layouts = [memory.kv_layout(pool.deployment, pool.engine) for pool in (prefill, decode)]
+    layouts = [kv_layout(pool.deployment, pool.engine) for pool in (prefill, decode)]
     refused = setup.check_run(prefill.deployment, first, prefill.engine, layouts[0])
     refused |= setup.check_run(decode.deployment, workload, decode.engine, layouts[1])
     ahead = setup.set_up(prefill.deployment, first, prefill.engine, layouts[0], refused)

@@ -116,12 +116,21 @@ class Simulation:
             return []
         if found.missing:
             return [f"No intervals: {found.missing}."]
-        lines = ["Intervals are simulated at the ends of the step time's."]
+        lines = ["Intervals are simulated at the ends of the step time's.", *self._edge_lines()]
         served = self.metrics["completed_requests"] / max(self.metrics["injected_requests"], 1)
         if found.slow_end_unserved > 1 - served:
             share = f"{100 * found.slow_end_unserved:.0f} %"
             lines.append(f"At the slow end {share} of the requests are not served in time.")
         return [*lines, str(found.distance["sentence"])]
+
+    def _edge_lines(self) -> list[str]:
+        """Return what is said of a run that needs more KV cache than the server may have."""
+        ends = self.intervals.kv_blocks if self.intervals else None
+        held, blocks = round(self.metrics["kv_usage_max"] * self.run.kv_blocks), self.run.kv_blocks
+        if ends is None or held <= ends[0]:
+            return []
+        likely = f"a server of this kind has {ends[0]:,} to {ends[1]:,} of {blocks:,} blocks"
+        return [f"At the edge of the KV cache: {held:,} blocks are in use at most; {likely}."]
 
     def __str__(self) -> str:
         """Return what ``pinn simulate`` prints."""

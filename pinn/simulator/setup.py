@@ -6,12 +6,12 @@ from jaxtyping import Bool, Int
 from pinn.common.documents import MOST_ENGINE_BYTES, check_size
 from pinn.engines import recipe as recipes
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec, api_servers
 from pinn.errors import PinnError
+from pinn.memory.kv_layout import KvLayout, gpu_cache_tokens, max_model_len, tokens_beyond
 from pinn.physics.costs import model_costs
 from pinn.simulator import engine, state
 from pinn.simulator.compiler import compiled
-from pinn.simulator.engine_spec import EngineSpec, api_servers
-from pinn.simulator.memory import KvLayout, gpu_cache_tokens, max_model_len, tokens_beyond
 from pinn.simulator.workloads.workload import Workload
 
 # Block keys: integers that are equal where vLLM's chained block hashes would be equal.

@@ -10,8 +10,10 @@ import numpy as np
 
 from pinn.common.documents import MOST_STEPS, check_size
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.simulator import engine_spec, memory, setup
+from pinn.memory.kv_cache import kv_layout, started
+from pinn.simulator import setup
 from pinn.simulator.engine import Engine, plain_engine, write_back
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.linear_latency import LinearLatency, complete_latency
@@ -89,7 +91,7 @@ def simulate(
     deployment: Deployment,
     workload: Workload,
     latency: LatencyModel,
-    engine: engine_spec.EngineSpec | None = None,
+    engine: EngineSpec | None = None,
     *,
     compiled: bool | None = None,
     hopeless: Hopeless | None = None,
@@ -116,8 +118,8 @@ def simulate(
             flag contradicts another, or the latency model gives a step no positive time.
         HopelessError: If ``hopeless`` said so.
     """
-    latency, engine = complete_latency(latency), engine or engine_spec.EngineSpec()
-    layout = memory.kv_layout(deployment, engine)
+    latency, engine = complete_latency(latency), engine or EngineSpec()
+    layout = kv_layout(deployment, engine)
     too_long = setup.check_run(deployment, workload, engine, layout)
     state = setup.set_up(deployment, workload, engine, layout, too_long)
     (recorded,) = run_engines((advance, compiled_advance), [state], [latency], compiled, hopeless)
@@ -220,11 +222,21 @@ class Job:
     deployment: Deployment
     workload: Workload
     latency: LinearLatency
-    engine: engine_spec.EngineSpec | None = None
+    engine: EngineSpec | None = None
 
     def run(self) -> Run:
         """Simulate it."""
         return simulate(self.deployment, self.workload, self.latency, self.engine)
+
+
+def measured_job(
+    deployment: Deployment,
+    workload: Workload,
+    latency: LinearLatency,
+    engine: EngineSpec | None = None,
+) -> Job:
+    """A job of a server that ran: its cache held its longest request, whatever is predicted."""
+    return Job(deployment, workload, latency, started(deployment, engine))
 
 
 def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:

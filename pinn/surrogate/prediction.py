@@ -17,6 +17,7 @@ from pinn.common.screen import printed
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
+from pinn.memory.start_up import StartUp
 from pinn.specs.batch import Batch, parse_batch
 from pinn.surrogate import prediction_tables as tables
 from pinn.surrogate.batch_marks import batch_marks
@@ -31,49 +32,6 @@ from pinn.units import MICROSECOND
 AnyBatch = str | Batch
 #: Several of them.
 Batches = list[str] | list[Batch]
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Whether a configuration fits the memory of its GPUs.
-
-    Attributes:
-        kv_tokens: Tokens that the KV cache of a replica holds; None where the engine does not
-            start.
-        smallest_tensor_parallel_size: The fewest GPUs that share each layer with which it starts,
-            all else equal; None where it starts with none.
-        reason: Why it does not start.
-    """
-
-    kv_tokens: int | None
-    smallest_tensor_parallel_size: int | None
-    reason: str = ""
-
-    def to_json(self) -> JsonObject:
-        """Return the key ``memory`` of the JSON.
-
-        Keys: ``fits``, ``kv_tokens``, ``smallest_tensor_parallel_size`` and ``reason``.
-        """
-        return {
-            "fits": self.kv_tokens is not None,
-            "kv_tokens": self.kv_tokens,
-            "smallest_tensor_parallel_size": self.smallest_tensor_parallel_size,
-            "reason": self.reason or None,
-        }
-
-    def __str__(self) -> str:
-        """Say in a sentence whether the model fits."""
-        smallest = self.smallest_tensor_parallel_size
-        if self.kv_tokens is not None:
-            fewest = f"; the smallest tensor-parallel size that fits is {smallest}"
-            known = fewest if smallest else ""
-            return f"memory: fits, with a KV cache of {self.kv_tokens:,} tokens{known}"
-        fewest = (
-            f"--tensor-parallel-size {smallest} is the smallest that fits"
-            if smallest
-            else "no tensor-parallel size up to 32 fits"
-        )
-        return f"memory: DOES NOT FIT; {fewest}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -123,14 +81,14 @@ class Prediction:
     Attributes:
         deployment: Model, GPU and engine configuration.
         coefficients: Its coefficients, from the network or from a file.
-        memory: Whether it fits its GPUs.
+        memory: Whether it starts on its GPUs, and what lies in their memory.
         find_evidence: Finds what step times of batches rest on.
         batches: Batches that tables and JSON show, as written on the command line.
     """
 
     deployment: Deployment
     coefficients: CoefficientSet
-    memory: Memory
+    memory: StartUp
     find_evidence: FindEvidence
     batches: tuple[str, ...] = ()
 
@@ -232,7 +190,8 @@ class Prediction:
         configuration); ``beta`` and ``alpha`` (name -> ``value``, ``unit``, perhaps ``low`` and
         ``high``, ``base`` and, for alpha, ``taught``); perhaps ``covariance`` and ``calibration``;
         ``asked_as``; ``recipe`` (field -> ``value``, ``set_by``, ``source``); perhaps ``notices``;
-        ``sampling``; ``memory`` (:class:`Memory`); ``batches``, a list of ``batch``,
+        ``sampling``; ``memory`` (:class:`~pinn.memory.start_up.StartUp`); ``batches``, a list of
+        ``batch``,
         ``step_time_us``, ``floor_us``, ``marks``, with intervals ``step_time_low_us`` and
         ``step_time_high_us``, under speculative decoding ``itl_per_token_us``; ``distance``
         (:attr:`Evidence.distance <pinn.surrogate.evidence.Evidence>`); ``intervals`` (``level``
@@ -261,14 +220,15 @@ class Prediction:
         """Write that as JSON, for every command's ``--coefficients``."""
         write_json_file(Path(path), self.report(*batches))
 
-    def show(self, recipe: bool = False, betas: bool = False) -> None:
+    def show(self, recipe: bool = False, betas: bool = False, memory: bool = False) -> None:
         """Print whether it fits, the times of the batches, and how far to trust them.
 
         Args:
             recipe: Print what the engine runs, and what set it, in place of the times.
             betas: Print the coefficients in place of the times.
+            memory: Print what lies in the memory of one GPU in place of the times.
         """
-        tables.print_prediction(self, recipe, betas)
+        tables.print_prediction(self, recipe, betas, memory)
 
     def __repr__(self) -> str:
         """Return what ``pinn coefficients`` prints."""

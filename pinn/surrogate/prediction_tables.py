@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
 from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, measured_line
+from pinn.memory.ledger_text import ledger_grid, log_grid
 from pinn.surrogate.coefficient_set import deployment_facts
 from pinn.surrogate.coefficients import REGISTRIES
 from pinn.units import MICROSECOND
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from pinn.engines.recipe import EffectiveRecipe
     from pinn.surrogate.prediction import Prediction, StepTime
 
-_MORE = "More: --recipe (what the engine runs), --betas (coefficients), --json FILE (all of it)."
+_MORE = (
+    "More: --recipe (what the engine runs), --memory (what lies on a GPU), --betas\n"
+    "(coefficients), --json FILE (all of it)."
+)
 _SPECULATIVE = (
     "Steps draft and verify tokens. No such step was measured: 90 % intervals are those of plain "
     "steps, and time per token rests on the acceptance above."
@@ -28,14 +32,18 @@ _SPECULATIVE = (
 _LISTED = 4
 
 
-def print_prediction(found: Prediction, recipe: bool, betas: bool) -> None:
-    """Print what was understood, then step times, or what the engine runs, or coefficients."""
+def print_prediction(found: Prediction, recipe: bool, betas: bool, memory: bool) -> None:
+    """Print what was understood, then step times, or the details that are asked for."""
     steps = found.steps  # refuses a batch that cannot be read before anything is printed
     console = page(WIDEST if recipe or betas else WIDTH)
     console.print(_title(found))
     serving = found.deployment.serving
     console.print(measured_line(serving.engine, serving.engine_version))
     console.print(f"{found.memory}\n")
+    if memory:
+        console.print(ledger_grid(found.memory))
+        console.print()
+        console.print(log_grid(found.memory))
     if recipe:
         console.print(_recipe_table(found.deployment.recipe))
         console.print()
@@ -46,7 +54,7 @@ def print_prediction(found: Prediction, recipe: bool, betas: bool) -> None:
         console.print(_coefficient_table(found, "beta"))
         console.print()
         console.print(_coefficient_table(found, "alpha"))
-    if not (recipe or betas):
+    if not (recipe or betas or memory):
         _print_steps(found, steps, console)
 
 

@@ -11,7 +11,7 @@ from pinn.measurements.runs.measured_runs import MeasuredRun
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import figure_features, figure_seconds
 from pinn.simulator.run import Run
-from pinn.simulator.simulate import Job, simulate_many
+from pinn.simulator.simulate import measured_job, simulate_many
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
@@ -79,7 +79,7 @@ def run_rows(
         workers: Threads.
     """
     jobs = [
-        Job(la.deployment, run.workload, replace(la, beta=la.beta * (1 + sign * _NUDGE)))
+        measured_job(la.deployment, run.workload, replace(la, beta=la.beta * (1 + sign * _NUDGE)))
         for run, la in zip(runs, latencies, strict=True)
         for sign in (-1, 0, 1)
     ]

@@ -19,7 +19,7 @@ from pinn.physics.step_values import floor_seconds
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import mean_steps, request_delay_features
 from pinn.simulator.run import Run
-from pinn.simulator.simulate import Job, map_runs
+from pinn.simulator.simulate import Job, map_runs, measured_job
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
@@ -154,7 +154,7 @@ def mean_sums(observations: pd.DataFrame) -> pd.DataFrame:
 def prior_jobs(measured: Sequence[MeasuredDeployment]) -> list[Job]:
     """The benchmarks of measured deployments with prior coefficients."""
     return [
-        Job(m.served, m.workload, LinearLatency(m.served, PRIOR_BETA, PRIOR_ALPHA))
+        measured_job(m.served, m.workload, LinearLatency(m.served, PRIOR_BETA, PRIOR_ALPHA))
         for m in measured
     ]
 
@@ -201,7 +201,7 @@ def simulate_rows(
         alpha: Request coefficients of each.
     """
     jobs = [
-        Job(m.served, m.workload, LinearLatency(m.served, beta[i], alpha[i]))
+        measured_job(m.served, m.workload, LinearLatency(m.served, beta[i], alpha[i]))
         for m, i in zip(rows.measured, rows.deployment, strict=True)
     ]
     return mean_times(jobs)

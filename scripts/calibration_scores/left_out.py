@@ -19,7 +19,7 @@ from pinn.kernels.surrogates import KernelSurrogates
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN, figure_features, figure_seconds
 from pinn.simulator.run import Run
-from pinn.simulator.simulate import Job, map_runs
+from pinn.simulator.simulate import Job, map_runs, measured_job
 from pinn.specs.batch import parse_batch
 from pinn.specs.model import ModelSpec
 from pinn.surrogate.coefficients import NAMES
@@ -100,7 +100,7 @@ def _simulated(observations: pd.DataFrame, networks: Mapping[str, Path]) -> pd.D
     for m in serving_rows(observations).measured:
         found = _coefficients(networks[m.deployment.model.name], m.deployment)
         latency = LinearLatency(m.served, *np.split(found, [len(STEP_FEATURES)]))
-        jobs.append(Job(m.served, m.workload, latency))
+        jobs.append(measured_job(m.served, m.workload, latency))
     return pd.DataFrame(map_runs(_figures, jobs), columns=[*_FIGURES, *_COLUMNS])
 
 

@@ -18,12 +18,13 @@ from typer.testing import CliRunner
 
 import pinn
 from pinn.cli.main import app
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.engines.engine_spec import EngineSpec
+from pinn.memory.start_up import StartUp
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.evidence import Evidence
-from pinn.surrogate.prediction import Memory, Prediction
+from pinn.surrogate.prediction import Prediction
 
 MODEL, GPU = LLAMA = ("meta-llama/Llama-3.1-8B", "H100")
 NAMED = ("--model", MODEL, "--gpu", GPU)
@@ -78,7 +79,7 @@ def keys_of(tree):
 
 def test_every_key_of_the_json_is_documented():
     tree = pinn.predict(*LLAMA, quantization="fp8").to_json()
-    shown = Prediction.to_json.__doc__ + Evidence.__doc__ + Memory.to_json.__doc__
+    shown = Prediction.to_json.__doc__ + Evidence.__doc__ + StartUp.to_json.__doc__
     tree |= {part: {"entry": tree[part]["gemm" if part == "beta" else "completion.constant"]}
              for part in ("beta", "alpha")}  # fmt: skip
     tree["recipe"] = {"entry": tree["recipe"]["token_budget"]}

@@ -87,6 +87,23 @@ def test_logs_and_spans_give_something_to_calibrate_on(run, refused, coefficient
     assert "1 of request spans of vLLM" in result.stdout
 
 
+def test_the_log_of_a_start_has_to_match_the_flags(run, refused, coefficients, tmp_path):
+    """It also sizes the cache that the benchmarks are simulated with."""
+    found, log = read_coefficient_set(coefficients), tmp_path / "server.log"
+    of = served(lambda d: LinearLatency(d, 0.85 * found.beta, 0.85 * found.alpha), 4, requests=64)
+    (tmp_path / "c4.json").write_text(json.dumps(vllm_bench(of)))
+    calibrate = ("calibrate", "--base", coefficients, "-o", tmp_path / "set2.json", *LLAMA,
+                 "--benchmarks", tmp_path / "c4.json", "--memory-log", log)  # fmt: skip
+    log.write_text("INFO [kv_cache_utils.py:1087] GPU KV cache size: 452,160 tokens\n")
+    result = run(*calibrate)
+    assert result.exit_code == 0, result.output
+    assert "vllm logged a KV cache of 452,160 tokens on each GPU" in result.stdout
+    log.write_text("INFO [kv_cache_utils.py:1087] GPU KV cache size: 1,052,160 tokens\n")
+    assert "65,759 KV blocks on each GPU, but " in refused(*calibrate)
+    log.write_text("ValueError: No available memory for the cache blocks.")
+    assert "a start that failed, which says: No available memory" in refused(*calibrate)
+
+
 def test_only_what_is_better_beyond_noise_is_written(run, coefficients, tmp_path):
     """One load is written with a warning, two that contradict each other are not."""
     found, out = read_coefficient_set(coefficients), tmp_path / "calibrated.json"

@@ -169,7 +169,7 @@ def test_completion_in_zsh():
 def test_whether_a_model_fits_is_said(run, tmp_path):
     model = ("--model", "Llama-3.1-70B", "--gpu", "H100")
     result = run("coefficients", *model)
-    assert "memory: DOES NOT FIT; --tensor-parallel-size 4 is the smallest" in result.stdout
+    assert "memory: DOES NOT START; starts with --tensor-parallel-size 4" in result.stdout
     found = json.loads(run("coefficients", *model, "-tp", 8, "--json", "-").stdout)["memory"]
     assert found["fits"] is True
     assert found["smallest_tensor_parallel_size"] == 4

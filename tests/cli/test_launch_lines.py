@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pinn.engines.configurations import canonical, make_deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.launch_line import read_launch
 from pinn.errors import PinnError, RefusedError
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
 from pinn.specs.gpu import load_gpu
 

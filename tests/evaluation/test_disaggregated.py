@@ -14,7 +14,7 @@ from score_disaggregated import (
     without_workers,
 )
 
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import Link, Pool, simulate_pools
 from pinn.simulator.workloads.workload import closed_loop

@@ -9,6 +9,7 @@ import pytest
 from assumed_priors import prior_coefficients
 
 from pinn.engines.configurations import make_deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.export.blis_features import (
     BASIS,
     BlisSums,
@@ -17,7 +18,6 @@ from pinn.export.blis_features import (
     recorded_sums,
 )
 from pinn.export.blis_model import BlisModel, blis_model, hardware_entry
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.workload import closed_loop

@@ -16,6 +16,7 @@ from blis_engine.formula import formula
 
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import make_deployment, make_deployments, read_configurations
+from pinn.engines.engine_spec import EngineSpec
 from pinn.export.blis_batches import Lengths
 from pinn.export.blis_features import (
     BASIS,
@@ -35,8 +36,7 @@ from pinn.export.blis_model import (
 )
 from pinn.export.blis_vectors import MIX, BlisVector, WorstBatch
 from pinn.export.configured import from_checkpoint
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import kv_layout
+from pinn.memory.kv_cache import kv_layout
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import mixer_names
 

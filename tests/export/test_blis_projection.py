@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pinn.engines.configurations import make_deployments
+from pinn.engines.engine_spec import EngineSpec
 from pinn.export.blis_batches import guard, request_lengths
 from pinn.export.blis_features import (
     BASIS,
@@ -39,7 +40,6 @@ from pinn.export.blis_vectors import (
     worst_taken,
 )
 from pinn.export.configured import from_checkpoint
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import PromptGroups, shared_prefix

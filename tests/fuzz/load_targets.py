@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from pinn.api.arguments import given_flags
 from pinn.common.documents import MOST_REQUESTS
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.launch_line import known_flags
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import LoadFlags, asked_load
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ENGINES, ServingSpec

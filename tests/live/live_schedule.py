@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pinn.engines.deployment import Deployment
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.batch import Batch

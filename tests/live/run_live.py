@@ -40,11 +40,11 @@ from live_schedule import (
 )
 
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.measurements.benchmarks.metrics_page import read_page
 from pinn.measurements.benchmarks.vllm_log import log_server, read_iteration_log
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.memory.kv_cache import kv_layout
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.memory import kv_layout
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec

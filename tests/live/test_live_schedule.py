@@ -9,7 +9,7 @@ from live_engine import LoadAsked, call_it_vllm
 from live_schedule import equal_steps, read_events, recorded_schedule, replay, step_kinds
 from simulator_helpers import Recorder, deployment
 
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.engines.engine_spec import EngineSpec
 
 ENGINE = EngineSpec(async_scheduling=False)
 #: Two requests, the second of which begins as the first does and comes while its prompt runs; then

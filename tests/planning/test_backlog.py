@@ -11,8 +11,8 @@ import pytest
 
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import make_deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.planning.trials import backlog
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import latency_from_checkpoint
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from pinn.cli import plan as plan_command
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import make_deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.planning.bottleneck import KV_MEMORY, limited_by
 from pinn.planning.problem import LEAST_REQUESTS, MOST_REPEATED, replica_load
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import latency_from_checkpoint
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Gaps, Stage

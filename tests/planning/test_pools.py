@@ -21,12 +21,12 @@ from pinn.cli import plan as plan_command
 from pinn.cli import simulate as simulate_command
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import make_deployment, parse_pool
+from pinn.engines.engine_spec import EngineSpec
 from pinn.planning import fleet
 from pinn.planning.candidates import SearchSpace, read_candidates_file
 from pinn.planning.pools import find_pools
 from pinn.planning.screening import least_latencies_s
 from pinn.planning.trials import ErrorScenario, latencies_s
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import at_rate
 from pinn.surrogate.uncertainty.quantiles import ErrorLaw

@@ -73,3 +73,15 @@ def test_only_limits_on_each_request_are_said_to_be_met_by_each(uneven, capsys):
     print_plan(uneven, None)
     served, met = re.findall(r"together, round robin: 99\.0 % (.*)", capsys.readouterr().out)
     assert (served, met) == ("of the requests are served", "meet the limits on each request")
+
+
+def test_a_rate_that_memory_limits_is_told_with_the_memory_of_a_gpu(capsys):
+    shown = plan()
+    print_plan(shown, None)
+    assert "KV memory limits" not in capsys.readouterr().out
+    memory = {"weights": 30.5, "kv_cache": 96.6, "kv_cache_low": 93.1, "kv_cache_high": 100.0}
+    first, *others = shown.choices
+    print_plan(replace(shown, choices=[replace(first, memory=memory), *others]), None)
+    printed = capsys.readouterr().out
+    assert "96.6 GiB per GPU (93.1 to 100.0)" in printed
+    assert "30.5 GiB of" in printed

@@ -10,11 +10,11 @@ import pytest
 from assumed_priors import prior_coefficients
 
 from pinn.engines.configurations import canonical, make_deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.labels import hardware_label
 from pinn.planning.candidate import Candidate
 from pinn.planning.candidates import SearchSpace, grid_configurations
 from pinn.planning.commands import serve_command, simulate_command
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 
 MODEL = "Qwen/Qwen3-30B-A3B"

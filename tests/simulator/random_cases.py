@@ -9,7 +9,7 @@ from assumed_priors import prior_coefficients
 from hypothesis import strategies as st
 from simulator_helpers import DENSE, MIXTURE, deployment, load
 
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 

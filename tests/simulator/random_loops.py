@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from simulator_helpers import Recorder, deployment, load
 
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
 

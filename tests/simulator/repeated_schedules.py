@@ -9,7 +9,7 @@ from recorded_schedules import step_seconds
 from simulator_helpers import Recorder, load
 
 from pinn.engines.deployment import Deployment
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
 from pinn.specs.batch import Batch

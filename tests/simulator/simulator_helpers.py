@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pinn.engines.deployment import Deployment
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.workload import Workload

@@ -13,7 +13,7 @@ from random_loops import Loop, loops
 from simulator_helpers import Recorder, deployment, load, play
 
 from pinn.engines.deployment import Deployment
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.load import load_workload

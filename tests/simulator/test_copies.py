@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from random_cases import latency_of
 from simulator_helpers import DENSE, MIXTURE, deployment, load
 
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.metric_features import request_feature_sums
 from pinn.simulator.simulate import HopelessError, simulate
 from pinn.simulator.statistics import engine_statistics

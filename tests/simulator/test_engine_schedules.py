@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from random_cases import latency_of
 from simulator_helpers import DENSE, MIXTURE, Recorder, deployment, load
 
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.simulate import simulate
 from pinn.surrogate.step_features import STEP_FEATURES
 

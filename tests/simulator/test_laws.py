@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from random_cases import Case, cases, crowded, latency_of
 from simulator_helpers import deployment, load
 
+from pinn.engines.engine_spec import EngineSpec
+from pinn.memory.kv_cache import kv_layout
 from pinn.simulator import scheduler
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.loop import DONE, compiled_advance
-from pinn.simulator.memory import kv_layout
 from pinn.simulator.metric_features import (
     features_spent,
     request_delay_features,

@@ -10,8 +10,8 @@ from assumed_priors import prior_coefficients
 from simulator_helpers import Recorder, load, play
 
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.physics.costs import step_costs
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import mean_steps
 from pinn.simulator.simulate import simulate

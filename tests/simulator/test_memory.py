@@ -9,14 +9,11 @@ from parameter_counts import count_parameters
 from simulator_helpers import DENSE, MIXTURE, Recorder, deployment, load
 
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import (
-    activation_reserve_bytes,
-    gpu_weight_bytes,
-    kv_cache_bytes,
-    kv_layout,
-)
+from pinn.memory.kv_cache import kv_cache_bytes, kv_layout, memory_fit
+from pinn.memory.ledger import memory_ledger
+from pinn.memory.weights import gpu_weight_bytes
 from pinn.simulator.simulate import simulate
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
@@ -107,10 +104,82 @@ def test_groups_are_padded_up_to_the_ratio_of_the_release(full, windowed, releas
     assert layout.block_bytes == layers * 2 * 4 * 64 * 2 * 4
 
 
-def test_the_sampler_holds_two_floats_of_four_bytes_for_each_logit():
+@pytest.mark.parametrize(("release", "bytes_"), [("0.15.1", 38.5), ("0.19.0", 14), ("0.21.0", 10)])
+def test_the_sampler_holds_more_while_the_release_sorts_logits(release, bytes_):
     """256 requests of 128,256 logits: more than 256 tokens in a layer of Llama-3.1-8B."""
+    few = _llama_8b(max_num_batched_tokens=256, max_num_seqs=256, engine_version=release)
+    assert memory_ledger(few).reserve.sampler == 256 * 128_256 * bytes_
+
+
+def test_the_larger_of_both_peaks_counts():
     few = _llama_8b(max_num_batched_tokens=256, max_num_seqs=256)
-    assert activation_reserve_bytes(few) == 2 * 256 * 128_256 * 4 + 0.3 * GIB
+    found = memory_ledger(few).reserve
+    assert found.sampler > found.forward
+    assert found.total == found.context + found.sampler
+    wide = memory_ledger(_llama_8b(max_num_batched_tokens=65536, max_num_seqs=1)).reserve
+    assert wide.total == wide.context + wide.forward
+
+
+@pytest.mark.parametrize(
+    ("gpu", "release", "padded"),
+    # Hidden size 2,880 padded to 3,072; a slice of 2,880 to itself, 2,944 and 3,072.
+    [("H100", "0.11.0", 2880), ("H200", "0.22.1", 2944), ("A100-80GB", "0.19.0", 2944),
+     ("B200", "0.22.1", 3072)],
+)  # fmt: skip
+def test_mxfp4_experts_are_padded_for_their_kernels(gpu, release, padded):
+    serving = ServingSpec(engine_version=release)
+    served = Deployment(load_model("openai/gpt-oss-20b"), load_gpu(gpu), serving)
+    experts = 24 * 32 * 3 * served.model.precisions.experts.bytes_per_weight
+    plain = replaced_experts(served)
+    assert gpu_weight_bytes(served) - plain == pytest.approx(experts * 3072 * padded, rel=1e-6)
+
+
+def replaced_experts(served):
+    """Weights without experts."""
+    none = dataclasses.replace(served.model.moe, experts=0)
+    groups = tuple(dataclasses.replace(g, ffn=none) for g in served.model.layer_groups)
+    bare = dataclasses.replace(served.model, layer_groups=groups)
+    routers = 24 * 32 * 2880 * 2
+    return gpu_weight_bytes(dataclasses.replace(served, model=bare)) + routers
+
+
+def test_graphs_are_taken_off_where_the_release_estimates_them():
+    def graphs(release, **flags):
+        serving = ServingSpec(engine_version=release, **flags)
+        served = Deployment(load_model("openai/gpt-oss-120b"), load_gpu("H200"), serving)
+        return memory_ledger(served).reserve.graphs
+
+    assert graphs("0.19.0") == 0
+    assert graphs("0.22.1") == pytest.approx(1.04 * GIB, abs=0.02 * GIB)  # 1.03 to 1.05 logged
+    assert graphs("0.22.1", enforce_eager=True) == 0
+
+
+def test_tokens_are_counted_as_the_release_logs_them():
+    """Llama's requests of any length fill the same blocks; gpt-oss's windows end."""
+    for release, more in (("0.19.0", False), ("0.22.1", True)):
+        serving = ServingSpec(engine_version=release, max_model_len=16_384)
+        mixed = Deployment(load_model("openai/gpt-oss-20b"), load_gpu("H200"), serving)
+        blocks = kv_layout(mixed, EngineSpec()).blocks
+        by_groups = blocks // 2 * mixed.recipe.block_tokens
+        assert (memory_fit(mixed).kv_tokens > 1.1 * by_groups) is more
+        plain = _llama_8b(engine_version=release, max_model_len=16_384)
+        blocks = kv_layout(plain, EngineSpec()).blocks
+        expected = blocks * plain.recipe.block_tokens
+        assert memory_fit(plain).kv_tokens == pytest.approx(expected, rel=1e-3)
+
+
+def test_one_h100_does_not_start_gpt_oss_120b_with_its_default_context():
+    """As two public start-ups of vLLM 0.11.0 show; with 16,000 tokens it starts."""
+
+    def fit(length):
+        serving = ServingSpec(
+            engine_version="0.11.0", max_model_len=length, gpu_memory_utilization=0.95
+        )
+        return memory_fit(Deployment(load_model("openai/gpt-oss-120b"), load_gpu("H100"), serving))
+
+    assert not fit(131_072).fits
+    assert "--max-model-len" in fit(131_072).reason
+    assert fit(16_000).fits
 
 
 def test_offload_makes_room_and_overrides_hold():
@@ -121,7 +190,7 @@ def test_offload_makes_room_and_overrides_hold():
     fixed = EngineSpec(kv_cache_memory_bytes=1 * GIB)
     layout = kv_layout(plain, fixed)
     assert layout.blocks == GIB // layout.block_bytes - 1
-    reserve = activation_reserve_bytes(plain)
+    reserve = memory_ledger(plain).reserve.total
     more = EngineSpec(activation_reserve_bytes=reserve + GIB)
     assert kv_cache_bytes(plain, EngineSpec()) - kv_cache_bytes(plain, more) == pytest.approx(GIB)
 

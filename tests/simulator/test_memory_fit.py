@@ -1,7 +1,7 @@
 """Whether a model fits, against the memory model that the simulator runs with."""
 
 from pinn.engines.configurations import canonical, make_deployment
-from pinn.simulator.memory import memory_fit, smallest_tensor_parallel_size
+from pinn.memory.kv_cache import memory_fit, smallest_tensor_parallel_size
 
 
 def deployment(model, gpu="H100", **flags):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from random_cases import latency_of
 from simulator_helpers import Recorder, deployment, load
 
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.pools import Link, Pool, default_link, simulate_pools
 from pinn.simulator.simulate import simulate
 from pinn.simulator.statistics import run_statistics

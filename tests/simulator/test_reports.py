@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulator_helpers import BLIS_KEYS, Recorder, deployment, load, play
 
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency, latency_from_checkpoint, latency_from_json
 from pinn.simulator.metric_features import request_delay_features, request_feature_sums
 from pinn.simulator.report import print_report

@@ -12,8 +12,8 @@ from random_cases import cases, crowded, latency_of
 from random_loops import loops
 from simulator_helpers import Recorder, deployment, load, play
 
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.metric_features import request_delay_features
 from pinn.simulator.simulate import simulate
 from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask

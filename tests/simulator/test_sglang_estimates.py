@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulator_helpers import Recorder, deployment, load
 
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.simulate import simulate
 
 

@@ -15,8 +15,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from pinn.cli import simulate as simulate_command
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from random_cases import cases, latency_of
 from simulator_helpers import DENSE, deployment, load, play
 
+from pinn.engines.engine_spec import EngineSpec
+from pinn.memory.kv_cache import kv_layout
+from pinn.memory.weights import gpu_weight_bytes
 from pinn.simulator.client import uniform_number
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.loop import DONE, compiled_advance
-from pinn.simulator.memory import gpu_weight_bytes, kv_layout
 from pinn.simulator.metric_features import request_feature_sums
 from pinn.simulator.setup import check_run, set_up
 from pinn.simulator.simulate import simulate

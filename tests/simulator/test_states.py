@@ -4,10 +4,12 @@ import pytest
 from parameter_counts import count_parameters
 
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.export.blis_model import check_expressible
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import gpu_weight_bytes, kv_cache_bytes, kv_layout, state_bytes
+from pinn.memory.kv_cache import kv_cache_bytes, kv_layout
+from pinn.memory.kv_layout import state_bytes
+from pinn.memory.weights import gpu_weight_bytes
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
@@ -18,17 +20,24 @@ def deployed(name, gpu="H200", **flags):
 
 
 def test_blocks_grow_until_keys_take_as_much_as_a_state():
-    """State 1,097,728 bytes, keys and values 2,048 a token: 536 tokens, in steps of 16."""
-    deployment = deployed("Qwen/Qwen3-Next-80B-A3B-Instruct", tensor_parallel_size=2)
-    layout = kv_layout(deployment, EngineSpec())
-    assert deployment.recipe.block_tokens == 544
-    assert (layout.full_groups, layout.window_groups, layout.window_blocks) == (1, 3, 1)
-    assert layout.block_bytes == 12 * 544 * 1024
+    """State 1,097,728 bytes, keys and values 2,048 a token: 536 tokens, in steps of 16.
+
+    From 0.28 on a second state is kept for prefixes, from 0.33 on in blocks of 64 tokens.
+    """
+    rows = [("0.22.1", 544, 1), ("0.31.0", 544, 2), ("0.33.0", 576, 2)]
+    for release, tokens, states in rows:
+        flags = {"tensor_parallel_size": 2, "engine_version": release}
+        deployment = deployed("Qwen/Qwen3-Next-80B-A3B-Instruct", **flags)
+        layout = kv_layout(deployment, EngineSpec())
+        assert deployment.recipe.block_tokens == tokens
+        assert (layout.full_groups, layout.window_groups, layout.window_blocks) == (1, 3, states)
+        assert layout.block_bytes == 12 * tokens * 1024
 
 
 @pytest.mark.parametrize("tokens", [1, 500, 5_000, 200_000])
 def test_a_request_holds_its_states_once_whatever_its_length(tokens):
-    deployment = deployed("Qwen/Qwen3-Next-80B-A3B-Instruct", tensor_parallel_size=2)
+    flags = {"tensor_parallel_size": 2, "engine_version": "0.22.1"}
+    deployment = deployed("Qwen/Qwen3-Next-80B-A3B-Instruct", **flags)
     layout = kv_layout(deployment, EngineSpec())
     assert layout.request_blocks(tokens, 544) == -(-tokens // 544) + 3
 
@@ -81,16 +90,16 @@ def test_layers_without_a_cache_of_their_own_take_no_memory():
 
 
 def test_compressed_keys_take_a_share_of_a_token_and_a_request_keeps_its_window():
-    """DeepSeek-V4-Flash: 584 bytes a key, 132 of an index's; sums of 8 and 128 tokens in fp32."""
+    """DeepSeek-V4-Flash: pages of 64 keys of 584 bytes, 64 of an index, or 2 keys, in 576 bytes.
+
+    A request holds windows in 3 blocks of two groups each, and unfinished sums in 3 and 17.
+    """
     found = deployed("deepseek-ai/DeepSeek-V4-Flash", "B300", tensor_parallel_size=4)
     layout, size = kv_layout(found, EngineSpec()), found.recipe.block_tokens
-    assert layout.token_bytes(size) == pytest.approx(21 * (584 + 132) / 4 + 20 * 584 / 128)
-    sums = 21 * 8 * 4 * (512 + 128) * 4 + 20 * 128 * 2 * 512 * 4
-    kept = 43 * 128 * 584 + sums
-    held = layout.window_blocks * layout.block_bytes
-    assert kept <= held < kept + layout.block_bytes
-    blocks = layout.request_blocks(10_000_000, size)
-    assert blocks == 10_000_000 // size + layout.window_blocks
+    assert layout.block_bytes == 21 * (65 * 576 + 15 * 576) + 20 * 3 * 576
+    assert (size, layout.window_blocks) == (256, 2 * 3 + 3 + 17)
+    assert layout.request_blocks(10_000_000, size) == -(-10_000_000 // size) + 26
+    assert layout.request_blocks(1, size) == 1 + 26
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ _REAL = (
     "vllm.v1.core",
     "vllm.v1.request",
     "vllm.v1.kv_cache_interface",
+    "vllm.v1.kv_cache_layout",
     "vllm.v1.kv_cache_spec_registry",
     "vllm.utils.math_utils",
 )
@@ -140,7 +141,8 @@ class Release:
         named = request.Request.__init__.__code__.co_varnames
         self.requests_name_eos = "eos_token_id" in named
         # ``VllmConfig.use_v2_model_runner``: first all dense models ran on it, then all.
-        config = (source / "vllm/config/vllm.py").read_text()
+        file = source / "vllm/config/vllm.py"
+        config = file.read_text() if file.exists() else ""
         knows = "def use_v2_model_runner" in config
         some = "def _is_default_v2_model_runner_model" in config
         self.runs_v2 = knows and (not some or "or not model_config.is_moe" in config)
@@ -162,7 +164,8 @@ class Release:
     def batches_in_flight(self, config: Config) -> int:
         """``max_concurrent_batches``, of the configuration or of the executor."""
         file = "config/vllm.py"
-        if "def max_concurrent_batches" not in (self.source / "vllm" / file).read_text():
+        path = self.source / "vllm" / file
+        if not path.exists() or "def max_concurrent_batches" not in path.read_text():
             alone = config.parallel_config.pipeline_parallel_size == 1
             file = f"v1/executor/{'uniproc' if alone else 'multiproc'}_executor.py"
         return self._function(file, "max_concurrent_batches")(config)

@@ -14,10 +14,11 @@ from read_engines import DEFAULTS, KERNELS, defaults_of, kernels_of, read_all
 
 from pinn.engines.configurations import make_deployment
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.recipe import release, unread_notice
 from pinn.errors import PinnError
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import VISIBLE_SHARE, kv_layout
+from pinn.memory.kv_cache import kv_layout
+from pinn.memory.ledger import memory_ledger
 
 #: Experts in block-scaled fp8, known to every release that was read.
 QWEN_FP8 = "Qwen/Qwen3-235B-A22B-FP8"
@@ -206,9 +207,9 @@ def test_blocks_of_the_kv_cache_grow_with_the_share_of_memory(gpu, model, flags)
     old, new = (
         kv_layout(deployed(v, gpu, model, **flags), EngineSpec()) for v in ("0.15.1", "0.32.0")
     )
-    grown = (new.blocks - old.blocks) * old.block_bytes
-    memory = deployed("0.15.1", gpu).gpu.memory_bytes * VISIBLE_SHARE
-    assert grown == pytest.approx((0.92 - 0.9) * memory, abs=2 * old.block_bytes)
+    before, after = (memory_ledger(deployed(v, gpu, model, **flags)) for v in ("0.15.1", "0.32.0"))
+    grown = (new.blocks - old.blocks) * old.block_bytes + after.reserve.total - before.reserve.total
+    assert grown == pytest.approx((0.92 - 0.9) * before.visible, abs=2 * old.block_bytes)
 
 
 @pytest.mark.parametrize(

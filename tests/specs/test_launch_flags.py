@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pinn.cli.command_group import foreign_words
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.launch_line import NO_EFFECT, SWITCH, TAKEN, UNMODELLED, known_flags
 from pinn.engines.launch_values import READERS
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ENGINES, SGLANG, VLLM, ServingSpec
 

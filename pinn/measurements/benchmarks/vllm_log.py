@@ -22,6 +22,7 @@ from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.measurements.readers.vllm import check_file
 from pinn.measurements.schemas import SCHEMAS
+from pinn.memory.startup_lines import VLLM_KV_TOKENS
 from pinn.specs.flags import FlagValue, given_flags
 from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND, NANOSECOND
@@ -111,8 +112,6 @@ def _logged_s(line: str) -> float | None:
 _ITERATION = re.compile(r"\bIteration\s*\(\s*\d+\s*\)")
 _ARGS = re.compile(r"non-default args: (\{.*\})")
 _CONFIG = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\) with config: (.*)")
-# The device is named: GPU, CPU, XPU (vllm 0.32.0 vllm/v1/core/kv_cache_utils.py).
-_KV_TOKENS = re.compile(r"\bKV cache size: ([\d,]+) tokens")
 
 #: Below this span whole seconds say too little of a cycle: an assumption, 5 % at either end.
 _MIN_SPAN_S = 20.0
@@ -194,7 +193,7 @@ def log_server(text: str) -> StatedServer:
             named = {}
         model = str(named.get("model") or named.get("model_tag") or model)
         flags |= given_flags(ServingSpec, named, "log")
-    tokens = _KV_TOKENS.search(text)
+    tokens = VLLM_KV_TOKENS.pattern.search(text)
     held = int(tokens[1].replace(",", "")) if tokens else None
     return StatedServer(model, "", flags, held, engine, "speculative_config" in (args or [""])[0])
 

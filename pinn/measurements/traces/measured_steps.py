@@ -14,6 +14,7 @@ from jaxtyping import Float
 from pinn.common.documents import read_json
 from pinn.common.files import ReadReport, file_sha256
 from pinn.common.tables import KeptRows, read_frame
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.launch_line import read_arguments
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.tree import Tree
@@ -21,7 +22,6 @@ from pinn.measurements.program.batches import Wanted
 from pinn.measurements.program.table import FACTS_FILE, STEPS_FILE
 from pinn.measurements.traces.trace_tables import Target, TraceTables
 from pinn.physics.batch_sums import BatchSums, UniformBatches
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import FlagValue, given_flags, specified
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec

@@ -19,9 +19,10 @@ from pinn.engines import configurations
 from pinn.engines.deployment import Deployment
 from pinn.engines.labels import format_label
 from pinn.errors import PinnError
+from pinn.memory.kv_cache import memory_fit
+from pinn.memory.kv_layout import max_model_len
 from pinn.planning import fleet
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.memory import max_model_len, memory_fit
 from pinn.simulator.run import Run, StepRecords
 from pinn.simulator.simulate import Job, map_runs
 from pinn.simulator.workloads.load import LoadFlags

@@ -6,8 +6,8 @@ import json
 
 from served_load import Served
 
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import kv_layout
+from pinn.engines.engine_spec import EngineSpec
+from pinn.memory.kv_cache import kv_layout
 
 
 def metrics_pages(of: Served) -> tuple[str, str]:

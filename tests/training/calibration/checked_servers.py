@@ -18,14 +18,14 @@ from pinn.calibration.checks import check_traces
 from pinn.calibration.checks_benchmarks import check_benchmarks
 from pinn.engines.configurations import make_deployment
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.measurements.traces.ingestion import benchmark_target, ingest_steps
 from pinn.measurements.traces.trace_tables import Target, TraceTables
+from pinn.memory.kv_cache import kv_layout
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.memory import kv_layout
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.step_features import step_features

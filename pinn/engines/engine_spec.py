@@ -18,7 +18,7 @@ class EngineSpec:
     """Flags of vLLM beside those of ``ServingSpec``; each has vLLM's name and default.
 
     vLLM has no flag for ``activation_reserve_bytes`` (it measures it at start, in place of the
-    estimate of ``pinn.simulator.memory``), ``replicas`` (servers of their own, among which a load
+    estimate of ``pinn.memory``), ``replicas`` (servers of their own, among which a load
     balancer chooses as among data-parallel ranks), ``data_parallel_routing`` (``round_robin`` is an
     external load balancer's), ``kv_transfer_*`` and ``reject_long_requests`` (without it the
     workload is refused). ``api_server_count`` None means one for each data-parallel rank

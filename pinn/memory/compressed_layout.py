@@ -1,0 +1,171 @@
+"""How vLLM lays out the caches of DeepSeek-V4, whose layers keep five kinds of pages.
+
+A layer keeps its window (sparse_swa.py: DeepseekV4SWACache), keys that stand for 4 or 128 tokens
+and an indexer's keys (deepseek_v4/attention.py), and the vectors that are still being summed to
+such keys (compressor.py: CompressorStateCache). Each page is a multiple of 576 bytes.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pinn.engines.deployment import COMPRESSED_BLOCK
+from pinn.specs.mixers import INDEXED_RATIO
+from pinn.specs.model import CompressedAttentionSpec, ModelSpec
+
+#: Tokens of a block of a window, and of unfinished sums by what their keys stand for.
+_WINDOW_BLOCK, _SUM_BLOCKS = 64, {INDEXED_RATIO: 4, 128: 8}
+_ALIGNMENT, _FP32 = 576, 4
+
+
+@dataclass(frozen=True)
+class KeptGroup:
+    """Layers of DeepSeek-V4 that cache only the end of a context.
+
+    Attributes:
+        groups: Groups that they are cut into.
+        page_bytes: Of one block, over the layers of all of them.
+        block_tokens: Tokens of a block.
+        window: Tokens that are kept.
+    """
+
+    groups: int
+    page_bytes: int
+    block_tokens: int
+    window: int
+
+    def blocks(self, tokens: int) -> int:
+        """Return the blocks of one group for ``tokens`` tokens at any offset in the first block."""
+        return -(-tokens // self.block_tokens) + 1
+
+
+@dataclass(frozen=True)
+class CompressedLayout:
+    """Pages and groups of a DeepSeek-V4 model.
+
+    Attributes:
+        block_bytes: Memory of one block.
+        key_bytes: What of it the keys take.
+        kept: What requests keep beside their keys.
+    """
+
+    block_bytes: int
+    key_bytes: int
+    kept: tuple[KeptGroup, ...]
+
+    @property
+    def groups(self) -> int:
+        """Return the number of groups, that of the keys included."""
+        return 1 + sum(kept.groups for kept in self.kept)
+
+    @property
+    def decode_blocks(self) -> int:
+        """Return the blocks beside keys that a request holds while it decodes."""
+        return sum(kept.groups * kept.blocks(kept.window) for kept in self.kept)
+
+    @property
+    def window_share(self) -> int:
+        """Return the blocks of all other groups that cover one block of keys."""
+        return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
+
+    def start_blocks(self, in_flight: int, longest: int) -> int:
+        """Return the blocks beside keys of a prompt (SlidingWindowSpec.max_memory_usage_bytes)."""
+        return sum(
+            kept.groups * kept.blocks(min(kept.window - 1 + in_flight, longest))
+            for kept in self.kept
+        )
+
+    def counted_blocks(self, key_blocks: int, in_flight: int, longest: int) -> int:
+        """Return a request's blocks by bytes of its pages, as releases before 0.29 count them.
+
+        kv_cache_utils.py: get_max_concurrency_for_kv_cache_config.
+        """
+        pages = sum(
+            kept.page_bytes * kept.blocks(min(kept.window - 1 + in_flight, longest))
+            for kept in self.kept
+        )
+        return -(-(key_blocks * self.key_bytes + pages) // self.key_bytes)
+
+
+def compressed(model: ModelSpec) -> CompressedAttentionSpec | None:
+    """Return the attention of DeepSeek-V4; None in other models."""
+    mixers = (group.attention for group in model.layer_groups)
+    found = [each for each in mixers if isinstance(each, CompressedAttentionSpec)]
+    return max(found, key=lambda each: each.indexer.heads, default=None)
+
+
+@lru_cache(maxsize=256)
+def compressed_layout(model: ModelSpec, side_by_side: bool) -> CompressedLayout:
+    """Return pages and groups of a DeepSeek-V4 model.
+
+    Up to 0.28 every layer has a slot of each size of the keys' pages, and other pages are padded to
+    one of them (kv_cache_utils.py: _get_kv_cache_groups_uniform_groups,
+    _get_kv_cache_config_deepseek_v4). From 0.29 on pages lie ``side_by_side`` and a block is as
+    large as the largest group (_get_packed_kv_cache_groups, _get_kv_cache_bytes_per_block).
+    """
+    own, layers = compressed(model), _layers(model)
+    assert own is not None
+    few, many = layers[INDEXED_RATIO], layers[128]
+    keys = {ratio: _page(COMPRESSED_BLOCK // ratio * own.kv_width) for ratio in _SUM_BLOCKS}
+    key_index = own.indexer.head_dim + _FP32 * own.indexer.head_dim // 128
+    index = _page(COMPRESSED_BLOCK // INDEXED_RATIO * key_index)
+    window = _page(_WINDOW_BLOCK * own.kv_width)
+    sums = {ratio: _sums(ratio, own.kv_lora_rank) for ratio in _SUM_BLOCKS}
+    index_sums = _sums(INDEXED_RATIO, own.indexer.head_dim)
+    slots = sorted({index, *keys.values()})
+    if not side_by_side:
+        window, index_sums = _slot(window, slots), _slot(index_sums, slots)
+        sums = {ratio: _slot(page, slots) for ratio, page in sums.items()}
+    counts = [layers[-1], few, many]
+    least = few if side_by_side and few != many else max(few, many)
+    repeats = _repeats([*counts, least], least)
+    cut = [-(-count // repeats) for count in counts]
+    pages = [window, sums[INDEXED_RATIO] + index_sums, sums[128]]
+    key_bytes = few * (keys[INDEXED_RATIO] + index) + many * keys[128]
+    widest = [-(-count // groups) for count, groups in zip(counts, cut, strict=True) if groups]
+    spans = [
+        (_WINDOW_BLOCK, own.window_tokens),
+        (_SUM_BLOCKS[INDEXED_RATIO], 2 * INDEXED_RATIO),
+        (_SUM_BLOCKS[128], 128),
+    ]
+    kept = tuple(
+        KeptGroup(groups, count * page, *span)
+        for groups, count, page, span in zip(cut, counts, pages, spans, strict=True)
+        if groups
+    )
+    block = sum(slots) * max(few, many, *widest)
+    if side_by_side:
+        block = max(key_bytes, *(-(-k.page_bytes // k.groups) for k in kept))
+    return CompressedLayout(block, key_bytes, kept)
+
+
+def _layers(model: ModelSpec) -> dict[int, int]:
+    """Return the number of layers by compression ratio; all of them under -1."""
+    found = dict.fromkeys((-1, 0, *_SUM_BLOCKS), 0)
+    for group in model.layer_groups:
+        if isinstance(group.attention, CompressedAttentionSpec):
+            found[group.attention.ratio] += group.count
+            found[-1] += group.count
+    return found
+
+
+def _page(page_bytes: int) -> int:
+    return -(-page_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _sums(ratio: int, width: int) -> int:
+    """Return the bytes of a page of float32 sums and gates; of two keys if keys overlap."""
+    overlap = 2 if ratio == INDEXED_RATIO else 1
+    return _page(_SUM_BLOCKS[ratio] * 2 * overlap * width * _FP32)
+
+
+def _slot(page_bytes: int, slots: list[int]) -> int:
+    return min(slot for slot in slots if slot >= page_bytes)
+
+
+def _repeats(counts: list[int], least: int) -> int:
+    """Return the group size with the least padding (``_approximate_gcd``); ties: the largest."""
+
+    def padding(size: int) -> int:
+        return sum(-count % size for count in counts)
+
+    return min(range(least, max(counts) + 1), key=lambda size: (padding(size), -size))

@@ -1,0 +1,216 @@
+"""Layout of a KV cache: groups of layers, bytes of a block, and blocks of a request.
+
+Follows ``vllm/v1/core/kv_cache_utils.py: get_kv_cache_groups``.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+
+from pinn.engines.deployment import Deployment, cached_width, keeps_state_ends
+from pinn.memory.compressed_layout import compressed, compressed_layout
+from pinn.specs.mixers import LinearMixerSpec
+from pinn.specs.model import (
+    Attention,
+    CompressedAttentionSpec,
+    LatentAttentionSpec,
+    LayerGroup,
+    ModelSpec,
+)
+from pinn.specs.serving import VLLM
+
+IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
+
+#: More GPUs than a layer has heads.
+_A_GPU_A_HEAD = 1 << 20
+
+
+@dataclass(frozen=True)
+class KvLayout:
+    """KV cache groups, as ``_get_kv_cache_groups_uniform_page_size`` forms them.
+
+    Attributes:
+        block_bytes: Memory of one block on one GPU.
+        blocks: Usable blocks; vLLM's null block is not among them.
+        full_groups: Groups of layers that keep every token; 1 where nothing is mixed.
+        window_groups: Groups of layers that keep a window.
+        window_blocks: Blocks that a request holds in one of those: its window, and one more where
+            it straddles a block; a recurrent state's one, or two where prefixes of it are kept. The
+            rest of a long chunk, freed after its step, is not modelled.
+        window_share: Blocks of those that hold the tokens of one block of keys.
+    """
+
+    block_bytes: float
+    blocks: int
+    full_groups: int = 1
+    window_groups: int = 0
+    window_blocks: int = 0
+    window_share: int = 1
+
+    def request_blocks(self, tokens: IntOrArray, block_size: int) -> IntOrArray:
+        """Return the blocks that a running request of ``tokens`` tokens holds."""
+        blocks = -(-tokens // block_size)
+        windowed = np.minimum(blocks * self.window_share, self.window_blocks)
+        return self.full_groups * blocks + self.window_groups * windowed
+
+    def token_bytes(self, block_size: int) -> float:
+        """Return bytes of a token on one GPU, in layers that cache every token."""
+        return self.block_bytes / block_size * self.full_groups
+
+
+def tokens_beyond(deployment: Deployment) -> int:
+    """Return the tokens past a request's end for which it may hold blocks: drafts of three steps.
+
+    Two steps are in flight at most, and the draft writes ahead of the second.
+    """
+    drafts = deployment.recipe.speculation
+    return 4 * drafts.tokens if drafts else 0
+
+
+def max_model_len(deployment: Deployment) -> int:
+    """Return the flag, or the model's own maximum, in tokens."""
+    return deployment.serving.max_model_len or deployment.model.max_position
+
+
+def empty_layout(deployment: Deployment) -> KvLayout:
+    """Return groups and block size of a deployment's cache, with 0 blocks."""
+    recipe = deployment.recipe
+    ranks = (recipe.tensor_parallel_size, recipe.pipeline_parallel_size)
+    sizes = (recipe.block_tokens, _CacheBytes.of(deployment))
+    in_blocks, rules = deployment.serving.engine == VLLM, recipe.scheduler
+    if in_blocks and compressed(deployment.model) is not None:
+        layout = _of_compressed(deployment)
+    else:
+        held = 1 + keeps_state_ends(deployment)
+        layout = _layout(deployment.model, *ranks, *sizes, in_blocks, rules.group_padding, held)
+    return _with_draft(layout, deployment)
+
+
+def _of_compressed(deployment: Deployment) -> KvLayout:
+    """Return DeepSeek-V4's layout: one group of all keys, one of everything else."""
+    recipe = deployment.recipe
+    found = compressed_layout(deployment.model, recipe.scheduler.mixed_pages)
+    block = found.block_bytes / recipe.pipeline_parallel_size
+    return KvLayout(block, 0, 1, 1, found.decode_blocks, found.window_share)
+
+
+def state_bytes(deployment: Deployment) -> float:
+    """Return the recurrent states of one request on one GPU, over all layers, in bytes."""
+    return _model_state_bytes(deployment.model, deployment.recipe.tensor_parallel_size)
+
+
+def _model_state_bytes(model: ModelSpec, tp: int) -> float:
+    return sum(count * mixer.state_bytes(tp) for count, mixer in state_layers(model))
+
+
+def state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
+    """Return the number of layers of each kind that has a recurrent state, and their mixer."""
+    mixers = [(group.count, group.attention) for group in model.layer_groups]
+    return [(count, mixer) for count, mixer in mixers if isinstance(mixer, LinearMixerSpec)]
+
+
+@lru_cache(maxsize=16384)
+def _layout(
+    model: ModelSpec,
+    tp: int,
+    pp: int,
+    size: int,
+    each: "_CacheBytes",
+    in_blocks: bool,
+    most: float,
+    state_blocks: int,
+) -> KvLayout:
+    """Return groups and block size; ``in_blocks`` if recurrent states are stored in blocks.
+
+    Layers of both kinds are cut into groups of as many layers as the rarer kind has, or as the
+    commoner one where it has fewer than ``most`` times as many; the groups share one pool.
+    """
+    kept = [(g, layer_kv_bytes(g, tp, each)) for g in model.layer_groups]
+    own = sum(getattr(g.attention, "request_bytes", 0.0) * g.count for g in model.layer_groups)
+    if own:  # Compressed keys of all layers lie in a block, and what a request keeps in some more.
+        block = size * sum(g.count * kv_bytes for g, kv_bytes in kept)
+        return KvLayout(block / pp, 0, 1, 1, -int(-own // block))
+    groups = [g for g, kv_bytes in kept if kv_bytes]
+    states = sum(count for count, _ in state_layers(model)) if in_blocks else 0
+    if not groups:
+        return KvLayout(_model_state_bytes(model, tp) / pp if in_blocks else 1.0, 0)
+    full = sum(g.count for g in groups if not getattr(g.attention, "window_tokens", None))
+    windowed = sum(g.count for g in groups) - full + states
+    layer_bytes = max(kv_bytes for _, kv_bytes in kept)
+    if full == 0 or windowed == 0:
+        # A model of windowed layers only frees what falls out of the window; not modelled.
+        return KvLayout(-(-(full + windowed) // pp) * layer_bytes * size, 0)
+    few, many = min(full, windowed), max(full, windowed)
+    group = many if many < few * most else few
+    held = state_blocks if states else -(-(model.window_tokens or 0) // size) + 1
+    block = -(-group // pp) * layer_bytes * size
+    return KvLayout(block, 0, -(-full // group), -(-windowed // group), held)
+
+
+def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
+    """Return the layout with the draft's keys and values added to groups of full attention.
+
+    vLLM gives them a group of their own; the bytes of a token are the same.
+    """
+    if deployment.draft is None:
+        return layout
+    groups, tp = deployment.draft.model.layer_groups, deployment.recipe.tensor_parallel_size
+    each = _CacheBytes.of(deployment)
+    token_bytes = sum(g.count * layer_kv_bytes(g, tp, each) for g in groups)
+    added = token_bytes * deployment.recipe.block_tokens / layout.full_groups
+    return replace(layout, block_bytes=layout.block_bytes + added)
+
+
+def gpu_cache_tokens(deployment: Deployment) -> float:
+    """Return the tokens whose keys and values of one head and layer fit the L2 cache."""
+    mixers = (group.attention for group in deployment.model.layer_groups)
+    widths = (cached_width(m, _A_GPU_A_HEAD) for m in mixers if isinstance(m, Attention))
+    widest, each = int(max(widths, default=0)), deployment.kv_cache_precision.bytes_per_weight
+    return deployment.gpu.l2_bytes / (widest * each) if widest else 0.0
+
+
+@dataclass(frozen=True)
+class _CacheBytes:
+    """Format of cached keys and values.
+
+    Attributes:
+        element: Bytes of a number.
+        packs_sparse: Whether sparse latent attention keeps 8 bits in a format of its own.
+    """
+
+    element: float
+    packs_sparse: bool
+
+    @classmethod
+    def of(cls, deployment: Deployment) -> "_CacheBytes":
+        """Return the format of a deployment.
+
+        Of fp8, FlashMLA's kernels take the format ``fp8_ds_mla``; on data-centre Blackwell,
+        FlashInfer's, which SGLang has, and vLLM prefers from 0.17 on, take plain fp8 (vllm
+        platforms/cuda.py: _get_backend_priorities, layers/attention/mla_attention.py; sglang 0.5.12
+        mem_cache/memory_pool.py: NSATokenToKVPool).
+        """
+        blackwell = 10 <= deployment.gpu.compute_capability < 11
+        older = deployment.serving.engine == VLLM and deployment.recipe.scheduler.packs_sparse_keys
+        each = deployment.kv_cache_precision.bytes_per_weight
+        return cls(each, each == 1 and (older or not blackwell))
+
+
+def layer_kv_bytes(group: LayerGroup, tp: int, each: _CacheBytes) -> float:
+    """Return the bytes of one token in one layer on one GPU, its indexer's key included.
+
+    A layer that keeps none, or another's, has 0. Sparse latent attention in ``fp8_ds_mla`` has 656
+    bytes: 512 of 8 bits with a float32 scale for 128 each, and a rotary key of 16 bits (vllm
+    v1/kv_cache_interface.py: MLAAttentionSpec, 0.11.0 to 0.33.0).
+    """
+    mixer = group.attention
+    if not isinstance(mixer, Attention) or getattr(mixer, "shares_cache", False):
+        return 0.0
+    found = cached_width(mixer, tp) * each.element * getattr(mixer, "cached_share", 1.0)
+    if not isinstance(mixer, LatentAttentionSpec) or mixer.indexer is None:
+        return found
+    if each.packs_sparse and not isinstance(mixer, CompressedAttentionSpec):
+        found = mixer.kv_lora_rank * (1 + 4 / 128) + mixer.qk_rope_head_dim * 2
+    return found + mixer.indexer.key_bytes

@@ -1,0 +1,125 @@
+"""Tables of the memory of one GPU, and of the lines that the engine would log."""
+
+from collections.abc import Iterator
+
+from pinn.common.screen import Column, Grid
+from pinn.engines.recipe import FLAG, FLAGS, STATIC
+from pinn.memory.kv_layout import max_model_len
+from pinn.memory.start_up import StartUp
+from pinn.memory.startup_log import StartupLog
+from pinn.specs.serving import SGLANG, VLLM
+from pinn.units import GIB
+
+#: Characters of a bar that stands for the whole board.
+_BAR = 24
+_LOGS = "start-ups that were logged"
+
+
+def ledger_grid(found: StartUp) -> Grid:
+    """Return a table of what lies on one GPU: GiB, a bar, and the source of each entry."""
+    grid = Grid.of("on one GPU", "GiB", Column("", True), Column("by", True, most=40))
+    logged = _logged_sizes(found.log)
+    for name, size, source in _entries(found):
+        shown = logged.get(name, size)
+        bar = "#" * round(_BAR * max(shown, 0.0) / found.ledger.board)
+        beside = f"the log; {size / GIB:.2f} predicted" if name in logged else source
+        grid.add(name, f"{shown / GIB:.2f}", bar, beside)
+    return grid
+
+
+def _logged_sizes(log: StartupLog | None) -> dict[str, float]:
+    """Return bytes that a log has in place of entries, by name."""
+    if log is None:
+        return {}
+    found = {
+        "weights": log.weights,
+        "activations": log.activation_peak,
+        "CUDA graphs": log.graphs_estimated,
+        "KV cache": log.kv_cache,
+    }
+    return {name: size for name, size in found.items() if size is not None}
+
+
+def _entries(found: StartUp) -> Iterator[tuple[str, float, str]]:
+    """Yield (name, bytes, source) of each entry; the KV cache is the last."""
+    ledger, held, recipe = found.ledger, found.ledger.reserve, found.deployment.recipe
+    yield (
+        "kept by the driver",
+        ledger.board - ledger.visible,
+        "not offered by CUDA",
+    )
+    outside = ledger.visible - ledger.usable_bytes
+    if ledger.share_of == STATIC:
+        outside -= held.context + held.communication
+    flag = FLAGS["gpu_memory_utilization"].spelled_for(found.deployment.serving.engine)
+    given = "" if recipe.origins["memory_share"].kind == FLAG else ", the default"
+    yield "outside the share", outside, f"{flag} {ledger.share:g}{given}"
+    offload = found.deployment.serving.cpu_offload_gb
+    less = f", less {offload:g} GiB on the host" if offload else ""
+    yield "weights", ledger.weights, f"its shapes, padded for kernels{less}"
+    yield "context", held.context, _LOGS
+    if held.communication:
+        yield "communication", held.communication, _LOGS
+    if ledger.reserved_bytes:
+        yield "activations", held.peak, _peak_source(found)
+        if held.graphs:
+            yield "CUDA graphs", held.graphs, _LOGS
+    yield "KV cache", max(found.predicted.kv_bytes or 0.0, 0.0), _ends(found)
+
+
+def _peak_source(found: StartUp) -> str:
+    recipe, held = found.deployment.recipe, found.ledger.reserve
+    if held.sampler >= held.forward:
+        requests = min(recipe.max_requests, recipe.token_budget)
+        return f"sampling for {requests:,} requests"
+    return f"a step of {recipe.token_budget:,} tokens"
+
+
+def _ends(found: StartUp) -> str:
+    if found.predicted.byte_ends is None:
+        return "nothing is left"
+    low, high = (end / GIB for end in found.predicted.byte_ends)
+    return f"the rest; {low:.2f} to {high:.2f} by logs of its kind"
+
+
+def log_grid(found: StartUp) -> Grid:
+    """Return the lines that the engine would log, beside those that it logged.
+
+    vLLM: ``v1/worker/gpu_model_runner.py``, ``gpu_worker.py``, ``v1/core/kv_cache_utils.py``.
+    SGLang: ``model_executor/model_runner.py``, ``mem_cache/memory_pool.py``. TensorRT-LLM:
+    ``_torch/pyexecutor/resource_manager.py``, assumed.
+    """
+    name = found.deployment.serving.engine
+    logged = [Column("logged", False)] if found.log else []
+    grid = Grid.of(Column(f"{name} would log at start, for one GPU", True), *logged)
+    for line, told in _lines(found):
+        grid.add(line, *([told] if found.log else []))
+    return grid
+
+
+def _lines(found: StartUp) -> Iterator[tuple[str, str]]:
+    """Yield each predicted line with the figure that was logged."""
+    fit, log, engine = found.predicted, found.log or StartupLog(), found.deployment.serving.engine
+    weights, kv_gib, tokens = found.ledger.weights / GIB, (fit.kv_bytes or 0) / GIB, fit.kv_tokens
+    cache, held = _gib(log.kv_cache), "" if log.kv_tokens is None else f"{log.kv_tokens:,}"
+    if engine == SGLANG:
+        yield f"Load weight end. mem usage={weights:.2f} GB.", _gib(log.weights)
+        yield f"KV Cache is allocated. #tokens: {tokens or 0}, KV size: {kv_gib:.2f} GB", cache
+        yield f"max_total_num_tokens={tokens or 0}", held
+    elif engine != VLLM:
+        yield f"Allocated {kv_gib:.2f} GiB for max tokens in paged KV cache ({tokens or 0}).", cache
+    else:
+        yield f"Model loading took {weights:.2f} GiB memory", _gib(log.weights)
+        yield f"Available KV cache memory: {kv_gib:.2f} GiB", cache
+        if fit.longest_requests is None:
+            yield f"refused: {fit.fault}", ""
+            return
+        yield f"GPU KV cache size: {tokens:,} tokens", held
+        concurrency = "" if log.max_concurrency is None else f"{log.max_concurrency:.2f}x"
+        longest = max_model_len(found.deployment)
+        most = f"{fit.longest_requests:.2f}x"
+        yield f"Maximum concurrency for {longest:,} tokens per request: {most}", concurrency
+
+
+def _gib(size: float | None) -> str:
+    return "" if size is None else f"{size / GIB:.2f}"

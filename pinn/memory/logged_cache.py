@@ -1,0 +1,98 @@
+"""KV cache of a simulated server, sized by a start-up log."""
+
+from dataclasses import replace
+
+from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
+from pinn.errors import PinnError
+from pinn.memory.kv_cache import kv_layout
+from pinn.memory.kv_layout import empty_layout, max_model_len
+from pinn.memory.longest_request import counted_blocks
+from pinn.memory.startup_log import StartupLog
+from pinn.specs.serving import VLLM
+from pinn.units import GIB
+
+
+def with_log(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> EngineSpec:
+    """Return the engine's settings with the logged KV cache.
+
+    Logged blocks are used as they are. If all layers cache every token, logged tokens give the
+    blocks exactly. Otherwise, and without logged tokens, logged memory does (to 0.01 GiB).
+
+    Args:
+        engine: The other settings.
+        deployment: The server that is simulated.
+        log: Of a start of this deployment.
+
+    Raises:
+        PinnError: If the log is of another engine or another number of GPUs, of a start that
+            failed, or says nothing of the cache; or if the settings size the cache themselves.
+    """
+    _check(engine, deployment, log)
+    layout = empty_layout(deployment)
+    alike = layout.full_groups == 1 and not layout.window_groups
+    if log.blocks is not None:
+        blocks = log.blocks
+    elif log.kv_tokens is not None and (alike or log.kv_cache is None):
+        blocks = _blocks_of_tokens(log, deployment)
+    elif log.kv_cache is not None:
+        return replace(engine, kv_cache_memory_bytes=log.kv_cache)
+    else:
+        raise PinnError(
+            f"the log of {log.engine} says nothing of the size of the KV cache: give all of its "
+            "start, up to where the server is ready"
+        )
+    # Only vLLM counts the block that is never given out.
+    total = blocks if deployment.serving.engine == VLLM else blocks + 1
+    return replace(engine, num_gpu_blocks_override=total)
+
+
+def _check(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> None:
+    serving = deployment.serving
+    for name in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
+        if getattr(engine, name) is not None:
+            option = name.replace("_", "-")
+            raise PinnError(f"--{option} and a log both say how large the KV cache is: give one")
+    if log.failure is not None:
+        raise PinnError(
+            f"the log is of a start that failed, which says: {log.failure.message}. Give the log "
+            "of a server that started"
+        )
+    if log.engine != serving.engine:
+        said = log.engine or "an unknown engine"
+        raise PinnError(f"the log is of {said}, --engine of {serving.engine}: give its own log")
+    size = log.tensor_parallel_size
+    if size not in (None, serving.tensor_parallel_size):
+        raise PinnError(
+            f"the log is of --tensor-parallel-size {size}, not of {serving.tensor_parallel_size}: "
+            "give the log of a server like the simulated one"
+        )
+
+
+def _blocks_of_tokens(log: StartupLog, deployment: Deployment) -> int:
+    """Return the blocks of the logged tokens, counted as the release counts them."""
+    layout, recipe = empty_layout(deployment), deployment.recipe
+    tokens = log.kv_tokens or 0
+    if not recipe.counts_longest_requests or deployment.serving.engine != VLLM:
+        return tokens // recipe.block_tokens * (layout.full_groups + layout.window_groups)
+    if log.max_model_len is not None:
+        serving = replace(deployment.serving, max_model_len=log.max_model_len)
+        deployment = replace(deployment, serving=serving)
+    longest = max_model_len(deployment)
+    return -(-tokens * counted_blocks(deployment, layout, longest) // longest)
+
+
+def logged_blocks(deployment: Deployment, log: StartupLog) -> int:
+    """Return the usable blocks of a logged cache; refuse what :func:`with_log` refuses."""
+    # Whether the longest request fits is no matter here: the server started.
+    short = replace(deployment, serving=replace(deployment.serving, max_model_len=1))
+    return kv_layout(short, with_log(EngineSpec(), deployment, log)).blocks
+
+
+def cache_sentence(log: StartupLog) -> str:
+    """Return a sentence with the size of a logged cache."""
+    told = [] if log.kv_cache is None else [f"{log.kv_cache / GIB:,.2f} GiB"]
+    counts = {"tokens": log.kv_tokens, "blocks": log.blocks}
+    told += [f"{count:,} {name}" for name, count in counts.items() if count is not None]
+    release = f" {log.release}" if log.release else ""
+    return f"{log.engine}{release} logged a KV cache of {', '.join(told)} on each GPU"

@@ -1,0 +1,76 @@
+"""What vLLM takes its longest request to hold when it starts, by which it checks and logs."""
+
+from pinn.engines.deployment import Deployment
+from pinn.memory.compressed_layout import CompressedLayout, compressed, compressed_layout
+from pinn.memory.kv_layout import KvLayout, state_layers
+from pinn.specs.model import Attention
+from pinn.specs.serving import VLLM
+
+#: Tokens of the smallest block of DeepSeek-V4, by which 0.20.0 counts.
+_SMALLEST = 4
+
+
+def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
+    """Blocks that a request of so many tokens may hold at most, while its prompt is computed.
+
+    A window holds what is computed of it and the tokens of the batches in flight, but no more than
+    the request has, and one block more where it straddles one (v1/kv_cache_interface.py:
+    SlidingWindowSpec); a state one block, or two and one amid the prompt (MambaSpec).
+    """
+    recipe, size = deployment.recipe, deployment.recipe.block_tokens
+    full = layout.full_groups * -(-tokens // size)
+    packed = _compressed(deployment)
+    if packed is not None:
+        return full + packed.start_blocks(_in_flight(deployment), tokens)
+    states = state_layers(deployment.model)
+    if states:
+        kinds = {mixer.kind for _, mixer in states}
+        amid = layout.window_blocks > 1 and kinds <= set(recipe.scheduler.state_checkpoints.split())
+        return full + layout.window_groups * (layout.window_blocks + amid)
+    if not (layout.window_groups or _only_windows(deployment)):
+        return full
+    held = (deployment.model.window_tokens or 0) - 1 + _in_flight(deployment)
+    windowed = -(-min(held, tokens) // size) + 1
+    return full + layout.window_groups * windowed if layout.window_groups else windowed
+
+
+def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
+    """Blocks of such a request by which the release logs how many tokens fit."""
+    packed = _compressed(deployment)
+    if packed is None or deployment.recipe.scheduler.mixed_pages:
+        return start_blocks(deployment, layout, tokens)
+    blocks = -(-tokens // deployment.recipe.block_tokens)
+    return packed.counted_blocks(blocks, _in_flight(deployment), tokens)
+
+
+def logged_blocks(deployment: Deployment, layout: KvLayout) -> tuple[int, int]:
+    """Groups of layers and tokens of a block by which older releases log how many tokens fit."""
+    packed = _compressed(deployment)
+    if packed is not None:
+        return packed.groups, _SMALLEST
+    return layout.full_groups + layout.window_groups, deployment.recipe.block_tokens
+
+
+def _compressed(deployment: Deployment) -> CompressedLayout | None:
+    model = deployment.model
+    if deployment.serving.engine != VLLM or compressed(model) is None:
+        return None
+    return compressed_layout(model, deployment.recipe.scheduler.mixed_pages)
+
+
+def _in_flight(deployment: Deployment) -> int:
+    """Tokens of steps that have not ended: one step's; from 0.26 on those of all in flight.
+
+    config/vllm.py: VllmConfig.max_in_flight_tokens.
+    """
+    recipe = deployment.recipe
+    batches = 1
+    if recipe.scheduler.windows_in_flight:
+        batches = recipe.pipeline_parallel_size + recipe.overlap
+    return batches * recipe.token_budget
+
+
+def _only_windows(deployment: Deployment) -> bool:
+    mixers = (group.attention for group in deployment.model.layer_groups)
+    kept = [mixer.window_tokens for mixer in mixers if isinstance(mixer, Attention)]
+    return bool(kept) and all(kept)

@@ -1,0 +1,200 @@
+"""Start-up check of a configuration, and single flags that would make it start."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+from pinn.common import JsonObject
+from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
+from pinn.engines.recipe import FLAGS
+from pinn.errors import PinnError
+from pinn.memory.kv_cache import MemoryFit, memory_fit, smallest_tensor_parallel_size
+from pinn.memory.kv_layout import max_model_len
+from pinn.memory.ledger import MemoryLedger, memory_ledger
+from pinn.memory.logged_cache import with_log
+from pinn.memory.startup_log import StartupLog
+from pinn.specs.flags import FlagValue, specified
+from pinn.units import GIB
+
+STARTS, STARTS_WITH, NEVER = "starts", "starts with", "does not start"
+
+#: Largest share that is recommended, and the grain of it and of a context.
+_MOST_SHARE, _SHARE_GRAIN, _LENGTH_GRAIN_TOKENS = 0.98, 0.01, 256
+
+
+@dataclass(frozen=True)
+class StartUp:
+    """Start-up check of a configuration, and the memory of its GPUs.
+
+    Attributes:
+        deployment: The configuration.
+        fit: Its KV cache.
+        log: Start-up log of such a server, if given.
+    """
+
+    deployment: Deployment
+    fit: MemoryFit
+    log: StartupLog | None = None
+
+    @cached_property
+    def predicted(self) -> MemoryFit:
+        """Return the predicted KV cache, without the log."""
+        return self.fit if self.log is None else memory_fit(self.deployment)
+
+    @cached_property
+    def ledger(self) -> MemoryLedger:
+        """Return the memory of one GPU."""
+        return memory_ledger(self.deployment)
+
+    @cached_property
+    def smallest_tensor_parallel_size(self) -> int | None:
+        """Return the smallest tensor-parallel size that starts; None if none does."""
+        known = {self.deployment.serving.tensor_parallel_size: self.fit}
+        return smallest_tensor_parallel_size(self.deployment, known)
+
+    @cached_property
+    def remedies(self) -> tuple[str, ...]:
+        """Return flags, each of which alone makes it start at the lower bound; empty if it does."""
+        return () if self.fit.is_certain else tuple(_remedies(self.deployment))
+
+    @property
+    def verdict(self) -> str:
+        """Return ``STARTS``, ``STARTS_WITH`` (one of the remedies) or ``NEVER``."""
+        if self.fit.is_certain:
+            return STARTS
+        return STARTS_WITH if self.remedies else NEVER
+
+    @property
+    def gib(self) -> dict[str, float]:
+        """Return GiB on one GPU by entry, with both bounds of the KV cache."""
+        found = {name: size / GIB for name, size in self.ledger.sizes().items()}
+        if self.fit.byte_ends is not None:
+            low, high = self.fit.byte_ends
+            sizes = (self.fit.kv_bytes or 0.0, low, high)
+            names = ("kv_cache", "kv_cache_low", "kv_cache_high")
+            cache = dict(zip(names, sizes, strict=True))
+            found |= {name: size / GIB for name, size in cache.items()}
+        return found
+
+    def to_json(self) -> JsonObject:
+        """Return the key ``memory`` of the JSON.
+
+        Keys: ``starts`` (the verdict), ``remedies``, ``fits`` (starts with the memory predicted),
+        ``kv_tokens`` and its ``kv_tokens_ends``, ``longest_requests`` (of max_model_len, at once),
+        ``smallest_tensor_parallel_size``, ``reason``, ``gib_per_gpu`` (``board``, ``visible`` to
+        CUDA, ``usable`` by the engine, ``weights``, ``context``, ``communication``,
+        ``activations``, ``graphs``; where weights leave room ``kv_cache``, ``kv_cache_low`` and
+        ``kv_cache_high``).
+        """
+        fit = self.fit
+        return {
+            "starts": self.verdict,
+            "remedies": list(self.remedies),
+            "fits": fit.fits,
+            "kv_tokens": fit.kv_tokens,
+            "kv_tokens_ends": list(fit.token_ends),
+            "longest_requests": fit.longest_requests,
+            "smallest_tensor_parallel_size": self.smallest_tensor_parallel_size,
+            "reason": fit.reason or None,
+            "gib_per_gpu": self.gib,
+        }
+
+    def __str__(self) -> str:
+        """Return a sentence that says whether it starts."""
+        fit, others = self.fit, ", ".join(self.remedies)
+        if fit.is_certain:
+            smallest = self.smallest_tensor_parallel_size
+            fewest = f"; the smallest tensor-parallel size that starts is {smallest}"
+            return f"memory: starts, with {self._cache_text()}{fewest if smallest else ''}"
+        says = "DOES NOT START" if fit.token_ends[1] is None else "MAY NOT START"
+        remedy = f"starts with {others}" if others else "no single flag helps"
+        return f"memory: {says}; {remedy}: {fit.fault or self._cache_text()}"
+
+    def _cache_text(self) -> str:
+        (low, high), tokens = self.fit.token_ends, f"{self.fit.kv_tokens:,}"
+        if high is None or low == high:
+            return f"a KV cache of {tokens} tokens"
+        least = "too few" if low is None else f"{low:,}"
+        return f"a KV cache of {tokens} tokens ({least} to {high:,})"
+
+
+def start_up(deployment: Deployment, log: StartupLog | None = None) -> StartUp:
+    """Return the start-up check of a configuration without further engine settings.
+
+    Args:
+        deployment: The configuration.
+        log: Of a start of such a server; its cache takes the place of the predicted one.
+
+    Raises:
+        PinnError: If the log is of another configuration, or of a start that failed.
+    """
+    if log is None:
+        return StartUp(deployment, memory_fit(deployment))
+    return StartUp(deployment, memory_fit(deployment, with_log(EngineSpec(), deployment, log)), log)
+
+
+def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
+    """Refuse a deployment that does not start at the lower bound of KV memory.
+
+    Raises:
+        PinnError: With the flags to change.
+    """
+    if engine.num_gpu_blocks_override is not None:
+        return
+    found = StartUp(deployment, memory_fit(deployment, engine))
+    if not found.fit.is_certain:
+        says = str(found).removeprefix("memory: ")
+        raise PinnError(f"{says}. --force counts it all the same")
+
+
+def _remedies(deployment: Deployment) -> Iterator[str]:
+    """Yield flags, cheapest first."""
+    recipe, spelled = deployment.recipe, _spelling(deployment)
+    shares = _counted(recipe.memory_share, _MOST_SHARE, _SHARE_GRAIN)
+    for share in shares:
+        if _is_certain(deployment, gpu_memory_utilization=round(share, 3)):
+            yield f"{spelled('gpu_memory_utilization')} {share:.2f}"
+            break
+    for requests in (2**n for n in range(recipe.max_requests.bit_length() - 1, 2, -1)):
+        if requests < recipe.max_requests and _is_certain(deployment, max_num_seqs=requests):
+            yield f"{spelled('max_num_seqs')} {requests}"
+            break
+    if length := _longest_context(deployment):
+        yield f"{spelled('max_model_len')} {length}"
+    size = recipe.tensor_parallel_size
+    for more in (2, 4, 8):
+        if _is_certain(deployment, tensor_parallel_size=more * size):
+            yield f"{spelled('tensor_parallel_size')} {more * size}"
+            break
+
+
+def _counted(first: float, last: float, grain: float) -> Iterator[float]:
+    """Yield multiples of ``grain`` in (first, last]."""
+    steps = range(int(first / grain + 1e-6) + 1, int(last / grain + 1e-6) + 1)
+    return (step * grain for step in steps)
+
+
+def _longest_context(deployment: Deployment) -> int:
+    """Return the longest context that starts at the lower bound, in tokens; 0 if none does."""
+    low, high = 0, max_model_len(deployment) // _LENGTH_GRAIN_TOKENS
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _is_certain(deployment, max_model_len=middle * _LENGTH_GRAIN_TOKENS):
+            low = middle
+        else:
+            high = middle
+    return low * _LENGTH_GRAIN_TOKENS
+
+
+def _is_certain(deployment: Deployment, **flags: FlagValue) -> bool:
+    """Return whether it starts at the lower bound with other flags."""
+    with suppress(PinnError):  # of sizes that do not fit the model
+        serving = specified(partial(replace, deployment.serving), flags)
+        return memory_fit(replace(deployment, serving=serving)).is_certain
+    return False
+
+
+def _spelling(deployment: Deployment) -> Callable[[str], str]:
+    return lambda name: FLAGS[name].spelled_for(deployment.serving.engine)

@@ -1,0 +1,76 @@
+"""Weights on one GPU: padded for kernels, less those offloaded to the host."""
+
+from functools import lru_cache
+
+from pinn.engines.deployment import Deployment
+from pinn.engines.kernel_choice import AUTO
+from pinn.physics.layer_work import dense_matmuls, expert_weights, idle_matmuls
+from pinn.specs.model import ModelSpec
+from pinn.specs.precision import ACTIVATION_BYTES
+from pinn.units import GIB
+
+#: Multiples that the hidden size and an mxfp4 expert's slice are padded to: by TensorRT-LLM's
+#: kernels on data-centre Blackwell, by Marlin elsewhere (vLLM 0.21.0 fused_moe/oracle/mxfp4.py:
+#: mxfp4_round_up_hidden_size_and_intermediate_size; 0.11.0
+#: layers/quantization/mxfp4.py). Hopper's own kernels pad as the release does.
+HIDDEN_MULTIPLE, MARLIN_MULTIPLE, BLACKWELL_MULTIPLE = 256, 128, 256
+HOPPER, BLACKWELL = 9.0, 10.0
+
+
+def gpu_weight_bytes(deployment: Deployment) -> float:
+    """Return the weights on one GPU, less those offloaded to the host, in bytes."""
+    recipe = deployment.recipe
+    of_experts = (recipe.expert_parallel_size, recipe.expert_tensor_parallel_size)
+    sizes = (recipe.tensor_parallel_size, *of_experts, _width_multiple(deployment))
+    total = _model_weight_bytes(deployment.model, *sizes) / recipe.pipeline_parallel_size
+    total = max(total - deployment.serving.cpu_offload_gb * GIB, 0.0)
+    draft = deployment.draft
+    if draft is not None:
+        total += _model_weight_bytes(draft.model, *sizes, shared_head=draft.shares_head)
+        total += draft.projection_weights * ACTIVATION_BYTES
+    return total
+
+
+@lru_cache(maxsize=16384)
+def _model_weight_bytes(
+    model: ModelSpec,
+    tp: int,
+    spread: int,
+    cut: int,
+    multiple: int,
+    *,
+    shared_head: bool = False,
+) -> float:
+    """Return the bytes of a model over all stages; without head and embedding if shared."""
+    embedding = -(-model.vocab_size // tp) * model.hidden_size * ACTIVATION_BYTES
+    matmuls = (*dense_matmuls(model, tp), *idle_matmuls(model, tp))
+    total = sum(m.weight_bytes for m in matmuls if not (shared_head and m.per_sequence))
+    own = 0 if model.tied_embeddings or shared_head else embedding
+    total += own + model.extra_parameters * ACTIVATION_BYTES
+    total += model.lookup_parameters / tp * ACTIVATION_BYTES
+    if model.moe is not None:
+        held = model.moe.experts / spread
+        expert = expert_weights(model.moe, model.hidden_size, cut)
+        expert *= _padded_share(model, cut, multiple)
+        total += expert * held * model.moe_layers * model.precisions.experts.bytes_per_weight
+    return total
+
+
+def _width_multiple(deployment: Deployment) -> int:
+    """Return the multiple that the width of an mxfp4 expert's slice is padded to."""
+    capability = deployment.gpu.compute_capability
+    if deployment.expert_kernels == AUTO and BLACKWELL <= capability < BLACKWELL + 1:
+        return BLACKWELL_MULTIPLE
+    if deployment.expert_kernels == AUTO and HOPPER <= capability < BLACKWELL:
+        return deployment.recipe.padded_width
+    return MARLIN_MULTIPLE
+
+
+def _padded_share(model: ModelSpec, cut: int, multiple: int) -> float:
+    """Return padded weights over unpadded weights of an expert's slice."""
+    moe = model.moe
+    if moe is None or model.precisions.experts.name != "mxfp4":
+        return 1.0
+    hidden, width = moe.stream_width(model.hidden_size), -(-moe.width // cut)
+    padded = -(-hidden // HIDDEN_MULTIPLE) * HIDDEN_MULTIPLE * (-(-width // multiple) * multiple)
+    return float(padded / (hidden * width))

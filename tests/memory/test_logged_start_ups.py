@@ -1,0 +1,92 @@
+"""What servers logged of their memory at start, against what is predicted.
+
+Needs the table of start-ups that PINN_KV_MEMORY names.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from score_memory import deployment_of, errors, scored_table
+
+from pinn.engines.engine_spec import EngineSpec
+from pinn.errors import PinnError
+from pinn.memory.kv_cache import least_blocks, memory_fit
+from pinn.memory.kv_layout import empty_layout
+from pinn.memory.ledger import memory_ledger
+from pinn.memory.start_up import check_starts
+from pinn.specs.serving import SGLANG
+from pinn.units import GIB
+
+CASES = os.environ.get("PINN_KV_MEMORY", "")
+pytestmark = pytest.mark.skipif(not CASES, reason="PINN_KV_MEMORY names no table of start-ups")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return scored_table(Path(CASES))
+
+
+def test_errors_of_vllm_are_small(rows):
+    found = errors(rows)
+    assert len(found["KV memory"]) >= 25
+    assert len(found["weights"]) >= 24
+    assert found["KV memory"].median() <= 1.5
+    assert found["KV memory"].quantile(0.9) <= 4
+    assert found["tokens"].median() <= 1.5
+    assert found["weights"].median() <= 0.5
+
+
+def test_errors_of_sglang_are_small(rows):
+    own = rows[(rows["engine"] == SGLANG) & rows["kv_logged"].notna()]
+    assert len(own) >= 5
+    assert (own["kv"] - own["kv_logged"]).abs().mean() <= 1.5
+
+
+def test_no_server_that_started_is_refused(rows):
+    started = rows[(rows["starts"] == 1) & rows["fits"].notna()]
+    assert len(started) >= 35
+    assert list(started.loc[~started["fits"].astype(bool), "case"]) == []
+
+
+def test_intervals_hold_what_was_logged(rows):
+    table = pd.read_csv(CASES).set_index("case")
+    known = rows[rows["kv_logged"].notna() & (rows["judged"] | (rows["engine"] == SGLANG))]
+    outside = []
+    for case, logged in zip(known["case"], known["kv_logged"], strict=True):
+        ends = memory_fit(deployment_of(table.loc[case])).byte_ends
+        # Weights that leave less than nothing have no interval.
+        if ends is not None and not ends[0] - GIB / 50 <= logged * GIB <= ends[1] + GIB / 50:
+            outside.append(case)
+    assert outside == []
+
+
+def test_no_plan_rents_what_does_not_start_by_its_log(rows):
+    """Each start-up with a share of memory that leaves a hundredth less than a context needs.
+
+    vLLM takes the cache from what the share leaves, so a logged cache shrinks with it.
+    """
+    table = pd.read_csv(CASES).set_index("case")
+    logged = rows[rows["judged"] & rows["kv_logged"].notna()]
+    rented = []
+    for case, kv_gib in zip(logged["case"], logged["kv_logged"], strict=True):
+        deployment = deployment_of(table.loc[case])
+        layout = empty_layout(deployment)
+        need = least_blocks(deployment, layout) * layout.block_bytes
+        share = deployment.recipe.memory_share
+        share -= (kv_gib * GIB - 0.99 * need) / memory_ledger(deployment).visible
+        if not 0 < share < 1:
+            continue
+        at_edge = replace(
+            deployment, serving=replace(deployment.serving, gpu_memory_utilization=share)
+        )
+        with suppress(PinnError):
+            check_starts(at_edge, EngineSpec())
+            rented.append(case)
+    assert rented == []
+    assert len(logged) >= 20
