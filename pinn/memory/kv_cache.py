@@ -150,9 +150,9 @@ def _left_bytes(deployment: Deployment, ledger: MemoryLedger) -> float:
         weights, reserve = ledger.weights, ledger.reserved_bytes
         raise NoStartError(
             f"{deployment.model.title} does not fit: its weights take {weights / GIB:.2f} GiB on "
-            f"each GPU and activations {reserve / GIB:.2f} GiB, but {deployment.gpu.name} offers "
-            f"{ledger.usable_bytes / GIB:.2f} GiB at --gpu-memory-utilization "
-            f"{recipe.memory_share}",
+            f"each GPU, activations and buffers {reserve / GIB:.2f} GiB, but "
+            f"{deployment.gpu.name} offers {ledger.usable_bytes / GIB:.2f} GiB at "
+            f"--gpu-memory-utilization {recipe.memory_share}",
             "raise --tensor-parallel-size or --cpu-offload-gb",
         )
     if deployment.serving.engine == VLLM:  # which keeps states in its blocks
