@@ -418,7 +418,7 @@ class EffectiveRecipe:
         counts_graphs: Whether CUDA graphs are taken off the share of memory.
         counts_longest_requests: Whether tokens of the cache are counted by requests of
             max_model_len.
-        padded_width: Multiple that slices of mxfp4 experts are padded to on Hopper.
+        padded_width: Multiple that slices of mxfp4 experts are padded to by default.
         graph_tokens: Tokens of the largest step with prompts that is launched as CUDA graphs; 1
             where only decodes are, 0 without graphs.
         graph_requests: Decodes of the largest step without prompts that is; 0 for no limit.

@@ -9,12 +9,10 @@ from pinn.specs.model import ModelSpec
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import GIB
 
-#: Multiples that the hidden size and an mxfp4 expert's slice are padded to: by TensorRT-LLM's
-#: kernels on data-centre Blackwell, by Marlin elsewhere (vLLM 0.21.0 fused_moe/oracle/mxfp4.py:
-#: mxfp4_round_up_hidden_size_and_intermediate_size; 0.11.0
-#: layers/quantization/mxfp4.py). Hopper's own kernels pad as the release does.
-HIDDEN_MULTIPLE, MARLIN_MULTIPLE, BLACKWELL_MULTIPLE = 256, 128, 256
-HOPPER, BLACKWELL = 9.0, 10.0
+#: Multiples that the hidden size, and Marlin's slices of experts, are padded to (vLLM
+#: fused_moe/layer.py: maybe_roundup_hidden_size; fused_moe/oracle/mxfp4.py:
+#: mxfp4_round_up_hidden_size_and_intermediate_size).
+HIDDEN_MULTIPLE, MARLIN_MULTIPLE = 256, 128
 
 
 def gpu_weight_bytes(deployment: Deployment) -> float:
@@ -58,12 +56,8 @@ def _model_weight_bytes(
 
 def _width_multiple(deployment: Deployment) -> int:
     """Return the multiple that the width of an mxfp4 expert's slice is padded to."""
-    capability = deployment.gpu.compute_capability
-    if deployment.expert_kernels == AUTO and BLACKWELL <= capability < BLACKWELL + 1:
-        return BLACKWELL_MULTIPLE
-    if deployment.expert_kernels == AUTO and HOPPER <= capability < BLACKWELL:
-        return deployment.recipe.padded_width
-    return MARLIN_MULTIPLE
+    is_own = deployment.expert_kernels == AUTO
+    return deployment.recipe.padded_width if is_own else MARLIN_MULTIPLE
 
 
 def _padded_share(model: ModelSpec, cut: int, multiple: int) -> float:

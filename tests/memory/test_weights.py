@@ -1,0 +1,39 @@
+"""Weights on a GPU, against what releases pad and what servers log."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinn.engines.configurations import make_deployment
+from pinn.memory.weights import gpu_weight_bytes
+from pinn.units import GIB
+
+#: Padded width of a slice of 2,880 / TP, by release, GPU and TP. Until 0.18 mxfp4.py:
+#: create_weights, then oracle/mxfp4.py: mxfp4_round_up_hidden_size_and_intermediate_size.
+PADDED = [
+    ("0.11.0", "H100", 1, 2880), ("0.11.0", "B200", 1, 3072), ("0.11.0", "B300", 1, 2880),
+    ("0.22.1", "B200", 2, 1536), ("0.22.1", "H200", 2, 1536), ("0.22.1", "B300", 1, 3072),
+    ("0.33.0", "B200", 1, 2944), ("0.33.0", "A100-SXM-80GB", 1, 2944), ("0.33.0", "L40S", 2, 1536),
+]  # fmt: skip
+#: Of gpt-oss-120b; its hidden size is padded to 3,072.
+LAYERS, EXPERTS, BYTES = 36, 128, 4.25 / 8
+
+
+def gpt_oss(**served):
+    return gpu_weight_bytes(make_deployment({"model": "openai/gpt-oss-120b"} | served))
+
+
+@pytest.mark.parametrize(("release", "gpu", "tp", "width"), PADDED)
+def test_mxfp4_experts_are_padded_as_the_release_pads_them(release, gpu, tp, width):
+    found = gpt_oss(gpu=gpu, engine_version=release, tensor_parallel_size=tp)
+    # Everything else is the same in the first release on H100, which pads widths to 64.
+    plain = gpt_oss(gpu="H100", engine_version="0.11.0", tensor_parallel_size=tp)
+    added = width - -(-2880 // tp // 64) * 64
+    expected = LAYERS * EXPERTS * 3 * BYTES * 3072 * added
+    assert found - plain == pytest.approx(expected, abs=GIB / 1000)
+
+
+def test_marlin_pads_by_its_own_multiple():
+    served = {"gpu": "B200", "engine_version": "0.22.1"}
+    own, marlin = gpt_oss(**served), gpt_oss(**served, moe_backend="marlin")
+    assert marlin / own == pytest.approx(2944 / 3072, rel=0.01)
