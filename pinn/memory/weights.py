@@ -20,7 +20,9 @@ def gpu_weight_bytes(deployment: Deployment) -> float:
     recipe = deployment.recipe
     of_experts = (recipe.expert_parallel_size, recipe.expert_tensor_parallel_size)
     sizes = (recipe.tensor_parallel_size, *of_experts, _width_multiple(deployment))
-    total = _model_weight_bytes(deployment.model, *sizes) / recipe.pipeline_parallel_size
+    total = _model_weight_bytes(deployment.model, *sizes)
+    total += deployment.model.encoder_parameters / recipe.tensor_parallel_size * ACTIVATION_BYTES
+    total /= recipe.pipeline_parallel_size
     total = max(total - deployment.serving.cpu_offload_gb * GIB, 0.0)
     draft = deployment.draft
     if draft is not None:

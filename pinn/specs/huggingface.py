@@ -9,6 +9,7 @@ from pinn.common import documents
 from pinn.common.documents import check_size, is_finite, written
 from pinn.specs import config_fields, mixers, model
 from pinn.specs.config_fields import ConfigFields, keys
+from pinn.specs.encoder import encoder_parameters
 from pinn.specs.layers import attentions, feed_forwards
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
 from pinn.specs.precision import Precision, precision
@@ -251,6 +252,7 @@ def model_from_config(
         streams=fields.integer("hc_mult", default=0, least=0),
         sampling=sampling,
         left_out=_left_out(fields),
+        encoder_parameters=encoder_parameters(fields.root),
     )
 
 

@@ -385,6 +385,7 @@ class ModelSpec:
             in nothing else are equal.
         left_out: Parts of a multimodal model that no step here holds, in words; empty for a model
             of text alone.
+        encoder_parameters: Weights of its vision encoder and projector, which take GPU memory.
     """
 
     name: str
@@ -403,6 +404,7 @@ class ModelSpec:
     sampling: Sampling = field(default_factory=Sampling)
     asked_as: str = field(default="", compare=False)
     left_out: str = field(default="", compare=False)
+    encoder_parameters: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("name", "model_type", "asked_as"):
