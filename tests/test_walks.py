@@ -86,8 +86,9 @@ def test_a_plain_model_runs_through_few_files(walk):
 def test_a_report_goes_through_few_files_and_seldom_changes_them(walk):
     """The limits were 45 files and 600 changes until files of several nouns were split.
 
-    Memory is seven of them: weights, ledger, layout (two), longest request, cache, and start-up.
+    Memory is seven of them (weights, ledger, two of layouts, longest request, cache, start-up), and
+    the vision encoder is one.
     """
     files = walk(REPORT)
-    assert len(set(files)) <= 63, set(files)
+    assert len(set(files)) <= 64, set(files)
     assert sum(a != b for a, b in itertools.pairwise(files)) <= 665

@@ -13,7 +13,7 @@ QWEN3_VL = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "in_cha
 PIXTRAL = {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096,
            "num_channels": 3, "patch_size": 14, "hidden_act": "silu"}  # fmt: skip
 QWEN2_VL = {"depth": 32, "embed_dim": 1280, "hidden_size": 3584, "in_chans": 3, "patch_size": 14,
-            "temporal_patch_size": 2, "spatial_merge_size": 2, "hidden_act": "quick_gelu"}  # fmt: skip
+            "temporal_patch_size": 2, "spatial_merge_size": 2}  # fmt: skip
 
 
 @pytest.mark.parametrize(
