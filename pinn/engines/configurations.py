@@ -127,12 +127,8 @@ def make_deployment(configuration: Configuration) -> Deployment:
     notice = unread_notice(found.serving.engine, found.serving.engine_version)
     if notice is not None:
         warnings.warn(notice, stacklevel=2)
-    if beyond_a_machine(found):
-        warnings.warn(
-            f"{found.recipe.tensor_parallel_size} GPUs for tensor parallelism are more than a "
-            f"machine of {gpu.name} has: their links are timed as if within one",
-            stacklevel=2,
-        )
+    if warning := beyond_a_machine(found):
+        warnings.warn(warning, stacklevel=2)
     return found
 
 

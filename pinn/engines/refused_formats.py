@@ -139,12 +139,28 @@ def dense_width(d: Deployment) -> Refusal | None:
     return None
 
 
-def beyond_a_machine(d: Deployment) -> bool:
-    """Whether tensor parallelism leaves a machine of eight GPUs; racks of GB200 and GB300 do not.
+#: GPUs of a machine, within which NVLink connects them.
+MACHINE_GPUS = 8
 
-    Engines start there, slower: nothing here times links between machines within a layer.
+
+def beyond_a_machine(d: Deployment) -> str:
+    """Return a warning if a layer's exchanges leave a machine of eight GPUs; empty if not.
+
+    Racks of GB200 and GB300 are one machine. Engines start across machines, but slower: links
+    between machines within a layer are not timed.
     """
-    return d.recipe.tensor_parallel_size > 8 and not d.gpu.name.startswith("GB")
+    if d.gpu.name.startswith("GB"):
+        return ""
+    recipe, what = d.recipe, "tensor parallelism"
+    gpus = recipe.tensor_parallel_size
+    if d.model.moe is not None and gpus <= MACHINE_GPUS:
+        gpus, what = gpus * recipe.data_parallel_size, "the exchange of experts' tokens"
+    if gpus <= MACHINE_GPUS:
+        return ""
+    return (
+        f"{gpus} GPUs for {what} are more than a machine of {d.gpu.name} has: their links are "
+        "timed as if within one"
+    )
 
 
 # Number formats whose scales a cut would split, or that a GPU or a release does not have.

@@ -1,5 +1,8 @@
+import warnings
+
 import pytest
 
+from pinn.engines.configurations import make_deployment
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
@@ -51,3 +54,21 @@ def test_the_kv_cache_flag_goes_before_the_checkpoint(name, flag, expected):
 
 def test_deployments_are_hashable_and_equal_by_value():
     assert len({deploy("DeepSeek-V3"), deploy("DeepSeek-V3")}) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        ({"tensor_parallel_size": 16}, "16 GPUs for tensor parallelism"),
+        ({"data_parallel_size": 16, "enable_expert_parallel": True}, "16 GPUs for the exchange"),
+        ({"data_parallel_size": 16}, "16 GPUs for the exchange"),
+    ],
+)
+def test_exchanges_that_leave_a_machine_are_warned_of(flags, what):
+    served = {"model": "Qwen/Qwen3-30B-A3B", "gpu": "H100"} | flags
+    with pytest.warns(UserWarning, match=what):
+        make_deployment(served)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_deployment(served | {"gpu": "GB200"})
+        make_deployment({"model": "Qwen/Qwen3-32B", "gpu": "H100", "data_parallel_size": 8})
