@@ -415,7 +415,8 @@ class EffectiveRecipe:
         memory_share: Share of memory for weights and KV cache.
         memory_share_of: ``TOTAL``, ``STATIC`` or ``FREE``.
         sampler_bytes: Memory of a logit at the peak of sampling.
-        counts_graphs: Whether CUDA graphs are taken off the share of memory.
+        counted_graphs: Layers whose CUDA graphs are taken off the share of memory: ``none``,
+            ``experts`` (those with experts or latent attention) or ``all``.
         counts_longest_requests: Whether tokens of the cache are counted by requests of
             max_model_len.
         padded_width: Multiple that slices of mxfp4 experts are padded to by default.
@@ -464,7 +465,7 @@ class EffectiveRecipe:
     memory_share: float
     memory_share_of: str
     sampler_bytes: float
-    counts_graphs: bool
+    counted_graphs: str
     counts_longest_requests: bool
     padded_width: int
     graph_tokens: int

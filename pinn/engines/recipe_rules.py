@@ -130,7 +130,7 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
 #: Fields of a recipe that a release alone settles, and what they are.
 _OF_MEMORY: dict[str, Callable[[Any], object]] = {
     "sampler_bytes": float,
-    "counts_graphs": lambda text: text == "yes",
+    "counted_graphs": str,
     "counts_longest_requests": lambda text: text == "yes",
     "padded_width": int,
 }

@@ -39,8 +39,10 @@ FFN_VALUES = 4.0
 EXPERT_VALUES, EXPERT_COPIES = 3.0, 2.0
 #: CUDA graphs of one layer with experts, and of one with latent attention, as vLLM estimates them
 #: at start: gpt-oss-120b 0.028 to 0.029 GiB whatever the GPUs and sizes, DeepSeek 0.044 to 0.067.
-#: Of dense layers no estimate was logged: 0.
+#: Of dense layers, only a start-up of 0.31.0 has an estimate (1.1 GiB for 32 layers).
 GRAPH_BYTES, LATENT_GRAPH_BYTES = 0.029 * GIB, 0.055 * GIB
+#: ``counted_graphs`` of releases that estimate the graphs of every layer.
+ALL_LAYERS = "all"
 #: Kinds of ``data/engines/memory_errors.csv``; every other has the widest.
 DENSE, MIXTURE, LATENT, HYBRID, SEVERAL = "dense", "mixture", "latent", "hybrid", "several GPUs"
 OTHER = "other"
@@ -165,7 +167,7 @@ def reserve(deployment: Deployment) -> Reserve:
         buffers,
         recipe.token_budget * values * ACTIVATION_BYTES,
         logits * recipe.sampler_bytes,
-        _graph_bytes(deployment) if recipe.counts_graphs else 0.0,
+        _graph_bytes(deployment),
     )
 
 
@@ -192,15 +194,16 @@ def _values(group: LayerGroup, deployment: Deployment) -> float:
 
 
 def _graph_bytes(deployment: Deployment) -> float:
-    if deployment.recipe.decode_graphs == NOTHING:
+    recipe = deployment.recipe
+    if NOTHING in (recipe.decode_graphs, recipe.counted_graphs):
         return 0.0
     found = 0.0
     for group in deployment.model.layer_groups:
         if isinstance(group.attention, LatentAttentionSpec):
             found += group.count * LATENT_GRAPH_BYTES
-        elif isinstance(group.ffn, MoeFfnSpec):
+        elif isinstance(group.ffn, MoeFfnSpec) or recipe.counted_graphs == ALL_LAYERS:
             found += group.count * GRAPH_BYTES
-    return found / deployment.recipe.pipeline_parallel_size
+    return found / recipe.pipeline_parallel_size
 
 
 def kinds_of(deployment: Deployment) -> tuple[str, ...]:

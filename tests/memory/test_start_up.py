@@ -126,7 +126,7 @@ def test_a_cache_that_is_given_has_no_interval():
 
 
 def test_plans_count_what_starts_with_the_least_memory():
-    edge = deployed(model="Qwen/Qwen3-32B", gpu="H100", max_model_len=36_000)
+    edge = deployed(model="Qwen/Qwen3-32B", gpu="H100", max_model_len=30_000)
     fit = memory_fit(edge)
     assert fit.fits
     assert not fit.is_certain

@@ -115,9 +115,9 @@ def test_the_larger_of_both_peaks_counts():
     few = _llama_8b(max_num_batched_tokens=256, max_num_seqs=256)
     found = memory_ledger(few).reserve
     assert found.sampler > found.forward
-    assert found.total == found.context + found.sampler
+    assert found.total == found.context + found.sampler + found.graphs
     wide = memory_ledger(_llama_8b(max_num_batched_tokens=65536, max_num_seqs=1)).reserve
-    assert wide.total == wide.context + wide.forward
+    assert wide.total == wide.context + wide.forward + wide.graphs
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,23 @@ def replaced_experts(served):
 
 
 def test_graphs_are_taken_off_where_the_release_estimates_them():
-    def graphs(release, **flags):
+    def graphs(release, model="openai/gpt-oss-120b", **flags):
         serving = ServingSpec(engine_version=release, **flags)
-        served = Deployment(load_model("openai/gpt-oss-120b"), load_gpu("H200"), serving)
+        served = Deployment(load_model(model), load_gpu("H200"), serving)
         return memory_ledger(served).reserve.graphs
 
     assert graphs("0.19.0") == 0
     assert graphs("0.22.1") == pytest.approx(1.04 * GIB, abs=0.02 * GIB)  # 1.03 to 1.05 logged
     assert graphs("0.22.1", enforce_eager=True) == 0
+    # The second runner, which dense models get first, estimates graphs from 0.29 on.
+    dense = ("0.22.1", "0.28.0", "0.29.0")
+    assert [graphs(r, "meta-llama/Llama-3.1-8B") > 0 for r in dense] == [False, False, True]
+    few_experts = "deepseek-ai/DeepSeek-V2-Lite"
+    assert [graphs(r, few_experts) > 0 for r in ("0.23.0", "0.28.0", "0.29.0")] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_tokens_are_counted_as_the_release_logs_them():

@@ -15,7 +15,7 @@ from pinn.specs.serving import ServingSpec
 
 R1 = "deepseek_v3"
 #: Lines of the table that no flag of that name sets, and whose values are no switches.
-_NO_FLAGS = ("sampler_bytes", "padded_width",
+_NO_FLAGS = ("sampler_bytes", "padded_width", "counted_graphs",
     "oldest_engine_version", "async_scheduling_drafted", "fuse_all_reduce_most_mib",
     "latent_state_block",
 )  # fmt: skip
