@@ -26,11 +26,8 @@ from pinn.units import MICROSECOND
 Column: TypeAlias = "Sequence[object] | np.ndarray | pa.Array"
 
 _SIZE = "tensor_parallel_size"
-#: Flags that do not move memory: CUDA graphs are captured once the cache has its size.
-_IDLE = {
-    "enforce_eager", "max_cudagraph_capture_size", "enable_prefix_caching", "generation_config",
-    "override_generation_config",
-}  # fmt: skip
+#: Flags that do not move memory.
+_IDLE = {"generation_config", "override_generation_config"}
 
 
 def crossed(configs: Path | None, grid: str | None, given: Configuration) -> list[Values]:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pinn.common.documents import MOST_BLOCKS
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
+from pinn.engines.recipe import FLAGS
 from pinn.errors import PinnError
 from pinn.memory.kv_layout import (
     KvLayout,
@@ -123,8 +124,8 @@ def _too_small(deployment: Deployment, layout: KvLayout, needed: int) -> NoStart
     return NoStartError(
         f"one request of --max-model-len {longest} needs {needed} KV cache blocks of {size} tokens "
         f"({needed * layout.block_bytes / GIB:.2f} GiB), the GPU has room for {layout.blocks}",
-        f"use --max-model-len {max(fitting - 1, 0)} or less, a higher --gpu-memory-utilization or "
-        "more GPUs",
+        f"use --max-model-len {max(fitting - 1, 0)} or less by the estimate, a higher "
+        "--gpu-memory-utilization or more GPUs",
     )
 
 
@@ -148,11 +149,12 @@ def _left_bytes(deployment: Deployment, ledger: MemoryLedger) -> float:
     recipe, left = deployment.recipe, ledger.left_bytes
     if left <= 0:
         weights, reserve = ledger.weights, ledger.reserved_bytes
+        flag = FLAGS["gpu_memory_utilization"].spelled_for(deployment.serving.engine)
+        buffers = f", activations and buffers {reserve / GIB:.2f} GiB" if reserve else ""
         raise NoStartError(
             f"{deployment.model.title} does not fit: its weights take {weights / GIB:.2f} GiB on "
-            f"each GPU, activations and buffers {reserve / GIB:.2f} GiB, but "
-            f"{deployment.gpu.name} offers {ledger.usable_bytes / GIB:.2f} GiB at "
-            f"--gpu-memory-utilization {recipe.memory_share}",
+            f"each GPU{buffers}, but {deployment.gpu.name} offers "
+            f"{ledger.usable_bytes / GIB:.2f} GiB at {flag} {recipe.memory_share}",
             "raise --tensor-parallel-size or --cpu-offload-gb",
         )
     if deployment.serving.engine == VLLM:  # which keeps states in its blocks
@@ -243,7 +245,7 @@ def token_count(deployment: Deployment, layout: KvLayout) -> Callable[[int], int
 def smallest_tensor_parallel_size(
     deployment: Deployment, known: Mapping[int, MemoryFit] | None = None
 ) -> int | None:
-    """Return the smallest tensor-parallel size with which the engine starts, all else equal.
+    """Return the smallest tensor-parallel size that starts at the lower bound, all else equal.
 
     Args:
         deployment: The rest of it.
@@ -257,7 +259,7 @@ def smallest_tensor_parallel_size(
             fit = (known or {}).get(size)
             if fit is None:
                 fit = memory_fit(replace(deployment, serving=_of_size(deployment.serving, size)))
-            if fit.fits:
+            if fit.is_certain:
                 return size
     return None
 

@@ -84,10 +84,11 @@ class MemoryLedger:
     """Memory of one GPU, in bytes.
 
     Attributes:
-        board: By the datasheet.
+        board: Total memory of the GPU, as nvidia-smi reports it.
         visible: What CUDA reports as total.
-        share: Of it, or of what is free, for the engine.
-        share_of: ``TOTAL``, ``STATIC`` or ``FREE``.
+        share: Fraction that the engine may use.
+        share_of: What that is a fraction of: visible memory (``TOTAL``, vLLM), memory free before
+            loading (``STATIC``, SGLang) or after loading (``FREE``, TensorRT-LLM).
         weights: Less those offloaded to the host.
         reserve: Everything else but the KV cache.
     """

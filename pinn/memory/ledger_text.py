@@ -4,24 +4,26 @@ from collections.abc import Iterator
 
 from pinn.common.screen import Column, Grid
 from pinn.engines.recipe import FLAG, FLAGS, STATIC
-from pinn.memory.kv_layout import max_model_len
+from pinn.memory.kv_cache import least_blocks
+from pinn.memory.kv_layout import empty_layout, max_model_len
 from pinn.memory.start_up import StartUp
 from pinn.memory.startup_log import StartupLog
+from pinn.specs.model import LatentAttentionSpec
 from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
 #: Characters of a bar that stands for the whole board.
 _BAR = 24
-_LOGS = "start-ups that were logged"
+_LOGS = "start-up logs"
 
 
 def ledger_grid(found: StartUp) -> Grid:
     """Return a table of what lies on one GPU: GiB, a bar, and the source of each entry."""
-    grid = Grid.of("on one GPU", "GiB", Column("", True), Column("by", True, most=40))
+    grid = Grid.of("on one GPU", "GiB", Column("", True), Column("source", True, most=40))
     logged = _logged_sizes(found.log)
     for name, size, source in _entries(found):
         shown = logged.get(name, size)
-        bar = "#" * round(_BAR * max(shown, 0.0) / found.ledger.board)
+        bar = "#" * min(round(_BAR * max(shown, 0.0) / found.ledger.board), _BAR)
         beside = f"the log; {size / GIB:.2f} predicted" if name in logged else source
         grid.add(name, f"{shown / GIB:.2f}", bar, beside)
     return grid
@@ -44,19 +46,19 @@ def _entries(found: StartUp) -> Iterator[tuple[str, float, str]]:
     """Yield (name, bytes, source) of each entry; the KV cache is the last."""
     ledger, held, recipe = found.ledger, found.ledger.reserve, found.deployment.recipe
     yield (
-        "kept by the driver",
+        "reserved by CUDA",
         ledger.board - ledger.visible,
-        "not offered by CUDA",
+        "totals that CUDA reports",
     )
     outside = ledger.visible - ledger.usable_bytes
     if ledger.share_of == STATIC:
         outside -= held.context + held.communication
     flag = FLAGS["gpu_memory_utilization"].spelled_for(found.deployment.serving.engine)
     given = "" if recipe.origins["memory_share"].kind == FLAG else ", the default"
-    yield "outside the share", outside, f"{flag} {ledger.share:g}{given}"
+    yield "not used", outside, f"{flag} {ledger.share:g}{given}"
     offload = found.deployment.serving.cpu_offload_gb
     less = f", less {offload:g} GiB on the host" if offload else ""
-    yield "weights", ledger.weights, f"its shapes, padded for kernels{less}"
+    yield "weights", ledger.weights, f"shapes of config.json, padded{less}"
     yield "context", held.context, _LOGS
     if held.communication:
         yield "communication", held.communication, _LOGS
@@ -71,7 +73,7 @@ def _peak_source(found: StartUp) -> str:
     recipe, held = found.deployment.recipe, found.ledger.reserve
     if held.sampler >= held.forward:
         requests = min(recipe.max_requests, recipe.token_budget)
-        return f"sampling for {requests:,} requests"
+        return f"sampler peak of {requests:,} requests"
     return f"a step of {recipe.token_budget:,} tokens"
 
 
@@ -79,7 +81,7 @@ def _ends(found: StartUp) -> str:
     if found.predicted.byte_ends is None:
         return "nothing is left"
     low, high = (end / GIB for end in found.predicted.byte_ends)
-    return f"the rest; {low:.2f} to {high:.2f} by logs of its kind"
+    return f"remainder; {low:.2f} to {high:.2f} by logs"
 
 
 def log_grid(found: StartUp) -> Grid:
@@ -104,21 +106,43 @@ def _lines(found: StartUp) -> Iterator[tuple[str, str]]:
     cache, held = _gib(log.kv_cache), "" if log.kv_tokens is None else f"{log.kv_tokens:,}"
     if engine == SGLANG:
         yield f"Load weight end. mem usage={weights:.2f} GB.", _gib(log.weights)
-        yield f"KV Cache is allocated. #tokens: {tokens or 0}, KV size: {kv_gib:.2f} GB", cache
-        yield f"max_total_num_tokens={tokens or 0}", held
+        if tokens is None:
+            yield "Not enough memory. Please try to increase --mem-fraction-static.", ""
+            return
+        yield f"KV Cache is allocated. #tokens: {tokens}, {_sglang_sizes(found, kv_gib)}", cache
+        yield f"max_total_num_tokens={tokens}", held
     elif engine != VLLM:
         yield f"Allocated {kv_gib:.2f} GiB for max tokens in paged KV cache ({tokens or 0}).", cache
     else:
         yield f"Model loading took {weights:.2f} GiB memory", _gib(log.weights)
+        if fit.kv_bytes is None:
+            yield "No available memory for the cache blocks.", ""
+            return
         yield f"Available KV cache memory: {kv_gib:.2f} GiB", cache
+        longest = max_model_len(found.deployment)
         if fit.longest_requests is None:
-            yield f"refused: {fit.fault}", ""
+            yield f"To serve at least one request with the model's max seq len ({longest}),", ""
+            yield f"({_needed_gib(found):.2f} GiB KV cache is needed, which is larger than", ""
+            yield f"the available KV cache memory ({kv_gib:.2f} GiB).", ""
             return
         yield f"GPU KV cache size: {tokens:,} tokens", held
         concurrency = "" if log.max_concurrency is None else f"{log.max_concurrency:.2f}x"
-        longest = max_model_len(found.deployment)
         most = f"{fit.longest_requests:.2f}x"
         yield f"Maximum concurrency for {longest:,} tokens per request: {most}", concurrency
+
+
+def _sglang_sizes(found: StartUp, kv_gib: float) -> str:
+    """Return the sizes as SGLang logs them: keys and values apart, but for latent attention."""
+    groups = found.deployment.model.layer_groups
+    if any(isinstance(group.attention, LatentAttentionSpec) for group in groups):
+        return f"KV size: {kv_gib:.2f} GB"
+    return f"K size: {kv_gib / 2:.2f} GB, V size: {kv_gib / 2:.2f} GB"
+
+
+def _needed_gib(found: StartUp) -> float:
+    """Return the GiB per GPU of one request of max_model_len."""
+    layout = empty_layout(found.deployment)
+    return least_blocks(found.deployment, layout) * layout.block_bytes / GIB
 
 
 def _gib(size: float | None) -> str:

@@ -20,7 +20,7 @@ from pinn.units import GIB
 
 STARTS, STARTS_WITH, NEVER = "starts", "starts with", "does not start"
 
-#: Largest share that is recommended, and the grain of it and of a context.
+#: Largest share that is recommended, and and the step sizes of it and of a context.
 _MOST_SHARE, _SHARE_GRAIN, _LENGTH_GRAIN_TOKENS = 0.98, 0.01, 256
 
 
@@ -97,26 +97,28 @@ class StartUp:
             "kv_tokens_ends": list(fit.token_ends),
             "longest_requests": fit.longest_requests,
             "smallest_tensor_parallel_size": self.smallest_tensor_parallel_size,
-            "reason": fit.reason or None,
+            "reason": fit.fault or None,
             "gib_per_gpu": self.gib,
         }
 
     def __str__(self) -> str:
         """Return a sentence that says whether it starts."""
-        fit, others = self.fit, ", ".join(self.remedies)
+        fit, others = self.fit, " | ".join(self.remedies)
         if fit.is_certain:
             smallest = self.smallest_tensor_parallel_size
             fewest = f"; the smallest tensor-parallel size that starts is {smallest}"
             return f"memory: starts, with {self._cache_text()}{fewest if smallest else ''}"
         says = "DOES NOT START" if fit.token_ends[1] is None else "MAY NOT START"
         remedy = f"starts with {others}" if others else "no single flag helps"
+        if len(self.remedies) > 1:
+            remedy = f"starts with any of {others}"
         return f"memory: {says}; {remedy}: {fit.fault or self._cache_text()}"
 
     def _cache_text(self) -> str:
         (low, high), tokens = self.fit.token_ends, f"{self.fit.kv_tokens:,}"
         if high is None or low == high:
             return f"a KV cache of {tokens} tokens"
-        least = "too few" if low is None else f"{low:,}"
+        least = "0" if low is None else f"{low:,}"
         return f"a KV cache of {tokens} tokens ({least} to {high:,})"
 
 
@@ -150,7 +152,7 @@ def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
 
 
 def _remedies(deployment: Deployment) -> Iterator[str]:
-    """Yield flags, cheapest first."""
+    """Yield flags, each with the smallest change that suffices."""
     recipe, spelled = deployment.recipe, _spelling(deployment)
     shares = _counted(recipe.memory_share, _MOST_SHARE, _SHARE_GRAIN)
     for share in shares:

@@ -32,6 +32,9 @@ def finite(value: Json) -> Json:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+_ENDS = "Intervals: runs at the bounds of step time and KV cache."
+
+
 @dataclass(frozen=True)
 class Simulation:
     """What a workload's clients see.
@@ -116,7 +119,7 @@ class Simulation:
             return []
         if found.missing:
             return [f"No intervals: {found.missing}."]
-        lines = ["Intervals are simulated at the ends of the step time's.", *self._edge_lines()]
+        lines = [_ENDS, *self._edge_lines()]
         served = self.metrics["completed_requests"] / max(self.metrics["injected_requests"], 1)
         if found.slow_end_unserved > 1 - served:
             share = f"{100 * found.slow_end_unserved:.0f} %"
@@ -129,8 +132,11 @@ class Simulation:
         held, blocks = round(self.metrics["kv_usage_max"] * self.run.kv_blocks), self.run.kv_blocks
         if ends is None or held <= ends[0]:
             return []
-        likely = f"a server of this kind has {ends[0]:,} to {ends[1]:,} of {blocks:,} blocks"
-        return [f"At the edge of the KV cache: {held:,} blocks are in use at most; {likely}."]
+        likely = f"a real server may have {ends[0]:,} to {ends[1]:,}"
+        return [
+            f"At the edge of the KV cache: the run uses {held:,} of {blocks:,} predicted blocks; "
+            f"{likely}."
+        ]
 
     def __str__(self) -> str:
         """Return what ``pinn simulate`` prints."""
