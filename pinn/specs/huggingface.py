@@ -1,5 +1,6 @@
 """A model from its config.json."""
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -77,8 +78,7 @@ def layer_count(fields: ConfigFields) -> int:
     """Layers of the config; Nemotron-3-Ultra's states them by their list alone."""
     types = fields.get("layers_block_type")
     default = len(types) if isinstance(types, list) else None
-    keys = ("num_hidden_layers", "num_layers", "n_layer")
-    return fields.integer(*keys, default=default, most=documents.MOST_LAYERS)
+    return fields.integer("num_hidden_layers", default=default, most=documents.MOST_LAYERS)
 
 
 def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart]:
@@ -151,6 +151,8 @@ def _bamba(fields: ConfigFields) -> list[str]:
 
 def _kimi(fields: ConfigFields) -> list[str]:
     """Kimi-Linear counts its layers from 1 (configuration_kimi.py: ``is_kda_layer``)."""
+    if fields.get("layer_types") is not None:
+        return _listed("layer_types")(fields)
     config = fields.get("linear_attn_config")
     listed = config.get("kda_layers") if isinstance(config, dict) else None
     if not isinstance(listed, list):
@@ -170,7 +172,7 @@ def _all(word: str) -> Callable[[ConfigFields], list[str]]:
 #: ``model_type`` -> its family.
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(
-        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
+        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"),
         Family(_interval, mixers.gated_delta_mixer),
     ),
     "kimi_linear": Family(_kimi, mixers.kda_mixer),
@@ -225,6 +227,9 @@ def model_from_config(
     """
     fields = config_fields.read_fields(config, source or name)
     config_fields.check_supported(fields)
+    note = config_fields.notice(fields)
+    if note is not None:
+        warnings.warn(note, stacklevel=2)
     max_position = _max_position(fields)
     parts = layer_parts(fields, max_position)
     base = _base_precision(fields)
@@ -232,7 +237,7 @@ def model_from_config(
     precisions, kv_cache = _precisions(quantization, parts, base)
     if fields.is_type("compressed"):
         precisions, kv_cache = _compressed_formats(fields, precisions), precision("fp8")
-    hidden = fields.integer("hidden_size", "n_embd", "d_model")
+    hidden = fields.integer("hidden_size")
     shapes = Counter((part.mixer, part.ffn) for part in parts)
     if sampling is None:
         sampling = model.sampling_from_generation_config(config, source or name)
@@ -247,7 +252,8 @@ def model_from_config(
         kv_cache_precision=kv_cache,
         tied_embeddings=fields.is_type("tied") if is_tied is None else is_tied,
         max_position=max_position,
-        extra_parameters=_extra_parameters(fields, hidden, parts),
+        extra_parameters=_extra_parameters(fields, hidden, parts)
+        + fields.is_type("positions") * max_position * hidden,
         **(_beside_layers(fields, hidden) if fields.model_type == GEMMA_3N else {}),
         streams=fields.integer("hc_mult", default=0, least=0),
         sampling=sampling,
@@ -343,7 +349,7 @@ def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> mod
 
 
 def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.LayerPart]) -> int:
-    """Norms, biases of q, k, v and of gpt-oss's experts, and what recurrent mixers have beside.
+    """Return norms, biases of q, k, v and of gpt-oss's experts, and what recurrent mixers have beside.
 
     A norm stands before each part, and one at the end. Leaves out norms of single
     heads, output biases and the extra norms of Gemma (below 0.01 %).
@@ -351,7 +357,7 @@ def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.L
     total = hidden * (1 + sum((p.mixer is not None) + (p.ffn is not None) for p in parts))
     attention = [p.mixer for p in parts if isinstance(p.mixer, model.AttentionSpec)]
     qwen2 = fields.model_type.startswith("qwen2")
-    if qwen2 or fields.get("attention_bias", "add_qkv_bias"):
+    if qwen2 or fields.get("qkv_bias"):
         total += sum((a.heads + 2 * a.kv_heads) * a.head_dim for a in attention)
     if fields.model_type == "gpt_oss":
         experts = [p.ffn for p in parts if isinstance(p.ffn, model.MoeFfnSpec)]
