@@ -33,11 +33,13 @@ _EXPERTS = {"n_routed_experts": 16, "num_experts_per_tok": 2, "n_shared_experts"
 #: Sizes that a default configuration leaves out, though its model needs them.
 SIZES: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
-    "glm4_moe": {"head_dim": 128},
+    "deepseek_ocr2_text": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
+    **dict.fromkeys(
+        ("glm4_moe", "glm4v_moe_text", "hunyuan_v1_dense", "hunyuan_vl_text", "ministral",
+         "qwen3_omni_moe_text"), {"head_dim": 128},
+    ),
     "dots1": {**_EXPERTS, "first_k_dense_replace": 1},
-    "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8, "moe_topk": 2},
-    "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},
     "cohere_compass_text": {
         "rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}
@@ -126,10 +128,11 @@ def compare(kind: str, model_type: str, name: str) -> Result:
     differences, unbuilt = [], "no configuration can be built"
     for change in (dict, smaller):
         try:
-            values = cls().to_dict() | SIZES.get(model_type, {})
-            text, tied = values.get("text_config"), values.get("tie_word_embeddings")
-            if isinstance(text, dict) and tied is not None:  # defaults of both may differ
-                text["tie_word_embeddings"] = tied
+            values = cls().to_dict()
+            text, tied = values.get("text_config", values), values.get("tie_word_embeddings")
+            # Default configurations of a model and of its text part may contradict each other.
+            text |= SIZES.get(text["model_type"], {})
+            text |= {} if tied is None else {"tie_word_embeddings": tied}
             config = cls.from_dict(change(values))
         except Exception as error:  # a smaller configuration that its own class refuses
             unbuilt = str(error)

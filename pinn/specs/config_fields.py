@@ -104,7 +104,9 @@ class ConfigFields:
                 ``most``.
         """
         keys, value = _names(keys), self.get(*keys)
-        if isinstance(value, list) and value and all(each == value[0] for each in value):
+        if isinstance(value, list) and value:
+            if any(each != value[0] for each in value):
+                raise self.misfit(" or ".join(keys), "be the same everywhere", value)
             value = value[0]
         if value is None:
             value = default
@@ -246,6 +248,9 @@ def _marked_kind(fields: ConfigFields) -> tuple[str | None, str | None]:
         value = fields.get(key)
         if value and not (isinstance(value, list) and len(set(map(str, value))) == 1):
             return kind, key
+    for key, twin in models_file("types.json")["twins"].items():
+        if fields.get(key) not in (None, fields.get(twin)):
+            return "layers of different head widths or numbers of heads", key
     others = set(map(str, fields.listed("layer_types"))) - _LAYER_TYPES
     if others:
         return f"layers of type {', '.join(sorted(others))}", "layer_types"
