@@ -1,9 +1,9 @@
 """Compare parameter counts with those of every decoder that ``transformers`` has.
 
-    python scripts/check_architectures.py              # a summary, and what is wrong or refused
-    python scripts/check_architectures.py --all        # and each architecture that is read
+    PYTHONPATH=.:tests python scripts/check_architectures.py          # what is wrong or refused
+    PYTHONPATH=.:tests python scripts/check_architectures.py --all    # and what is read
 
-Needs an environment with ``transformers`` and ``torch`` beside this repository's own packages. Each
+Needs an environment with ``transformers``, ``torch`` and ``platformdirs``. Each
 architecture is built on the meta device, without weights, from its default configuration and from a
 smaller one, in which embeddings hide less. Encoders and encoder-decoders are left out. Of a
 multimodal model, the text part is compared: decoder, embeddings and output head. Exits with 1 if a
@@ -15,10 +15,7 @@ import copy
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
-
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
 
 from parameter_counts import count_parameters
 
@@ -34,10 +31,12 @@ _EXPERTS = {"n_routed_experts": 16, "num_experts_per_tok": 2, "n_shared_experts"
 SIZES: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "deepseek_ocr2_text": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
-    **dict.fromkeys(
-        ("glm4_moe", "glm4v_moe_text", "hunyuan_v1_dense", "hunyuan_vl_text", "ministral",
-         "qwen3_omni_moe_text"), {"head_dim": 128},
-    ),
+    "glm4_moe": {"head_dim": 128},
+    "glm4v_moe_text": {"head_dim": 128},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_vl_text": {"head_dim": 128},
+    "ministral": {"head_dim": 128},
+    "qwen3_omni_moe_text": {"head_dim": 128},
     "dots1": {**_EXPERTS, "first_k_dense_replace": 1},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8, "moe_topk": 2},
     "nemotron": {"num_key_value_heads": 8},

@@ -219,11 +219,16 @@ def check_supported(fields: ConfigFields) -> None:
         raise fields.error(f"{fault}; to read it without, {_remedy(fields, key)}")
 
 
+#: Keys of families that an unsupported model comes near, the first that is there counts.
+_NEAREST = (
+    ("index_topk", "deepseek_v32"), ("kv_lora_rank", "deepseek_v3"), ("experts", "mixtral"),
+)  # fmt: skip
+
+
 def _remedy(fields: ConfigFields, key: str | None) -> str:
     """Return what to change for the nearest family that is read."""
-    near = "mixtral" if fields.get("experts") else "llama"
-    near = "deepseek_v3" if fields.get("kv_lora_rank") is not None else near
-    dropped = f"drop {key} and " if key else ""
+    near = next((name for mark, name in _NEAREST if fields.get(mark)), "llama")
+    dropped = f"drop {key} and " if key and not is_type(near, "planned") else ""
     return f'{dropped}set "model_type": "{near}", the nearest known family, in a copy of the file'
 
 

@@ -252,8 +252,7 @@ def model_from_config(
         kv_cache_precision=kv_cache,
         tied_embeddings=fields.is_type("tied") if is_tied is None else is_tied,
         max_position=max_position,
-        extra_parameters=_extra_parameters(fields, hidden, parts)
-        + fields.is_type("positions") * max_position * hidden,
+        extra_parameters=_extra_parameters(fields, hidden, parts),
         **(_beside_layers(fields, hidden) if fields.model_type == GEMMA_3N else {}),
         streams=fields.integer("hc_mult", default=0, least=0),
         sampling=sampling,
@@ -349,12 +348,16 @@ def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> mod
 
 
 def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.LayerPart]) -> int:
-    """Return norms, biases of q, k, v and of gpt-oss's experts, and what recurrent mixers have beside.
+    """Return weights outside the matrices: norms, biases, positions, small ones of mixers.
 
-    A norm stands before each part, and one at the end. Leaves out norms of single
-    heads, output biases and the extra norms of Gemma (below 0.01 %).
+    A norm stands before each part, and one at the end. Biases are those of q, k, v and of gpt-oss's
+    experts. Leaves out norms of single heads, output biases and the extra norms of Gemma (below
+    0.01 %).
     """
-    total = hidden * (1 + sum((p.mixer is not None) + (p.ffn is not None) for p in parts))
+    positions = _max_position(fields) if fields.is_type("positions") else 0
+    total = hidden * (
+        1 + positions + sum((p.mixer is not None) + (p.ffn is not None) for p in parts)
+    )
     attention = [p.mixer for p in parts if isinstance(p.mixer, model.AttentionSpec)]
     qwen2 = fields.model_type.startswith("qwen2")
     if qwen2 or fields.get("qkv_bias"):
