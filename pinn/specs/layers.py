@@ -85,21 +85,13 @@ def _grouped(fields: ConfigFields) -> AttentionSpec:
     width = mixers.head_width(fields, heads)
     if not fields.is_listed and fields.get("v_head_dim") not in (None, width):
         raise fields.error("values of another width than keys are not supported")
-    return AttentionSpec(
-        heads,
-        kv_heads,
-        width,
-        qk_norm_full_width=fields.is_type("full_width_qk_norm"),
-        output_gate=fields.is_type("gated_attention"),
-    )
+    wide, gate = map(fields.is_type, ("full_width_qk_norm", "gated_attention"))
+    return AttentionSpec(heads, kv_heads, width, qk_norm_full_width=wide, output_gate=gate)
 
 
 def _is_multi_query(fields: ConfigFields) -> bool:
-    return (
-        fields.is_type("multi_query")
-        and not fields.get("new_decoder_architecture")
-        and fields.get("multi_query") is not False
-    )
+    several = fields.get("new_decoder_architecture") or fields.get("multi_query") is False
+    return fields.is_type("multi_query") and not several
 
 
 def _latent(fields: ConfigFields) -> LatentAttentionSpec:
