@@ -212,7 +212,9 @@ def check_supported(fields: ConfigFields) -> None:
     unsupported = models_file("types.json")["unsupported"].get(fields.model_type)
     kind, key = (unsupported, None) if unsupported else _marked_kind(fields)
     if not fields.model_type:
-        raise fields.error(f"model_type is missing: {_remedy(fields, None)}")
+        other = "give the config.json of a decoder language model"
+        remedy = _remedy(fields, None) if fields.get("hidden_size") else other
+        raise fields.error(f"model_type is missing: {remedy}")
     if kind is not None:
         listed = "docs/models.md lists the kinds of layers that are"
         fault = f"{fields.model_type} has {kind}, which is not supported: {listed}"
