@@ -50,9 +50,10 @@ def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAtten
 
     A token's one vector has no parts here: the 64 rotary elements are among its ``head_dim``.
     """
-    rates = fields.get("compress_rates") or {}  # transformers 5: by the kind of layer
-    named = [rates.get(str(kind), 0) for kind in fields.listed("layer_types")[:layers]]
-    ratios = fields.per_layer("compress_ratios", layers) or (named if rates else [None])
+    rates = fields.get("compress_rates")  # transformers 5: by the kind of layer
+    named = fields.per_layer("layer_types", layers) if isinstance(rates, dict) else None
+    by_kind = None if named is None else [rates.get(str(kind), 0) for kind in named]
+    ratios = fields.per_layer("compress_ratios", layers) or by_kind or [None]
     if any(ratio not in mixers.COMPRESSION_RATIOS for ratio in ratios):
         rule = f"give each of {layers} layers one of {mixers.COMPRESSION_RATIOS}"
         raise fields.misfit("compress_ratios", rule, fields.get("compress_ratios"))
