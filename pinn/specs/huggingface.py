@@ -63,7 +63,7 @@ class Family:
 
     Attributes:
         mixer: Its recurrent mixer; None where it has none.
-        word: What every layer is; None where the config tells them apart.
+        word: What every layer is, unless a key tells them apart; None where one must.
         parts: Whether a layer is a mixer or a network, not both.
     """
 
@@ -82,11 +82,12 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("minimax", "minimax_text_01"), Family(mixers.lightning_mixer)),
     "jamba": Family(mixers.jamba_mixer),
     "nemotron_h": Family(mixers.nemotron_mixer, parts=True),
-    **dict.fromkeys(("granitemoehybrid", "bamba"), Family(mixers.granite_mixer)),
+    "granitemoehybrid": Family(mixers.granite_mixer),
+    "bamba": Family(mixers.granite_mixer, LINEAR),
     "falcon_h1": Family(mixers.granite_mixer, BOTH),
     **dict.fromkeys(("mamba", "falcon_mamba"), Family(mixers.mamba1_mixer, LINEAR, parts=True)),
     "mamba2": Family(mixers.mamba2_mixer, LINEAR, parts=True),
-    "mllama_text_model": Family(),
+    "mllama_text_model": Family(word=FULL),
 }
 
 
@@ -103,9 +104,9 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
     Raises:
         PinnError: If a needed size is missing or wrong, or a layer's kind is unknown.
     """
-    layers, family = layer_count(fields), FAMILIES.get(fields.model_type, Family(word=FULL))
-    plan = layer_plan(fields, layers) if family.word is None else [family.word] * layers
-    found = list[model.LayerPart]()
+    layers, family = layer_count(fields), FAMILIES.get(fields.model_type)
+    plan = [FULL] * layers if family is None else layer_plan(fields, layers, family.word)
+    family, found = family or Family(), list[model.LayerPart]()
     has_attention = any(word in (FULL, BOTH, CROSS) for word in plan)
     attention = attentions(fields, layers, max_position) if has_attention else []
     linear = family.mixer(fields) if family.mixer else None
@@ -125,7 +126,7 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
     return found
 
 
-def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
+def layer_plan(fields: ConfigFields, layers: int, usual: str | None) -> list[str]:
     """Return the word of each layer, first to last, as the first key of a plan that is there says.
 
     Jamba: ``i % attn_layer_period == attn_layer_offset`` (configuration_jamba.py). Kimi-Linear
@@ -153,6 +154,8 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     if found is None and fields.get("full_attention_interval") is not None:
         step = fields.integer("full_attention_interval")
         return [LINEAR if (i + 1) % step else FULL for i in range(layers)]
+    if found is None and usual is not None:
+        return [usual] * layers
     words = list(found) if isinstance(found, list | str) else []
     if len(words) < layers:
         raise fields.misfit(" or ".join(keys("layer_plan")), f"name each of {layers} layers", found)
