@@ -29,8 +29,8 @@ def is_type(model_type: str, trait: str) -> bool:
 
 
 def keys(size: str) -> tuple[str, ...]:
-    """Return what files call a size; the first one counts."""
-    return tuple(models_file("config_keys.json")[size])
+    """Return what files call a size, the first one counts; any other key is its only name."""
+    return tuple(models_file("config_keys.json").get(size, (size,)))
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,19 @@ class ConfigFields:
         """Return whether models of this type have a trait; see :func:`is_type`."""
         return is_type(self.model_type, trait)
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether this type was compared with the code of its models."""
+        return self.is_type("known") or self.is_type("planned")
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether a feed-forward layer has three matrices instead of two."""
+        if self.is_listed:
+            return not self.is_type("ungated")
+        acts = models_file("types.json")["ungated_activations"]
+        return self.get("hidden_act", "hidden_activation", "activation_function") not in acts
+
     def error(self, text: str) -> PinnError:
         """What is wrong with the file."""
         return PinnError(f"{self.source}: {text}")
@@ -66,13 +79,14 @@ class ConfigFields:
         return misfit(f"{self.source}: {key}", rule, value)
 
     def get(self, *keys: str) -> Any:
-        """The first of the keys that is neither absent nor null; None without any.
+        """Return the first of the keys that is neither absent nor null; None without any.
 
-        A 0 is a value. A key that the file leaves out has its configuration class's default; one
-        that the file sets to null has none.
+        A key may be a size of config_keys.json, which stands for all of its names. A 0 is a value.
+        A key that the file leaves out has its configuration class's default; one that the file
+        sets to null has none.
         """
         for values in (self.text, self.defaults):
-            for key in keys:
+            for key in _names(keys):
                 value = values.get(key)
                 if value is not None and not (values is self.defaults and key in self.text):
                     return value
@@ -81,13 +95,19 @@ class ConfigFields:
     def integer(
         self, *keys: str, default: int | None = None, least: int = 1, most: int = MOST_MODEL_SIZE
     ) -> int:
-        """A whole number under the first of the keys that has one.
+        """Return the whole number under the first of the keys that has one.
+
+        A list with an entry per layer counts as its entry, if all are equal.
 
         Raises:
             PinnError: If there is none and no default, or it is no whole number from ``least`` to
                 ``most``.
         """
-        value = self.get(*keys)
+        keys, value = _names(keys), self.get(*keys)
+        if isinstance(value, list) and value:
+            if any(each != value[0] for each in value):
+                raise self.misfit(" or ".join(keys), "be the same everywhere", value)
+            value = value[0]
         if value is None:
             value = default
         if value is None:
@@ -154,6 +174,10 @@ class ConfigFields:
         return value[:layers]
 
 
+def _names(sizes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for size in sizes for name in keys(size))
+
+
 def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     """Find the language part of a config.json.
 
@@ -174,42 +198,72 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
 # Which ``model_type`` values of a config.json are read, and why the others are refused.
 
 
-_LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention"})
+_LAYER_TYPES = frozenset(
+    ("full_attention", "sliding_attention", "chunked_attention", "attention", "global", "local")
+)
 
 
 def check_supported(fields: ConfigFields) -> None:
     """Refuse models with layers that have no cost model here.
 
     Raises:
-        PinnError: If a layer kind is not supported, or the type is unknown or missing.
+        PinnError: If a layer kind is not supported, or the type is missing.
     """
-    kind = models_file("types.json")["unsupported"].get(fields.model_type) or _marked_kind(fields)
+    unsupported = models_file("types.json")["unsupported"].get(fields.model_type)
+    kind, key = (unsupported, None) if unsupported else _marked_kind(fields)
+    if not fields.model_type:
+        other = "give the config.json of a decoder language model"
+        remedy = _remedy(fields, None) if fields.get("hidden_size") else other
+        raise fields.error(f"model_type is missing: {remedy}")
     if kind is not None:
         listed = "docs/models.md lists the kinds of layers that are"
-        raise fields.error(f"{fields.model_type} has {kind}, which is not supported: {listed}")
-    if not (fields.is_type("known") or fields.is_type("planned")):
-        fault = f"model_type {fields.model_type!r} is unknown"
-        traits = models_file("types.json")["traits"]
-        names = sorted((*traits["known"]["types"], *traits["planned"]["types"]))
-        known = f"known ones are {', '.join(names)}"
-        remedy = 'set "model_type": "llama" in a copy of the file'
-        raise fields.error(f"{fault}: {known}; to read it as a Llama-like decoder, {remedy}")
+        fault = f"{fields.model_type} has {kind}, which is not supported: {listed}"
+        raise fields.error(f"{fault}; to read it without, {_remedy(fields, key)}")
 
 
-def _marked_kind(fields: ConfigFields) -> str | None:
-    if fields.get("attn_res_block_size") is not None:
-        return "attention over the outputs of earlier layers"
-    if fields.is_type("planned"):
+#: Keys of families that an unsupported model comes near, the first that is there counts.
+_NEAREST = (
+    ("index_topk", "deepseek_v32"), ("kv_lora_rank", "deepseek_v3"), ("experts", "mixtral"),
+)  # fmt: skip
+
+
+def _remedy(fields: ConfigFields, key: str | None) -> str:
+    """Return what to change for the nearest family that is read."""
+    near = next((name for mark, name in _NEAREST if fields.get(mark)), "llama")
+    dropped = f"drop {key} and " if key and not is_type(near, "planned") else ""
+    return f'{dropped}set "model_type": "{near}", the nearest known family, in a copy of the file'
+
+
+def notice(fields: ConfigFields) -> str | None:
+    """Return how a type that is not listed is read; None for one that is."""
+    if fields.is_listed:
         return None
-    for key, kind in models_file("types.json")["markers"].items():
-        if fields.get(key) is not None:
-            return kind
+    kind = "mixture of experts" if fields.get("experts") else "dense decoder"
+    network = "gated" if fields.is_gated else "two-matrix"
+    read = f"read as a {kind}: RMSNorm, {network} feed-forward"
+    return f"{fields.source}: model_type {fields.model_type!r} is {read}"
+
+
+def _marked_kind(fields: ConfigFields) -> tuple[str | None, str | None]:
+    """Return which unsupported layers a config has, and the key that says so."""
+    if fields.get("attn_res_block_size") is not None:
+        return "attention over the outputs of earlier layers", "attn_res_block_size"
+    if fields.is_type("planned"):
+        return None, None
+    marked = models_file("types.json")["markers"].items()
+    for kind, key in [(kind, key) for kind, keys in marked for key in keys]:
+        value = fields.get(key)
+        if value and not (isinstance(value, list) and len(set(map(str, value))) == 1):
+            return kind, key
+    for key, twin in models_file("types.json")["twins"].items():
+        if fields.get(key) not in (None, fields.get(twin)):
+            return "layers of different head widths or numbers of heads", key
     others = set(map(str, fields.listed("layer_types"))) - _LAYER_TYPES
     if others:
-        return f"layers of type {', '.join(sorted(others))}"
+        return f"layers of type {', '.join(sorted(others))}", "layer_types"
     if 0 in fields.listed("attn_type_list"):  # MiniMax: 0 linear, 1 softmax attention
-        return "linear attention"
-    return None
+        return "linear attention", "attn_type_list"
+    return None, None
 
 
 #: Ending of the config files of aiconfigurator-core.

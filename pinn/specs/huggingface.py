@@ -1,5 +1,6 @@
 """A model from its config.json."""
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,10 +45,6 @@ def _beside_layers(fields: ConfigFields, hidden: int) -> dict[str, Any]:
 
 
 # Which mixer and which feed-forward part each layer of a config.json has.
-#
-# One declarative table, by ``model_type``: how the family writes its plan down, and how it
-# describes its recurrent mixer. Types that are not in it have attention and a network in every
-# layer.
 
 FULL, LINEAR, BOTH, CROSS, NETWORK = "full", "linear", "both", "cross", "network"
 #: What configs call a layer -> what it is here.
@@ -56,6 +53,8 @@ _WORDS: dict[object, str] = {
     **dict.fromkeys(("linear_attention", "mamba", "M", 0), LINEAR),
     **dict.fromkeys(("mlp", "moe", "-", "E"), NETWORK),
 }
+#: Keys that list some layers, counted from 0 -> what those are and what the others are.
+_INDICES = {"attn_layer_indices": (FULL, LINEAR), "cross_attention_layers": (CROSS, FULL)}
 
 
 @dataclass(frozen=True)
@@ -63,22 +62,40 @@ class Family:
     """How a family of models describes its layers.
 
     Attributes:
-        plan: The word of each layer, first to last.
         mixer: Its recurrent mixer; None where it has none.
+        word: What every layer is, unless a key tells them apart; None where one must.
         parts: Whether a layer is a mixer or a network, not both.
     """
 
-    plan: Callable[[ConfigFields], list[str]]
     mixer: Callable[[ConfigFields], LinearMixerSpec] | None = None
+    word: str | None = None
     parts: bool = False
+
+
+#: ``model_type`` -> its family. Others have attention and a network in every layer.
+FAMILIES: dict[str, Family] = {
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"),
+        Family(mixers.gated_delta_mixer),
+    ),
+    "kimi_linear": Family(mixers.kda_mixer),
+    **dict.fromkeys(("minimax", "minimax_text_01"), Family(mixers.lightning_mixer)),
+    "jamba": Family(mixers.jamba_mixer),
+    "nemotron_h": Family(mixers.nemotron_mixer, parts=True),
+    "granitemoehybrid": Family(mixers.granite_mixer),
+    "bamba": Family(mixers.granite_mixer, LINEAR),
+    "falcon_h1": Family(mixers.granite_mixer, BOTH),
+    **dict.fromkeys(("mamba", "falcon_mamba"), Family(mixers.mamba1_mixer, LINEAR, parts=True)),
+    "mamba2": Family(mixers.mamba2_mixer, LINEAR, parts=True),
+    "mllama_text_model": Family(word=FULL),
+}
 
 
 def layer_count(fields: ConfigFields) -> int:
     """Layers of the config; Nemotron-3-Ultra's states them by their list alone."""
     types = fields.get("layers_block_type")
     default = len(types) if isinstance(types, list) else None
-    keys = ("num_hidden_layers", "num_layers", "n_layer")
-    return fields.integer(*keys, default=default, most=documents.MOST_LAYERS)
+    return fields.integer("num_hidden_layers", default=default, most=documents.MOST_LAYERS)
 
 
 def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart]:
@@ -87,8 +104,9 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
     Raises:
         PinnError: If a needed size is missing or wrong, or a layer's kind is unknown.
     """
-    layers, family = layer_count(fields), FAMILIES.get(fields.model_type, Family(_all(FULL)))
-    plan, found = family.plan(fields), list[model.LayerPart]()
+    layers, family = layer_count(fields), FAMILIES.get(fields.model_type)
+    plan = [FULL] * layers if family is None else layer_plan(fields, layers, family.word)
+    family, found = family or Family(), list[model.LayerPart]()
     has_attention = any(word in (FULL, BOTH, CROSS) for word in plan)
     attention = attentions(fields, layers, max_position) if has_attention else []
     linear = family.mixer(fields) if family.mixer else None
@@ -101,24 +119,47 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
         elif word == FULL:
             mixer = attention[i]
         elif word == CROSS:
-            keys = attention[i]
-            mixer = mixers.CrossAttentionSpec(keys.heads, keys.kv_heads, keys.head_dim)
-        own = not family.parts or word == NETWORK
-        found.append(model.LayerPart(i, mixer, ffns[i] if own else None))
+            own = attention[i]
+            mixer = mixers.CrossAttentionSpec(own.heads, own.kv_heads, own.head_dim)
+        has_ffn = not family.parts or word == NETWORK
+        found.append(model.LayerPart(i, mixer, ffns[i] if has_ffn else None))
     return found
 
 
-def _listed(*keys: str) -> Callable[[ConfigFields], list[str]]:
-    """A plan that is a list with a word per layer, or a text with a letter per layer."""
+def layer_plan(fields: ConfigFields, layers: int, usual: str | None) -> list[str]:
+    """Return the word of each layer, first to last, as the first key of a plan that is there says.
 
-    def plan(fields: ConfigFields) -> list[str]:
-        layers, found = layer_count(fields), fields.get(*keys)
-        words = list(found) if isinstance(found, list | str) else []
-        if len(words) < layers:
-            raise fields.misfit(" or ".join(keys), f"name each of {layers} layers", found)
-        return [_word(fields, each) for each in words[:layers]]
+    Jamba: ``i % attn_layer_period == attn_layer_offset`` (configuration_jamba.py). Kimi-Linear
+    counts its layers from 1 (configuration_kimi.py: ``is_kda_layer``). Qwen3-Next without a list:
+    full attention every few layers (qwen3_next.py: ``full_attention_interval``).
 
-    return plan
+    Raises:
+        PinnError: If no key gives a plan, or a layer's kind is unknown.
+    """
+    if fields.get("attn_layer_period") is not None:
+        step = fields.integer("attn_layer_period")
+        first = fields.integer("attn_layer_offset", default=0, least=0)
+        return [FULL if i % step == first else LINEAR for i in range(layers)]
+    for key, (inside, outside) in _INDICES.items():
+        if fields.get(key) is not None:
+            chosen = fields.layer_indices(key)
+            return [inside if i in chosen else outside for i in range(layers)]
+    nested = fields.get("linear_attn_config")
+    if nested is not None:
+        kda = nested.get("kda_layers") if isinstance(nested, dict) else None
+        if not isinstance(kda, list):
+            raise fields.error("linear_attn_config must list its kda_layers")
+        return [LINEAR if i + 1 in kda else FULL for i in range(layers)]
+    found = fields.get("layer_plan")
+    if found is None and fields.get("full_attention_interval") is not None:
+        step = fields.integer("full_attention_interval")
+        return [LINEAR if (i + 1) % step else FULL for i in range(layers)]
+    if found is None and usual is not None:
+        return [usual] * layers
+    words = list(found) if isinstance(found, list | str) else []
+    if len(words) < layers:
+        raise fields.misfit(" or ".join(keys("layer_plan")), f"name each of {layers} layers", found)
+    return [_word(fields, each) for each in words[:layers]]
 
 
 def _word(fields: ConfigFields, each: object) -> str:
@@ -127,67 +168,6 @@ def _word(fields: ConfigFields, each: object) -> str:
         known = ", ".join(map(str, _WORDS))
         raise fields.error(f"layers of type {written(each)} are unknown: expected {known}")
     return _WORDS[each]
-
-
-def _interval(fields: ConfigFields) -> list[str]:
-    """Full attention every few layers (qwen3_next.py: ``full_attention_interval``)."""
-    if fields.get("layer_types") is not None:
-        return _listed("layer_types")(fields)
-    step = fields.integer("full_attention_interval", default=4)
-    return [LINEAR if (i + 1) % step else FULL for i in range(layer_count(fields))]
-
-
-def _period(fields: ConfigFields) -> list[str]:
-    """Jamba: ``i % attn_layer_period == attn_layer_offset`` (configuration_jamba.py)."""
-    step = fields.integer("attn_layer_period", default=8)
-    first = fields.integer("attn_layer_offset", default=4, least=0)
-    return [FULL if i % step == first else LINEAR for i in range(layer_count(fields))]
-
-
-def _bamba(fields: ConfigFields) -> list[str]:
-    full = fields.layer_indices("attn_layer_indices")
-    return [FULL if i in full else LINEAR for i in range(layer_count(fields))]
-
-
-def _kimi(fields: ConfigFields) -> list[str]:
-    """Kimi-Linear counts its layers from 1 (configuration_kimi.py: ``is_kda_layer``)."""
-    config = fields.get("linear_attn_config")
-    listed = config.get("kda_layers") if isinstance(config, dict) else None
-    if not isinstance(listed, list):
-        raise fields.error("linear_attn_config must list its kda_layers")
-    return [LINEAR if i + 1 in listed else FULL for i in range(layer_count(fields))]
-
-
-def _cross_layers(fields: ConfigFields) -> list[str]:
-    cross = fields.layer_indices("cross_attention_layers")
-    return [CROSS if i in cross else FULL for i in range(layer_count(fields))]
-
-
-def _all(word: str) -> Callable[[ConfigFields], list[str]]:
-    return lambda fields: [word] * layer_count(fields)
-
-
-#: ``model_type`` -> its family.
-FAMILIES: dict[str, Family] = {
-    **dict.fromkeys(
-        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
-        Family(_interval, mixers.gated_delta_mixer),
-    ),
-    "kimi_linear": Family(_kimi, mixers.kda_mixer),
-    "minimax_text_01": Family(_listed("attn_type_list"), mixers.lightning_mixer),
-    "minimax": Family(_listed("layer_types", "attn_type_list"), mixers.lightning_mixer),
-    "jamba": Family(_period, mixers.jamba_mixer),
-    "nemotron_h": Family(
-        _listed("layers_block_type", "hybrid_override_pattern"), mixers.nemotron_mixer, True
-    ),
-    "granitemoehybrid": Family(_listed("layer_types"), mixers.granite_mixer),
-    "bamba": Family(_bamba, mixers.granite_mixer),
-    "falcon_h1": Family(_all(BOTH), mixers.granite_mixer),
-    "mamba": Family(_all(LINEAR), mixers.mamba1_mixer, parts=True),
-    "falcon_mamba": Family(_all(LINEAR), mixers.mamba1_mixer, parts=True),
-    "mamba2": Family(_all(LINEAR), mixers.mamba2_mixer, parts=True),
-    "mllama_text_model": Family(_cross_layers),
-}
 
 
 # A Hugging Face config.json -> ``ModelSpec``, as vLLM 0.15.1 reads it; no code is executed.
@@ -225,6 +205,9 @@ def model_from_config(
     """
     fields = config_fields.read_fields(config, source or name)
     config_fields.check_supported(fields)
+    note = config_fields.notice(fields)
+    if note is not None:
+        warnings.warn(note, stacklevel=2)
     max_position = _max_position(fields)
     parts = layer_parts(fields, max_position)
     base = _base_precision(fields)
@@ -232,7 +215,7 @@ def model_from_config(
     precisions, kv_cache = _precisions(quantization, parts, base)
     if fields.is_type("compressed"):
         precisions, kv_cache = _compressed_formats(fields, precisions), precision("fp8")
-    hidden = fields.integer("hidden_size", "n_embd", "d_model")
+    hidden = fields.integer("hidden_size")
     shapes = Counter((part.mixer, part.ffn) for part in parts)
     if sampling is None:
         sampling = model.sampling_from_generation_config(config, source or name)
@@ -343,15 +326,19 @@ def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> mod
 
 
 def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.LayerPart]) -> int:
-    """Norms, biases of q, k, v and of gpt-oss's experts, and what recurrent mixers have beside.
+    """Return weights outside the matrices: norms, biases, positions, small ones of mixers.
 
-    A norm stands before each part, and one at the end. Leaves out norms of single
-    heads, output biases and the extra norms of Gemma (below 0.01 %).
+    A norm stands before each part, and one at the end. Biases are those of q, k, v and of gpt-oss's
+    experts. Leaves out norms of single heads, output biases and the extra norms of Gemma (below
+    0.01 %).
     """
-    total = hidden * (1 + sum((p.mixer is not None) + (p.ffn is not None) for p in parts))
+    positions = _max_position(fields) if fields.is_type("positions") else 0
+    total = hidden * (
+        1 + positions + sum((p.mixer is not None) + (p.ffn is not None) for p in parts)
+    )
     attention = [p.mixer for p in parts if isinstance(p.mixer, model.AttentionSpec)]
     qwen2 = fields.model_type.startswith("qwen2")
-    if qwen2 or fields.get("attention_bias", "add_qkv_bias"):
+    if qwen2 or fields.get("qkv_bias"):
         total += sum((a.heads + 2 * a.kv_heads) * a.head_dim for a in attention)
     if fields.model_type == "gpt_oss":
         experts = [p.ffn for p in parts if isinstance(p.ffn, model.MoeFfnSpec)]

@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 
-from pinn.common.documents import MOST_MODEL_SIZE
 from pinn.specs import mixers, model
-from pinn.specs.config_fields import ConfigFields, keys
+from pinn.specs.config_fields import ConfigFields
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, MoeFfnSpec
 
 # The attention part of each layer of a config.json: heads, latent ranks and windows.
 
-_FULL = frozenset({"full_attention", "attention"})
+_FULL = frozenset({"full_attention", "attention", "global"})
 
 
 def attentions(
@@ -51,7 +50,10 @@ def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAtten
 
     A token's one vector has no parts here: the 64 rotary elements are among its ``head_dim``.
     """
-    ratios = fields.per_layer("compress_ratios", layers) or [None]
+    rates = fields.get("compress_rates")  # transformers 5: by the kind of layer
+    named = fields.per_layer("layer_types", layers) if isinstance(rates, dict) else None
+    by_kind = None if named is None else [rates.get(str(kind), 0) for kind in named]
+    ratios = fields.per_layer("compress_ratios", layers) or by_kind or [None]
     if any(ratio not in mixers.COMPRESSION_RATIOS for ratio in ratios):
         rule = f"give each of {layers} layers one of {mixers.COMPRESSION_RATIOS}"
         raise fields.misfit("compress_ratios", rule, fields.get("compress_ratios"))
@@ -70,38 +72,27 @@ def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAtten
 
 def is_latent(fields: ConfigFields) -> bool:
     """Whether vLLM runs it as latent attention: the fields may exist and be null."""
-    return fields.is_type("latent") and fields.get("kv_lora_rank") is not None
+    is_known = fields.is_type("latent") or not fields.is_listed
+    return is_known and fields.get("kv_lora_rank") is not None
 
 
 def _grouped(fields: ConfigFields) -> AttentionSpec:
-    heads = fields.integer("num_attention_heads", "n_head")
-    kv_heads = fields.integer(*keys("kv_heads"), default=heads)
-    if _is_falcon_multi_query(fields):
+    heads = fields.integer("num_attention_heads")
+    kv_heads = fields.integer("kv_heads", default=heads)
+    if _is_multi_query(fields):
         kv_heads = 1
     if heads % kv_heads:
         raise fields.error(f"{kv_heads} KV heads do not divide {heads} heads")
-    if fields.get(*keys("head_dim")) is not None:
-        head_dim = fields.integer(*keys("head_dim"))
-    else:
-        hidden = fields.integer("hidden_size")
-        if hidden % heads:
-            raise fields.error(f"{heads} heads do not divide hidden_size {hidden}: add head_dim")
-        head_dim = hidden // heads
-    return AttentionSpec(
-        heads,
-        kv_heads,
-        head_dim,
-        qk_norm_full_width=fields.is_type("full_width_qk_norm"),
-        output_gate=fields.is_type("gated_attention"),
-    )
+    width = mixers.head_width(fields, heads)
+    if not fields.is_listed and fields.get("v_head_dim") not in (None, width):
+        raise fields.error("values of another width than keys are not supported")
+    wide, gate = map(fields.is_type, ("full_width_qk_norm", "gated_attention"))
+    return AttentionSpec(heads, kv_heads, width, qk_norm_full_width=wide, output_gate=gate)
 
 
-def _is_falcon_multi_query(fields: ConfigFields) -> bool:
-    return (
-        fields.model_type == "falcon"
-        and not fields.get("new_decoder_architecture")
-        and fields.get("multi_query") is not False
-    )
+def _is_multi_query(fields: ConfigFields) -> bool:
+    several = fields.get("new_decoder_architecture") or fields.get("multi_query") is False
+    return fields.is_type("multi_query") and not several
 
 
 def _latent(fields: ConfigFields) -> LatentAttentionSpec:
@@ -158,7 +149,7 @@ def _sliding(fields: ConfigFields, layers: int) -> tuple[int | None, list[bool]]
     types = fields.per_layer("layer_types", layers)
     if types is not None:
         return tokens, [str(kind) not in _FULL for kind in types]
-    if fields.get("sliding_window_pattern", "_sliding_window_pattern") is not None:
+    if fields.get("window_pattern") is not None:
         return tokens, _pattern_layers(fields, layers)
     if fields.get("use_sliding_window"):  # Qwen: the layers from max_window_layers on
         first = fields.integer("max_window_layers", default=0, least=0)
@@ -167,10 +158,10 @@ def _sliding(fields: ConfigFields, layers: int) -> tuple[int | None, list[bool]]
 
 
 def _pattern_layers(fields: ConfigFields, layers: int) -> list[bool]:
-    pattern = fields.get("sliding_window_pattern", "_sliding_window_pattern")
+    pattern = fields.get("window_pattern")
     if isinstance(pattern, str) and pattern:  # EXAONE: such as "LLLG", local and global
         return [pattern[i % len(pattern)] == "L" for i in range(layers)]
-    step = fields.integer("sliding_window_pattern", "_sliding_window_pattern", least=0)
+    step = fields.integer("window_pattern", least=0)
     return [step > 0 and (i + 1) % step != 0 for i in range(layers)]
 
 
@@ -188,61 +179,46 @@ def feed_forwards(fields: ConfigFields, layers: int) -> list[DenseFfnSpec | MoeF
     moe = moe_spec(fields)
     plan = [moe is not None and is_moe for is_moe in moe_plan(fields, layers)]
     if not all(plan):
-        dense = DenseFfnSpec(_dense_width(fields), not fields.is_type("ungated"))
+        dense = DenseFfnSpec(_dense_width(fields), fields.is_gated)
     return [moe if is_moe and moe is not None else dense for is_moe in plan]
 
 
 def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
     """The shape of the mixture-of-experts layers; None where the config names no experts."""
-    experts = _expert_count(fields)
+    experts = 0 if fields.get("experts") == [] else fields.integer("experts", default=0, least=0)
     if not experts:
         return None
-    top_k = fields.integer(*keys("top_k"))
+    top_k = fields.integer("top_k")
     if top_k > experts:
         raise fields.error(f"{top_k} experts per token exceed the {experts} experts")
-    width = fields.integer("moe_intermediate_size", *keys("dense_width"))
+    width = fields.integer("expert_width", "dense_width")
     latent = fields.get("moe_latent_size")
     return MoeFfnSpec(
         experts,
         top_k,
         width,
         _shared_width(fields, width),
-        gated=not fields.is_type("ungated"),
+        gated=fields.is_gated,
         latent_width=None if latent is None else fields.integer("moe_latent_size"),
     )
-
-
-def _expert_count(fields: ConfigFields) -> int:
-    value = fields.get(*keys("experts"))
-    if isinstance(value, list):  # Ernie: one entry per modality, all equal
-        value = value[0] if value else 0
-    if value is None:
-        return 0
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_MODEL_SIZE:
-        rule = f"be a whole number from 0 to {MOST_MODEL_SIZE:,}"
-        raise fields.misfit("the number of experts", rule, value)
-    return value
 
 
 def _shared_width(fields: ConfigFields, expert_width: int) -> int:
     if fields.model_type in _LLAMA4:  # llama4.py: Llama4MoE always has one, without a key
         return fields.integer("intermediate_size")
-    if fields.get(*keys("shared_width")) is not None:
-        return fields.integer(*keys("shared_width"), least=0)
-    return fields.integer(*keys("shared_experts"), default=0, least=0) * expert_width
+    if fields.get("shared_width") is not None:
+        return fields.integer("shared_width", least=0)
+    return fields.integer("shared_experts", default=0, least=0) * expert_width
 
 
 def _dense_width(fields: ConfigFields) -> int:
     if fields.model_type in _LLAMA4:
         return fields.integer("intermediate_size_mlp")
-    if fields.model_type == "falcon":
-        return fields.integer(*keys("dense_width"), default=4 * fields.integer("hidden_size"))
+    if fields.is_type("wide"):
+        return fields.integer("dense_width", default=4 * fields.integer("hidden_size"))
     if fields.model_type == "granitemoehybrid":  # its dense layers are the shared part alone
-        return fields.integer("shared_intermediate_size", *keys("dense_width"))
-    widths = fields.get(*keys("dense_width"))
-    if isinstance(widths, list) and widths and all(each == widths[0] for each in widths):
-        return replace(fields, text={"width": widths[0]}).integer("width")  # Gemma-3n: per layer
-    return fields.integer(*keys("dense_width"))
+        return fields.integer("shared_intermediate_size", "dense_width")
+    return fields.integer("dense_width")
 
 
 def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:
@@ -251,9 +227,10 @@ def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:
     The keys and their meaning are those of vLLM 0.15.1's model files: ``mlp_layer_types``;
     ``moe_layers`` or ``interleave_moe_layer_step`` (llama4.py); ``decoder_sparse_step`` and
     ``mlp_only_layers`` (qwen2_moe.py, qwen3_moe.py); ``first_k_dense_replace`` and
-    ``moe_layer_freq`` (deepseek_v2.py); ``expert_layer_period`` and ``expert_layer_offset``
-    (jamba.py); letters of ``hybrid_override_pattern`` or ``layers_block_type`` (nemotron_h.py).
-    Without any of them, every layer is.
+    ``moe_layer_freq`` (deepseek_v2.py); ``moe_layer_start_index``, ``_end_index`` and
+    ``_interval`` (ernie45_moe.py); ``expert_layer_period`` and ``expert_layer_offset`` (jamba.py);
+    letters of ``hybrid_override_pattern`` or ``layers_block_type`` (nemotron_h.py). Without any of
+    them, every layer is.
     """
     pattern = fields.get("layers_block_type", "hybrid_override_pattern")
     if isinstance(pattern, list | str) and len(pattern) >= layers:
@@ -264,25 +241,22 @@ def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:
         return [i % step == offset for i in range(layers)]
     types = fields.per_layer("mlp_layer_types", layers)
     if types is not None:
-        return [kind in ("sparse", "moe") for kind in types]
+        return [kind in ("sparse", "moe", "hash_moe") for kind in types]
     if fields.get("moe_layers") is not None:
         chosen = fields.layer_indices("moe_layers")
         return [i in chosen for i in range(layers)]
-    if fields.get("interleave_moe_layer_step") is not None:
-        step = fields.integer("interleave_moe_layer_step", least=0)
-        return [step > 0 and (i + 1) % step == 0 for i in range(layers)]
-    if fields.get("decoder_sparse_step", "mlp_only_layers") is not None:
-        step = fields.integer("decoder_sparse_step", default=1)
-        dense = fields.layer_indices("mlp_only_layers")
-        return [i not in dense and (i + 1) % step == 0 for i in range(layers)]
-    return _frequency_plan(fields, layers)
+    step = fields.integer("expert_step", default=1, least=0)
+    dense, on = fields.layer_indices("mlp_only_layers"), _frequency_plan(fields, layers)
+    return [on[i] and step > 0 and (i + 1) % step == 0 and i not in dense for i in range(layers)]
 
 
 def _frequency_plan(fields: ConfigFields, layers: int) -> list[bool]:
-    first = fields.integer("first_k_dense_replace", default=0, least=0)
+    first = fields.integer("first_experts", default=0, least=0)
+    end = fields.integer("moe_layer_end_index", default=-1, least=-1)  # ERNIE 4.5
+    last = end if end >= 0 else layers - 1
     frequency = fields.get("moe_layer_freq")
     if isinstance(frequency, list):
         flags = fields.per_layer("moe_layer_freq", layers) or []
-        return [i >= first and bool(on) for i, on in enumerate(flags)]
+        return [first <= i <= last and bool(on) for i, on in enumerate(flags)]
     step = fields.integer("moe_layer_freq", default=1)
-    return [i >= first and i % step == 0 for i in range(layers)]
+    return [first <= i <= last and i % step == 0 for i in range(layers)]

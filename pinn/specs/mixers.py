@@ -292,6 +292,20 @@ class CrossAttentionSpec:
         return Projection("qkv_proj", mixed, Part(1, hidden_size)), out
 
 
+def head_width(fields: ConfigFields, heads: int) -> int:
+    """Return the width of an attention head, stated or by the model's width.
+
+    Raises:
+        PinnError: If the heads do not divide the model's width.
+    """
+    if fields.get("head_dim") is not None:
+        return fields.integer("head_dim")
+    hidden = fields.integer("hidden_size")
+    if hidden % heads:
+        raise fields.error(f"{heads} heads do not divide hidden_size {hidden}: add head_dim")
+    return hidden // heads
+
+
 # The recurrent mixer of each family's config.json.
 
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
@@ -311,10 +325,13 @@ def gated_delta_mixer(fields: ConfigFields) -> LinearMixerSpec:
 
 def kda_mixer(fields: ConfigFields) -> LinearMixerSpec:
     """Kimi-Linear; its state is fp32 (vLLM's mamba_utils.py: kda_state_dtype)."""
-    config = fields.get("linear_attn_config")
-    inner = ConfigFields(config, config, f"{fields.source}: linear_attn_config")
-    heads, width = inner.integer("num_heads"), inner.integer("head_dim")
-    taps, bytes_ = inner.integer("short_conv_kernel_size", default=4), _BYTES["float32"]
+    nested, inner = fields.get("linear_attn_config"), fields  # transformers 5 does not nest
+    if nested is not None:
+        inner = ConfigFields(nested, nested, f"{fields.source}: linear_attn_config")
+    heads = inner.integer("linear_num_heads", "num_heads")
+    width = inner.integer("linear_head_dim", "head_dim")
+    taps = inner.integer("linear_conv_kernel_dim", "short_conv_kernel_size", default=4)
+    bytes_ = _BYTES["float32"]
     return LinearMixerSpec(KDA, heads, heads, width, width, taps, 0, CHUNK_TOKENS[KDA], bytes_)
 
 
@@ -323,7 +340,8 @@ def lightning_mixer(fields: ConfigFields) -> LinearMixerSpec:
 
     Its state has the model's format (mamba_utils.py: linear_attention_state_dtype).
     """
-    heads, width = fields.integer("num_attention_heads"), fields.integer("head_dim")
+    heads = fields.integer("num_attention_heads")
+    width = head_width(fields, heads)
     return LinearMixerSpec(LIGHTNING, heads, heads, width, width, 0, 0, CHUNK_TOKENS[LIGHTNING])
 
 

@@ -65,7 +65,7 @@ def test_a_dictionary(config):
         ('{"a": 1,\n "b" 2}', r"config.json, line 2: malformed JSON"),
         ("[1, 2]", r"config.json: a config.json must hold a JSON object, got \[1, 2\]"),
         ('{"model_type": "llama"}', r"config.json: num_hidden_layers or .* is missing"),
-        ("{}", r"config.json: model_type '' is unknown"),
+        ("{}", r"config.json: model_type is missing"),
     ],
 )
 def test_malformed_files_are_named_in_one_line(tmp_path, content, message):

@@ -50,6 +50,11 @@ def test_missing_or_too_large_top_k_is_an_error(parse):
         parse(**{**MOE, "num_experts_per_tok": 17})
 
 
+def test_layers_with_different_numbers_of_experts_are_refused(parse):
+    with pytest.raises(PinnError, match="must be the same everywhere"):
+        parse(**{**MOE, "num_experts": [8, 16]})
+
+
 def test_expert_width_falls_back_to_the_dense_width(parse):
     assert parse(**MOE).moe.width == 256
     assert parse(**{**MOE, "moe_intermediate_size": ...}).moe.width == 4096
@@ -84,6 +89,13 @@ def test_shared_experts(parse, changes, expected):
         ({"interleave_moe_layer_step": 2}, [1, 3, 5, 7]),
         ({"interleave_moe_layer_step": 0}, []),
         ({"interleave_moe_layer_step": 1, "moe_layers": [0, 4]}, [0, 4]),
+        ({"num_dense_layers": 6}, [6, 7]),
+        (
+            {"moe_layer_start_index": 1, "moe_layer_end_index": 5, "moe_layer_interval": 2},
+            [1, 3, 5],
+        ),
+        ({"moe_layer_start_index": 3, "moe_layer_end_index": -1}, [3, 4, 5, 6, 7]),
+        ({"mlp_layer_types": ["hash_moe"] * 2 + ["moe"] * 6}, list(range(8))),
     ],
 )
 def test_layer_plans(values, expected):

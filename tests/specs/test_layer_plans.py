@@ -199,3 +199,11 @@ def test_broken_plans_are_refused(config, changes, message):
     assert mixer_names(model_from_config(hybrid, "test")) == "4 gated delta net, 4 full attention"
     with pytest.raises(PinnError, match=message):
         model_from_config(hybrid | changes, "test")
+
+
+def test_families_whose_key_of_a_plan_is_null_have_layers_of_one_kind(config):
+    sizes = {"mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 16}
+    bamba = config(model_type="bamba", attn_layer_indices=None, **sizes)
+    assert mixer_names(model_from_config(bamba, "test")) == "8 Mamba-2"
+    text = config(model_type="mllama_text_model", cross_attention_layers=None)
+    assert mixer_names(model_from_config(text, "test")) == "8 full attention"

@@ -1,0 +1,180 @@
+"""Compare parameter counts with those of every decoder that ``transformers`` has.
+
+    PYTHONPATH=.:tests python scripts/check_architectures.py          # what is wrong or refused
+    PYTHONPATH=.:tests python scripts/check_architectures.py --all    # and what is read
+
+Needs an environment with ``transformers``, ``torch`` and ``platformdirs``. Each
+architecture is built on the meta device, without weights, from its default configuration and from a
+smaller one, in which embeddings hide less. Encoders and encoder-decoders are left out. Of a
+multimodal model, the text part is compared: decoder, embeddings and output head. Exits with 1 if a
+count differs by more than 1 %.
+"""
+
+import argparse
+import copy
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from parameter_counts import count_parameters
+
+from pinn.errors import PinnError
+from pinn.specs.huggingface import model_from_config
+
+CLOSE = 0.01
+CAUSAL, MULTIMODAL = "causal", "multimodal text parts"
+READ, WRONG, REFUSED, UNBUILT = "read", "wrong", "refused", "not built"
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_EXPERTS = {"n_routed_experts": 16, "num_experts_per_tok": 2, "n_shared_experts": 1}
+#: Sizes that a default configuration leaves out, though its model needs them.
+SIZES: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "deepseek_ocr2_text": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
+    "glm4_moe": {"head_dim": 128},
+    "glm4v_moe_text": {"head_dim": 128},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_vl_text": {"head_dim": 128},
+    "ministral": {"head_dim": 128},
+    "qwen3_omni_moe_text": {"head_dim": 128},
+    "dots1": {**_EXPERTS, "first_k_dense_replace": 1},
+    "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8, "moe_topk": 2},
+    "nemotron": {"num_key_value_heads": 8},
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}
+    },
+}
+#: Decoders of an encoder beside them, which no other sign tells from those that stand alone.
+HALVES = frozenset({"trocr", "bert-generation"})
+#: Nested configurations of a text model's own parts.
+_OWN_PARTS = frozenset({"attn_config", "ffn_config"})
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+
+
+class Result(NamedTuple):
+    """How one architecture compares.
+
+    Attributes:
+        kind: ``causal`` or ``multimodal text parts``.
+        model_type: The architecture.
+        status: ``read``, ``wrong``, ``refused`` or ``not built``.
+        text: Relative differences, or the reason.
+    """
+
+    kind: str
+    model_type: str
+    status: str
+    text: str
+
+
+def architectures() -> Iterator[tuple[str, str, str]]:
+    """Yield kind, ``model_type`` and class name of each decoder."""
+    from transformers.models.auto import configuration_auto, modeling_auto
+
+    encoders = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    for model_type, name in causal.items():
+        cls = configuration_auto.CONFIG_MAPPING[model_type]
+        is_wrapper = set(cls.sub_configs) - _OWN_PARTS or model_type in HALVES
+        if not (is_wrapper or model_type in encoders or _is_encoder_decoder(cls)):
+            yield CAUSAL, model_type, name
+    for model_type, name in modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.items():
+        cls = configuration_auto.CONFIG_MAPPING[model_type]
+        if "text_config" in cls.sub_configs and not _is_encoder_decoder(cls):
+            yield MULTIMODAL, model_type, name
+
+
+def _is_encoder_decoder(cls: Any) -> bool:
+    field = cls.__dataclass_fields__.get("is_encoder_decoder")
+    return bool(field is not None and field.default)
+
+
+def smaller(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration of at most 8 layers and 1,024 tokens."""
+    found = copy.deepcopy(dict(config))
+    text = found["text_config"] if isinstance(found.get("text_config"), dict) else found
+    for key in _LAYERS:
+        layers = text.get(key)
+        if isinstance(layers, int):
+            lists = {k: v[:8] for k, v in text.items() if isinstance(v, list) and len(v) == layers}
+            text.update(lists, **{key: min(layers, 8)})
+    if isinstance(text.get("vocab_size"), int):
+        text["vocab_size"] = 1024
+    tokens = [key for key in text if key.endswith("_token_id") and text is found]
+    text.update({key: 0 for key in tokens if isinstance(text[key], int)})
+    return found
+
+
+def true_parameters(config: Any, name: str, kind: str) -> int:
+    """Return the parameters of a model on the meta device; of its text part if it has others."""
+    import torch
+    import transformers
+
+    with torch.device("meta"):
+        model = getattr(transformers, name)._from_config(config)
+    parts = [model]
+    if kind == MULTIMODAL:
+        parts = [model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings()]
+    found = {id(p): p.numel() for part in parts if part is not None for p in part.parameters()}
+    return sum(found.values())
+
+
+def compare(kind: str, model_type: str, name: str) -> Result:
+    """Compare one architecture, with its default and with a smaller configuration."""
+    from transformers.models.auto import configuration_auto
+
+    cls = configuration_auto.CONFIG_MAPPING[model_type]
+    differences, unbuilt = [], "no configuration can be built"
+    for change in (dict, smaller):
+        try:
+            values = cls().to_dict()
+            text, tied = values.get("text_config", values), values.get("tie_word_embeddings")
+            # Default configurations of a model and of its text part may contradict each other.
+            text |= SIZES.get(text["model_type"], {})
+            text |= {} if tied is None else {"tie_word_embeddings": tied}
+            config = cls.from_dict(change(values))
+        except Exception as error:  # a smaller configuration that its own class refuses
+            unbuilt = str(error)
+            continue
+        try:
+            counted = count_parameters(model_from_config(config.to_dict(), model_type)).total
+        except PinnError as error:
+            return Result(kind, model_type, REFUSED, str(error))
+        try:
+            differences.append(counted / true_parameters(config, name, kind) - 1)
+        except Exception as error:  # its own code fails, or needs more packages
+            unbuilt = str(error)
+    if not differences:
+        return Result(kind, model_type, UNBUILT, unbuilt.strip().split("\n")[0])
+    status = READ if all(abs(each) <= CLOSE for each in differences) else WRONG
+    return Result(kind, model_type, status, ", ".join(f"{100 * d:+.2f} %" for d in differences))
+
+
+def check() -> list[Result]:
+    """Compare every decoder."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [compare(*each) for each in architectures()]
+
+
+def main() -> int:
+    """Print the comparison; return 1 if a count is wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--all", action="store_true", help="print what is read, too")
+    shown = (READ,) * parser.parse_args().all
+    results = check()
+    for kind in (CAUSAL, MULTIMODAL):
+        own = [result for result in results if result.kind == kind]
+        for status in (READ, WRONG, REFUSED, UNBUILT):
+            found = [result for result in own if result.status == status]
+            print(f"{kind}: {len(found)} of {len(own)} {status}")
+            if status in (*shown, WRONG, REFUSED, UNBUILT):
+                print("".join(f"  {each.model_type}: {each.text}\n" for each in found), end="")
+    return any(result.status == WRONG for result in results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
