@@ -18,7 +18,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.flags import FORCE, FlagValue
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
-from pinn.specs.model_variants import with_precision
+from pinn.specs.model_variants import fallback_of, with_precision
 from pinn.specs.serving import ServingSpec
 
 # Configurations by name and flag, one or many, as deployments.
@@ -138,14 +138,21 @@ def make_deployment(configuration: Configuration) -> Deployment:
 
 @lru_cache(maxsize=1024)
 def _model(name: str, precision: str | None) -> ModelSpec:
-    model = load_model(name, fallback_precision=precision)
+    fallback = None if precision is None else fallback_of(precision)
+    model = load_model(name, fallback_precision=fallback)
     if model.left_out:
         warnings.warn(
             f"{name}: its text part is timed, its {model.left_out} left out; count the tokens of "
             "an image as tokens of the prompt",
             stacklevel=2,
         )
-    return model if precision is None else with_precision(model, precision)
+    found = model if precision is None else with_precision(model, precision)
+    stand_ins = {form.name: form.timed_as for form in vars(found.precisions).values()}
+    for form, timed_as in stand_ins.items():
+        if timed_as:
+            told = f"no kernels of {form} were timed, those of {timed_as} stand in"
+            warnings.warn(f"{name}: {told}; its bytes are its own", stacklevel=2)
+    return found
 
 
 _gpu = lru_cache(maxsize=1024)(load_gpu)
