@@ -127,6 +127,7 @@ def make_deployment(configuration: Configuration) -> Deployment:
     notice = unread_notice(found.serving.engine, found.serving.engine_version)
     if notice is not None:
         warnings.warn(notice, stacklevel=2)
+    _warn_of_stand_ins(model)
     if beyond_a_machine(found):
         warnings.warn(
             f"{found.recipe.tensor_parallel_size} GPUs for tensor parallelism are more than a "
@@ -146,13 +147,16 @@ def _model(name: str, precision: str | None) -> ModelSpec:
             "an image as tokens of the prompt",
             stacklevel=2,
         )
-    found = model if precision is None else with_precision(model, precision)
-    stand_ins = {form.name: form.timed_as for form in vars(found.precisions).values()}
+    return model if precision is None else with_precision(model, precision)
+
+
+def _warn_of_stand_ins(model: ModelSpec) -> None:
+    """Name the formats whose kernels no table times, and those that stand in."""
+    stand_ins = {form.name: form.timed_as for form in vars(model.precisions).values()}
     for form, timed_as in stand_ins.items():
         if timed_as:
             told = f"no kernels of {form} were timed, those of {timed_as} stand in"
-            warnings.warn(f"{name}: {told}; its bytes are its own", stacklevel=2)
-    return found
+            warnings.warn(f"{model.name}: {told}; its bytes are its own", stacklevel=3)
 
 
 _gpu = lru_cache(maxsize=1024)(load_gpu)
