@@ -17,7 +17,7 @@ from pinn.memory.kv_cache import memory_fit
 from pinn.planning.commands import ON_THE_FLY, vllm_words
 from pinn.specs import model_names, serving, speculation
 from pinn.specs.gpu import find_gpu, load_gpu
-from pinn.specs.quantization_formats import quantization_words
+from pinn.specs.quantization_block import quantization_words
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pinn.engines.recipe import engine_rows, release
 from pinn.errors import PinnError
 from pinn.specs.flags import TRUTH
 from pinn.specs.model_variants import SCHEMES, label_of
-from pinn.specs.quantization_formats import quantization_words
+from pinn.specs.quantization_block import quantization_words
 from pinn.specs.serving import DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM
 
 # The words of a launch command: variables, the engine, its release, its arguments.

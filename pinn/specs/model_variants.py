@@ -10,7 +10,7 @@ from pinn.specs.config_fields import is_type, models_file
 from pinn.specs.model import ModelSpec, WeightPrecisions
 from pinn.specs.model_names import find_in_catalog, published_generation
 from pinn.specs.precision import PRECISIONS, Precision, precision
-from pinn.specs.quantization_formats import quantization_words
+from pinn.specs.quantization_block import quantization_words
 
 # A model under a precision label, as deployments mean it: which weights the label changes.
 #

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pinn.errors import PinnError
 from pinn.specs.module_patterns import Matrix, ModulePatterns
 from pinn.specs.precision import Precision, precision
-from pinn.specs.quantization_formats import Block, named_formats, quantization_words
+from pinn.specs.quantization_block import Block, quantization_words
+from pinn.specs.quantization_formats import named_formats
 
 # In every method vLLM leaves the router and, but for GPTQ's ``lm_head`` flag and heads that a group
 # names, the output head in the model's own format.
@@ -29,11 +30,13 @@ class Quantization:
         groups: The first whose matrices match counts.
         lm_head: Format of the output head where the checkpoint quantizes it.
         kv_cache: Format of the KV cache where the checkpoint asks for one.
+        source: Name of the file, for warnings.
     """
 
     groups: Groups
     lm_head: Precision | None = None
     kv_cache: Precision | None = None
+    source: str = ""
 
     @property
     def expressions(self) -> int:
@@ -57,11 +60,10 @@ class Quantization:
         others = {form.name: held[form] / total for form in held if form != most}
         if sum(others.values()) > _REPORTED_SHARE:
             split = ", ".join(f"{share:.0%} in {name}" for name, share in others.items())
-            warnings.warn(
-                f"{kind.replace('_', ' ')}: {held[most] / total:.0%} of the bytes are in "
-                f"{most.name}, {split}: all are counted and timed in {most.name}",
-                stacklevel=2,
-            )
+            where, share = f"{self.source}: {kind.replace('_', ' ')}", held[most] / total
+            rule = f"all are counted and timed in {most.name}"
+            told = f"{where}: {share:.0%} of the bytes are in {most.name}, {split}: {rule}"
+            warnings.warn(told, stacklevel=2)
         return most
 
 
@@ -97,6 +99,7 @@ def read_quantization(
         groups=((ignored, None), *groups),
         lm_head=groups[-1][1] if whole else None if ignored.names(_HEADS) else head,
         kv_cache=_kv_cache(block),
+        source=source,
     )
 
 
