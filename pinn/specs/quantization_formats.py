@@ -133,8 +133,7 @@ def _modelopt(block: Block) -> Named:
 def _torchao(block: Block) -> Named:
     kind = block.values.get("quant_type")
     config = kind.get("default") if isinstance(kind, Mapping) else {"_type": kind}
-    config = config if isinstance(config, Mapping) else {"_type": config}
-    inner = config.get("_data")
+    inner = config.get("_data") if isinstance(config, Mapping) else None
     inner = inner if isinstance(inner, Mapping) else {}
     by_name = inner.get("module_fqn_to_config", inner.get("fqn_to_config"))
     if not isinstance(by_name, Mapping):
@@ -145,7 +144,8 @@ def _torchao(block: Block) -> Named:
     ]
 
 
-def _torchao_format(block: Block, config: Mapping[str, Any]) -> str:
+def _torchao_format(block: Block, config: object) -> str:
+    config = config if isinstance(config, Mapping) else {"_type": config}
     inner = config.get("_data")
     dtype = inner.get("weight_dtype") if isinstance(inner, Mapping) else None
     name = str(config.get("_type"))
@@ -221,9 +221,9 @@ def _quark_tensor(config: object) -> dict[str, Any] | None:
     found = []
     for each in listed:
         if isinstance(each, Mapping):
-            name = str(known.get(str(each.get("dtype")), each.get("dtype")))
-            kind, bits = name.rstrip("0123456789"), name[len(name.rstrip("0123456789")) :]
-            found.append({**each, "type": kind, "num_bits": int(bits) if bits else None})
+            name = known.get(str(each.get("dtype")))
+            words = (name[:-1], int(name[-1])) if name else (each.get("dtype"), "")
+            found.append({**each, "type": words[0], "num_bits": words[1]})
     return min(found, key=lambda each: each["num_bits"] or 99, default=None)
 
 
