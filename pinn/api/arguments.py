@@ -14,6 +14,7 @@ from pinn.engines import launch_line
 from pinn.errors import PinnError, printable
 from pinn.specs.flags import FORCE, Flag, flags_of
 from pinn.specs.gpu import GpuSpec, load_gpu
+from pinn.specs.model_variants import label_of
 from pinn.specs.serving import VLLM, ServingSpec
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -144,6 +145,7 @@ def given_flags(
             raise PinnError(f"unknown {what} {name!r}: {_nearest(name, {*known, *beside})}")
         if value is not None and name != "serve":
             spelled = "precision" if name == "quantization" else name
+            value = label_of(value) if spelled == "precision" and isinstance(value, str) else value
             found[spelled] = declared[name].read(value, name) if name in declared else value
     if not flags.get("serve"):
         return found

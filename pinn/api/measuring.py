@@ -17,6 +17,7 @@ from pinn.memory.kv_cache import memory_fit
 from pinn.planning.commands import ON_THE_FLY, vllm_words
 from pinn.specs import model_names, serving, speculation
 from pinn.specs.gpu import find_gpu, load_gpu
+from pinn.specs.quantization_block import quantization_words
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def engine_arguments(flags: Mapping[str, Any]) -> list[str]:
         PinnError: If weights would have to be of a format that vLLM makes of none.
     """
     precision = flags.get("precision")
-    if precision not in (None, *ON_THE_FLY):
+    if precision not in (None, *ON_THE_FLY, *quantization_words("flag_methods")):
         raise PinnError(
             f"vLLM does not make {precision} of a checkpoint at start, only "
             f"{', '.join(ON_THE_FLY)}: give the path of a config.json whose weights are in that "

@@ -17,6 +17,7 @@ from pinn.api.requests import explained, parameters_of
 from pinn.cli.outputs import check_suffix
 from pinn.engines import launch_values
 from pinn.specs.flags import FORCE, Flag, flags_of
+from pinn.specs.model_variants import label_of
 from pinn.specs.serving import VLLM, ServingSpec
 
 
@@ -140,7 +141,8 @@ def _text_option(name: str, *spellings: str, **settings: Any) -> inspect.Paramet
 _FORMAT = _text_option(
     "precision", "--quantization", "--precision", "-q",
     help="Serve the model as bf16, fp16, fp8, fp8_static (activations scaled by the checkpoint's "
-    "factors), fp8_block, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations) or nvfp4 (fp4). "
+    "factors), fp8_block, mxfp8, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations), nvfp4 (fp4) "
+    "or nvfp4_wo (16-bit activations), or vLLM's name of a method, such as compressed-tensors. "
     "[default: as its config says]",
 )  # fmt: skip
 #: A launch command, and words of an engine among the options.
@@ -219,12 +221,11 @@ def _started(
 
 
 def in_own_words(engine: str, flags: Mapping[str, object]) -> dict[str, object]:
-    """Values of flags as typed, in an engine's spelling or here: ``bfloat16``, ``32k``, ``awq``."""
+    """Values of flags as typed, in an engine's spelling or here: ``bfloat16``, ``32k``."""
     found: dict[str, object] = {}
     for name, value in flags.items():
         if name == "precision" and isinstance(value, str):
-            read = launch_values.quantization_format(value)
-            found |= {} if read is None else {name: read}
+            found |= {} if value == "none" else {name: label_of(value)}
         elif name in ("kv_cache_dtype", "max_model_len", "max_num_batched_tokens"):
             found[name] = launch_values.plain(engine, name, value).fields.get(name, value)
         else:

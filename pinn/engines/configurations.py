@@ -18,7 +18,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.flags import FORCE, FlagValue
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
-from pinn.specs.model_variants import with_precision
+from pinn.specs.model_variants import fallback_of, with_precision
 from pinn.specs.serving import ServingSpec
 
 # Configurations by name and flag, one or many, as deployments.
@@ -127,6 +127,7 @@ def make_deployment(configuration: Configuration) -> Deployment:
     notice = unread_notice(found.serving.engine, found.serving.engine_version)
     if notice is not None:
         warnings.warn(notice, stacklevel=2)
+    _warn_of_stand_ins(model)
     if warning := beyond_a_machine(found):
         warnings.warn(warning, stacklevel=2)
     return found
@@ -134,7 +135,8 @@ def make_deployment(configuration: Configuration) -> Deployment:
 
 @lru_cache(maxsize=1024)
 def _model(name: str, precision: str | None) -> ModelSpec:
-    model = load_model(name, fallback_precision=precision)
+    fallback = None if precision is None else fallback_of(precision)
+    model = load_model(name, fallback_precision=fallback)
     if model.left_out:
         warnings.warn(
             f"{name}: its text part is timed, its {model.left_out} left out; count the tokens of "
@@ -142,6 +144,15 @@ def _model(name: str, precision: str | None) -> ModelSpec:
             stacklevel=2,
         )
     return model if precision is None else with_precision(model, precision)
+
+
+def _warn_of_stand_ins(model: ModelSpec) -> None:
+    """Name the formats whose kernels no table times, and those that stand in."""
+    stand_ins = {form.name: form.timed_as for form in vars(model.precisions).values()}
+    for form, timed_as in stand_ins.items():
+        if timed_as:
+            told = f"no kernels of {form} were timed, those of {timed_as} stand in"
+            warnings.warn(f"{model.name}: {told}; its bytes are its own", stacklevel=3)
 
 
 _gpu = lru_cache(maxsize=1024)(load_gpu)

@@ -10,6 +10,8 @@ from pinn.common import documents, files
 from pinn.engines.recipe import engine_rows, release
 from pinn.errors import PinnError
 from pinn.specs.flags import TRUTH
+from pinn.specs.model_variants import SCHEMES, label_of
+from pinn.specs.quantization_block import quantization_words
 from pinn.specs.serving import DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM
 
 # The words of a launch command: variables, the engine, its release, its arguments.
@@ -121,9 +123,9 @@ def _words(kind: str) -> dict[str, str]:
     """Return words of ``data/engines/launch_words.csv`` with their meaning here.
 
     Args:
-        kind: ``cache`` for formats of the KV cache; ``quantization`` for formats, empty where the
-            checkpoint decides; ``quiet`` for keys of a compilation config that change neither
-            kernels nor graphs that are told apart here; ``graphs`` for modes of CUDA graphs.
+        kind: ``cache`` for formats of the KV cache; ``quiet`` for keys of a compilation config that
+            change neither kernels nor graphs that are told apart here; ``graphs`` for modes of CUDA
+            graphs.
     """
     rows = engine_rows("launch_words.csv")
     return {row["word"]: row["meaning"] for row in rows if row["kind"] == kind}
@@ -162,19 +164,12 @@ def plain(engine: str, name: str, value: object) -> Read:
 
 
 def _quantization(value: Any, _: str = "") -> Read:
-    form = _words("quantization").get(value)
-    if form is None:
+    form = label_of(str(value))
+    if form == "none":
+        return NOTHING
+    if form not in SCHEMES and form not in quantization_words("flag_methods"):
         return Read(assumed=f"kernels of {value}: taken as the checkpoint's config.json says")
-    return Read({"precision": form}) if form else NOTHING
-
-
-def quantization_format(value: str) -> str | None:
-    """The format that ``--quantization`` names in an engine's words; None as the checkpoint says.
-
-    >>> quantization_format("awq_marlin"), quantization_format("modelopt")
-    ('int4', None)
-    """
-    return _words("quantization").get(value, value) or None
+    return Read({"precision": form})
 
 
 def _dtype(value: object, _: str = "") -> Read:

@@ -17,12 +17,6 @@ from pinn.specs.precision import ACTIVATION_BYTES
 #
 # Read at its August 2026 state; its simplifications are kept, because its step time has them.
 
-#: Bytes per weight as BLIS counts them: the element alone, no scales.
-_NOMINAL_BYTES = {
-    "int4_wo": 0.5, "mxfp4": 0.5, "mxfp4_mxfp8": 0.5, "nvfp4": 0.5, "fp8_block": 1.0,
-    "int8_wo": 1.0,
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class BlisModel:
@@ -122,7 +116,8 @@ def blis_model(deployment: Deployment) -> BlisModel:
     moe, attention = model.moe, model.layer_groups[0].attention
     assert isinstance(attention, models.Attention)
     weights = model.precisions.experts if moe else model.precisions.dense_ffn
-    weight_bytes = _NOMINAL_BYTES.get(weights.name, weights.bytes_per_weight)
+    # BLIS counts the element alone, no scales.
+    weight_bytes = int(2 * weights.bytes_per_weight) / 2
     grouped = isinstance(attention, models.AttentionSpec)
     kv_heads = attention.kv_heads if grouped else attention.heads
     dense = [g.ffn.width for g in model.layer_groups if isinstance(g.ffn, models.DenseFfnSpec)]

@@ -105,7 +105,7 @@ def _nearest(
 
 def _timed_format(measured: MeasuredShapes, form: str) -> str:
     """The format itself, or one of the same arithmetic, as whose kernels it is taken to run."""
-    formats = sorted({timed for _, timed in measured.tables})
+    formats, form = sorted({timed for _, timed in measured.tables}), precision(form).kernels
     if form in formats:
         return form
     math = precision(form).math

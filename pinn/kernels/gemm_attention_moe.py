@@ -10,6 +10,7 @@ from pinn.kernels import operator
 from pinn.kernels.hardware import Hardware
 from pinn.kernels.operator import Operator, Rows, Sizes, TrainingPlan, octaves
 from pinn.kernels.tables import work
+from pinn.specs.precision import precision
 
 # Matrix multiplications.
 
@@ -239,7 +240,7 @@ def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
     result = np.zeros(len(hw.bandwidth), dtype=np.int64)
     for index, name in enumerate(hw.format_names):
         mine = hw.format_ids == index
-        result[mine] = np.broadcast_to(by_format[name], result.shape)[mine]
+        result[mine] = np.broadcast_to(by_format[precision(name).kernels], result.shape)[mine]
     return result
 
 

@@ -15,6 +15,7 @@ from pinn.engines.engine_spec import EngineSpec
 from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.pools import PoolsCandidate
 from pinn.specs.flags import Flag, FlagValue, flags_of
+from pinn.specs.quantization_block import quantization_words
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 
 _FLAGS = (*flags_of(ServingSpec), *flags_of(EngineSpec))
@@ -37,13 +38,19 @@ def sglang_command(given: Values) -> str:
     """``python -m sglang.launch_server ...``."""
     form = str(given.get("precision", ""))
     words = ["python", "-m", "sglang.launch_server", "--model-path", str(given["model"])]
-    words += ON_THE_FLY.get(form, [])
+    words += _as_format(form)
     unsaid = []
     for flag, value in _set(given):
         said = _sglang_words(flag, value)
         words += said or []
         unsaid += [] if said else [flag.option]
-    return shlex.join(words) + _note("" if form in ON_THE_FLY else form, unsaid)
+    return shlex.join(words) + _note("" if _as_format(form) else form, unsaid)
+
+
+def _as_format(form: str) -> list[str]:
+    """Words that ask for a format; none where it needs a checkpoint of its own."""
+    named = ["--quantization", form] if form in quantization_words("flag_methods") else []
+    return ON_THE_FLY.get(form, named)
 
 
 def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
@@ -147,7 +154,7 @@ def _vllm_command(row: Values, more: Sequence[str] = ()) -> str:
     """``vllm serve ...``."""
     form = str(row.get("precision") or "")
     line = shlex.join(["vllm", "serve", str(row["model"]), *vllm_words(row), *more])
-    return line + _note("" if form in ON_THE_FLY else form, [])
+    return line + _note("" if _as_format(form) else form, [])
 
 
 def vllm_words(given: Values) -> list[str]:
@@ -165,7 +172,7 @@ def vllm_words(given: Values) -> list[str]:
         row["kv_cache_dtype"] = _CACHE_DTYPES[dtype]
     compiled = {word: given.get(name) for name, word in words.items() if word}
     return [
-        *ON_THE_FLY.get(str(given.get("precision")), []),
+        *_as_format(str(given.get("precision"))),
         *_written(ServingSpec, row),
         *_written(EngineSpec, row),
         *(f"{word}={str(value).lower() if isinstance(value, bool) else value}"

@@ -18,7 +18,7 @@ def models_file(name: str) -> dict[str, Any]:
     Args:
         name: ``types.json`` for what is known of a ``model_type`` without its config.json,
             ``config_keys.json`` for what files call a size, ``name_words.json`` for what words of a
-            name say, ``aliases.json`` or ``generation.json``.
+            name say, ``quantization.json`` for formats, ``aliases.json`` or ``generation.json``.
     """
     return dict(read_json(data_folder("models") / name))
 

@@ -13,8 +13,9 @@ from pinn.specs.config_fields import ConfigFields, keys
 from pinn.specs.encoder import encoder_parameters
 from pinn.specs.layers import attentions, feed_forwards
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
+from pinn.specs.module_patterns import module_names
 from pinn.specs.precision import Precision, precision
-from pinn.specs.quantization import Quantization, module_names, read_quantization
+from pinn.specs.quantization import Quantization, read_quantization
 
 # What Gemma-3n has beside its layers (transformers' modeling_gemma3n.py).
 
@@ -212,10 +213,10 @@ def model_from_config(
     parts = layer_parts(fields, max_position)
     base = _base_precision(fields)
     quantization = quantization_of(fields, quant_config, fallback_precision)
-    precisions, kv_cache = _precisions(quantization, parts, base)
+    hidden = fields.integer("hidden_size")
+    precisions, kv_cache = _precisions(quantization, parts, hidden, base)
     if fields.is_type("compressed"):
         precisions, kv_cache = _compressed_formats(fields, precisions), precision("fp8")
-    hidden = fields.integer("hidden_size")
     shapes = Counter((part.mixer, part.ffn) for part in parts)
     if sampling is None:
         sampling = model.sampling_from_generation_config(config, source or name)
@@ -297,14 +298,17 @@ def quantization_of(
 
 
 def _precisions(
-    quantization: Quantization | None, parts: Sequence[model.LayerPart], base: Precision
+    quantization: Quantization | None,
+    parts: Sequence[model.LayerPart],
+    hidden: int,
+    base: Precision,
 ) -> tuple[model.WeightPrecisions, Precision]:
     if quantization is None:
         return model.WeightPrecisions(base, base, base, base, base), base
     where = "layers x expressions of the quantization config"
     matches = len(parts) * quantization.expressions
     check_size(matches, documents.MOST_MATCHES, where, "write fewer expressions")
-    modules = module_names(parts).items()
+    modules = module_names(parts, hidden).items()
     kinds = {kind: quantization.of_kind(kind, names, base) for kind, names in modules}
     precisions = model.WeightPrecisions(**kinds, lm_head=quantization.lm_head or base)
     return precisions, quantization.kv_cache or base

@@ -9,7 +9,8 @@ from pinn.errors import PinnError
 from pinn.specs.config_fields import is_type, models_file
 from pinn.specs.model import ModelSpec, WeightPrecisions
 from pinn.specs.model_names import find_in_catalog, published_generation
-from pinn.specs.precision import Precision, precision
+from pinn.specs.precision import PRECISIONS, Precision, precision
+from pinn.specs.quantization_block import quantization_words
 
 # A model under a precision label, as deployments mean it: which weights the label changes.
 #
@@ -36,14 +37,46 @@ from pinn.specs.precision import Precision, precision
 
 #: Label -> format, whose name most of them are.
 SCHEMES: dict[str, str] = {
-    label: {"int4": "int4_wo", "fp4": "nvfp4"}.get(label, label)
-    for label in (
-        "bf16", "fp16", "fp8", "fp8_static", "fp8_block", "int4", "int8", "int8_wo", "mxfp4",
-        "mxfp4_mxfp8", "nvfp4", "fp4",
-    )
+    **{name: name for name in PRECISIONS if name != "fp32"}, "int4": "int4_wo", "fp4": "nvfp4",
 }  # fmt: skip
+_WIDE = frozenset({"fp32", "bf16", "fp16"})
 _FP8 = frozenset({"fp8", "fp8_static", "fp8_block"})
 _EXPERTS_ONLY = frozenset({"mxfp4", "mxfp4_mxfp8"})
+#: What ``--quantization`` may be to leave a checkpoint as it is.
+_UNSAID = "none"
+
+
+def label_of(text: str) -> str:
+    """Return the label of a format that an engine's ``--quantization`` names, else the text.
+
+    >>> label_of("fp8_per_block"), label_of("compressed-tensors")
+    ('fp8_block', 'compressed-tensors')
+    """
+    return str(quantization_words("flag_formats").get(text, text))
+
+
+def fallback_of(text: str) -> str | None:
+    """Return the format of a label, to read an unknown checkpoint in; None where it is none."""
+    methods = quantization_words("flag_methods")
+    return SCHEMES.get(label_of(methods.get(text) or text))
+
+
+def _label_for(model: ModelSpec, text: str) -> str | None:
+    """Return the label that a value of ``--quantization`` means; None to keep the checkpoint's.
+
+    Raises:
+        PinnError: If the value names a method that the checkpoint is not quantized by.
+    """
+    methods = quantization_words("flag_methods")
+    if text not in methods:
+        return None if text == _UNSAID else label_of(text)
+    if any(form.name not in _WIDE for form in vars(model.precisions).values()):
+        return None
+    if methods[text] is None:
+        fault = f"{model.name} has no quantization config, its weights are of 16 bits"
+        remedy = "give a checkpoint that has one, or a format such as --quantization fp8 or nvfp4"
+        raise PinnError(f"--quantization {text}: {fault}: {remedy}")
+    return str(methods[text])
 
 
 def with_precision(model: ModelSpec, scheme: str, *, kv_cache: str | None = None) -> ModelSpec:
@@ -57,20 +90,26 @@ def with_precision(model: ModelSpec, scheme: str, *, kv_cache: str | None = None
 
     Args:
         model: The model as it was read.
-        scheme: A key of ``SCHEMES``.
+        scheme: A key of ``SCHEMES``, or a value of vLLM's ``--quantization``. One that names a
+            method (``compressed-tensors``) leaves a quantized checkpoint as it is.
         kv_cache: Format of the KV cache, a key of ``PRECISIONS``. None means fp8 under ``nvfp4``,
             which every NVFP4 release asks for, and else the 16-bit format of the model; a native
             checkpoint keeps its own.
 
     Raises:
-        PinnError: If the scheme or the KV cache format is unknown.
+        PinnError: If the scheme or the KV cache format is unknown, or a method is named and the
+            model is not quantized.
     """
-    if scheme not in SCHEMES:
-        raise PinnError(f"unknown precision {scheme!r}: use one of {', '.join(SCHEMES)}")
-    target = precision(SCHEMES[scheme])
-    if _is_native(model, scheme):
+    label = _label_for(model, scheme)
+    if label is not None and label not in SCHEMES:
+        known = ", ".join(
+            (*SCHEMES, *quantization_words("flag_formats"), *quantization_words("flag_methods"))
+        )
+        raise PinnError(f"unknown precision {scheme!r}: use one of {known}")
+    if label is None or _is_native(model, label):
         cache = model.kv_cache_precision
         return replace(model, kv_cache_precision=precision(kv_cache) if kv_cache else cache)
+    target = precision(SCHEMES[label])
     base = target if target.name in ("bf16", "fp16") else model.precisions.lm_head
     cache = precision(kv_cache or ("fp8" if target.name == "nvfp4" else base.name))
     quantized = _quantized_kinds(model, target) & _present_kinds(model)
@@ -113,7 +152,9 @@ def _quantized_kinds(model: ModelSpec, target: Precision) -> frozenset[str]:
     ):
         return frozenset({"experts"})
     bf16_attention = (
-        target.name == "nvfp4" and is_moe and not is_type(model.model_type, "nvfp4_attention")
+        target.name in ("nvfp4", "nvfp4_wo")
+        and is_moe
+        and not is_type(model.model_type, "nvfp4_attention")
     ) or (target.name in _FP8 and is_type(model.model_type, "fp8_bf16_attention"))
     return _ALL_KINDS - {"attention"} if bf16_attention else _ALL_KINDS
 

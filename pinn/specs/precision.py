@@ -18,12 +18,20 @@ class Precision:
         math: Tensor-core rate that the format can use at best: ``bf16``, ``fp8``, ``int8`` or
             ``fp4``. Weight-only formats are dequantized and run at the bf16 rate.
         dynamic_activations: Whether each step quantizes its activations first (extra kernels).
+        timed_as: Key of the format whose kernels stand in for its own, which no table times; empty
+            where its own are timed.
     """
 
     name: str
     bytes_per_weight: float
     math: str
     dynamic_activations: bool = False
+    timed_as: str = ""
+
+    @property
+    def kernels(self) -> str:
+        """Key of the format whose kernels are taken to multiply it."""
+        return self.timed_as or self.name
 
     @property
     def static_activations(self) -> bool:
@@ -38,7 +46,8 @@ class Precision:
 #: 16-bit rate at best: ``w4a16_mxfp4`` of aiconfigurator-core 0.12.0 (``moe_perf``) reaches at most
 #: 625 TFLOP/s on B200 in vLLM 0.24.0 and SGLang 0.5.14, whose mxfp8 reaches 2,490. mxfp4_mxfp8 is
 #: an mxfp4 checkpoint served with mxfp8 activations, which multiply at the 8-bit rate
-#: (vLLM's VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8).
+#: (vLLM's VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8). nf4 is bitsandbytes' with an fp32 scale per 64;
+#: ``_wo`` are weights alone, multiplied in 16 bits.
 PRECISIONS: dict[str, Precision] = {
     p.name: p
     for p in (
@@ -54,6 +63,13 @@ PRECISIONS: dict[str, Precision] = {
         Precision("mxfp4", 0.5 + 1 / 32, "bf16"),
         Precision("mxfp4_mxfp8", 0.5 + 1 / 32, "fp8", dynamic_activations=True),
         Precision("nvfp4", 0.5 + 1 / 16, "fp4", dynamic_activations=True),
+        Precision("fp8_wo", 1.0, "bf16", timed_as="int8_wo"),
+        Precision("mxfp8", 1.0 + 1 / 32, "fp8", True, timed_as="fp8_block"),
+        Precision("nf4", 0.5 + 4 / 64, "bf16", timed_as="int4_wo"),
+        Precision("nvfp4_wo", 0.5 + 1 / 16, "bf16", timed_as="int4_wo"),
+        Precision("nvfp4_fp8", 0.5 + 1 / 16, "fp8", True, timed_as="mxfp4_mxfp8"),
+        Precision("int4_fp8", 0.5 + 2 / 128, "fp8", True, timed_as="mxfp4_mxfp8"),
+        Precision("int4_int8", 0.5 + 2 / 128, "int8", True, timed_as="mxfp4_mxfp8"),
     )
 }
 

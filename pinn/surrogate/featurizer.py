@@ -96,6 +96,7 @@ def _format_descriptors(
     model: ModelSpec, gpu: GpuSpec, kv_bytes: float, of_experts: Precision
 ) -> dict[str, float]:
     formats = model.precisions
+    timed = of_experts.kernels, formats.dense_ffn.kernels
     attention, attention_native = _format(formats.attention, gpu)
     dense, dense_native = _format(formats.dense_ffn, gpu)
     experts, experts_native = _format(of_experts, gpu) if model.moe else (dense, dense_native)
@@ -106,8 +107,8 @@ def _format_descriptors(
         "dense_native": dense_native,
         "expert_bytes": experts,
         "expert_native": experts_native,
-        "expert_mx_scales": float(model.moe is not None and of_experts.name.startswith("mx")),
-        "block_scales": float("block" in of_experts.name or "block" in formats.dense_ffn.name),
+        "expert_mx_scales": float(model.moe is not None and timed[0].startswith("mx")),
+        "block_scales": float(any("block" in name for name in timed)),
         "static_scales": float(formats.dense_ffn.static_activations),
         "kv_bytes": float(np.log2(kv_bytes)),
     }

@@ -90,3 +90,23 @@ def test_in_python():
     assert pinn.predict("Llama-3.1-8B", "H100", tensor_parallel_size=3, force=True).beta
     with pytest.raises(PinnError, match="did you mean --port"):
         pinn.predict(gpu="H100", serve="vllm serve a --prt 1")
+
+
+@pytest.mark.parametrize("word", ["awq_marlin", "bitsandbytes", "fp8_per_tensor"])
+def test_python_and_the_command_line_read_the_same_words(word, run, tmp_path):
+    by_argument = pinn.predict("Qwen/Qwen3-8B", "H100", quantization=word).to_json()
+    path = tmp_path / "a.json"
+    result = run("coefficients", "--model", "Qwen/Qwen3-8B", "--gpu", "H100", "-q", word,
+                 "--json", path)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert json.loads(path.read_text())["precisions"] == by_argument["precisions"]
+
+
+def test_a_method_in_a_command_needs_a_quantized_checkpoint(run):
+    command = "vllm serve Qwen/Qwen3-8B --quantization modelopt"
+    for words in (("--serve", command), ("--model", "Qwen/Qwen3-8B", "-q", "modelopt")):
+        result = run("coefficients", *words, "--gpu", "H100")
+        assert result.exit_code == 1
+        assert "give a checkpoint that has one" in " ".join(result.output.split())
+    with pytest.raises(PinnError, match="give a checkpoint that has one"):
+        pinn.predict("Qwen/Qwen3-8B", "H100", quantization="modelopt")

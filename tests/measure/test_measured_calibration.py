@@ -168,7 +168,8 @@ def test_reader_and_program_agree():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--max-model-len", "32k", "-q", "modelopt"], {"max_model_len": 32_000}),
+        (["--max-model-len", "32k", "-q", "none"], {"max_model_len": 32_000}),
+        (["-q", "modelopt"], {"precision": "modelopt"}),
         (["-cc.cudagraph_mode=PIECEWISE", "-O3"], {"cudagraph_mode": "PIECEWISE"}),
         (["--dtype", "float32", "--kv-cache-dtype", "bfloat16"], {"kv_cache_dtype": "bf16"}),
         (["--of-a-later-release", "a", "b", "-tp", "2"], {"tensor_parallel_size": 2}),

@@ -1,12 +1,16 @@
+import json
 from dataclasses import replace
 
 import pytest
 
+import pinn
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
+from pinn.specs.model_names import find_in_catalog
 from pinn.specs.model_variants import SCHEMES, with_precision
+from pinn.specs.precision import precision
 from pinn.specs.serving import ServingSpec
 
 #: The checkpoint that a label on another one stands for.
@@ -100,3 +104,45 @@ def test_static_scales_stay_under_the_label_fp8():
     released = load_model("nvidia/Llama-3.1-70B-Instruct-FP8")
     assert with_precision(released, "fp8") == with_precision(released, "fp8_static") == released
     assert with_precision(load_model("Llama-3.1-70B"), "fp8").precisions.dense_ffn.name == "fp8"
+
+
+@pytest.mark.parametrize("word", ["compressed-tensors", "modelopt", "torchao", "quark"])
+def test_a_method_without_a_quantized_checkpoint_is_an_error_with_a_remedy(word):
+    with pytest.raises(PinnError, match=rf"--quantization {word}: .*16 bits: give a checkpoint"):
+        with_precision(load_model("Qwen/Qwen3-8B"), word)
+
+
+@pytest.mark.parametrize("word", ["modelopt", "compressed-tensors", "gptq_marlin", "none"])
+def test_a_method_leaves_a_quantized_checkpoint_as_it_is(word):
+    model = load_model("nvidia/Llama-3.1-8B-Instruct-FP8")
+    assert with_precision(model, word) == model
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("awq", "int4_wo"), ("awq_marlin", "int4_wo"), ("gptq_marlin", "int4_wo"),
+        ("bitsandbytes", "nf4"), ("modelopt_fp4", "nvfp4"), ("fp8_per_block", "fp8_block"),
+        ("mxfp8", "mxfp8"), ("none", "bf16"), ("int8_per_channel_weight_only", "int8_wo"),
+    ],
+)  # fmt: skip
+def test_words_of_engines_name_formats(word, expected):
+    model = with_precision(load_model("Qwen/Qwen3-8B"), word)
+    assert model.precisions.dense_ffn.name == expected
+
+
+def test_an_8_bit_gptq_checkpoint_keeps_its_bits():
+    config = json.loads(find_in_catalog("Qwen/Qwen3-4B")[1].read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 8}
+    assert with_precision(load_model(config), "gptq_marlin").precisions.dense_ffn.name == "int8_wo"
+
+
+@pytest.mark.parametrize("form", ["nf4", "nvfp4_wo", "mxfp8", "int4_fp8", "fp8_wo"])
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"])
+def test_formats_that_no_table_times_have_stand_ins_and_a_note(form, name):
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=f"no kernels of {form} were timed"):
+            found = pinn.predict(name, "H100", quantization=form)
+    own = with_precision(load_model(name), form).precisions
+    assert own.attention.bytes_per_weight == precision(form).bytes_per_weight
+    assert found.to_json()["precisions"]["attention"] == own.attention.name

@@ -1,0 +1,169 @@
+"""Names and sizes of weight matrices in checkpoints, and the patterns that select them."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import translate
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+from pinn.errors import PinnError
+from pinn.specs.mixers import LinearMixerSpec
+from pinn.specs.model import DenseFfnSpec, FeedForward, LatentAttentionSpec, LayerPart, Mixer
+
+KINDS = ("attention", "dense_ffn", "experts", "shared_experts")
+#: One matrix under every name that a checkpoint may give it.
+Aliases = tuple[str, ...]
+
+_HOLDERS = ("model.", "language_model.model.", "model.language_model.", "backbone.", "")
+_PREFIXES = tuple(f"{holder}layers." for holder in _HOLDERS)
+#: Repeats without an upper bound, and groups that hold one and are repeated themselves.
+_REPEATS = re.compile(r"(?<!\\)(?:[*+]|\{\d*,?\d*\})")
+_NESTED_REPEATS = re.compile(r"(?<!\\)[*+}]\??[^()]*\)+(?:[*+]|\{)")
+_MOST_REPEATS = 6
+#: A recurrent mixer's wide matrices; narrow ones (gates, steps) do not decide a format.
+_LINEAR_PROJECTIONS = (
+    ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj",
+     "self_attn.q_proj", "self_attn.qkv_proj"),
+    ("linear_attn.out_proj", "mixer.out_proj", "mamba.out_proj", "self_attn.o_proj",
+     "self_attn.out_proj"),
+)  # fmt: skip
+_ATTENTION = ("self_attn", "mixer")
+_FFN = ("mlp", "feed_forward", "block_sparse_moe", "ffn", "mixer")
+_PROJECTIONS = (("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
+
+
+class Matrix(NamedTuple):
+    """A weight matrix, or all of its name in a layer's experts.
+
+    Attributes:
+        aliases: Every name that a checkpoint may give it.
+        size: Its elements, relative to other matrices of its kind.
+    """
+
+    aliases: Aliases
+    size: float
+
+
+def module_names(parts: Sequence[LayerPart], hidden: int) -> dict[str, list[Matrix]]:
+    """Return the matrices of each kind of weight over all layers; one expert stands for all."""
+    found: dict[str, list[Matrix]] = {kind: [] for kind in KINDS}
+    for layer, mixer, ffn in parts:
+        for suffixes, size in () if mixer is None else _mixer_projections(mixer, hidden):
+            found["attention"].append(Matrix(_aliases(layer, suffixes), size))
+        for projections in () if ffn is None else _PROJECTIONS[not ffn.gated :]:
+            for kind, infixes, width in _ffn_parts(ffn):
+                found[kind].append(Matrix(_ffn_aliases(layer, infixes, projections), width))
+    return found
+
+
+def _ffn_parts(ffn: FeedForward | None) -> Iterator[tuple[str, Aliases, float]]:
+    """Kind, names within the feed-forward part, and width of what it is made of."""
+    if isinstance(ffn, DenseFfnSpec):
+        yield "dense_ffn", ("",), ffn.width
+    elif ffn is not None:
+        yield "experts", (".experts.0",), ffn.width
+        if ffn.shared_width:
+            yield "shared_experts", (".shared_expert", ".shared_experts"), ffn.shared_width
+
+
+def _mixer_projections(mixer: Mixer, hidden: int) -> list[tuple[Aliases, float]]:
+    """Names within a layer of what mixes tokens, and elements."""
+    if isinstance(mixer, LinearMixerSpec):
+        sizes = [float(prod(each.shape())) for each in mixer.projections(hidden)]
+        return list(zip(_LINEAR_PROJECTIONS, (sum(sizes[:-1]), sizes[-1]), strict=True))
+    queries = mixer.heads * mixer.head_dim
+    wide: dict[str, float]
+    if not isinstance(mixer, LatentAttentionSpec):
+        keys = mixer.kv_heads * mixer.head_dim
+        wide = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries}
+    else:
+        rank, up = mixer.q_lora_rank, mixer.qk_nope_head_dim + mixer.v_head_dim
+        wide = {"q_proj": queries} if rank is None else {"q_a_proj": rank}
+        wide |= {} if rank is None else {"q_b_proj": rank * queries / hidden}
+        wide |= {
+            "kv_a_proj_with_mqa": mixer.kv_width,
+            "kv_b_proj": mixer.kv_lora_rank * mixer.heads * up / hidden,
+            "o_proj": mixer.heads * mixer.v_head_dim,
+        }
+    return [
+        (tuple(f"{holder}.{name}" for holder in _ATTENTION), float(hidden * width))
+        for name, width in wide.items()
+    ]
+
+
+def _ffn_aliases(layer: int, infixes: Iterable[str], projections: Iterable[str]) -> Aliases:
+    return _aliases(layer, (f"{f}{i}.{p}" for f in _FFN for i in infixes for p in projections))
+
+
+def _aliases(layer: int, suffixes: Iterable[str]) -> Aliases:
+    return tuple(f"{prefix}{layer}.{suffix}" for suffix in suffixes for prefix in _PREFIXES)
+
+
+class ModulePatterns:
+    """Selects matrices by the notations of compressed-tensors, ModelOpt, AWQ, GPTQ and fp8 lists.
+
+    - ``re:PATTERN`` matches from the start of the name.
+    - ``*`` and ``?`` are wildcards, and what lies below a match matches too.
+    - Anything else is a run of whole dotted components: ``self_attn``, ``layers.3.mlp`` or a full
+      name. ``gate`` is thus the router and not ``gate_proj``.
+    - ``Linear`` is every matrix.
+    """
+
+    def __init__(self, patterns: Iterable[str], source: str) -> None:
+        texts = tuple(patterns)
+        plain = [text for text in texts if not text.startswith("re:")]
+        self._wildcards = [text for text in plain if set(text) & set("*?")]
+        self._regular = [_compiled(text, source) for text in texts if text.startswith("re:")]
+        #: How many of the patterns are regular expressions or hold wildcards.
+        self.expressions = len(self._wildcards) + len(self._regular)
+        self._runs = frozenset(text.strip(".") for text in plain)
+        self._starts = frozenset(run.split(".")[0] for run in self._runs)
+
+    @cached_property
+    def _expressions(self) -> list[re.Pattern[str]]:
+        """Lists hold a wildcard per layer: one expression for all of them is ten times as quick."""
+        below = "|".join(translate(name) for w in self._wildcards for name in (w, f"{w}.*"))
+        return [*([re.compile(below)] if below else []), *self._regular]
+
+    def match(self, aliases: Aliases) -> bool:
+        """Whether a matrix is selected under any of its names."""
+        return self.is_default or self.names(aliases)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether every matrix is selected that no other pattern names."""
+        return "Linear" in self._runs
+
+    def names(self, aliases: Aliases) -> bool:
+        """Return whether a pattern other than ``Linear`` selects a matrix."""
+        if not self._runs and not self._regular:
+            return False
+        return any(self._match_name(name) for name in aliases)
+
+    def _match_name(self, name: str) -> bool:
+        parts = name.split(".")
+        if not self._starts.isdisjoint(parts) and self._holds_run(parts):
+            return True
+        return any(expression.match(name) for expression in self._expressions)
+
+    def _holds_run(self, parts: Sequence[str]) -> bool:
+        return any(
+            ".".join(parts[i:j]) in self._runs
+            for i, part in enumerate(parts)
+            if part in self._starts
+            for j in range(i + 1, len(parts) + 1)
+        )
+
+
+def _compiled(pattern: str, source: str) -> re.Pattern[str]:
+    """An expression that is quick to match: no repeat inside a repeat, and not many of them."""
+    if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):
+        fault = f"repeats more than {_MOST_REPEATS} parts, or repeats a repeated part"
+        remedy = "write one that is quick to match"
+        raise PinnError(f"{source}: the expression {pattern!r:.80} {fault}: {remedy}")
+    try:
+        return re.compile(pattern.removeprefix("re:"))
+    except (re.error, OverflowError, RecursionError) as error:
+        fault, remedy = f"is no regular expression ({error})", "correct the quantization config"
+        raise PinnError(f"{source}: {pattern!r} {fault}: {remedy}") from error

@@ -1,0 +1,92 @@
+"""A quantization block of a checkpoint: its values in their types, and errors that name a key."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pinn.errors import PinnError
+from pinn.specs.config_fields import models_file
+from pinn.specs.precision import PRECISIONS
+
+
+def quantization_words(kind: str) -> Any:
+    """Return a table of ``data/models/quantization.json``."""
+    return models_file("quantization.json")[kind]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A ``quantization_config``, or a part of it.
+
+    Attributes:
+        values: The JSON object.
+        source: File that it is in, for error messages.
+    """
+
+    values: Mapping[str, object]
+    source: str
+
+    @property
+    def method(self) -> str:
+        """Return the method in vLLM's spelling; ModelOpt's where only its ``quant_algo`` is."""
+        method = str(self.values.get("quant_method") or "").lower().replace("_tensors", "-tensors")
+        return "modelopt" if not method and self.values.get("quant_algo") else method
+
+    def unknown(self, key: str, value: object, known: object = ()) -> NoReturn:
+        """Refuse what a key asks for.
+
+        Raises:
+            PinnError: Always; it names the key, what is known there and the flag that replaces it.
+        """
+        listed = ", ".join(map(str, known)) if isinstance(known, list | tuple | dict) else known
+        where = f" of {self.method}" if self.method and key != "quant_method" else ""
+        raise PinnError(
+            f"{self.source}: unknown quantization ({key}{where} is {value!r:.80}): known ones are "
+            f"{listed}; or give --quantization, one of {', '.join(PRECISIONS)}"
+        )
+
+    def named(self, key: str, value: object, table: Mapping[str, str]) -> str:
+        """Return what a table says of a key's value.
+
+        Raises:
+            PinnError: If the table lacks it.
+        """
+        if str(value) not in table:
+            self.unknown(key, value, [*table])
+        return table[str(value)]
+
+    def part(self, key: str) -> Mapping[str, Any]:
+        """Return a JSON object below a key; empty where the key is absent or null.
+
+        Raises:
+            PinnError: If it is something else.
+        """
+        value = self.values.get(key) or {}
+        if not isinstance(value, Mapping):
+            raise PinnError(f"{self.source}: {key} must be a JSON object, got {value!r:.60}")
+        return value
+
+    def objects(self, key: str) -> dict[str, Mapping[str, Any]]:
+        """Return named JSON objects below a key.
+
+        Raises:
+            PinnError: If it is something else.
+        """
+        found = self.values.get(key) or {}
+        if not isinstance(found, Mapping) or any(
+            not isinstance(each, Mapping) for each in found.values()
+        ):
+            rule = "must map names to JSON objects"
+            raise PinnError(f"{self.source}: {key} {rule}, got {found!r:.60}")
+        return dict(found)
+
+    def texts(self, key: str) -> list[str]:
+        """Return a list of names; empty where the key is absent or null.
+
+        Raises:
+            PinnError: If it is no list.
+        """
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, list):
+            raise PinnError(f"{self.source}: {key} must be a list of modules, got {value!r:.60}")
+        return [str(entry) for entry in value or ()]
