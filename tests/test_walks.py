@@ -87,8 +87,8 @@ def test_a_report_goes_through_few_files_and_seldom_changes_them(walk):
     """The limits were 45 files and 600 changes until files of several nouns were split.
 
     Memory is seven of them (weights, ledger, two of layouts, longest request, cache, start-up), and
-    the vision encoder is one.
+    vision encoders are one; quantization is read in several.
     """
     files = walk(REPORT)
-    assert len(set(files)) <= 64, set(files)
+    assert len(set(files)) <= 65, set(files)
     assert sum(a != b for a, b in itertools.pairwise(files)) <= 665
