@@ -128,6 +128,10 @@ def make_deployment(configuration: Configuration) -> Deployment:
     if notice is not None:
         warnings.warn(notice, stacklevel=2)
     _warn_of_stand_ins(model)
+    if found.serving.enable_lora:
+        warnings.warn(
+            "kernels of LoRA adapters are not timed: only their memory counts", stacklevel=2
+        )
     if warning := beyond_a_machine(found):
         warnings.warn(warning, stacklevel=2)
     return found

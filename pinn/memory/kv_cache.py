@@ -148,7 +148,7 @@ def _ledger(deployment: Deployment, engine: EngineSpec) -> MemoryLedger:
 def _left_bytes(deployment: Deployment, ledger: MemoryLedger) -> float:
     recipe, left = deployment.recipe, ledger.left_bytes
     if left <= 0:
-        weights, reserve = ledger.weights, ledger.reserved_bytes
+        weights, reserve = ledger.weights, ledger.lora + ledger.reserved_bytes
         flag = FLAGS["gpu_memory_utilization"].spelled_for(deployment.serving.engine)
         buffers = f", activations and buffers {reserve / GIB:.2f} GiB" if reserve else ""
         raise NoStartError(

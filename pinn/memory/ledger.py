@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import FREE, NOTHING, STATIC, engine_rows
+from pinn.memory.lora import lora_bytes
 from pinn.memory.weights import gpu_weight_bytes
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import LinearMixerSpec
@@ -89,7 +90,8 @@ class MemoryLedger:
         share: Fraction that the engine may use.
         share_of: What that is a fraction of: visible memory (``TOTAL``, vLLM), memory free before
             loading (``STATIC``, SGLang) or after loading (``FREE``, TensorRT-LLM).
-        weights: Less those offloaded to the host.
+        weights: Less those offloaded to the host, with a draft model's.
+        lora: Slots for LoRA adapters.
         reserve: Everything else but the KV cache.
     """
 
@@ -98,6 +100,7 @@ class MemoryLedger:
     share: float
     share_of: str
     weights: float
+    lora: float
     reserve: Reserve
 
     @property
@@ -121,7 +124,7 @@ class MemoryLedger:
     @property
     def left_bytes(self) -> float:
         """Return memory for KV cache and recurrent states; negative if weights do not fit."""
-        left = self.usable_bytes - self.weights - self.reserved_bytes
+        left = self.usable_bytes - self.weights - self.lora - self.reserved_bytes
         return left * self.share if self.share_of == FREE else left
 
     def sizes(self) -> dict[str, float]:
@@ -132,6 +135,7 @@ class MemoryLedger:
             "visible": self.visible,
             "usable": self.usable_bytes,
             "weights": self.weights,
+            "lora": self.lora,
             "context": held.context,
             "communication": held.communication,
             "activations": held.peak + held.given,
@@ -148,6 +152,7 @@ def memory_ledger(deployment: Deployment) -> MemoryLedger:
         recipe.memory_share,
         recipe.memory_share_of,
         gpu_weight_bytes(deployment),
+        lora_bytes(deployment),
         reserve(deployment),
     )
 

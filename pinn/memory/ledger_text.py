@@ -8,6 +8,7 @@ from pinn.memory.kv_cache import least_blocks
 from pinn.memory.kv_layout import empty_layout, max_model_len
 from pinn.memory.start_up import StartUp
 from pinn.memory.startup_log import StartupLog
+from pinn.memory.weights import draft_weight_bytes
 from pinn.specs.model import LatentAttentionSpec
 from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
@@ -58,7 +59,11 @@ def _entries(found: StartUp) -> Iterator[tuple[str, float, str]]:
     yield "not used", outside, f"{flag} {ledger.share:g}{given}"
     offload = found.deployment.serving.cpu_offload_gb
     less = f", less {offload:g} GiB on the host" if offload else ""
-    yield "weights", ledger.weights, f"shapes of config.json, padded{less}"
+    draft = draft_weight_bytes(found.deployment) / GIB
+    drafts = f", {draft:.2f} GiB of the draft model" if draft else ""
+    yield "weights", ledger.weights, f"shapes of config.json, padded{less}{drafts}"
+    if ledger.lora:
+        yield "LoRA slots", ledger.lora, "--max-loras x --max-lora-rank"
     yield "context", held.context, _LOGS
     if held.communication:
         yield "communication", held.communication, _LOGS

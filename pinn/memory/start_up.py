@@ -84,7 +84,7 @@ class StartUp:
         Keys: ``starts`` (the verdict), ``remedies``, ``fits`` (starts with the memory predicted),
         ``kv_tokens`` and its ``kv_tokens_ends``, ``longest_requests`` (of max_model_len, at once),
         ``smallest_tensor_parallel_size``, ``reason``, ``gib_per_gpu`` (``board``, ``visible`` to
-        CUDA, ``usable`` by the engine, ``weights``, ``context``, ``communication``,
+        CUDA, ``usable`` by the engine, ``weights``, ``lora``, ``context``, ``communication``,
         ``activations``, ``graphs``; where weights leave room ``kv_cache``, ``kv_cache_low`` and
         ``kv_cache_high``).
         """

@@ -18,17 +18,27 @@ HIDDEN_MULTIPLE, MARLIN_MULTIPLE = 256, 128
 def gpu_weight_bytes(deployment: Deployment) -> float:
     """Return the weights on one GPU, less those offloaded to the host, in bytes."""
     recipe = deployment.recipe
-    of_experts = (recipe.expert_parallel_size, recipe.expert_tensor_parallel_size)
-    sizes = (recipe.tensor_parallel_size, *of_experts, _width_multiple(deployment))
-    total = _model_weight_bytes(deployment.model, *sizes)
+    total = _model_weight_bytes(deployment.model, *_sizes(deployment))
     total += deployment.model.encoder_parameters / recipe.tensor_parallel_size * ACTIVATION_BYTES
     total /= recipe.pipeline_parallel_size
     total = max(total - deployment.serving.cpu_offload_gb * GIB, 0.0)
+    return total + draft_weight_bytes(deployment)
+
+
+def draft_weight_bytes(deployment: Deployment) -> float:
+    """Return the weights of the draft model on one GPU, in bytes; 0 without one."""
     draft = deployment.draft
-    if draft is not None:
-        total += _model_weight_bytes(draft.model, *sizes, shared_head=draft.shares_head)
-        total += draft.projection_weights * ACTIVATION_BYTES
-    return total
+    if draft is None:
+        return 0.0
+    own = _model_weight_bytes(draft.model, *_sizes(deployment), shared_head=draft.shares_head)
+    return own + draft.projection_weights * ACTIVATION_BYTES
+
+
+def _sizes(deployment: Deployment) -> tuple[int, int, int, int]:
+    """Return ranks of layers, of experts and of slices of an expert, and the slices' multiple."""
+    recipe = deployment.recipe
+    of_experts = (recipe.expert_parallel_size, recipe.expert_tensor_parallel_size)
+    return (recipe.tensor_parallel_size, *of_experts, _width_multiple(deployment))
 
 
 @lru_cache(maxsize=16384)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pinn.engines.configurations import make_deployment
+from pinn.memory.kv_cache import memory_fit
+from pinn.memory.lora import lora_bytes
 from pinn.memory.weights import gpu_weight_bytes
 from pinn.units import GIB
 
@@ -37,3 +39,26 @@ def test_marlin_pads_by_its_own_multiple():
     served = {"gpu": "B200", "engine_version": "0.22.1"}
     own, marlin = gpt_oss(**served), gpt_oss(**served, moe_backend="marlin")
     assert marlin / own == pytest.approx(2944 / 3072, rel=0.01)
+
+
+def test_lora_slots_take_two_matrices_of_every_slice():
+    """By hand for Llama-3.1-8B: hidden 4,096, keys 1,024, feed-forward 14,336, 32 layers."""
+    served = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "enable_lora": True}
+    with pytest.warns(UserWarning, match="LoRA"):
+        one, four, cut = (
+            make_deployment(served | flags)
+            for flags in (
+                {},
+                {"max_loras": 4, "max_lora_rank": 64},
+                {"tensor_parallel_size": 2},
+            )
+        )
+    attention = 3 * 4096 + 4096 + 2 * 1024 + 4096 + 4096
+    ffn = 3 * (4096 + 14_336)
+    assert lora_bytes(one) == 16 * 2 * 32 * (attention + ffn)
+    assert lora_bytes(four) == 16 * lora_bytes(one)
+    assert lora_bytes(one) / 2 < lora_bytes(cut) < lora_bytes(one)
+    plain = make_deployment({"model": "meta-llama/Llama-3.1-8B", "gpu": "H100"})
+    assert lora_bytes(plain) == 0
+    left = memory_fit(plain).kv_bytes - memory_fit(four).kv_bytes
+    assert left == pytest.approx(lora_bytes(four), rel=1e-9)
