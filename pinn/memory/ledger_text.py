@@ -119,7 +119,8 @@ def _lines(found: StartUp) -> Iterator[tuple[str, str]]:
     elif engine != VLLM:
         yield f"Allocated {kv_gib:.2f} GiB for max tokens in paged KV cache ({tokens or 0}).", cache
     else:
-        yield f"Model loading took {weights:.2f} GiB memory", _gib(log.weights)
+        loaded = weights + found.ledger.lora / GIB
+        yield f"Model loading took {loaded:.2f} GiB memory", _gib(log.weights)
         if fit.kv_bytes is None:
             yield "No available memory for the cache blocks.", ""
             return

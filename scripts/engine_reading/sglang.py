@@ -131,7 +131,7 @@ def memory_rules(source: EngineSource) -> list[Line]:
     if bounds - {32, 64} != {*_BELOW} - {None}:
         raise source.unread(rule, f"it tells memory apart at {sorted(bounds)} GiB")
     of_one, of_four = (
-        [_settings(source, gib, MemoryUsers(0, 0, gpus, 0)) for gib in _MEMORIES] for gpus in (1, 4)
+        [settings(source, gib, MemoryUsers(0, 0, gpus, 0)) for gib in _MEMORIES] for gpus in (1, 4)
     )
     if [one[0] for one in of_one] != [four[0] for four in of_four]:
         raise source.unread(rule, "prompt tokens depend on the GPUs of a replica")
@@ -162,7 +162,7 @@ class _Server(Given):
         return field(source, name)[0]
 
 
-def _settings(source: EngineSource, gib: float, users: MemoryUsers) -> tuple[int, int, float]:
+def settings(source: EngineSource, gib: float, users: MemoryUsers) -> tuple[int, int, float]:
     """Prompt tokens of a step, decodes of the largest graph, and share of memory of a server.
 
     The release's own function answers, whatever ``users`` has of the first two.
@@ -203,9 +203,9 @@ def _settings(source: EngineSource, gib: float, users: MemoryUsers) -> tuple[int
 
 
 #: The first release that captures graphs of prompts unless told not to.
-_PROMPT_GRAPHS_SINCE = (0, 5, 10)
+PROMPT_GRAPHS_SINCE = (0, 5, 10)
 #: Kinds of servers; what the release chooses itself is 0, or 1 where it is to choose some.
-_SERVERS = (
+SERVERS = (
     MemoryUsers(0, 0, 1, 0), MemoryUsers(0, 0, 8, 0), MemoryUsers(0, 0, 8, 8),
     *(MemoryUsers(0, 0, 1, 0, algorithm=name) for name in ("EAGLE", "STANDALONE", "NGRAM")),
     MemoryUsers(0, 0, 1, 0, 1), MemoryUsers(0, 0, 1, 0, 1, latent=True),
@@ -216,10 +216,10 @@ _SERVERS = (
 def memory_share(source: EngineSource) -> list[Line]:
     """No line: that the recipe's reserve is the release's own, for each kind of server."""
     number = release(source.version)
-    for gib, users in product((24, 80, 192), _SERVERS):
-        if users.prompt_graph_tokens and number < _PROMPT_GRAPHS_SINCE:
+    for gib, users in product((24, 80, 192), SERVERS):
+        if users.prompt_graph_tokens and number < PROMPT_GRAPHS_SINCE:
             continue
-        chunk, graphs, found = _settings(source, gib, users)
+        chunk, graphs, found = settings(source, gib, users)
         asked = replace(
             users, chunk=chunk, graphs=graphs, prompt_graph_tokens=chunk * users.prompt_graph_tokens
         )
