@@ -206,7 +206,8 @@ class Choice:
         utilization: Asked rate over that; None without a rate.
         at_rate: One replica at its share of the asked rate, or at its highest without one.
         cost_per_hour: Of all GPUs; None without prices.
-        cost_per_million_output_tokens: At the asked rate, else at the highest.
+        cost_per_million_output_tokens: At the asked rate, else at the highest; None without prices
+            or output.
         limited_by: What stops a higher rate, such as ``KV memory`` or ``decode bandwidth``.
         chance: That the fleet holds the limits at the asked rate given the prediction's interval;
             None where it has none, no rate is asked, or the load is a burst.

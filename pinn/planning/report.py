@@ -40,6 +40,7 @@ def _table(plan: Plan) -> Grid:
     """What fits in a terminal; the page and the CSV file have the rest."""
     is_shown = {
         "per\nhour": bool(plan.ask.prices_per_gpu_hour),
+        "TPOT\np99 ms": any(_p99_ms(c, "tpot") != "-" for c in plan.choices),
         "chance": plan.ask.rate_per_s is not None,
         "coefficients": any(c.coefficients != NETWORK for c in plan.choices),
     }

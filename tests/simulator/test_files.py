@@ -247,8 +247,8 @@ def test_a_plain_open_loop_with_shared_prompts(tmp_path):
         (BLIS.replace("num_requests: 1000", "num_requests: 0"), "num_requests: expected a number"),
         (BLIS.replace("tenant_id: a", "think_time_us: 5"), "think_time_us"),
         (
-            "{prompt_tokens: 10, output_tokens: 0, concurrency: 1, requests: 1}",
-            "output_tokens is 0",
+            "{prompt_tokens: 10, output_tokens: -1, concurrency: 1, requests: 1}",
+            "output_tokens is -1",
         ),
         ("{prompt_tokens: 10, output_tokens: 1}", "give stages"),
         ("{prompt_tokens: 10, output_tokens: 1, concurrency: 2}", "concurrency and requests"),
