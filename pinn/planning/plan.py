@@ -263,6 +263,11 @@ class Choice:
         return self.fleets[-1].point if self.fleets else self.at_rate
 
 
+def has_gaps(choices: Sequence[Choice]) -> bool:
+    """Whether requests have gaps between tokens, and with them a TPOT."""
+    return any(choice.seen.latency_s["tpot"]["p99"] is not None for choice in choices)
+
+
 @dataclass(frozen=True)
 class RejectedCandidate:
     """A candidate that is no choice.
