@@ -274,7 +274,10 @@ def test_bad_yaml_is_refused_with_the_place(tmp_path, text, message):
         ("arrival_s,tokens,output_tokens\n1,2,3\n", "the prompt length is missing"),
         ("arrival_s,prompt_tokens,output_tokens\n1,2,x\n", "line 2: output_tokens is 'x'"),
         ("arrival_s,prompt_tokens\n1,2\n", "line 2: output_tokens is missing"),
-        ("arrival_s,prompt_tokens,output_tokens\n1,2,0\n", "output_tokens of request 0 is 0"),
+        (
+            "arrival_s,prompt_tokens,output_tokens\n1,2,-1\n",
+            "line 2: output_tokens is .-1., it must be a whole number from 0",
+        ),
         (
             "arrival_s,prompt_tokens,output_tokens,deadline_us\n5,2,1,4000000\n",
             "before the arrival",
