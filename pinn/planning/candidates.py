@@ -194,7 +194,7 @@ def deployments_of(
         served: Load that has to fit in its place, one request at a time.
         listed: As of :func:`find_candidates`.
     """
-    longest = int((workload.prompt_tokens + workload.output_tokens).max())
+    longest = int((workload.prompt_tokens + workload.generated_tokens).max())
     for row in rows:
         given = canonical(row)
         try:

@@ -202,7 +202,9 @@ def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
         utilization=None if asked is None else asked / together.per_s,
         at_rate=trials.point(sized.run, share),
         cost_per_hour=cost,
-        cost_per_million_output_tokens=None if cost is None else cost / output_per_s / 3600 * 1e6,
+        cost_per_million_output_tokens=cost / output_per_s / 3600 * 1e6
+        if cost is not None and output_per_s > 0
+        else None,
         limited_by=limited_by,
         chance=chance,
         safe=safe,

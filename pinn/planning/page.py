@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from pinn.common import files, pages
 from pinn.common.plots import new_figure, png, short, svg
-from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Plan, Point
+from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Plan, Point, has_gaps
 from pinn.planning.slo import parse_slo, written_s
 
 #: How many of the choices are drawn, best first.
@@ -191,6 +191,7 @@ def write_page(plan: Plan, folder: Path) -> Path:
         pictures={name: base64.b64encode(svg(each)).decode() for name, each in figures.items()},
         parts=shown_parts(plan.choices),
         best=[point for point in plan.frontier if point.best],
+        has_gaps=has_gaps(plan.choices),
         fleet_holds_more=FLEET_HOLDS_MORE,
         pools_unsure=POOLS_UNSURE,
         short=short,

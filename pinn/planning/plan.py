@@ -206,7 +206,8 @@ class Choice:
         utilization: Asked rate over that; None without a rate.
         at_rate: One replica at its share of the asked rate, or at its highest without one.
         cost_per_hour: Of all GPUs; None without prices.
-        cost_per_million_output_tokens: At the asked rate, else at the highest.
+        cost_per_million_output_tokens: At the asked rate, else at the highest; None without prices
+            or output.
         limited_by: What stops a higher rate, such as ``KV memory`` or ``decode bandwidth``.
         chance: That the fleet holds the limits at the asked rate given the prediction's interval;
             None where it has none, no rate is asked, or the load is a burst.
@@ -260,6 +261,11 @@ class Choice:
     def seen(self) -> Point:
         """What clients see: of all replicas, in turn, under the asked rate; else of one."""
         return self.fleets[-1].point if self.fleets else self.at_rate
+
+
+def has_gaps(choices: Sequence[Choice]) -> bool:
+    """Whether requests have gaps between tokens, and with them a TPOT."""
+    return any(choice.seen.latency_s["tpot"]["p99"] is not None for choice in choices)
 
 
 @dataclass(frozen=True)

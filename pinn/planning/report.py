@@ -10,7 +10,15 @@ from pinn.common.files import write_whole
 from pinn.common.screen import Column, Grid, as_typed, page, say
 from pinn.common.tables import write_rows
 from pinn.planning.candidate import NETWORK
-from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Fleet, HighestRate, Plan
+from pinn.planning.plan import (
+    FLEET_HOLDS_MORE,
+    POOLS_UNSURE,
+    Choice,
+    Fleet,
+    HighestRate,
+    Plan,
+    has_gaps,
+)
 from pinn.planning.slo import parse_slo
 from pinn.units import MILLISECOND
 
@@ -40,6 +48,7 @@ def _table(plan: Plan) -> Grid:
     """What fits in a terminal; the page and the CSV file have the rest."""
     is_shown = {
         "per\nhour": bool(plan.ask.prices_per_gpu_hour),
+        "TPOT\np99 ms": has_gaps(plan.choices),
         "chance": plan.ask.rate_per_s is not None,
         "coefficients": any(c.coefficients != NETWORK for c in plan.choices),
     }

@@ -66,7 +66,7 @@ def least_latencies_s(
     speculation = latency.deployment.recipe.speculation
     if speculation is not None:
         decode = decode / (1 + len(speculation.acceptance))
-    gaps = workload.output_tokens - 1.0
+    gaps = workload.generated_tokens - 1.0
     tpot = np.where(gaps > 0, decode, np.nan)
     return {"ttft": ttft, "tpot": tpot, "e2e": ttft + decode * gaps}
 
@@ -120,7 +120,7 @@ def guessed_rates_per_s(
     TPOT, prompts of others included, holds its limit the second.
     """
     recipe = latency.deployment.recipe
-    output = float(workload.output_tokens.mean())
+    output = float(workload.generated_tokens.mean())
     ready = _ready_tokens(workload, latency)
     prompt = float(np.maximum(workload.prompt_tokens - ready, 1).mean())
     context = float(workload.prompt_tokens.mean()) + output / 2

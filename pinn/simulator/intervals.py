@@ -155,7 +155,7 @@ def simulated_intervals(
         distance: See :class:`Intervals`.
     """
     step, ttft = half_widths
-    longest = int((job.workload.prompt_tokens + job.workload.output_tokens).max())
+    longest = int((job.workload.prompt_tokens + job.workload.generated_tokens).max())
     longest += tokens_beyond(job.deployment)
     caches = cache_ends(job.deployment, job.engine, longest)
     most, least = (kv_layout(job.deployment, engine).blocks for engine in caches)

@@ -157,7 +157,8 @@ def request_delay_features(
     first[:, _SERVED] += r.first_work
     last = before + once * phase_mask("completion") + preemption * r.preemptions[:, None]
     last[:, _SERVED] += r.last_work
-    return first, last
+    alone = run.workload.output_tokens == 0
+    return np.where(alone[:, None], last, first), last
 
 
 def _integral(

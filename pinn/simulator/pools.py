@@ -234,7 +234,18 @@ def simulate_pools(
 
 
 def halves(workload: Workload) -> tuple[Workload, Workload]:
-    """What the prefill servers compute, and what the decode servers do, whose prompts are there."""
+    """What the prefill servers compute, and what the decode servers do, whose prompts are there.
+
+    A request that asks for no output passes through both pools, as one of a single token.
+
+    Raises:
+        PinnError: If no request asks for any.
+    """
+    if not workload.output_tokens.any():
+        raise PinnError(
+            f"workload {workload.name} asks for no output, so that decode servers have nothing to "
+            "do: leave prefill and decode together"
+        )
     first = replace(workload, output_tokens=np.ones(len(workload), np.int64))
     return first, replace(workload, transferred_tokens=workload.prompt_tokens)
 

@@ -137,7 +137,7 @@ class PoolsSimulation:
             f"{transfer['transfers']:,} prompts, {transfer['gigabytes_mean']:.3g} GB each on "
             f"average, at {transfer['link_bytes_per_s'] / 1e9:g} GB/s a GPU"
         )
-        for name, words in (served_facts(self.metrics) | {"KV transfer": moved}).items():
+        for name, words in (served_facts(self.run, self.metrics) | {"KV transfer": moved}).items():
             page().print(f"{name:<12}  {words}")
         say(f"Assumed: {'; '.join(self.assumptions)}.")
         say(f"No intervals: {_NO_INTERVALS}.")

@@ -1,5 +1,6 @@
 """A simulation as tables and sentences for the terminal."""
 
+import math
 from collections.abc import Mapping
 
 from pinn.common.screen import Grid, page
@@ -30,7 +31,7 @@ def print_report(run: Run, statistics: Metrics, intervals: Ends) -> None:
     """
     print_latencies(run, statistics, _LATENCIES, intervals)
     table = Grid.of("", "", text=2)
-    for name, text in (served_facts(statistics) | _engine_facts(statistics)).items():
+    for name, text in (served_facts(run, statistics) | _engine_facts(statistics)).items():
         table.add(name, text)
     page().print(table)
 
@@ -44,7 +45,7 @@ def print_latencies(
     table = Grid.of("latency (ms)", *headings)
     for key, label in rows.items():
         mean = f"{key}_mean_ms"
-        if mean not in found:
+        if not math.isfinite(found.get(mean, math.nan)):
             continue
         values = [_number(found[f"{key}_{column}_ms"]) for column in columns]
         ends = [_ends(intervals[mean]) if mean in intervals else "-"] * bool(intervals)
@@ -71,7 +72,7 @@ def _stage_table(run: Run) -> Grid:
     return table
 
 
-def served_facts(found: Mapping[str, float]) -> dict[str, str]:
+def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
     """How many requests were served, and how fast, in words."""
     served = f"{found['completed_requests']:,} of {found['injected_requests']:,} served"
     for how in ("timed_out", "rejected"):
@@ -79,10 +80,18 @@ def served_facts(found: Mapping[str, float]) -> dict[str, str]:
             served += f", {found[f'{how}_requests']:,} {how.replace('_', ' ')}"
     rates = (
         f"{found['responses_per_sec']:.2f} requests/s, "
-        f"{found['tokens_per_sec']:,.0f} output tokens/s over "
+        f"{_token_rate(run, found)} over "
         f"{found['vllm_estimated_duration_s']:,.1f} s"
     )
     return {"requests": served, "throughput": rates}
+
+
+def _token_rate(run: Run, found: Mapping[str, float]) -> str:
+    """Output tokens per second, or prompt tokens of those served where none asks for output."""
+    if run.workload.output_tokens.any():
+        return f"{found['tokens_per_sec']:,.0f} output tokens/s"
+    prompts = float(run.requests.prompt_tokens[run.requests.finished].sum())
+    return f"{prompts / found['vllm_estimated_duration_s']:,.0f} prompt tokens/s"
 
 
 def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
@@ -108,6 +117,8 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
 
 
 def _number(value: float) -> str:
+    if math.isnan(value):
+        return "-"
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2
     return f"{value:,.{digits}f}"
 

@@ -34,7 +34,7 @@ class RequestRecords:
         stage: Load stage.
         replica: Data-parallel replica.
         prompt_tokens: Prompt length.
-        output_tokens: Tokens generated.
+        output_tokens: Tokens generated; 0 where none is asked for.
         cached_tokens: Prompt tokens found in the prefix cache at its first scheduling.
         reused_tokens: Tokens found in the cache over all its schedulings.
         computed_tokens: Tokens computed, recomputation included but drafts that were rejected.
@@ -43,7 +43,7 @@ class RequestRecords:
         handed_s: When the front end put it into the engine's input queue.
         queued_s: When the scheduler learnt of it (the QUEUED event).
         scheduled_s: When it was first scheduled.
-        first_token_s: When the client saw its first token.
+        first_token_s: When the client saw its first token, or the result without output.
         finish_s: When the client saw its last token, or gave up.
         engine_first_token_s: End of the step that made its first token.
         engine_finish_s: End of the step that made its last token.
@@ -108,12 +108,12 @@ class RequestRecords:
 
     @property
     def mean_itl_s(self) -> Float[np.ndarray, " requests"]:
-        """Mean gap between a request's tokens, completion left out; NaN with a single token."""
+        """Mean gap between a request's tokens, completion left out; NaN below two tokens."""
         return (self.last_token_s - self.first_token_s) / self.token_gaps
 
     @property
     def token_gaps(self) -> Float[np.ndarray, " requests"]:
-        """Gaps between tokens; NaN with a single token."""
+        """Gaps between tokens; NaN below two tokens."""
         return np.where(self.output_tokens > 1, self.output_tokens - 1.0, np.nan)
 
     @property

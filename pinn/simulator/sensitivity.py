@@ -78,7 +78,8 @@ def coefficient_sensitivities(
     latency, base = job.latency, job.run()
     base_figure = figure(base)
     if not math.isfinite(base_figure) or base_figure == 0:
-        fault = f"the figure is {base_figure:g} in this run, so no share of it can be told"
+        what = f"is {base_figure:g}" if math.isfinite(base_figure) else "does not exist"
+        fault = f"the figure {what} in this run, so no share of it can be told"
         raise PinnError(f"{fault}: choose another")
     in_steps = metric_features.features_spent(latency.deployment, base.steps.table)[-1] > 0
     occurs = np.concatenate([in_steps, np.ones(len(REQUEST_FEATURES), bool)])

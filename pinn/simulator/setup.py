@@ -29,7 +29,7 @@ def block_keys(
         The keys of all requests one after the other, where each request's begin, and how many
         different keys there are.
     """
-    full = (workload.prompt_tokens + workload.output_tokens) // block_size
+    full = (workload.prompt_tokens + workload.generated_tokens) // block_size
     first = np.concatenate([[0], np.cumsum(full)[:-1]]).astype(np.int64)
     shared = np.where(workload.shares_with >= 0, workload.shared_tokens // block_size, 0)
     donors = np.maximum(workload.shares_with, 0)
@@ -129,7 +129,7 @@ def _too_long(deployment: Deployment, workload: Workload, engine: EngineSpec) ->
 def _check_cache_holds(
     deployment: Deployment, workload: Workload, layout: KvLayout, too_long: np.ndarray
 ) -> None:
-    tokens = np.where(too_long, 0, workload.prompt_tokens + workload.output_tokens)
+    tokens = np.where(too_long, 0, workload.prompt_tokens + workload.generated_tokens)
     longest = np.maximum(max_model_len(deployment), tokens)
     tokens = np.minimum(tokens + tokens_beyond(deployment), longest)
     size = deployment.recipe.block_tokens
@@ -165,7 +165,7 @@ def set_up(
     if recipe.prefix_caching:
         keys, first_key, n_keys = block_keys(workload, recipe.block_tokens)
     requests = np.zeros(len(workload), state.REQUEST)
-    requests["prompt"], requests["output"] = workload.prompt_tokens, workload.output_tokens
+    requests["prompt"], requests["output"] = workload.prompt_tokens, workload.generated_tokens
     transferred = np.minimum(workload.transferred_tokens, workload.prompt_tokens)
     requests["transferred"], requests["first_key"] = transferred, first_key
     for name in ("stage", "offset_s", "timeout_s"):
@@ -211,7 +211,7 @@ def _settings(
         seqs = min(seqs, recipe.token_budget)
     drafts = recipe.speculation.tokens if recipe.speculation else 0
     overlap = recipe.overlap if spec.async_scheduling is None else spec.async_scheduling
-    totals, size = workload.prompt_tokens + workload.output_tokens, recipe.block_tokens
+    totals, size = workload.prompt_tokens + workload.generated_tokens, recipe.block_tokens
     beyond = tokens_beyond(deployment)
     # Replicas step together where experts exchange tokens, or layers gather them.
     keep_step = deployment.model.moe is not None or recipe.expert_exchange == recipes.GATHER
@@ -222,7 +222,7 @@ def _settings(
     named = {n: getattr(each, n) for each in known for n in names if hasattr(each, n)}
     return named | {
         "max_seqs": seqs,
-        "max_model_len": max_model_len(deployment),
+        "max_model_len": _scheduled_len(deployment, workload),
         # With a block for every token ever sent nothing is evicted, so more make no difference.
         "blocks": min(layout.blocks, int(layout.request_blocks(totals + beyond, size).sum())),
         # A request may run one step past its end.
@@ -251,6 +251,17 @@ def _settings(
         "transfer_latency_s": spec.kv_transfer_latency_s,
         "transfer_token_s": layout.token_bytes(size) / spec.kv_transfer_bytes_per_s,
     }
+
+
+def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
+    """``max_model_len``; with room for the result where a prompt without output fills it.
+
+    vLLM keeps no place for a sampled token where it samples none (``Scheduler.__init__``,
+    ``num_sampled_tokens_per_step``).
+    """
+    longest = max_model_len(deployment)
+    fills = (workload.output_tokens == 0) & (workload.prompt_tokens == longest)
+    return longest + int(fills.any())
 
 
 def _most_reread(deployment: Deployment) -> float:

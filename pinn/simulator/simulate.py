@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -131,7 +131,19 @@ def finished_run(
 ) -> Run:
     """A run from its parts; ``blocks`` is the KV cache of one replica."""
     replicas, groups = int(state.config.n_replicas), int(state.config.n_groups)
-    return Run(workload, records, *kept, blocks, replicas, groups)
+    return Run(workload, _as_asked(workload, records), *kept, blocks, replicas, groups)
+
+
+def _as_asked(workload: Workload, records: RequestRecords) -> RequestRecords:
+    """Records of requests that ask for no output have none, and their result comes at once."""
+    alone = workload.output_tokens == 0
+    if not alone.any():
+        return records
+    return replace(
+        records,
+        output_tokens=np.where(alone, 0, records.output_tokens),
+        first_token_s=np.where(alone & records.finished, records.finish_s, records.first_token_s),
+    )
 
 
 def run_engines(

@@ -117,7 +117,8 @@ def _recomputed(run: Run, done: np.ndarray) -> int:
     """Tokens computed more than once, because of preemptions."""
     r = run.requests
     brought = np.minimum(run.workload.transferred_tokens, r.prompt_tokens)
-    needed = r.prompt_tokens + r.output_tokens - 1 - np.maximum(r.cached_tokens, brought)
+    further = np.maximum(r.output_tokens - 1, 0)
+    needed = r.prompt_tokens + further - np.maximum(r.cached_tokens, brought)
     return int(np.maximum(r.computed_tokens - needed, 0)[done & (r.preemptions > 0)].sum())
 
 

@@ -247,8 +247,8 @@ def test_a_plain_open_loop_with_shared_prompts(tmp_path):
         (BLIS.replace("num_requests: 1000", "num_requests: 0"), "num_requests: expected a number"),
         (BLIS.replace("tenant_id: a", "think_time_us: 5"), "think_time_us"),
         (
-            "{prompt_tokens: 10, output_tokens: 0, concurrency: 1, requests: 1}",
-            "output_tokens is 0",
+            "{prompt_tokens: 10, output_tokens: -1, concurrency: 1, requests: 1}",
+            "output_tokens is -1",
         ),
         ("{prompt_tokens: 10, output_tokens: 1}", "give stages"),
         ("{prompt_tokens: 10, output_tokens: 1, concurrency: 2}", "concurrency and requests"),
@@ -274,7 +274,10 @@ def test_bad_yaml_is_refused_with_the_place(tmp_path, text, message):
         ("arrival_s,tokens,output_tokens\n1,2,3\n", "the prompt length is missing"),
         ("arrival_s,prompt_tokens,output_tokens\n1,2,x\n", "line 2: output_tokens is 'x'"),
         ("arrival_s,prompt_tokens\n1,2\n", "line 2: output_tokens is missing"),
-        ("arrival_s,prompt_tokens,output_tokens\n1,2,0\n", "output_tokens of request 0 is 0"),
+        (
+            "arrival_s,prompt_tokens,output_tokens\n1,2,-1\n",
+            "line 2: output_tokens is .-1., it must be a whole number from 0",
+        ),
         (
             "arrival_s,prompt_tokens,output_tokens,deadline_us\n5,2,1,4000000\n",
             "before the arrival",

@@ -136,7 +136,7 @@ def test_prompts_repeat_in_one_order_and_share_their_group_s_start():
         (lambda: draw_lengths("gaussian", {}, 1, np.random.default_rng(0)), "mean, std_dev"),
         (lambda: Workload("w", np.zeros(0, int), np.zeros(0, int), np.zeros(0)), "0 requests"),
         (lambda: _two(prompt_tokens=[1, 0]), "prompt_tokens of request 1 is 0"),
-        (lambda: _two(output_tokens=[0, 1]), "output_tokens of request 0 is 0"),
+        (lambda: _two(output_tokens=[-1, 1]), "output_tokens of request 0 is -1"),
         (lambda: _two(offset_s=[1.0, 0.5]), "request 1 is out of order"),
         (lambda: _two(shares_with=[-1, 1]), "not sent before it"),
         (lambda: _two(timeout_s=[1.0, -1.0]), "timeout_s of request 1 is -1"),

@@ -279,23 +279,33 @@ def _check_parameters(
 
 
 def draw_range(
-    nominal: int, share: tuple[float, float], count: int, rng: np.random.Generator
+    nominal: int,
+    share: tuple[float, float],
+    count: int,
+    rng: np.random.Generator,
+    *,
+    least: int = 1,
 ) -> Int[np.ndarray, " count"]:
     """Lengths uniform between two shares of a nominal one, as load generators draw them.
 
+    All are at least 1, but for a nominal length of 0.
+
     Raises:
-        PinnError: If the nominal length is below 1 or the shares are not in order.
+        PinnError: If the nominal length is below ``least`` or the shares are not in order.
 
     >>> draw_range(1000, (0.8, 1.0), 3, np.random.default_rng(0)).min() >= 800
     np.True_
     """
     low, high = share
-    if nominal < 1:
-        raise PinnError(f"a length must be at least 1 token, got {written(nominal)}")
+    if nominal < least:
+        unit = "token" if least == 1 else "tokens"
+        raise PinnError(f"a length must be at least {least} {unit}, got {written(nominal)}")
     if not 0 < low <= high:
         raise PinnError(f"a length range needs 0 < low <= high, got {low} and {high}")
     check_size(nominal, MOST_REQUEST_TOKENS, "tokens of a request", _SHORTER)
     check_size(nominal * high, MOST_REQUEST_TOKENS, "tokens of a request", _SHORTER)
+    if nominal == 0:
+        return np.zeros(count, np.int64)
     if low == high:
         return np.full(count, max(round(nominal * low), 1), np.int64)
     first, last = max(int(np.ceil(nominal * low)), 1), max(int(np.floor(nominal * high)), 1)

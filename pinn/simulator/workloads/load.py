@@ -266,7 +266,10 @@ class LoadFlags:
         spelled={_BENCH: "random_input_len"},
     )
     output_len: int | None = flag(
-        None, "Tokens that a request generates.", least=1, spelled={_BENCH: "random_output_len"}
+        None,
+        "Tokens that a request generates; 0 for embeddings, scores and classes.",
+        least=0,
+        spelled={_BENCH: "random_output_len"},
     )
     concurrency: int | None = flag(
         None,
@@ -354,6 +357,8 @@ class LoadFlags:
         return max(int(sent + 1e-9), 1)
 
     def _lengths(self, mean: int, count: int, rng: np.random.Generator) -> np.ndarray:
+        if mean == 0:
+            return np.zeros(count, np.int64)
         check_size(2 * mean, MOST_REQUEST_TOKENS, "twice the tokens of a request", "shorten it")
         low = max(math.floor(mean * (1 - self.range_ratio)), 1)
         return rng.integers(low, math.ceil(mean * (1 + self.range_ratio)) + 1, count)

@@ -65,7 +65,8 @@ class Workload:
     Attributes:
         name: For print-outs only.
         prompt_tokens: Prompt length of each request, at least 1.
-        output_tokens: Tokens that each request generates, at least 1.
+        output_tokens: Tokens that each request generates; 0 for one that ends with its prompt,
+            see ``generated_tokens``.
         offset_s: When it is sent, from the opening of its stage; never falling inside a stage.
         stage: Load stage it belongs to, 0, 1, ...; never falling.
         shares_with: Index of an earlier request whose first tokens it repeats; -1 for none. The
@@ -117,6 +118,19 @@ class Workload:
     def stages(self) -> int:
         """Number of load stages."""
         return int(self.stage[-1]) + 1
+
+    @property
+    def generated_tokens(self) -> Int[np.ndarray, " n"]:
+        """Tokens that the engine makes of each request: one where none is asked for, its result.
+
+        The step that computes the last prompt token gives an embedding, a score or a class as it
+        would give the first of output tokens, and ends the request
+        (``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output``, ``pooler_output``).
+        Until then both are scheduled alike, in the same chunks, and hold the same blocks: an
+        output token takes a place in the KV cache only when a later step computes it, and after a
+        single one there is none.
+        """
+        return np.maximum(self.output_tokens, 1)
 
     def _fault(self, text: str) -> PinnError:
         return PinnError(f"workload {self.name}: {text}")
@@ -177,7 +191,7 @@ class Workload:
 #: Column of a workload -> (what an empty one stands for, its least value, its largest value).
 COLUMNS: dict[str, tuple[float, float, float]] = {
     "prompt_tokens": (1, 1, documents.MOST_REQUEST_TOKENS),
-    "output_tokens": (1, 1, documents.MOST_REQUEST_TOKENS),
+    "output_tokens": (1, 0, documents.MOST_REQUEST_TOKENS),
     "offset_s": (0.0, 0.0, documents.MOST_SECONDS),
     "stage": (0, -np.inf, np.inf),
     "shares_with": (-1, -np.inf, np.inf),
@@ -206,7 +220,7 @@ def open_loop(
     Args:
         stages: Loads one after the other, by the clock.
         prompt_tokens: Nominal prompt length.
-        output_tokens: Nominal output length.
+        output_tokens: Nominal output length; may be 0.
         gaps: How those between arrivals are drawn.
         length_range: Lengths are uniform between these shares of the nominal ones.
         timeout_s: After which a client hangs up.
@@ -219,7 +233,7 @@ def open_loop(
     return Workload(
         name,
         arrivals.draw_range(prompt_tokens, length_range, n, rng),
-        arrivals.draw_range(output_tokens, length_range, n, rng),
+        arrivals.draw_range(output_tokens, length_range, n, rng, least=0),
         offset,
         stage,
         timeout_s=np.full(n, timeout_s),
@@ -249,7 +263,7 @@ def closed_loop(
     return Workload(
         name,
         arrivals.draw_range(prompt_tokens, length_range, requests, rng),
-        arrivals.draw_range(output_tokens, length_range, requests, rng),
+        arrivals.draw_range(output_tokens, length_range, requests, rng, least=0),
         np.zeros(requests),
         timeout_s=np.full(requests, timeout_s),
         concurrency=concurrency,
@@ -328,7 +342,7 @@ def shared_prefix(
     return Workload(
         name,
         tokens,
-        arrivals.draw_range(output_tokens, (1.0, 1.0), len(offset), rng),
+        arrivals.draw_range(output_tokens, (1.0, 1.0), len(offset), rng, least=0),
         offset,
         stage,
         **share_prompts(prompt // prompts.prompts_per_group, prefix, prompt, tokens),

@@ -147,9 +147,9 @@ def read_plain_spec(
 
 
 def _check_lengths(spec: _Spec, path: Path) -> None:
-    for name in ("prompt_tokens", "output_tokens"):
-        if (tokens := getattr(spec, name)) < 1:
-            raise PinnError(f"{path}: {name} is {written(tokens)}: it must be at least 1")
+    for name, least in (("prompt_tokens", 1), ("output_tokens", 0)):
+        if (tokens := getattr(spec, name)) < least:
+            raise PinnError(f"{path}: {name} is {written(tokens)}: it must be at least {least}")
     if not 0 <= spec.shared_tokens <= spec.prompt_tokens:
         raise PinnError(
             f"{path}: shared_tokens is {written(spec.shared_tokens)}: it must lie between 0 "
