@@ -86,9 +86,9 @@ def test_a_plain_model_runs_through_few_files(walk):
 def test_a_report_goes_through_few_files_and_seldom_changes_them(walk):
     """The limits were 45 files and 600 changes until files of several nouns were split.
 
-    Memory is seven of them (weights, ledger, two of layouts, longest request, cache, start-up), and
-    vision encoders are one; quantization is read in several.
+    Memory is eight of them (weights, LoRA, ledger, two of layouts, longest request, cache and
+    start-up), vision encoders are one, and quantization is read in several.
     """
     files = walk(REPORT)
-    assert len(set(files)) <= 65, set(files)
-    assert sum(a != b for a, b in itertools.pairwise(files)) <= 665
+    assert len(set(files)) <= 66, set(files)
+    assert sum(a != b for a, b in itertools.pairwise(files)) <= 680

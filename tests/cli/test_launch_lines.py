@@ -65,13 +65,13 @@ def test_what_the_engine_refuses_is_refused_and_forced(gpu, reason, source, comm
 
 def test_every_flag_is_in_one_of_three_lists():
     found = read_launch(
-        "NCCL_DEBUG=INFO VLLM_SOMETHING=1 vllm serve Qwen/Qwen3-8B -tp 2 --port 8000 --enable-lora "
+        "NCCL_DEBUG=INFO VLLM_SOMETHING=1 vllm serve Qwen/Qwen3-8B -tp 2 --port 8000 --enable-dbo "
         '--kv-transfer-config \'{"kv_connector":"NixlConnector"}\''
     )
     assert set(found.taken) == {"model Qwen/Qwen3-8B", "-tp 2"}
     assert found.no_effect == ["--port 8000", "NCCL_DEBUG=INFO"]
     assert [text.split()[0] for text in found.unmodelled] == [
-        "--enable-lora", "--kv-transfer-config", "VLLM_SOMETHING=1",
+        "--enable-dbo", "--kv-transfer-config", "VLLM_SOMETHING=1",
     ]  # fmt: skip
     assert [line.split(":")[0] for line in found.lines] == [
         "taken from the command", "no effect here", "not modelled",
