@@ -7,7 +7,7 @@ import pytest
 import pinn
 from pinn.errors import PinnError, RefusedError
 
-COMMAND = "vllm serve Qwen/Qwen3-30B-A3B -tp 2 --port 8000 --enable-lora --max-model-len 8k"
+COMMAND = "vllm serve Qwen/Qwen3-30B-A3B -tp 2 --port 8000 --enable-dbo --max-model-len 8k"
 FP8 = ("--model", "Qwen/Qwen3-30B-A3B-FP8", "--gpu", "H100", "--engine-version", "0.15.1")
 
 
@@ -18,7 +18,7 @@ def test_a_pasted_command_is_the_configuration(run, tmp_path):
     serving = json.loads((tmp_path / "a.json").read_text())["serving"]
     assert (serving["tensor_parallel_size"], serving["max_model_len"]) == (2, 8000)
     assert serving["max_num_seqs"] == 64
-    for text in ("no effect here: --port 8000", "not modelled: --enable-lora"):
+    for text in ("no effect here: --port 8000", "not modelled: --enable-dbo"):
         assert text in result.output
 
 
@@ -80,10 +80,10 @@ def test_grids_count_what_is_refused(run, tmp_path):
 
 
 def test_in_python():
-    found = pinn.predict(gpu="H100", serve=COMMAND.replace("--enable-lora", ""), max_num_seqs=8)
+    found = pinn.predict(gpu="H100", serve=COMMAND.replace("--enable-dbo", ""), max_num_seqs=8)
     assert found.deployment.serving.max_model_len == 8000
     assert found.deployment.serving.max_num_seqs == 8
-    with pytest.warns(UserWarning, match="not modelled: --enable-lora"):
+    with pytest.warns(UserWarning, match="not modelled: --enable-dbo"):
         pinn.predict(gpu="H100", serve=COMMAND)
     with pytest.raises(RefusedError, match="no multiple of the 128"):
         pinn.predict(*FP8[1:4:2], tensor_parallel_size=8, engine_version="0.15.1")
