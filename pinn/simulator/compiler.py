@@ -3,12 +3,14 @@
 import gc
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial, wraps
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
 
 import numba
+from filelock import FileLock
 from numba.extending import overload, register_jitable
 
 import pinn.simulator.compiled_engine  # noqa: F401  tells numba what an engine is
@@ -35,27 +37,42 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     writable cache folder every process compiles anew.
     """
     jit = partial(numba.njit, nogil=True, error_model="numpy")
-    before, _config.CACHE_DIR = _config.CACHE_DIR, _folder(function)
+    folder = _folder(function)
+    before, _config.CACHE_DIR = _config.CACHE_DIR, folder
     try:
         jitted = jit(cache=True)(function)
     except RuntimeError:
-        jitted = jit()(function)
+        return wraps(function)(partial(_call, jit()(function), None))
     finally:
         _config.CACHE_DIR = before
-    return wraps(function)(partial(_call, jitted))
+    return wraps(function)(partial(_call, jitted, Path(folder) / f"{function.__name__}.lock"))
 
 
-def _call(jitted: Any, *args: Any) -> Any:
-    """Call a function, with the garbage collector off while it may have to be compiled."""
-    known, enabled = len(jitted.signatures), gc.isenabled()
+def _call(jitted: Any, lock: Path | None, *args: Any) -> Any:
+    """Call a function; compile or load it first where these types are new to the process."""
+    missing = jitted.py_func.__code__.co_argcount - len(args)
+    args = (*args, *(jitted.py_func.__defaults__ or ())[-missing:]) if missing else args
+    types = tuple(map(numba.typeof, args))
+    if types not in jitted.overloads:
+        _compile(jitted, lock, types)
+    return jitted(*args)
+
+
+def _compile(jitted: Any, lock: Path | None, types: tuple[Any, ...]) -> None:
+    """Compile or load a function for types, one process at a time, without garbage collection.
+
+    numba writes its index and the code apart: two processes that compile one function for different
+    types at the same time may leave an index that names the code of the other.
+    """
+    enabled = gc.isenabled()
     gc.disable()
     try:
-        return jitted(*args)
+        with nullcontext() if lock is None else FileLock(lock):
+            jitted.compile(types)
     finally:
         if enabled:
-            if len(jitted.signatures) > known:
-                gc.freeze()  # What the compiler made counts as old, so that it is not looked
-                gc.unfreeze()  # through as soon as the collector goes on.
+            gc.freeze()  # What the compiler made counts as old, so that it is not looked
+            gc.unfreeze()  # through as soon as the collector goes on.
             gc.enable()
 
 
