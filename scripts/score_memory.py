@@ -47,8 +47,8 @@ WHOLE = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
 SINCE = "0.10.2"
 
 
-def deployment_of(case: "pd.Series[Any]") -> Deployment:
-    """What a start-up served."""
+def configuration_of(case: "pd.Series[Any]") -> dict[str, Any]:
+    """Return the flags of a start-up."""
     given: dict[str, Any] = {
         "model": case["pinn_model"],
         "gpu": case["gpu"],
@@ -62,11 +62,16 @@ def deployment_of(case: "pd.Series[Any]") -> Deployment:
         given["enable_expert_parallel"] = True
     if case["enforce_eager"] == 1:
         given["enforce_eager"] = True
-    return make_deployment(canonical(given))
+    return given
+
+
+def deployment_of(case: "pd.Series[Any]") -> Deployment:
+    """Return the deployment of a start-up."""
+    return make_deployment(canonical(configuration_of(case)))
 
 
 def scored(case: "pd.Series[Any]") -> dict[str, Any]:
-    """A start-up's figures, logged and predicted."""
+    """Return the figures of a start-up, logged and predicted."""
     found = {
         "case": case["case"], "engine": case["engine"], "release": case["release"],
         "model": case["pinn_model"], "gpu": case["gpu"], "tp": case["tensor_parallel"],
@@ -91,7 +96,10 @@ def scored(case: "pd.Series[Any]") -> dict[str, Any]:
 
 
 def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
-    """Largest error of each kind in percent of the card, and what holds for 90 % of all."""
+    """Return the largest error of each kind, at least what 90 % of vLLM's stay below.
+
+    In percent of visible memory.
+    """
     errors = 100 * ((rows["kv"] - rows["kv_logged"]) / rows["visible"]).abs()
     vllm = errors[rows["engine"] == VLLM].sort_values()
     # Of n errors and one to come, the new one lies below this with a probability of 90 %.

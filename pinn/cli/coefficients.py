@@ -50,7 +50,7 @@ def coefficients(
 ) -> None:
     """How long the steps of an engine take, and the coefficients that say so.
 
-    Prints whether the model fits, the times of example batches with their intervals, and how far
+    Prints whether the engine starts, the times of example batches with their intervals, and how far
     the configuration lies from what was measured. --betas has alpha, what happens to a request
     outside the steps, and beta, whose sum with a step's features is its time; --json has it all,
     the physical floor of each batch too.

@@ -554,6 +554,12 @@ class RecipeFields:
         engine, tp = self.serving.engine, self.serving.tensor_parallel_size
         return engine_default(engine, name, self.version, self.gpu, tp, self.model_type)
 
+    def take_default(self, name: str) -> None:
+        """Settle a field that no flag sets by its default."""
+        default = self.default(name)
+        kind = ASSUMED if default.assumed else DEFAULT
+        self.put(name, typed(_KINDS[name], default.value), default.source, kind)
+
     def look_up(self, name: str) -> tuple[Any, Origin]:
         """The value of a flag and what set it."""
         flag, given = FLAGS.get(name), getattr(self.serving, name, None)

@@ -1,8 +1,6 @@
 """From a deployment's flags to its engine's recipe."""
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 from pinn.engines import kernel_choice, recipe
 from pinn.engines.recipe import EffectiveRecipe, Origin, RecipeFields
@@ -108,7 +106,8 @@ def _shared_recipe(
     _settle_parallelism(found)
     _settle_what_flags_say(found)
     _settle_all_reduce(found)
-    _settle_memory(found)
+    for name in _OF_MEMORY:
+        found.take_default(name)
     _settle_speculation(found)
     found.put("scheduler", recipe.SchedulerRules(), "vLLM alone has rules that change")
     SETTLERS[serving.engine](found)
@@ -127,21 +126,8 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
     found.take("moe_kernels", "moe_backend", kernel_choice.known_kernels)
 
 
-#: Fields of a recipe that a release alone settles, and what they are.
-_OF_MEMORY: dict[str, Callable[[Any], object]] = {
-    "sampler_bytes": float,
-    "counted_graphs": str,
-    "counts_longest_requests": lambda text: text == "yes",
-    "padded_width": int,
-}
-
-
-def _settle_memory(found: RecipeFields) -> None:
-    """What a release takes off its share of memory, and how it counts tokens."""
-    for name, read in _OF_MEMORY.items():
-        default = found.default(name)
-        kind = recipe.ASSUMED if default.assumed else recipe.DEFAULT
-        found.put(name, read(default.value), default.source, kind)
+#: What a release takes off its share of memory, and how it counts tokens: no flag sets these.
+_OF_MEMORY = ("sampler_bytes", "counted_graphs", "counts_longest_requests", "padded_width")
 
 
 def _settle_parallelism(found: RecipeFields) -> None:

@@ -20,8 +20,8 @@ from pinn.memory.kv_layout import (
     max_model_len,
     state_bytes,
 )
-from pinn.memory.ledger import MemoryLedger, Reserve, half_share, memory_ledger
-from pinn.memory.longest_request import counted_blocks, logged_blocks, start_blocks
+from pinn.memory.ledger import MemoryLedger, half_share, memory_ledger
+from pinn.memory.longest_request import counted_blocks, logged_groups, start_blocks
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import GIB
 
@@ -30,7 +30,7 @@ from pinn.units import GIB
 STATE_SHARE = 0.9 / 1.9
 #: Tensor-parallel sizes that are tried, smallest first.
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16, 32)
-_DEFAULTS = EngineSpec()
+DEFAULT_SETTINGS = EngineSpec()
 
 
 class NoStartError(PinnError):
@@ -70,15 +70,17 @@ def started(
 
     Whatever is predicted, its cache holds one request of ``tokens`` tokens, and the request of
     max_model_len that its engine checks for.
+
+    Raises:
+        PinnError: If its weights do not fit: then it did not start as described.
     """
-    engine = engine or _DEFAULTS
+    engine = engine or DEFAULT_SETTINGS
     if engine.num_gpu_blocks_override is not None:
         return engine
     size, layout = deployment.recipe.block_tokens, empty_layout(deployment)
     least = max(least_blocks(deployment, layout), int(layout.request_blocks(tokens, size)))
-    with suppress(PinnError):
-        if kv_layout(deployment, engine).blocks >= least:
-            return engine
+    if _blocks(layout, kv_cache_bytes(deployment, engine)) > least:
+        return engine
     return replace(engine, num_gpu_blocks_override=least + 1)
 
 
@@ -90,7 +92,7 @@ def cache_ends(
     Both caches hold at least one request of ``tokens`` tokens. If memory or blocks of the cache
     are given, both bounds are equal.
     """
-    engine = engine or _DEFAULTS
+    engine = engine or DEFAULT_SETTINGS
     if engine.num_gpu_blocks_override is not None:
         return engine, engine
     low, high = memory_fit(deployment, engine).byte_ends or (0.0, 0.0)
@@ -137,12 +139,7 @@ def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
     """
     if engine.kv_cache_memory_bytes is not None:
         return engine.kv_cache_memory_bytes
-    return _left_bytes(deployment, _ledger(deployment, engine))
-
-
-def _ledger(deployment: Deployment, engine: EngineSpec) -> MemoryLedger:
-    ledger, given = memory_ledger(deployment), engine.activation_reserve_bytes
-    return ledger if given is None else replace(ledger, reserve=Reserve(given=given))
+    return _left_bytes(deployment, memory_ledger(deployment, engine))
 
 
 def _left_bytes(deployment: Deployment, ledger: MemoryLedger) -> float:
@@ -198,12 +195,12 @@ class MemoryFit:
         return self.fits and self.token_ends[0] is not None
 
 
-def memory_fit(deployment: Deployment, engine: EngineSpec = _DEFAULTS) -> MemoryFit:
+def memory_fit(deployment: Deployment, engine: EngineSpec = DEFAULT_SETTINGS) -> MemoryFit:
     """Return the KV cache of a replica, by default without further engine settings."""
     try:
         left, half = _given_bytes(deployment, engine), 0.0
         if left is None:
-            ledger = _ledger(deployment, engine)
+            ledger = memory_ledger(deployment, engine)
             left, half = _left_bytes(deployment, ledger), half_share(deployment) * ledger.visible
     except NoStartError as error:
         return MemoryFit(None, str(error), error.fault)
@@ -234,7 +231,7 @@ def token_count(deployment: Deployment, layout: KvLayout) -> Callable[[int], int
     max_model_len as fit (vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config).
     """
     if not deployment.recipe.counts_longest_requests:
-        groups, size = logged_blocks(deployment, layout)
+        groups, size = logged_groups(deployment, layout)
         null = deployment.serving.engine == VLLM  # counts its null block, too
         return lambda blocks: (blocks + null) // groups * size
     longest = max_model_len(deployment)

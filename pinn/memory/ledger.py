@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pinn.engines.deployment import Deployment
+from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.recipe import FREE, NOTHING, STATIC, engine_rows
 from pinn.memory.lora import lora_bytes
 from pinn.memory.weights import gpu_weight_bytes
@@ -143,9 +144,9 @@ class MemoryLedger:
         }
 
 
-def memory_ledger(deployment: Deployment) -> MemoryLedger:
-    """Return the memory of each GPU of a replica."""
-    recipe = deployment.recipe
+def memory_ledger(deployment: Deployment, engine: EngineSpec | None = None) -> MemoryLedger:
+    """Return the memory of each GPU of a replica, with the engine settings' reserve if given."""
+    recipe, given = deployment.recipe, engine.activation_reserve_bytes if engine else None
     return MemoryLedger(
         deployment.gpu.memory_bytes,
         visible_bytes(deployment.gpu),
@@ -153,7 +154,7 @@ def memory_ledger(deployment: Deployment) -> MemoryLedger:
         recipe.memory_share_of,
         gpu_weight_bytes(deployment),
         lora_bytes(deployment),
-        reserve(deployment),
+        reserve(deployment) if given is None else Reserve(given=given),
     )
 
 
@@ -231,7 +232,7 @@ def half_share(deployment: Deployment) -> float:
     """Return the half-width of the interval of KV memory, as a share of visible memory.
 
     It is the largest error on logged start-ups of the kind, and at least the error that 90 % of
-    all start-ups stay below (``scripts/score_memory.py --write``).
+    vLLM's stay below (``scripts/score_memory.py --write``).
     """
     known = _half_shares()
     return max(known.get(kind, known[OTHER]) for kind in kinds_of(deployment))

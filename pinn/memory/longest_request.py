@@ -1,4 +1,4 @@
-"""What vLLM takes its longest request to hold when it starts, by which it checks and logs."""
+"""Blocks of the longest request, by which vLLM checks its cache at start and logs its size."""
 
 from pinn.engines.deployment import Deployment
 from pinn.memory.compressed_layout import CompressedLayout, compressed, compressed_layout
@@ -11,7 +11,7 @@ _SMALLEST = 4
 
 
 def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
-    """Blocks that a request of so many tokens may hold at most, while its prompt is computed.
+    """Return the most blocks that a request of ``tokens`` tokens may hold during its prompt.
 
     A window holds what is computed of it and the tokens of the batches in flight, but no more than
     the request has, and one block more where it straddles one (v1/kv_cache_interface.py:
@@ -35,7 +35,7 @@ def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
 
 
 def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
-    """Blocks of such a request by which the release logs how many tokens fit."""
+    """Return the blocks of such a request that the release counts tokens and concurrency by."""
     packed = _compressed(deployment)
     if packed is None or deployment.recipe.scheduler.mixed_pages:
         return start_blocks(deployment, layout, tokens)
@@ -43,8 +43,8 @@ def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int
     return packed.counted_blocks(blocks, _in_flight(deployment), tokens)
 
 
-def logged_blocks(deployment: Deployment, layout: KvLayout) -> tuple[int, int]:
-    """Groups of layers and tokens of a block by which older releases log how many tokens fit."""
+def logged_groups(deployment: Deployment, layout: KvLayout) -> tuple[int, int]:
+    """Return the groups of layers and the tokens per block that releases to 0.20.0 count by."""
     packed = _compressed(deployment)
     if packed is not None:
         return packed.groups, _SMALLEST
@@ -59,7 +59,7 @@ def _compressed(deployment: Deployment) -> CompressedLayout | None:
 
 
 def _in_flight(deployment: Deployment) -> int:
-    """Tokens of steps that have not ended: one step's; from 0.26 on those of all in flight.
+    """Return the tokens of steps in flight: one step before 0.26, then all that run at once.
 
     config/vllm.py: VllmConfig.max_in_flight_tokens.
     """

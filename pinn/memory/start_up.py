@@ -1,6 +1,7 @@
 """Start-up check of a configuration, and single flags that would make it start."""
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -10,7 +11,12 @@ from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.recipe import FLAGS
 from pinn.errors import PinnError
-from pinn.memory.kv_cache import MemoryFit, memory_fit, smallest_tensor_parallel_size
+from pinn.memory.kv_cache import (
+    DEFAULT_SETTINGS,
+    MemoryFit,
+    memory_fit,
+    smallest_tensor_parallel_size,
+)
 from pinn.memory.kv_layout import max_model_len
 from pinn.memory.ledger import MemoryLedger, memory_ledger
 from pinn.memory.logged_cache import with_log
@@ -20,7 +26,7 @@ from pinn.units import GIB
 
 STARTS, STARTS_WITH, NEVER = "starts", "starts with", "does not start"
 
-#: Largest share that is recommended, and and the step sizes of it and of a context.
+#: Largest share that is recommended, and the step sizes of it and of a context.
 _MOST_SHARE, _SHARE_GRAIN, _LENGTH_GRAIN_TOKENS = 0.98, 0.01, 256
 
 
@@ -30,13 +36,18 @@ class StartUp:
 
     Attributes:
         deployment: The configuration.
-        fit: Its KV cache.
+        engine: Further engine settings, such as the size of the KV cache.
         log: Start-up log of such a server, if given.
     """
 
     deployment: Deployment
-    fit: MemoryFit
+    engine: EngineSpec = DEFAULT_SETTINGS
     log: StartupLog | None = None
+
+    @cached_property
+    def fit(self) -> MemoryFit:
+        """Return the KV cache."""
+        return memory_fit(self.deployment, self.engine)
 
     @cached_property
     def predicted(self) -> MemoryFit:
@@ -46,7 +57,7 @@ class StartUp:
     @cached_property
     def ledger(self) -> MemoryLedger:
         """Return the memory of one GPU."""
-        return memory_ledger(self.deployment)
+        return memory_ledger(self.deployment, self.engine)
 
     @cached_property
     def smallest_tensor_parallel_size(self) -> int | None:
@@ -57,7 +68,7 @@ class StartUp:
     @cached_property
     def remedies(self) -> tuple[str, ...]:
         """Return flags, each of which alone makes it start at the lower bound; empty if it does."""
-        return () if self.fit.is_certain else tuple(_remedies(self.deployment))
+        return () if self.fit.is_certain else tuple(_remedies(self.deployment, self.engine))
 
     @property
     def verdict(self) -> str:
@@ -132,9 +143,8 @@ def start_up(deployment: Deployment, log: StartupLog | None = None) -> StartUp:
     Raises:
         PinnError: If the log is of another configuration, or of a start that failed.
     """
-    if log is None:
-        return StartUp(deployment, memory_fit(deployment))
-    return StartUp(deployment, memory_fit(deployment, with_log(EngineSpec(), deployment, log)), log)
+    engine = DEFAULT_SETTINGS
+    return StartUp(deployment, engine if log is None else with_log(engine, deployment, log), log)
 
 
 def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
@@ -145,31 +155,36 @@ def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
     """
     if engine.num_gpu_blocks_override is not None:
         return
-    found = StartUp(deployment, memory_fit(deployment, engine))
+    found = StartUp(deployment, engine)
     if not found.fit.is_certain:
         says = str(found).removeprefix("memory: ")
         raise PinnError(f"{says}. --force counts it all the same")
 
 
-def _remedies(deployment: Deployment) -> Iterator[str]:
+def _remedies(deployment: Deployment, engine: EngineSpec) -> Iterator[str]:
     """Yield flags, each with the smallest change that suffices."""
-    recipe, spelled = deployment.recipe, _spelling(deployment)
+    recipe, serving = deployment.recipe, deployment.serving
+
+    def starts(name: str, value: FlagValue) -> bool:
+        """Return whether it starts at the lower bound with another value of a flag."""
+        with suppress(PinnError):  # of sizes that do not fit the model
+            changed = specified(partial(replace, serving), {name: value})
+            return memory_fit(replace(deployment, serving=changed), engine).is_certain
+        return False
+
     shares = _counted(recipe.memory_share, _MOST_SHARE, _SHARE_GRAIN)
-    for share in shares:
-        if _is_certain(deployment, gpu_memory_utilization=round(share, 3)):
-            yield f"{spelled('gpu_memory_utilization')} {share:.2f}"
-            break
-    for requests in (2**n for n in range(recipe.max_requests.bit_length() - 1, 2, -1)):
-        if requests < recipe.max_requests and _is_certain(deployment, max_num_seqs=requests):
-            yield f"{spelled('max_num_seqs')} {requests}"
-            break
-    if length := _longest_context(deployment):
-        yield f"{spelled('max_model_len')} {length}"
-    size = recipe.tensor_parallel_size
-    for more in (2, 4, 8):
-        if _is_certain(deployment, tensor_parallel_size=more * size):
-            yield f"{spelled('tensor_parallel_size')} {more * size}"
-            break
+    powers = (2**n for n in range(recipe.max_requests.bit_length() - 1, 2, -1))
+    size = serving.tensor_parallel_size
+    tried: dict[str, Iterable[int | float]] = {
+        "gpu_memory_utilization": (round(share, 2) for share in shares),
+        "max_num_seqs": (requests for requests in powers if requests < recipe.max_requests),
+        "max_model_len": _contexts(deployment, partial(starts, "max_model_len")),
+        "tensor_parallel_size": (2 * size, 4 * size, 8 * size),
+    }
+    for name, values in tried.items():
+        found = next((value for value in values if starts(name, value)), None)
+        if found is not None:
+            yield f"{FLAGS[name].spelled_for(serving.engine)} {found}"
 
 
 def _counted(first: float, last: float, grain: float) -> Iterator[float]:
@@ -178,25 +193,8 @@ def _counted(first: float, last: float, grain: float) -> Iterator[float]:
     return (step * grain for step in steps)
 
 
-def _longest_context(deployment: Deployment) -> int:
-    """Return the longest context that starts at the lower bound, in tokens; 0 if none does."""
-    low, high = 0, max_model_len(deployment) // _LENGTH_GRAIN_TOKENS
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _is_certain(deployment, max_model_len=middle * _LENGTH_GRAIN_TOKENS):
-            low = middle
-        else:
-            high = middle
-    return low * _LENGTH_GRAIN_TOKENS
-
-
-def _is_certain(deployment: Deployment, **flags: FlagValue) -> bool:
-    """Return whether it starts at the lower bound with other flags."""
-    with suppress(PinnError):  # of sizes that do not fit the model
-        serving = specified(partial(replace, deployment.serving), flags)
-        return memory_fit(replace(deployment, serving=serving)).is_certain
-    return False
-
-
-def _spelling(deployment: Deployment) -> Callable[[str], str]:
-    return lambda name: FLAGS[name].spelled_for(deployment.serving.engine)
+def _contexts(deployment: Deployment, starts: Callable[[int], bool]) -> list[int]:
+    """Return the longest context that starts, in tokens; none if the shortest does not."""
+    counts = range(max_model_len(deployment) // _LENGTH_GRAIN_TOKENS)
+    failing = bisect_left(counts, True, lo=1, key=lambda n: not starts(n * _LENGTH_GRAIN_TOKENS))
+    return [(failing - 1) * _LENGTH_GRAIN_TOKENS] if failing > 1 else []

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from pinn.memory.start_up import start_up
+from pinn.memory.start_up import StartUp
 from pinn.planning import commands, fleet, rate_search
 from pinn.planning.bottleneck import KV_MEMORY, bottleneck, gpu_time_shares
 from pinn.planning.candidate import NETWORK, Candidate
@@ -217,7 +217,7 @@ def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
         ),
         pools=None if apart is None else apart.pool_texts(size.replicas),
         pool_sizes=None if apart is None else apart.pool_sizes(size.replicas),
-        memory=start_up(deployment).gib if limited_by == KV_MEMORY else None,
+        memory=StartUp(deployment, candidate.engine).gib if limited_by == KV_MEMORY else None,
     )
 
 

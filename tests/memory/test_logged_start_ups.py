@@ -6,20 +6,18 @@ Needs the table of start-ups that PINN_KV_MEMORY names.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from score_memory import deployment_of, errors, scored_table
+from score_memory import configuration_of, deployment_of, errors, scored_table
+from simulator_helpers import load as load_of
 
 from pinn.engines.engine_spec import EngineSpec
-from pinn.errors import PinnError
 from pinn.memory.kv_cache import least_blocks, memory_fit
-from pinn.memory.kv_layout import empty_layout
+from pinn.memory.kv_layout import empty_layout, max_model_len
 from pinn.memory.ledger import memory_ledger
-from pinn.memory.start_up import check_starts
+from pinn.planning.candidates import deployments_of
 from pinn.specs.serving import SGLANG
 from pinn.units import GIB
 
@@ -69,24 +67,25 @@ def test_intervals_hold_what_was_logged(rows):
 def test_no_plan_rents_what_does_not_start_by_its_log(rows):
     """Each start-up with a share of memory that leaves a hundredth less than a context needs.
 
-    vLLM takes the cache from what the share leaves, so a logged cache shrinks with it.
+    vLLM takes the cache from what the share leaves, so a logged cache shrinks with it. The plan
+    looks at the configuration as ``pinn plan`` does, for a load that it could serve.
     """
     table = pd.read_csv(CASES).set_index("case")
     logged = rows[rows["judged"] & rows["kv_logged"].notna()]
-    rented = []
+    load, asked, rented = load_of([512], [64]), [], []
     for case, kv_gib in zip(logged["case"], logged["kv_logged"], strict=True):
         deployment = deployment_of(table.loc[case])
-        layout = empty_layout(deployment)
+        layout, longest = empty_layout(deployment), max_model_len(deployment)
         need = least_blocks(deployment, layout) * layout.block_bytes
         share = deployment.recipe.memory_share
         share -= (kv_gib * GIB - 0.99 * need) / memory_ledger(deployment).visible
         if not 0 < share < 1:
             continue
-        at_edge = replace(
-            deployment, serving=replace(deployment.serving, gpu_memory_utilization=share)
-        )
-        with suppress(PinnError):
-            check_starts(at_edge, EngineSpec())
-            rented.append(case)
+        row = configuration_of(table.loc[case])
+        row |= {"gpu_memory_utilization": share, "max_model_len": longest}
+        asked.append(case)
+        for _, _, reason in deployments_of([row], EngineSpec(), load):
+            if reason is None:
+                rented.append(case)
     assert rented == []
-    assert len(logged) >= 20
+    assert len(set(asked)) >= 10
