@@ -79,9 +79,14 @@ def started(
         return engine
     size, layout = deployment.recipe.block_tokens, empty_layout(deployment)
     least = max(least_blocks(deployment, layout), int(layout.request_blocks(tokens, size)))
-    if _blocks(layout, kv_cache_bytes(deployment, engine)) > least:
-        return engine
-    return replace(engine, num_gpu_blocks_override=least + 1)
+    try:
+        predicted = _blocks(layout, kv_cache_bytes(deployment, engine))
+    except NoStartError:  # the reserve on top of the weights is an estimate, the weights are not
+        ledger = memory_ledger(deployment, engine)
+        if ledger.weights >= ledger.usable_bytes:
+            raise
+        predicted = 0
+    return engine if predicted > least else replace(engine, num_gpu_blocks_override=least + 1)
 
 
 def cache_ends(

@@ -14,8 +14,8 @@ from pinn.cli.main import app
 from pinn.engines.configurations import make_deployment
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.memory.kv_cache import cache_ends, kv_layout, memory_fit, started
-from pinn.memory.ledger import half_share, kinds_of
+from pinn.memory.kv_cache import NoStartError, cache_ends, kv_layout, memory_fit, started
+from pinn.memory.ledger import half_share, kinds_of, memory_ledger
 from pinn.memory.ledger_text import ledger_grid, log_grid
 from pinn.memory.start_up import NEVER, STARTS, STARTS_WITH, check_starts, start_up
 from pinn.memory.startup_log import StartupLog
@@ -152,6 +152,16 @@ def test_a_server_that_ran_has_started_whatever_is_predicted():
     assert started(refused, kept) is kept
     easy = deployed(model="meta-llama/Llama-3.1-8B", gpu="H100")
     assert started(easy) == EngineSpec()
+
+
+def test_a_server_that_ran_has_started_though_the_predicted_reserve_leaves_nothing():
+    crowded = deployed(model="openai/gpt-oss-120b", gpu="H100", max_num_seqs=4096)
+    ledger = memory_ledger(crowded)
+    assert ledger.left_bytes < 0 < ledger.usable_bytes - ledger.weights
+    assert kv_layout(crowded, started(crowded)).blocks > 0
+    heavy = deployed(model="meta-llama/Llama-3.3-70B-Instruct", gpu="H100")
+    with pytest.raises(NoStartError, match="does not fit"):
+        started(heavy)
 
 
 def test_both_ends_of_a_cache_hold_the_longest_request():
