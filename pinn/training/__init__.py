@@ -1,1 +1,1 @@
-"""Measured deployments and serving runs, the teacher, and the network that learns both."""
+"""Training: measured deployments and serving runs, the teacher, and the network trained on them."""
