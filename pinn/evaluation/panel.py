@@ -45,7 +45,7 @@ WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}
 LARGEST_ERROR = np.log(3)
 #: Bootstrap resamples: enough for the smallest level of Holm's method.
 DRAWS = 10_000
-#: Probability that the panel falls, with which a candidate ships.
+#: Least probability of a lower overall score with which a candidate ships.
 SURE = 0.9
 #: A group is worse if its score grows by more percent, beyond its noise at this level.
 WORSE, LEVEL = 1.0, 0.05

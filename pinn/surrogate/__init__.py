@@ -1,4 +1,4 @@
-"""Network that predicts coefficients: ``step time = beta(model, GPU, engine) . features(batch)``.
+"""The network: ``step time = beta(model, GPU, engine) . features(batch)``.
 
 A deployment passes these modules in order:
 

@@ -19,8 +19,8 @@ from pinn.surrogate.step_features import STEP_FEATURES
 # Bounds of each coefficient's elasticity with each datasheet rate that keep times monotone.
 #
 # A feature that shrinks as 1 / bandwidth may have a beta that grows with bandwidth, at most in
-# proportion: efficiency falls on a faster memory, but the time does not rise. Any other beta may
-# only shrink. That includes betas of arithmetic: each number format has a peak of its own, and
+# proportion. Efficiency then falls on a faster memory, but the time does not rise. Any other beta
+# may only shrink. That includes betas of arithmetic: each number format has a peak of its own, and
 # the ``peak_compute`` that the network sees is that of bf16 alone. The elasticity
 # d log(beta) / d log(rate) is kept within these bounds by construction.
 

@@ -2,8 +2,8 @@
 
 A step takes ``beta . features`` seconds. Each feature is a non-negative number of seconds at
 datasheet rates (then its beta is a plain multiplier) or a count (then its beta is in seconds).
-Every feature grows, or stays, with each request, token and context token, and shrinks, or stays,
-with bandwidth and peak; with non-negative betas a step time does the same.
+No feature shrinks with another request, token or context token, or grows with bandwidth or peak.
+Betas are not negative, so the same is true of step times.
 
 The five roofline features have betas of at least 1. Together they are at least the roofline lower
 bound, and so is every step time.

@@ -1,1 +1,1 @@
-"""Training: measured deployments and serving runs, the teacher, and the network trained on them."""
+"""Training data, the teacher, and the training of the network."""

@@ -26,8 +26,8 @@ from pinn.surrogate.step_features import STEP_FEATURES, step_features
 # Measured deployments as rows that are linear in the coefficients.
 #
 # Each row's benchmark is simulated once, with every coefficient at its prior. The requests that
-# share a step hardly depend on how long steps take, so the batches of that run hold for other
-# coefficients too: mean TPOT and TTFT are sums of step features and of the API server's work.
+# share a step hardly depend on how long steps take, so other coefficients have nearly the same
+# batches. Mean TPOT and TTFT are then sums of step features and of the API server's work.
 # Training uses these sums. Predictions of a trained network simulate the benchmark anew
 # (``pinn.training.serving_rows``).
 

@@ -19,9 +19,9 @@ from pinn.surrogate.step_features import STEP_FEATURES, Overhead, step_features
 # Calibration factors, which serving data set: multipliers of kernels, and overheads.
 #
 # A handful of measured models cannot identify how coefficients depend on a configuration. They can
-# identify about a dozen numbers that every configuration shares: how much kernels in an engine
-# differ from kernels measured alone, how much sampling exceeds the bytes that it moves, and the
-# cost of unmeasured parts (norms, rotary embedding, host). Each has a log-normal prior.
+# identify about a dozen numbers that every configuration shares. These are the difference of
+# kernels in an engine from kernels measured alone, of sampling from the bytes that it moves, and
+# the cost of unmeasured parts (norms, rotary embedding, host). Each has a log-normal prior.
 
 #: Step feature -> cost of one unit of it beyond the measured kernels, as in the registry.
 OVERHEADS: dict[str, Overhead] = {

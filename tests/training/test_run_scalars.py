@@ -160,7 +160,7 @@ def intake_s(fit, prompt_tokens=300):
 
 @pytest.mark.parametrize("factor", [0.6, 2.0])
 def test_alpha_means_the_same_with_runs_and_without(runs, parts, rows, factor):
-    """Check that simulated benchmarks and runs of a server give its alpha and each other's times."""
+    """Check that simulated benchmarks and runs of a server give its alpha and the others' times."""
     truth = slow_server(factor)
     serving = simulated_times(rows, truth)
     seen, together = taught(runs, parts, serving, truth, replace(SETTINGS, rounds=8))

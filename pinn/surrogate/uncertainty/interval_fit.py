@@ -25,9 +25,9 @@ from pinn.surrogate.uncertainty.quantiles import LEVEL, Values, error_law, weigh
 # properties of a deployment were no better (LOG.md of 2026-11-24).
 #
 # An error of the step time moves all metrics in one direction. A gain is the log change of a metric
-# per log change of the step time: above 1 in a run whose queues magnify it, 1 in a closed loop
-# below saturation. TTFT has a half-width of its own, and the wider of both applies. E2E is a TTFT
-# and the decodes after it, so its ends are the sums of theirs.
+# per log change of the step time. It is above 1 in a run whose queues magnify an error, and 1 in a
+# closed loop below saturation. TTFT has a half-width of its own, and the wider of both applies. E2E
+# is a TTFT and the decodes after it, so its ends are the sums of theirs.
 
 #: Metrics with an interval; ITL is another name of TPOT's mean.
 METRICS = ("tpot", "ttft", "e2e")

@@ -111,8 +111,9 @@ class StatedIntervals:
     ) -> dict[str, Ends]:
         """Return the ends of the intervals of coefficients, such as ``beta.gemm``; 0 stays 0.
 
-        Two parts add up in quadrature: the coefficient's own change when a group becomes known, and
-        the error of the times that it makes, TPOT for beta and TTFT for alpha.
+        Two parts add up in quadrature. One is the coefficient's own change when a group becomes
+        known. The other is the error of the metric that it enters, TPOT for beta and TTFT for
+        alpha.
 
         Args:
             values: Name -> coefficient.

@@ -44,9 +44,9 @@ def weighted_quantile(values: Values, weight: Values, level: float) -> float:
 # Probability that a measured time meets its limit.
 #
 # Held-out rows have the distribution of log(measured / predicted), in half-widths of each row's
-# interval. A prediction's own half-width scales such an error to one of its own time, as a
-# conformal predictive distribution does (Vovk et al. 2019, "Nonparametric predictive distributions
-# based on conformal prediction"). So the probability of meeting a limit falls gradually near the
+# interval. A prediction's own half-width scales such an error to one of its own time. This is a
+# conformal predictive distribution (Vovk et al. 2019, "Nonparametric predictive distributions based
+# on conformal prediction"). So the probability of meeting a limit falls gradually near the
 # limit, and no margin has to be chosen.
 
 #: Number of equally likely errors that represent a distribution, each the middle of its share.
