@@ -1,4 +1,4 @@
-"""Errors of the shipped recipe on held-out models, computed again by its folds' networks.
+"""Errors of the shipped training on held-out models, recomputed by its folds' networks.
 
 The folder ``checkpoints/left_out`` has a network for each model of the measured deployments,
 trained on everything but that model. A fixed third of the quick rows is simulated anew with these

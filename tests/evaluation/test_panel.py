@@ -41,7 +41,7 @@ def rows(group="deployments: a", configurations=6, tpot=0.1, ttft=0.2, seed=0):
     return pd.DataFrame(found, columns=columns).assign(half=0.15)
 
 
-#: Training noise of a recipe whose seeds agree.
+#: Training noise of settings whose seeds agree.
 QUIET = pd.Series({"deployments: a": 0.0, "deployments: b": 0.0})
 
 
