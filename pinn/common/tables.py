@@ -39,7 +39,7 @@ class KeptRows:
         self.refused: dict[str, int] = {}
 
     def refuse(self, reason: str, bad: object) -> None:
-        """Refuse the kept rows that a mask with one truth value per row marks."""
+        """Refuse the kept rows where a mask, one truth value per row, is true."""
         refused = self.mask & np.asarray(bad, dtype=bool)
         if refused.any():
             self.refused[reason] = int(refused.sum())

@@ -117,7 +117,7 @@ def _of(facts: dict[str, Any], name: str) -> object:
 
 
 def deployment_facts(deployment: Deployment) -> dict[str, Any]:
-    """Return a file's facts of a deployment: model, GPU, number formats and vLLM's flags."""
+    """Return the facts of a deployment for a file: model, GPU, number formats and vLLM's flags."""
     formats = {k: p.name for k, p in vars(deployment.model.precisions).items()}
     return {
         "model": deployment.model.name,
@@ -190,7 +190,7 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
 
 
 def _check_facts(tree: dict[str, Any], path: Path) -> None:
-    """Check the types of the facts of the deployment and of the fit that are there."""
+    """Check the types of a file's facts of the deployment and of the fit, where it has them."""
     for name in ("precisions", "serving", "named", "calibration"):
         if not isinstance(tree.get(name) or {}, dict):
             raise misfit(f"{path}: {name}", "be a JSON object", tree[name])

@@ -21,7 +21,7 @@ FIVE = (
 
 
 def observations(cases=FIVE, gpu: str = "h100_sxm") -> pd.DataFrame:
-    """Return made-up measurements; their times mean nothing."""
+    """Return made-up measurements, whose times are arbitrary."""
     rows = [
         observation_row(
             row_id=f"row {i}",

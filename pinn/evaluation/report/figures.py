@@ -27,7 +27,7 @@ EDGE = 100.0
 
 
 def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
-    """Return absolute percentage errors by held-out part and method; None without predictions."""
+    """Draw absolute percentage errors by held-out part and method; None without predictions."""
     of_split = tables.of_split(split)
     there = [name for name in METHODS if (of_split["method"] == name).any()]
     if not there:
@@ -78,7 +78,7 @@ _NAMES = {"tpot": "time per output token", "ttft": "time to first token"}
 
 
 def agreement_figure(rows: pd.DataFrame, metric: str) -> Figure | None:
-    """Return one plot per held-out part, with a marker per GPU; None without predictions.
+    """Draw predicted against measured times, one plot per held-out part; None without predictions.
 
     Args:
         rows: Table with ``held_out``, ``model``, ``gpu``, and for the metric ``tpot_s`` and
@@ -130,7 +130,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def calibration_figure(tables: Tables) -> Figure | None:
-    """Return one plot per split and metric: all rows as a line, held-out parts as markers."""
+    """Draw coverage against level by split and metric: all rows as a line, parts as markers."""
     rows = tables.left_out_coverage()
     if rows.empty:
         return None
@@ -162,9 +162,9 @@ def calibration_figure(tables: Tables) -> Figure | None:
 
 
 def load_figure(rows: pd.DataFrame) -> Figure | None:
-    """Return errors by load: TPOT above, TTFT below, concurrency left, lengths right.
+    """Draw errors by load: TPOT above, TTFT below, concurrency left, lengths right.
 
-    None without predictions.
+    The result is None without predictions.
     """
     if rows.empty:
         return None
