@@ -1,9 +1,9 @@
-"""A digest of everything beside its arguments that decides what a function returns.
+"""Digest of everything beside its arguments that decides what a function returns.
 
-Nobody lists the code behind a function: it is the function's module and every module of this
-package that it imports, directly or not, also inside functions. The digest holds their text, the
+The code behind a function is found, not listed: its module and every module of this package that it
+imports, directly or not, also inside functions. The digest covers the text of these modules, the
 folders of ``data`` that they name, and the versions of Python and of all installed libraries. It
-may change for nothing, such as a comment, but never stays the same where a result changes.
+may change without need, such as by a comment, but it always changes where a result does.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from pinn.common import files
 from pinn.errors import PinnError
 
 _ROOT = Path(__file__).resolve().parents[2]
-#: A file that changed later is not the code that this process runs.
+#: Start of the process: a file that changed later is not the code that runs.
 _STARTED = time.time()
 
 _TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
@@ -29,7 +29,7 @@ _IMPORT = re.compile(
 )
 _DATA = re.compile(r'\bdata_folder\("([^"]+)"\)')
 
-#: A function or class, one with arguments bound, a module, or a module's name.
+#: Function or class, perhaps with arguments bound, module, or module's name.
 Decider = Callable[..., object] | ModuleType | str
 
 
@@ -70,13 +70,13 @@ def _digest(roots: frozenset[str]) -> str:
     }
     text = files.sorted_json(facts)
     if any(path.stat().st_mtime > _STARTED for path in map(_source_file, sources) if path):
-        # Python may hold the file as it was before: the result belongs to no state of the code.
+        # Python may run the file as it was before: the result belongs to no state of the code.
         text += os.urandom(16).hex()
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _closure(roots: frozenset[str]) -> dict[str, str]:
-    """Return module -> text of the roots and of all modules of this package behind them."""
+    """Return module -> text for the roots and all modules of this package that they import."""
     found: dict[str, str] = {}
     todo = list(roots)
     while todo:
@@ -90,7 +90,7 @@ def _closure(roots: frozenset[str]) -> dict[str, str]:
 
 @cache
 def _source(name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return a module's text and what it imports; None for a name that is no module."""
+    """Return a module's text and the names that it imports; None for a name that is no module."""
     path = _source_file(name)
     if path is None:
         return None
@@ -99,7 +99,7 @@ def _source(name: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _imports(text: str) -> Iterator[str]:
-    """Yield the dotted names of this package that a source imports, names in modules too."""
+    """Yield the dotted names of this package that a source imports, names in modules included."""
     for package, names, module in _IMPORT.findall(text):
         yield module or package
         yield from (f"{package}.{name}" for name in re.findall(r"\w+", names))
@@ -107,7 +107,7 @@ def _imports(text: str) -> Iterator[str]:
 
 @cache
 def _source_file(name: str) -> Path | None:
-    """Return the source of a module, of other packages that of an imported one."""
+    """Return the source file of a module; for other packages, only that of an imported module."""
     place = _ROOT.joinpath(*name.split("."))
     loaded = getattr(sys.modules.get(name), "__file__", None) or ""
     places = (place.with_name(f"{place.name}.py"), place / "__init__.py", Path(loaded))
@@ -116,6 +116,6 @@ def _source_file(name: str) -> Path | None:
 
 @cache
 def _installed() -> list[str]:
-    """Return the installed distributions with their versions, from the names of their folders."""
+    """Return the installed distributions with their versions, by the names of their folders."""
     places = [place or "." for place in sys.path if os.path.isdir(place or ".")]
     return sorted({n for place in places for n in os.listdir(place) if n.endswith(".dist-info")})

@@ -1,4 +1,4 @@
-"""Text, JSON, YAML and CSV that users give, and how large an input may be."""
+"""Readers of text, JSON, YAML and CSV that users give, and limits of the size of an input."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from pinn.errors import PinnError, TooLargeError
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-# The largest sizes that input may ask for; each is checked before anything of it is built.
+# Largest sizes of input, each checked before anything of that size is built.
 #
-# Beyond them is no deployment or load that anybody serves; they keep a typing error or a hostile
-# file from taking the memory or the evening. docs/limits.md lists them.
+# No deployment or load that is served exceeds them. They keep a typing error or a hostile file from
+# filling the memory or running for hours. docs/limits.md lists them.
 
-#: Of a JSON document, a YAML document, and a table of configurations or requests.
+#: Bytes of a JSON document, a YAML document, and a table of configurations or requests.
 MOST_JSON_BYTES = 32 * 2**20
 MOST_YAML_BYTES = 8 * 2**20
 MOST_CSV_BYTES = 128 * 2**20
-#: A line of a trace or a log, which is otherwise as long as it likes; a hole in it is such a line.
+#: Bytes of a line of a trace or a log. Such lines have no limit of their own; a hole is one, too.
 MOST_LINE_BYTES = 64 * 2**20
-#: Of a log of a server's start, which is at its beginning; what follows is not read.
+#: Bytes of a log that are read: a server's start is at its beginning.
 MOST_LOG_BYTES = 32 * 2**20
-#: Lists and mappings inside each other; libyaml's own recursion ends the process at some 10,000.
+#: Levels of nested lists and mappings; libyaml's recursion ends the process at some 10,000.
 MOST_DEPTH = 100
-#: Values of a YAML document, each alias counted as what it stands for.
+#: Values of a YAML document, with each alias counted by the values that it stands for.
 MOST_YAML_VALUES = 200_000
 #: Transformer layers, for each of which the parser makes an entry.
 MOST_LAYERS = 1000
-#: Layers times regular expressions of a quantization config, each held against each: about 5 s.
+#: Layers times regular expressions of a quantization config, all of which are matched: about 5 s.
 MOST_MATCHES = 100_000
 #: Other sizes in a config.json: widths, heads, experts, vocabulary, context.
 MOST_MODEL_SIZE = 10**9
 #: Numbers of a datasheet in SI units.
 MOST_DATASHEET = 1e21
-#: Numbers that engine flags take.
+#: Numbers in engine flags.
 MOST_FLAG = 10**15
-#: Data-parallel replicas, each of which a simulation keeps the state of.
+#: Data-parallel replicas: a simulation keeps the state of each.
 MOST_REPLICAS = 4096
-#: Parts of a batch as written, its requests, and tokens of one of them.
+#: Parts of a batch's text, requests of the batch, and tokens of one request.
 MOST_BATCH_PARTS = 1000
 MOST_BATCH_REQUESTS = 10**6
 MOST_BATCH_TOKENS = 10**9
@@ -60,31 +60,31 @@ MOST_CONFIGURATIONS = 100_000
 MOST_REQUESTS = 10**6
 MOST_REQUEST_TOKENS = 10**8
 MOST_OUTPUT_TOKENS = 10**9
-#: Seconds on the clock of a workload: ten years, which nanoseconds still divide.
+#: Seconds on the clock of a workload: ten years, at which float64 still resolves 60 ns.
 MOST_SECONDS = 3.2e8
-#: State of a simulated engine in memory, and KV cache blocks that it counts.
+#: Bytes of a simulated engine's state, and KV cache blocks that it counts.
 MOST_ENGINE_BYTES = 2**30
 MOST_BLOCKS = 2**40
 #: Steps of a simulation, whose records take 0.5 GB: eight hours of steps of 10 ms.
 MOST_STEPS = 3_000_000
 #: Columns of a table of configurations, requests or runs.
 MOST_COLUMNS = 1000
-#: Of a checkpoint, or of fitted kernels; the released ones have 0.5 MiB.
+#: Bytes of a checkpoint, or of fitted kernels; the released ones have 0.5 MiB.
 MOST_CHECKPOINT_BYTES = 256 * 2**20
-#: Units of a hidden layer of a checkpoint's network; it has no more layers than ``MOST_DEPTH``.
+#: Units of a hidden layer of a checkpoint's network; ``MOST_DEPTH`` limits the layers.
 MOST_HIDDEN = 4096
 #: Seed of random draws.
 MOST_SEED = 2**63
 
 
 def check_size(value: float, most: float, what: str, remedy: str) -> None:
-    """Refuse what is larger than a limit of this module.
+    """Check that a size does not exceed a limit of this module.
 
     Args:
-        value: What was got.
-        most: The limit.
-        what: What is counted, with its place: ``load.yaml: requests``.
-        remedy: What to do instead.
+        value: Size of the input.
+        most: Largest size.
+        what: Counted thing with its place: ``load.yaml: requests``.
+        remedy: Remedy for the error.
 
     Raises:
         TooLargeError: If the value exceeds the limit.
@@ -98,7 +98,7 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
 
 
 def written(value: object) -> str:
-    """A number as errors show it, however many digits it has; anything else as Python writes it.
+    """Return a number as errors show it, however many digits it has; other values by their repr.
 
     >>> written(12345), written(-(10**400))
     ('12,345', '-10^400')
@@ -111,7 +111,7 @@ def written(value: object) -> str:
 
 
 def comma_separated(text: str) -> list[str]:
-    """The names in a text, without the blanks around them.
+    """Return the comma-separated names in a text, without the blanks around them.
 
     >>> comma_separated("H100, H200,")
     ['H100', 'H200']
@@ -120,7 +120,7 @@ def comma_separated(text: str) -> list[str]:
 
 
 def misfit(where: str, rule: str, value: object) -> PinnError:
-    """An error for a value that is not what it must be.
+    """Return an error for a value that breaks a rule.
 
     >>> print(misfit("load.yaml: requests", "be a number", "many"))
     load.yaml: requests must be a number, got 'many'
@@ -129,27 +129,27 @@ def misfit(where: str, rule: str, value: object) -> PinnError:
 
 
 def is_finite(value: object) -> TypeGuard[int | float]:
-    """Whether a value of JSON or YAML is a number that float64 holds; truth values are none."""
+    """Return whether a JSON or YAML value is a number that float64 holds; truth values are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) < 1e300
 
 
-# Paths, JSON and YAML of strangers: bounded in size and depth, no key twice, one-line errors.
+# Paths, JSON and YAML from users: bounded in size and depth, no key twice, one-line errors.
 
 _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_text(path: Path, most_bytes: int, kind: str) -> str:
-    """The text of a file, with or without a byte-order mark.
+    """Return the text of a file, with or without a byte-order mark.
 
     Args:
-        path: Of the file; a pipe will do.
-        most_bytes: Its limit.
-        kind: What it should be, for errors: ``JSON``.
+        path: Path of a file or pipe.
+        most_bytes: Largest number of bytes.
+        kind: Expected kind of file, for errors: ``JSON``.
 
     Raises:
-        PinnError: If it cannot be read, is too large or no UTF-8.
+        PinnError: If the file cannot be read, is too large or is not UTF-8.
     """
     try:
         with path.open("rb") as file:
@@ -165,20 +165,20 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        PinnError: If it cannot be read, or is no JSON; names the file and the line.
+        PinnError: If the file cannot be read, or is not JSON; names the file and the line.
     """
     return parse_json(read_text(path, MOST_JSON_BYTES, "JSON"), str(path))
 
 
 def parse_json(text: str, where: str) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
     Args:
-        text: The document.
-        where: Its file, for errors.
+        text: JSON document.
+        where: Name of its file, for errors.
 
     Raises:
-        PinnError: If it is no JSON, has a key twice or nests too deeply.
+        PinnError: If the text is not JSON, has a key twice or nests too deeply.
     """
 
     def mapping(pairs: list[tuple[str, Json]]) -> JsonObject:
@@ -198,17 +198,17 @@ def parse_json(text: str, where: str) -> Any:
         raise _too_deep(where) from error
     except PinnError:
         raise
-    except ValueError as error:  # more digits than Python turns into a number
+    except ValueError as error:  # more digits than Python converts to a number
         raise PinnError(f"{where}: malformed JSON ({error}): correct the file") from error
     _check_depth(tree, where)
     return tree
 
 
 def json_object(text: str, flag: str, example: str) -> JsonObject:
-    """The object that a flag's text is.
+    """Return the object in a flag's JSON text.
 
     Raises:
-        PinnError: If it is none, with an example.
+        PinnError: If the text is no object; the message has an example.
     """
     try:
         found = parse_json(text, flag)
@@ -238,20 +238,21 @@ def read_yaml(path: Path) -> object:
     """Read a YAML (or JSON) file.
 
     Raises:
-        PinnError: If it cannot be read or is no YAML; names the file and the line.
+        PinnError: If the file cannot be read or is not YAML; names the file and the line.
     """
     return parse_yaml(read_text(path, MOST_YAML_BYTES, "YAML"), str(path))
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """The value of a YAML text.
+    """Return the value of a YAML text.
 
     Args:
-        text: The document.
-        where: Its file, for errors.
+        text: YAML document.
+        where: Name of its file, for errors.
 
     Raises:
-        PinnError: If it is no YAML, has a key twice, nests too deeply or holds too many values.
+        PinnError: If the text is not YAML, has a key twice, nests too deeply or has too many
+            values.
     """
     try:
         _check_yaml_depth(text, where)
@@ -277,7 +278,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def _check_yaml_depth(text: str, where: str) -> None:
-    """Refuse deep nesting by the parser's events, before anything is built."""
+    """Check the depth of nesting by the parser's events, before anything is built."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -287,7 +288,7 @@ def _check_yaml_depth(text: str, where: str) -> None:
 
 
 def _check_nodes(root: yaml.Node, where: str) -> None:
-    """Refuse keys that occur twice, and too many values, an alias counted as what it stands for."""
+    """Check for keys that occur twice, and the number of values, with each alias expanded."""
     level, depth, total = [root], 0, 1
     while level:
         depth += 1
@@ -315,14 +316,14 @@ def _children(node: yaml.Node, where: str) -> list[yaml.Node]:
     return list(chain.from_iterable(node.value))
 
 
-# CSV tables of strangers: bounded, no column twice, every row as wide as its header.
+# CSV tables from users: bounded, no column twice, every row as wide as its header.
 
 
 class CsvTable:
-    """A table, its header read.
+    """CSV table whose header has been read.
 
     Attributes:
-        names: The columns, in their order; empty of an empty file.
+        names: Names of the columns, in order; empty for an empty file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -336,10 +337,10 @@ class CsvTable:
             raise PinnError(f"{path}: the column {twice[0]!r} occurs twice: leave one out")
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Line number and cells of each row that is not blank.
+        """Yield the line number and the cells of each row that is not blank.
 
         Raises:
-            PinnError: If a row has more or fewer cells than the header, or is no CSV.
+            PinnError: If a row has more or fewer cells than the header, or is not CSV.
         """
         for cells in self._lines():
             if not cells:
@@ -360,7 +361,7 @@ class CsvTable:
         return f"{self._path}, line {self._rows.line_num}"
 
 
-# What is wrong with a foreign file's values, in this project's words and not the checker's.
+# Faults of a foreign file's values, in this project's words instead of pydantic's.
 
 _SCHEMA_KINDS = {
     "integer": "a whole number", "number": "a number", "string": "text", "list": "a list",
@@ -371,7 +372,7 @@ _SAID = re.compile(r"Input should be (?:a valid (?P<kind>\w+)|(?P<other>.*))")
 
 
 def first_fault(error: ValidationError) -> tuple[str, str]:
-    """The place of the first fault of a pydantic ``ValidationError``, and what was expected there.
+    """Return the place of the first fault of a pydantic ``ValidationError``, and what was expected.
 
     >>> from pydantic import BaseModel, ValidationError
     >>> class Load(BaseModel):

@@ -1,4 +1,4 @@
-"""The project's own folders, and files written whole."""
+"""Folders of the project, and atomic writing of files."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from platformdirs import user_cache_path
 from pinn.common import JsonObject
 from pinn.errors import PinnError
 
-# Where the files that come with the project lie: in the checkout, or installed beside it.
+# Files that come with the project: in the checkout, or installed beside it.
 
 CHECKPOINT_VARIABLE = "PINN_CHECKPOINT"
 _CHECKPOINT = Path("checkpoints") / "pinn.safetensors"
 
 
 def _places(in_checkout: Path, installed: Path) -> tuple[Path, Path]:
-    """Where a file or folder lies in the checkout, and where an installed wheel puts it."""
+    """Return the path of a file or folder in the checkout, and in an installed wheel."""
     environment = Path(sysconfig.get_path("data")) / "share" / "pinn"
     return Path(__file__).resolve().parents[2] / in_checkout, environment / installed
 
 
 def data_folder(name: str) -> Path:
-    """The folder ``data/<name>`` of the project.
+    """Return the folder ``data/<name>`` of the project.
 
     A checkout (also one installed in editable mode) has it at its root; an installed wheel puts
     it at ``share/pinn/<name>`` of the environment (``data-files`` in pyproject.toml).
 
     Raises:
-        PinnError: If neither exists.
+        PinnError: If neither folder exists.
     """
     return _shipped(f"the data folder {name}", Path("data", name), Path(name))
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the lines of a CSV file that comes with the project, in their order."""
+    """Return the rows of a CSV file that comes with the project, in order."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def conf_file(name: str) -> Path:
-    """The file ``conf/<name>``, in the checkout or installed like the data.
+    """Return the file ``conf/<name>``, in the checkout or installed like the data.
 
     Raises:
-        PinnError: If it is in neither.
+        PinnError: If neither file exists.
     """
     return _shipped(name, Path("conf", name), Path("conf", name))
 
@@ -67,10 +67,10 @@ def _shipped(what: str, in_checkout: Path, installed: Path) -> Path:
 
 
 def given_path(text: str | Path) -> Path:
-    """A path with its ``~`` written out; nothing needs to be there.
+    """Return a path with its ``~`` expanded; nothing needs to be there.
 
     Raises:
-        PinnError: If no file can have that name, or may not be looked at.
+        PinnError: If no file can have that name, or access is denied.
 
     >>> given_path("models/config.json").name
     'config.json'
@@ -85,14 +85,14 @@ def given_path(text: str | Path) -> Path:
 
 
 def find_checkpoint(given: Path | str | None = None) -> Path:
-    """The checkpoint to use.
+    """Return the path of the checkpoint to use.
 
-    In this order: the one given, that of the environment variable ``PINN_CHECKPOINT``,
+    The first of these is used: the one given, that of the environment variable ``PINN_CHECKPOINT``,
     ``checkpoints/pinn.safetensors`` in the working directory, then in the checkout that pinn runs
     from, then the installed one.
 
     Raises:
-        PinnError: If the one named is not there, or none is found.
+        PinnError: If a named checkpoint does not exist, or none is found.
     """
     from_environment = os.environ.get(CHECKPOINT_VARIABLE)
     for named, how in ((given, "--checkpoint"), (from_environment, CHECKPOINT_VARIABLE)):
@@ -110,27 +110,28 @@ def find_checkpoint(given: Path | str | None = None) -> Path:
     return found
 
 
-# Where the fitted kernel surrogates are that commands use when none are named.
+# Fitted kernel surrogates that commands use when none are named.
 
 _NAME = Path("checkpoints") / "kernels" / "all"
 _FILE = "kernels.json"
 
 
 def find_kernels(given: Path | None, checkpoint: Path) -> Path | None:
-    """The folder of surrogates to use.
+    """Return the folder of the kernel surrogates to use.
 
-    In this order: the one given, ``kernels/all`` beside the checkpoint, ``checkpoints/kernels/all``
-    in the working directory, then in the checkout that pinn runs from, then the installed one.
+    The first of these is used: the one given, ``kernels/all`` beside the checkpoint,
+    ``checkpoints/kernels/all`` in the working directory, then in the checkout that pinn runs from,
+    then the installed one.
 
     Args:
         given: Folder that the user named; None to look for one.
         checkpoint: Checkpoint in use.
 
     Returns:
-        The folder; None where none was named and none is found.
+        Path of the folder; None where none is named and none is found.
 
     Raises:
-        PinnError: If the folder named holds no surrogates.
+        PinnError: If the named folder has no surrogates.
     """
     if given is not None:
         if not (given / _FILE).is_file():
@@ -141,13 +142,13 @@ def find_kernels(given: Path | None, checkpoint: Path) -> Path | None:
     return next((place for place in places if (place / _FILE).is_file()), None)
 
 
-# Where results are remembered, and how a file is written so that nobody reads half of it.
+# Folder of cached results, and atomic writing, so that nobody reads half of a file.
 
 
 def cache_folder() -> Path:
-    """``PINN_CACHE``, else ``pinn`` in the user's cache: ``XDG_CACHE_HOME``, or the system's own.
+    """Return ``PINN_CACHE``, else ``pinn`` in ``XDG_CACHE_HOME`` or the system's cache folder.
 
-    What lies in it may be deleted at any time: it is only slower then.
+    Its content may be deleted at any time: results are then recomputed.
     """
     named = os.environ.get("PINN_CACHE")
     return given_path(named) if named else user_cache_path("pinn")
@@ -156,12 +157,13 @@ def cache_folder() -> Path:
 def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then rename it over ``path``.
 
-    Its folder is made where there is none. A device such as ``/dev/stdout`` is written to as it is.
+    The parent folder is made where it is missing. A device such as ``/dev/stdout`` is written to
+    directly.
 
     Raises:
-        OSError: If it cannot be written, with the path; what was there before is still there.
+        OSError: If the file cannot be written, with its path; its previous content is kept.
     """
-    if path.is_dir():  # such as ".", beside which no file of that name can lie
+    if path.is_dir():  # such as ".", beside which no file of that name can be made
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
         write(path)
@@ -185,12 +187,12 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def write_json_file(path: Path, value: object, indent: int = 2) -> None:
-    """Write what :func:`json_text` makes of a value as a file that appears whole."""
+    """Write a value as a JSON file (:func:`json_text`) that appears whole."""
     write_whole(path, json_text(value, indent) + "\n")
 
 
 def json_text(value: object, indent: int | None = None, *, allow_nan: bool = True) -> str:
-    """A value as JSON; a dataclass in it is the mapping of its fields.
+    """Return a value as JSON; a dataclass in it becomes the mapping of its fields.
 
     >>> json_text({"report": ReadReport("a.csv", "1.0", "", 0, 0)})
     '{"report": {"source": "a.csv", "version": "1.0", "sha256": "", "read": 0, ...}}'
@@ -206,15 +208,15 @@ def _json_ready(value: object) -> dict[str, object]:
     raise TypeError(f"a {type(value).__name__} is not JSON-ready")
 
 
-#: The same of a value, whatever the order of its keys: what digests are made of.
+#: Function that returns a value as JSON with sorted keys, as for digests.
 sorted_json = json.JSONEncoder(sort_keys=True, default=_json_ready).encode
 
 
-# What a reader did with a file: how many rows it read, accepted and refused, and why.
+# Result of reading a file: numbers of rows read, accepted and refused, with reasons.
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, as lower-case hexadecimal digits."""
+    """Return the SHA-256 of a file's bytes, as lower-case hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -223,7 +225,7 @@ def contents_digest(path: Path) -> str:
     """Return the SHA-256 of a file, or of the names and contents of all files in a folder.
 
     Raises:
-        PinnError: If there is neither.
+        PinnError: If there is no such file or folder.
     """
     if path.is_dir():
         inside = sorted(each for each in path.rglob("*") if each.is_file())
@@ -237,16 +239,16 @@ def contents_digest(path: Path) -> str:
 
 @dataclass(frozen=True)
 class ReadReport:
-    """The counts of one read; every reader returns one beside its rows.
+    """Counts of one read; every reader returns one beside its rows.
 
     Attributes:
-        source: What was read, such as ``silicon_sample.csv``.
+        source: Name of the file, such as ``silicon_sample.csv``.
         version: Version of the package or of the engine that the file belongs to.
-        sha256: Digest of the file's bytes.
-        read: Rows in the file.
-        accepted: Rows handed on.
-        refused: Rows left out by reason, in the order in which the reader applied the reasons.
-        noted: Of the accepted rows, how many have something that is worth knowing.
+        sha256: SHA-256 of the file's bytes.
+        read: Number of rows in the file.
+        accepted: Number of accepted rows.
+        refused: Reason -> number of refused rows, in the order in which reasons were applied.
+        noted: Note -> number of accepted rows that it applies to.
 
     Raises:
         PinnError: If a count is negative or the accepted and refused rows do not add up to those
@@ -270,7 +272,7 @@ class ReadReport:
             raise PinnError(f"{self.source}: {fault}: the reader lost or doubled rows")
 
     def table(self) -> str:
-        """The counts as aligned text, one line a reason.
+        """Return the counts as aligned text, one line per reason.
 
         >>> print(ReadReport("a.csv", "1.0", "", 5, 3, {"no target": 2}).table())
         a.csv 1.0
@@ -285,7 +287,7 @@ class ReadReport:
         return "\n".join(lines)
 
     def to_json(self) -> JsonObject:
-        """The report as JSON-ready values; ``refused`` keeps its order."""
+        """Return the report as JSON-ready values; ``refused`` keeps its order."""
         return vars(self) | {"refused": dict(self.refused), "noted": dict(self.noted)}
 
     @staticmethod

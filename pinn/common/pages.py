@@ -1,10 +1,10 @@
-"""Pages of HTML from templates that lie beside the code."""
+"""HTML pages from templates beside the code."""
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template, select_autoescape
 
 
 def template(package: str, name: str) -> Template:
-    """A template in a package's folder; all text that is put into it is escaped."""
+    """Return a template in a package's folder; all text that it is filled with is escaped."""
     environment = Environment(
         loader=PackageLoader(package, "."),
         autoescape=select_autoescape(default=True, default_for_string=True),

@@ -1,4 +1,4 @@
-"""How every figure looks: colours that differ in lightness, markers and hatches: grey is enough."""
+"""Style of every figure: colours of different lightness, markers and hatches: readable in grey."""
 
 import io
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from jaxtyping import Shaped
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-#: Marker and colour of what comes first, second, ...: dark and light in turn, no two alike in grey.
+#: Markers and colours in order: dark and light in turn, no two alike in grey.
 MARKERS = (
     ("o", "#0072b2"), ("s", "#e69f00"), ("^", "#004d40"), ("D", "#bfe3f7"), ("v", "#8a4500"),
     ("P", "#cc79a7"), ("X", "#111111"), ("*", "#c9c98a"),
@@ -31,14 +31,14 @@ def new_figure(
     sharex: Sharing = False,
     sharey: Sharing = False,
 ) -> tuple[Figure, Shaped[np.ndarray, "rows columns"]]:
-    """A figure of page width with a grid of axes: no frame, small ticks.
+    """Return a figure of page width with a grid of axes: no frame, small ticks.
 
     Args:
-        height: In inches.
-        rows: Of axes.
-        columns: Of axes.
-        sharex: Which axes share their x axis, as matplotlib takes it.
-        sharey: Which axes share their y axis.
+        height: Height in inches.
+        rows: Number of rows of axes.
+        columns: Number of columns of axes.
+        sharex: Axes that share their x axis, as in matplotlib's ``subplots``.
+        sharey: Axes that share their y axis, as in matplotlib's ``subplots``.
     """
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
@@ -49,18 +49,18 @@ def new_figure(
 
 
 def markers(names: Iterable[str]) -> Looks:
-    """Marker and colour of each name, the same for the same names."""
+    """Return the marker and colour of each name; equal sets of names have equal ones."""
     ordered = sorted(set(names))
     return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(ordered)}
 
 
 def short(name: str) -> str:
-    """A model without its organisation, a GPU without its form factor."""
+    """Return a model's name without its organisation, or a GPU's without its form factor."""
     return name.split("/")[-1].removesuffix("_sxm")
 
 
 def svg(figure: Figure) -> bytes:
-    """The picture as SVG, its text as outlines; equal figures give equal bytes."""
+    """Return the figure as SVG, its text as outlines; equal figures give equal bytes."""
     buffer = io.BytesIO()
     with rc_context({"svg.hashsalt": "pinn"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -68,7 +68,7 @@ def svg(figure: Figure) -> bytes:
 
 
 def png(figure: Figure) -> bytes:
-    """The picture as PNG; equal figures give equal bytes."""
+    """Return the figure as PNG; equal figures give equal bytes."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()

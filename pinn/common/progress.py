@@ -1,6 +1,6 @@
-"""Progress of long work on standard error: log records, and what a command is doing.
+"""Progress of long work on standard error: log records, and the present task of a command.
 
-Modules log to children of the logger ``pinn``; in Python nothing is written unless the caller sets
+Modules log to children of the logger ``pinn``. In Python nothing is written unless the caller sets
 up :mod:`logging`. Commands run inside :func:`shown`.
 """
 
@@ -14,9 +14,9 @@ from typing import TextIO, TypeVar
 
 Item = TypeVar("Item")
 
-#: Commands that take less say nothing.
+#: Seconds until a command first reports its progress.
 FIRST_S = 5.0
-#: Each further line comes when twice the time has passed, and at least once a minute.
+#: Most seconds between further lines, each of which comes when twice the time has passed.
 _LONGEST_S = 60.0
 
 _LOG = logging.getLogger("pinn")
@@ -24,22 +24,22 @@ _WORK = SimpleNamespace(text="", part="", is_shown=False)
 
 
 def note(text: str) -> None:
-    """Log how the work goes."""
+    """Log a line about the work."""
     _LOG.info("%s", text)
 
 
 def doing(text: str) -> None:
-    """Set what is being done from now on; shown only if it takes long."""
+    """Set the present task; it is shown only if it takes long."""
     _WORK.text = text
 
 
 def still(done: int, total: int, since_s: float) -> str:
-    """Return how long work in equal parts goes on, in words.
+    """Return the remaining time of work in equal parts, in words.
 
     Args:
-        done: Parts that are done.
-        total: All of them.
-        since_s: Moment of ``time.monotonic`` at which the first one began.
+        done: Number of finished parts.
+        total: Number of parts.
+        since_s: Value of ``time.monotonic`` at which the first part began.
 
     >>> still(3, 3, time.monotonic())
     'the last one'
@@ -51,7 +51,7 @@ def still(done: int, total: int, since_s: float) -> str:
 
 
 def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
-    """Yield the items, with how many are done so far as what is being done."""
+    """Yield the items, and report the number of those done as the present task."""
     total = f" of {len(items):,}" if isinstance(items, Sized) else ""
     for number, item in enumerate(items, 1):
         doing(f"{what} {number:,}{total}")
@@ -61,14 +61,14 @@ def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
 
 @contextmanager
 def shown(command: str, stream: TextIO, first_s: float = FIRST_S) -> Iterator[None]:
-    """Write log records while the body runs, and on a terminal what is being done now and then.
+    """Write log records while the body runs, and the present task now and then on a terminal.
 
-    Inside another such body, the command is a part of what that one shows.
+    Inside another such body, the command is shown as a part of the outer one.
 
     Args:
-        command: Named at the start of a line.
+        command: Name at the start of a line.
         stream: Standard error.
-        first_s: When the first line about what is being done comes, in seconds.
+        first_s: Seconds until the first line about the present task.
     """
     doing("")
     if _WORK.is_shown:

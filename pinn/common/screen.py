@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: Columns of a page, and of tables of details that would be unreadable in so few.
+#: Columns of a page, and of tables of details, which need more.
 WIDTH, WIDEST = 80, 100
 
 
 def page(width: int = WIDTH) -> Console:
-    """Where tables and sentences are printed; names of models and paths are taken as they are."""
+    """Return a console for tables and sentences, which prints names and paths without markup."""
     from rich.console import Console
 
     return Console(width=width, highlight=False, markup=False)
 
 
 def say(text: str) -> None:
-    """Print lines, the long ones folded between words.
+    """Print lines, long ones folded between words.
 
     >>> say("  8 left out: " + "of another engine, " * 5)
       8 left out: of another engine, of another engine, of another engine, of
@@ -42,12 +42,12 @@ def say(text: str) -> None:
 
 
 def left_out_lines(counts: Mapping[str, int]) -> list[str]:
-    """A line for each reason to leave something out, with how many it holds for."""
+    """Return a line for each reason to leave something out, with its count."""
     return [f"{count:8} left out: {reason}" for reason, count in counts.items()]
 
 
 def printed(function: Callable[..., None], *arguments: object, **named: object) -> str:
-    """Return what a function prints."""
+    """Return the text that a function prints."""
     text = io.StringIO()
     with redirect_stdout(text):
         function(*arguments, **named)
@@ -55,9 +55,9 @@ def printed(function: Callable[..., None], *arguments: object, **named: object) 
 
 
 def as_typed(command: str) -> str:
-    r"""A command indented, and continued as a shell reads it where a line is full.
+    r"""Return a command indented, with long lines continued as a shell reads them.
 
-    A comment behind it has a line of its own where it would be cut.
+    A comment behind the command has a line of its own where it would not fit.
 
     >>> print(as_typed("pinn plan --model " + "x" * 60 + " --gpu H100"))
       pinn plan \
@@ -83,14 +83,14 @@ def as_typed(command: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
+    """Column of a table.
 
     Attributes:
-        heading: Short.
-        is_text: Whether it is aligned and sorted as text.
-        least: Characters in a terminal, at the least.
-        most: Characters in a terminal, beyond which a cell is folded.
-        folds: Whether a terminal that is too narrow folds it.
+        heading: Short heading.
+        is_text: Whether the column is aligned and sorted as text.
+        least: Fewest characters in a terminal; None for no limit.
+        most: Most characters in a terminal, beyond which a cell is folded; None for no limit.
+        folds: Whether a terminal that is too narrow folds the column.
     """
 
     heading: str
@@ -102,7 +102,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table; ``strong`` ones stand out in a page."""
+    """Row of a table; ``strong`` rows stand out in a page."""
 
     cells: Sequence[str]
     strong: bool = False
@@ -110,12 +110,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table.
+    """Table for a terminal, Markdown and HTML.
 
     Attributes:
-        columns: From left to right.
-        caption: Above it; a page's says what is shown, n, data and split.
-        rows: Its lines.
+        columns: Columns from left to right.
+        caption: Text above the table; in a page, the content with n, data and split.
+        rows: Rows of the table.
         gap: Blanks between columns of a terminal.
     """
 
@@ -126,7 +126,7 @@ class Grid:
 
     @classmethod
     def of(cls, *headings: str | Column, caption: str = "", text: int = 1) -> Grid:
-        """A table without rows; so many columns from the left as ``text`` says hold text.
+        """Return a table without rows; ``text`` columns from the left hold text.
 
         >>> grid = Grid.of("model", "ms")
         >>> grid.add("a", "1.5")
@@ -143,17 +143,17 @@ class Grid:
         self.rows.append(Row(cells, strong))
 
     def _lines(self) -> list[Sequence[str]]:
-        """The headings, then the rows."""
+        """Return the headings, then the rows."""
         return [[column.heading for column in self.columns], *(row.cells for row in self.rows)]
 
     def markdown(self) -> str:
-        """As lines of Markdown, without the caption."""
+        """Return the table as lines of Markdown, without the caption."""
         marks = "|".join("---" if column.is_text else "---:" for column in self.columns)
         heading, *lines = (f"| {' | '.join(line)} |" for line in self._lines())
         return "\n".join([heading, f"|{marks}|", *lines])
 
     def html(self) -> str:
-        """Return an HTML table, as notebooks show it."""
+        """Return the table as HTML, as notebooks show it."""
         cells = [[f"<td>{html.escape(text)}</td>" for text in line] for line in self._lines()]
         head, *body = map("".join, cells)
         rows = "".join(f"<tr>{line}</tr>" for line in body)
@@ -161,7 +161,7 @@ class Grid:
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
     def __rich__(self) -> Table:
-        """As a console prints it: no lines, numbers to the right."""
+        """Return the table as a console prints it: no lines, numbers to the right."""
         from rich.table import Table
 
         left = self.gap - 1

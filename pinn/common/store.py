@@ -1,10 +1,10 @@
-"""Results on disk: a value, a table or a folder, found again as long as all that decides it stays.
+"""Cache of results on disk: values, tables and folders, valid while all that decides them stays.
 
     remembered_table(errors_of_fold, rows, split, root=folder)
 
 calls ``errors_of_fold(rows, split)`` once and reads its table from then on, until the arguments,
-the function or anything that it imports changes. What decides nothing, such as a number of
-processes, goes in ``aside``.
+the function or anything that it imports changes. Arguments that do not change the result, such as a
+number of processes, go in ``aside``.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class CallKey:
-    """Names a result by everything that decides it.
+    """Key of a cached result: everything that decides it.
 
     Attributes:
-        function: Qualified name of the function that computes it.
+        function: Qualified name of the function that computes the result.
         digest: SHA-256 of the function, its arguments, and the code of both.
     """
 
@@ -47,7 +47,7 @@ class CallKey:
     digest: str
 
     def place(self, root: Path | None) -> Path:
-        """Return where the result lies, without a suffix; None for the user's cache."""
+        """Return the result's path without a suffix; a root of None is the user's cache."""
         name = self.function.partition(".")[2] or self.function
         return (root or files.cache_folder()) / name / self.digest
 
@@ -56,15 +56,15 @@ def call_key(function: Callable[..., object], arguments: tuple[object, ...]) -> 
     """Return the key of a call.
 
     Args:
-        function: One of a module: what an inner function sees beside its arguments would be in no
-            key.
+        function: Function of a module. An inner function is refused: the variables that it sees
+            would be in no key.
         arguments: Numbers, texts, enums, lists, mappings, sets, arrays and tables of them;
-            dataclasses; anything with a method ``digest`` that gives a text; functions and
-            classes, also with arguments bound by ``partial``. A ``Path`` stands for what is in the
-            file or folder, whatever its name.
+            dataclasses; objects with a method ``digest`` that returns a text; functions and
+            classes, also with arguments bound by ``partial``. A ``Path`` stands for the content of
+            the file or folder, whatever its name.
 
     Raises:
-        PinnError: If the function is none of a module, or an argument is something else.
+        PinnError: If the function is not one of a module, or an argument is something else.
     """
     inner = function.__qualname__ if isinstance(function, FunctionType) else ""
     if not inner or "<" in inner:
@@ -79,7 +79,7 @@ def call_key(function: Callable[..., object], arguments: tuple[object, ...]) -> 
 
 
 class _Reader:
-    """Makes arguments JSON-ready and collects the modules of what they are made of."""
+    """Reader of arguments that makes them JSON-ready and collects the modules behind them."""
 
     def __init__(self, modules: set[str]) -> None:
         self.modules = modules
@@ -106,7 +106,7 @@ class _Reader:
         return self._object(value) if found is None else found
 
     def _object(self, value: object) -> str:
-        """Return the class of an object and a digest of its contents, found once per object."""
+        """Return the class of an object and a digest of its content, computed once per object."""
         if id(value) in self._known:
             return self._known[id(value)]
         if callable(digest := getattr(value, "digest", None)):
@@ -134,7 +134,7 @@ class _Reader:
 def _numbers(value: object) -> Json:
     """Return the digest of an array or a table, or the number in a numpy scalar; else None.
 
-    Neither library is imported for it: without it there is no such value.
+    Neither library is imported: where it is not loaded, there is no such value.
     """
     numpy, pandas = sys.modules.get("numpy"), sys.modules.get("pandas")
     if pandas is not None and isinstance(value, pandas.DataFrame):
@@ -153,7 +153,7 @@ def _sha256(value: Json) -> str:
     return hashlib.sha256(files.sorted_json(value).encode()).hexdigest()
 
 
-#: In a remembered folder: what made it, and its files. Written last.
+#: File in a cached folder with its function and its files, written last.
 MARK_FILE = "made.json"
 
 
@@ -163,14 +163,14 @@ def remembered_value(
     root: Path | None = None,
     aside: Mapping[str, object] | None = None,
 ) -> _T:
-    """Return ``function(*arguments)``, which has to be JSON-ready, as JSON gives it back.
+    """Return ``function(*arguments)``, JSON-ready, as read back from JSON; cached.
 
     Args:
-        function: One of a module.
+        function: Function of a module.
         arguments: All that decides the result; see :func:`pinn.common.store.call_key`.
-        root: Where results are kept; None for :func:`pinn.common.files.cache_folder`. Where
-            nothing can be written, nothing is kept.
-        aside: Keyword arguments that decide nothing.
+        root: Folder of cached results; None for :func:`pinn.common.files.cache_folder`. Where the
+            folder cannot be written to, nothing is kept.
+        aside: Keyword arguments that do not change the result.
 
     Raises:
         PinnError: If an argument cannot be part of a key.
@@ -192,7 +192,7 @@ def remembered_value(
 def remembered_table(
     function: Callable[..., pd.DataFrame], *arguments: object, root: Path | None = None
 ) -> pd.DataFrame:
-    """Return the table ``function(*arguments)`` without its index.
+    """Return the table ``function(*arguments)`` without its index; cached.
 
     Arguments are those of :func:`remembered_value`.
     """
@@ -215,11 +215,11 @@ def _remembered(
     compute: Callable[[], _T],
     write: Callable[[Path, _T], None],
 ) -> _T:
-    """Read a result, or compute and keep it where nothing usable lies there."""
+    """Read a result; compute and keep it where no usable one is cached."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         return read(path)
     value = compute()
-    with suppress(OSError):  # a result that cannot be kept is computed again
+    with suppress(OSError):  # a result that cannot be kept is recomputed
         files.replace_atomically(path, lambda target: write(target, value))
     return value
 
@@ -230,11 +230,11 @@ def remembered_folder(
     root: Path | None = None,
     aside: Mapping[str, object] | None = None,
 ) -> Path:
-    """Return a folder that ``function(folder, *arguments)`` has filled.
+    """Return a folder that ``function(folder, *arguments)`` has filled; cached.
 
-    The function finds what an interrupted call left there, and is called again where a file is
-    gone. Where nothing can be written, the folder is a temporary one. Arguments are those of
-    :func:`remembered_value`.
+    The function finds the files of an interrupted call, and is called again where a file is
+    missing. Where the cache cannot be written to, the folder is a temporary one. Arguments are
+    those of :func:`remembered_value`.
     """
     key = call_key(function, arguments)
     folder = key.place(root)
@@ -250,7 +250,7 @@ def remembered_folder(
 
 
 def _made(folder: Path) -> Path:
-    """Return the folder, made where it is missing, or a temporary one."""
+    """Return the folder, made where it is missing; a temporary one where it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files.write_whole(folder / "writable", "")

@@ -1,4 +1,4 @@
-"""Tables: which rows readers keep, and CSV files that a spreadsheet may open."""
+"""Tables: rows that readers keep, and CSV files that are safe in a spreadsheet."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-# Which rows of a table a reader keeps.
+# Rows of a table that a reader keeps.
 
 
 class KeptRows:
-    """Rows that are kept so far, and how many are refused: each for the first reason that holds.
+    """Rows that a reader keeps, and counts of refused rows by the first reason that applies.
 
     Attributes:
-        mask: Whether each row is kept.
-        refused: Reason -> rows.
+        mask: Whether each row is kept, ``[rows]``.
+        refused: Reason -> number of refused rows.
     """
 
     def __init__(self, rows: int) -> None:
@@ -39,14 +39,14 @@ class KeptRows:
         self.refused: dict[str, int] = {}
 
     def refuse(self, reason: str, bad: object) -> None:
-        """Refuse the kept rows that a mask, one truth value per row, names."""
+        """Refuse the kept rows where a mask, one truth value per row, is true."""
         refused = self.mask & np.asarray(bad, dtype=bool)
         if refused.any():
             self.refused[reason] = int(refused.sum())
             self.mask &= ~refused
 
     def refuse_repeated(self, **key: npt.ArrayLike) -> None:
-        """Refuse kept rows whose key is that of an earlier one, as written twice."""
+        """Refuse kept rows whose key equals that of an earlier one, as written twice."""
         import pandas as pd
 
         repeated = np.zeros(len(self.mask), dtype=bool)
@@ -54,19 +54,19 @@ class KeptRows:
         self.refuse("written twice", repeated)
 
     def report(self, source: str, version: str = "", sha256: str = "") -> ReadReport:
-        """The counts."""
+        """Return the counts of the read."""
         kept = int(self.mask.sum())
         return ReadReport(source, version, sha256, len(self.mask), kept, self.refused)
 
 
-# Every CSV file that is written: whole or not at all, no text cell that looks like a formula.
+# CSV files are written whole or not at all, without text cells that look like a formula.
 
-#: A cell that begins so is a formula to a spreadsheet, unless it is a number.
+#: Beginnings of a cell that make it a formula in a spreadsheet, unless it is a number.
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 
 
 def escaped(cell: _T) -> _T | str:
-    """A cell with an apostrophe in front if it is text that begins like a formula.
+    """Return a cell with an apostrophe in front if it is text that begins like a formula.
 
     >>> escaped("=1+1"), escaped("-5"), escaped(-5.0)
     ("'=1+1", '-5', -5.0)
@@ -81,7 +81,7 @@ def escaped(cell: _T) -> _T | str:
 
 
 def escaped_table(table: pa.Table) -> pa.Table:
-    """A table whose text cells and names of columns are escaped."""
+    """Return a table with escaped text cells and column names."""
     names = [escaped(name) for name in table.column_names]
     for i, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
@@ -92,15 +92,15 @@ def escaped_table(table: pa.Table) -> pa.Table:
 
 
 def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
-    """Read a CSV file of somebody as a frame.
+    """Read a user's CSV file as a frame.
 
     Args:
-        path: The file.
-        remedy: What to do where it is none, for the error.
+        path: CSV file.
+        remedy: Remedy for the error where the file is no table.
         read: Further arguments of ``read_csv``, such as ``dtype``.
 
     Raises:
-        PinnError: If it cannot be read, is larger than ``MOST_CSV_BYTES`` or no table.
+        PinnError: If the file cannot be read, is larger than ``MOST_CSV_BYTES`` or is no table.
     """
     import pandas as pd
 
@@ -117,8 +117,8 @@ def write_frame(rows: pd.DataFrame, path: Path, **written: Any) -> None:
     """Write a frame as CSV with its text cells escaped; the file appears whole or not at all.
 
     Args:
-        rows: The frame; its index is left out.
-        path: The file.
+        rows: Frame to write, without its index.
+        path: CSV file to write.
         written: Further arguments of ``DataFrame.to_csv``, such as ``float_format``.
     """
     texts = rows.select_dtypes(exclude="number").columns
@@ -130,8 +130,8 @@ def write_rows(rows: Sequence[Mapping[str, object]], path: Path) -> None:
     """Write mappings as CSV with their text escaped; the file appears whole or not at all.
 
     Args:
-        rows: Column to value; the first one names the columns in their order.
-        path: The file.
+        rows: Column -> value; the columns of the first row are written, in its order.
+        path: CSV file to write.
 
     Raises:
         ValueError: If a row has a column that the first one lacks.
@@ -150,12 +150,12 @@ def write_arrow(table: pa.Table, path: Path, as_json: Callable[[pa.Table], bytes
     """Write a table as CSV, JSON or Parquet; the file appears whole or not at all.
 
     Args:
-        table: Text of it is escaped in CSV.
-        path: The file, whose suffix names the format.
-        as_json: The table as a JSON document.
+        table: Table to write; its text is escaped in CSV.
+        path: File to write; its suffix names the format.
+        as_json: Function that returns the table as a JSON document.
 
     Raises:
-        PinnError: If the suffix is of no such format.
+        PinnError: If the suffix names none of these formats.
     """
     from pyarrow import csv, parquet
 

@@ -25,16 +25,16 @@ BACKENDS = ("processes", "ray")
 
 @dataclass(frozen=True)
 class Workers:
-    """Where tasks run.
+    """Processes that tasks run in.
 
     Attributes:
         backend: ``processes`` of this machine or ``ray``.
-        count: Tasks at a time; 1 with ``processes`` runs them here, one after another. A running
-            Ray cluster decides itself.
-        address: Of a running Ray cluster, whose machines see the working directory under the same
-            path; None starts a Ray of its own on this machine.
-        torch: Whether tasks use it: each then runs on one thread, as this process would.
-        pool: Processes that are there already; by default every run starts its own.
+        count: Number of tasks at a time; 1 with ``processes`` runs tasks in this process, one
+            after another. A running Ray cluster decides itself.
+        address: Address of a running Ray cluster, whose machines see the working directory under
+            the same path; None starts a Ray of its own on this machine.
+        torch: Whether tasks use torch: each then runs on one thread, as this process would.
+        pool: Running processes to use; None starts new ones for every run.
     """
 
     backend: str = "processes"
@@ -52,10 +52,10 @@ class Workers:
 
     @contextmanager
     def kept(self, *modules: str) -> Iterator[Workers]:
-        """Workers whose processes are started once, for several runs.
+        """Yield workers whose processes are started once, for several runs.
 
         Args:
-            modules: What tasks import; processes do so while this one goes on.
+            modules: Modules that tasks import; processes import them while this one goes on.
         """
         if self.backend == "ray" or self.count == 1:
             yield self
@@ -68,16 +68,16 @@ class Workers:
     def run(
         self, work: Callable[[Task], Result], tasks: Sequence[Task]
     ) -> Iterator[tuple[int, Result]]:
-        """Index and result of every task, in the order in which they finish.
+        """Yield the index and result of every task, in the order in which tasks finish.
 
         Args:
-            work: A function that other processes can import.
-            tasks: What it is called with; it and its results are pickled.
+            work: Function of a task that other processes can import.
+            tasks: Arguments of ``work``; tasks and results are pickled.
 
         Raises:
-            PinnError: If Ray is asked for and not installed, or its machines do not see the
-                working directory.
-            Exception: What a task raises, as it raised it.
+            PinnError: If Ray is wanted and not installed, or its machines do not see the working
+                directory.
+            Exception: Any error of a task, as the task raised it.
         """
         if self.backend == "ray":
             yield from self._on_ray(work, tasks)
@@ -92,7 +92,7 @@ class Workers:
 
     @contextmanager
     def _started(self) -> Iterator[ProcessPoolExecutor]:
-        """Processes that end with this one, and at once where what they do is no longer wanted."""
+        """Yield processes that end with this one, or at once where results are not wanted."""
         # Spawned, not forked: torch's threads do not survive a fork.
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=_end_with_parent)
@@ -101,10 +101,10 @@ class Workers:
         except Exception:
             pool.shutdown(cancel_futures=True)
             raise
-        except BaseException:  # an interrupt, or results that nobody takes: no task is waited for
+        except BaseException:  # an interrupt or unwanted results: do not wait for tasks
             for process in list((pool._processes or {}).values()):
                 process.kill()
-            # The pool's thread notices and ends: left running, it could close its pipe just as the
+            # The pool's thread notices and ends. Left running, it could close its pipe just as the
             # interpreter's exit writes to it.
             pool.shutdown(cancel_futures=True)
             raise
@@ -134,7 +134,7 @@ class Workers:
                     try:
                         result = ray.get(reference)
                     except ray.exceptions.RayTaskError as error:
-                        raise error.cause from error  # the task's own, not Ray's account of it
+                        raise error.cause from error  # the task's own error, not Ray's report of it
                     yield index[reference], result
         finally:
             if own:
@@ -143,12 +143,12 @@ class Workers:
 
 @contextmanager
 def stopping_at_once(kept: str) -> Iterator[None]:
-    """Make SIGINT and SIGTERM say that the work stops, and end it: exit status 128 + signal.
+    """Make SIGINT and SIGTERM print that the work stops, and end it: exit status 128 + signal.
 
-    Outside the main thread, which alone may handle signals, they do what they did.
+    Outside the main thread, which alone may handle signals, their handlers are kept.
 
     Args:
-        kept: What is left of the work, in a sentence without its first capital.
+        kept: What is left of the work, as a sentence without its first capital.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -164,7 +164,7 @@ def stopping_at_once(kept: str) -> Iterator[None]:
 
 @contextmanager
 def on_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let a function handle SIGINT and SIGTERM; afterwards they do what they did."""
+    """Let a function handle SIGINT and SIGTERM; restore their handlers afterwards."""
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -174,9 +174,9 @@ def on_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[N
 
 
 def _end_with_parent() -> None:
-    """Make a pool's process end when the one that started it does, however that ends.
+    """Make a pool's process end when its parent does, however that ends.
 
-    A terminal sends its interrupt to both; the one that started it decides.
+    A terminal sends its interrupt to both processes; the parent decides.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -192,7 +192,7 @@ def _end_with_parent() -> None:
 def _in_folder(
     folder: Path, uses_torch: bool, work: Callable[[Task], Result], task: Task
 ) -> Result:
-    """Run one task in a folder: Ray's processes start wherever Ray was started."""
+    """Run one task in a folder: Ray's processes start in the folder that Ray was started in."""
     if not folder.is_dir():
         fault = f"machine {os.uname().nodename} has no folder {folder}, where pinn was started"
         raise PinnError(f"Ray's {fault}: share it between the machines under the same path")

@@ -1,1 +1,1 @@
-"""Experiments: what was left out and predicted, baselines, ablations and their pages."""
+"""Experiments: predictions of held-out data, baselines, ablations and their pages."""

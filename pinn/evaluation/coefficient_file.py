@@ -12,22 +12,24 @@ from pinn.evaluation.tables import frame_grid
 from pinn.measurements.traces.trace_tables import read_trace_tables
 from pinn.surrogate.coefficient_set import read_coefficient_set
 
-#: Figures that are shown; the table has all.
+#: Metrics that are shown; the table has all.
 _SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s", "output_tokens_per_s")
 
 
 def score_file(
     file: Path, observations: Path, engine: EngineSpec
 ) -> tuple[pd.DataFrame, list[Grid]]:
-    """Score a coefficient file on steps, or on the loads of benchmarks.
+    """Score a coefficient file on measured steps, or on the loads of benchmarks.
 
     Args:
-        file: Coefficients of a deployment.
+        file: Coefficient file of a deployment.
         observations: Folder of canonical tables of the same deployment.
-        engine: How the engine schedules the loads.
+        engine: Engine settings under which the loads are scheduled.
 
     Returns:
-        Errors of the file's coefficients, and of those before its calibration where it has them: as
+        The table of errors, and grids that show it. The table has the errors of the file's
+        coefficients, and of those before its calibration where the file has them. Its columns are
+        those of ``score_steps`` or ``score_benchmarks`` of ``pinn.calibration.fit``.
         ``score_steps`` or ``score_benchmarks`` of ``pinn.calibration.fit`` returns them, and shown.
 
     Raises:
@@ -58,7 +60,7 @@ def _step_grid(table: pd.DataFrame) -> Grid:
 
 
 def _load_grids(table: pd.DataFrame) -> list[Grid]:
-    """Return every load's errors, and their sum over loads whose servers failed no requests."""
+    """Return every load's errors, and a summary over loads whose servers failed no requests."""
     shown = table[table["figure"].isin(_SHOWN)]
     key = ["run", "load", "figure"]
     errors = shown.pivot(index=key, columns="coefficients", values="error_percent")

@@ -1,9 +1,9 @@
-"""Median errors compared: methods of one evaluation, and two evaluations of the same splits.
+"""Comparison of median errors: methods of one evaluation, and two evaluations of the same splits.
 
 A bootstrap over measured deployments tells ties from differences. Rows of one deployment differ
-only in load and share their error, so deployments are drawn, not rows. Four models stay four models
-however often they are drawn: the intervals say how much the median depends on the deployments at
-hand, not how other models would come out.
+only in load and share their error, so deployments are resampled, not rows. Resampling adds no
+models: the intervals say how much the median depends on the deployments at hand. They do not say
+how other models would come out.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ from jaxtyping import Float, Shaped
 from pinn.errors import PinnError
 from pinn.evaluation.metrics import GROUPS, percent_errors
 
-# Who ranks first among the methods of an evaluation.
+# Ranking of the methods of an evaluation.
 
 RANKING_COLUMNS = (
     "split", "metric", "method", "n", "groups", "median", "low", "high", "behind", "behind_low",
@@ -26,7 +26,7 @@ RANKING_COLUMNS = (
 
 FIRST, RANKING_TIED, BEHIND, INELIGIBLE = "first", "tied first", "behind", "not for an unseen pair"
 
-#: Of the bootstrap: the ends of a 90 % interval then rest on 50 draws each.
+#: Bootstrap resamples; each end of a 90 % interval then rests on 50 of them.
 DRAWS = 1000
 
 
@@ -40,16 +40,17 @@ def rank(
     """Rank methods by the median absolute percentage error in every split.
 
     Args:
-        predictions: As ``read_cells`` returns them; ``METRIC_s`` and ``METRIC_measured_s``.
-        groups: Row id -> what is drawn with replacement, such as its deployment.
-        metrics: To rank by.
+        predictions: Predictions as ``read_cells`` returns them, with the columns ``METRIC_s`` and
+            ``METRIC_measured_s``.
+        groups: Row id -> group that is drawn with replacement, such as the row's deployment.
+        metrics: Metrics to rank by.
         ineligible: Methods that are shown but cannot be first.
-        draws: Of the bootstrap.
+        draws: Number of bootstrap resamples.
 
     Returns:
-        Table with ``RANKING_COLUMNS``: the median error, its 95 % interval, and how far it lies
-        behind the first eligible method's on the same draws, in points. A method is tied first if
-        that interval reaches 0. Rows that any method cannot predict count for none.
+        Table with ``RANKING_COLUMNS``: the median error, its 95 % interval, and its distance in
+        points from the first eligible method's median, with the interval over the same resamples. A
+        method is tied first if that interval reaches 0. Only rows that every method predicts count.
     """
     found = []
     for split, of_split in predictions.groupby("split", sort=False):
@@ -66,7 +67,7 @@ def rank(
 
 
 def leaders(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
-    """Split -> metric -> methods that are first or tied first, of a table of :func:`rank`."""
+    """Return split -> metric -> methods that are first or tied first in a table of :func:`rank`."""
     leading = ranking[ranking["verdict"].isin([FIRST, RANKING_TIED])]
     found: dict[str, dict[str, list[str]]] = {}
     for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
@@ -115,7 +116,7 @@ def _ranked(
 def bootstrap_medians(
     errors: Float[np.ndarray, "n columns"], groups: Shaped[np.ndarray, " n"], draws: int
 ) -> Float[np.ndarray, "draws columns"]:
-    """Medians of every column over draws of whole groups."""
+    """Return the medians of every column over bootstrap resamples of whole groups."""
     names, index = np.unique(groups, return_inverse=True)
     members = [np.flatnonzero(index == i) for i in range(len(names))]
     draw = np.random.default_rng(0)
@@ -125,26 +126,27 @@ def bootstrap_medians(
     )
 
 
-# Errors of two evaluations, metric by metric, with a verdict per split.
+# Comparison of two evaluations, metric by metric, with a verdict per split.
 
 COLUMNS = (
     "split", "metric", "n", "a", "b", "difference", "low", "high", "parts", "parts_b_lower",
     "verdict",
 )  # fmt: skip
 
-#: Verdicts. Without predictions of both, only what every left-out part agrees on is one.
+#: Verdicts. Without predictions of both sides, a side is better only if every held-out part agrees.
 A_BETTER, B_BETTER, TIED, MIXED = "A better", "B better", "tied", "parts disagree"
 OTHER_ROWS = "not comparable: other rows"
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What is known of one side.
+    """Results and predictions of one side of a comparison.
 
     Attributes:
         results: One method's rows of ``pinn.evaluation.metrics.summarize``.
-        predictions: The same method's predictions; None where only the results are known.
-        groups: Row id -> deployment, whose rows share their error; None with the predictions.
+        predictions: Predictions of that method; None where only the results are known.
+        groups: Row id -> deployment; rows of one deployment share their error. None without
+            predictions.
     """
 
     results: pd.DataFrame
@@ -153,16 +155,16 @@ class Scores:
 
 
 def compare_errors(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
-    """Compare the medians of the absolute percentage errors.
+    """Compare the median absolute percentage errors of two evaluations.
 
-    With predictions of both, on the rows that both predict: B is better if the 95 % interval of the
-    difference of the medians, over draws of whole deployments, lies below 0. Without them, if B's
-    median is lower over all rows and in every left-out part.
+    With predictions of both sides, only rows that both predict count. B is better if the 95 %
+    interval of the difference of the medians, over resampled deployments, lies below 0. Without
+    predictions, B is better if its median is lower over all rows and in every held-out part.
 
     Args:
-        a: One side.
-        b: The other.
-        draws: Of the bootstrap.
+        a: Side A.
+        b: Side B.
+        draws: Number of bootstrap resamples.
 
     Returns:
         Table with ``COLUMNS``, one row per split and metric that both have; medians and
@@ -194,7 +196,7 @@ def compare_errors(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
 
 
 class _Medians(NamedTuple):
-    """Median errors of both sides over ``n`` rows, and the ends of their difference's interval."""
+    """Median errors of both sides over ``n`` rows, and the interval of their difference."""
 
     n: int
     a: float
@@ -219,7 +221,7 @@ def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:
 
 
 def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medians | None:
-    """From predictions on common rows; None where they are not known."""
+    """Return medians from predictions on common rows; None where those are not known."""
     if a.predictions is None or b.predictions is None or a.groups is None:
         return None
     sides = [a.predictions.assign(method="a"), b.predictions.assign(method="b")]
@@ -236,7 +238,7 @@ def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medi
 
 
 def _of_results(medians: pd.DataFrame, n_a: int, n_b: int) -> _Medians:
-    """From medians alone: those over all rows and of every left-out part have to agree."""
+    """Return a verdict from medians alone: all rows and every held-out part have to agree."""
     verdicts = {-1.0: B_BETTER, 0.0: TIED, 1.0: A_BETTER}
     found = {verdicts[sign] for sign in np.sign(medians["b"] - medians["a"])}
     verdict = MIXED if len(found) > 1 else found.pop()

@@ -1,7 +1,8 @@
-"""The configuration of an experiment, typed: the schema of ``conf/``, and what it refuses.
+"""Typed configuration of an experiment: the schema of ``conf/``, and the checks of its values.
 
-Sections that are settings of a class (``network``, ``fit``, ``run_fit``, ``kernels.settings``,
-``kernels.distillation``, ``trainer``) have its defaults; ``conf/`` gives every other value.
+Sections that are settings of a class take its defaults; ``conf/`` gives every other value. They
+are ``network``, ``fit``, ``run_fit``, ``kernels.settings``, ``kernels.distillation`` and
+``trainer``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,12 +30,12 @@ from pinn.training.trainer import TrainerSettings
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where measured deployments come from.
+    """Source of measured deployments.
 
     Attributes:
         _target_: Function of ``target`` and ``source`` that writes the table of observations.
-        target: Parquet file that it writes.
-        source: File that it reads; None for the one that comes with a package.
+        target: Parquet file to write.
+        source: File to read; None for the file that comes with a package.
     """
 
     _target_: str
@@ -44,12 +45,12 @@ class DataSource:
 
 @dataclass(frozen=True)
 class KernelLearning:
-    """Learning from measured kernels.
+    """Settings of learning from measured kernels.
 
     Attributes:
-        enabled: Whether kernels train the network; else measured deployments alone do.
-        settings: Where kernels come from.
-        distillation: How composed steps train the network.
+        enabled: Whether kernels train the network; otherwise only measured deployments do.
+        settings: Sources of kernel measurements.
+        distillation: Settings of training the network on composed steps.
     """
 
     enabled: bool
@@ -59,11 +60,11 @@ class KernelLearning:
 
 @dataclass(frozen=True)
 class RunsSource:
-    """Serving runs.
+    """Source of serving runs.
 
     Attributes:
-        path: Their CSV; None for none.
-        model_configs: Folder of ``<model>/config.json`` for models that the catalogue lacks.
+        path: CSV of serving runs; None for no runs.
+        model_configs: Folder of ``<model>/config.json`` for models that the catalog lacks.
     """
 
     path: str | None
@@ -72,12 +73,12 @@ class RunsSource:
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """What is held out and scored.
+    """Splits, groups and the model or GPU that an evaluation holds out.
 
     Attributes:
         splits: Kinds of split, keys of ``pinn.training.data.splits.SPLITS``.
-        groups: Groups of rows with lines of their own in the tables.
-        held_out: One model or GPU to hold out alone, in place of ``splits``.
+        groups: Groups of rows that get lines of their own in the tables.
+        held_out: The one model or GPU to hold out, in place of ``splits``.
     """
 
     splits: list[str]
@@ -87,24 +88,25 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """Where fits run; see :class:`pinn.common.workers.Workers`."""
+    """Processes in which fits run; see :class:`pinn.common.workers.Workers`."""
 
     count: int
     backend: str = Workers.backend
     address: str | None = Workers.address
 
     def workers(self) -> Workers:
-        """Make the workers."""
+        """Return the workers that the settings describe."""
         return Workers(self.backend, self.count, self.address)
 
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """The page of the evaluation suite.
+    """Settings of the evaluation suite's page.
 
     Attributes:
-        checkpoint: Whose folds and intervals are shown; None for the one every command finds.
-        images: Folder for those of the page's pictures that the README shows.
+        checkpoint: Checkpoint whose folds and intervals are shown; None for the one that every
+            command finds.
+        images: Folder for the pictures of the page that the README shows.
     """
 
     checkpoint: str | None = None
@@ -116,28 +118,28 @@ class ExperimentConfig:
     """One experiment, as ``conf/train.yaml`` composes it.
 
     Attributes:
-        entry: Function that runs it, given this configuration.
-        experiment_name: Names the folder of results.
+        entry: Function that runs the experiment, given this configuration.
+        experiment_name: Name of the experiment and of its folder of results.
         output_dir: Folder of results.
         seed: Seed of every random choice.
-        threads: Threads of torch.
+        threads: Number of torch threads.
         final_fit: Whether to fit on all rows after the evaluation and save a checkpoint.
-        folds: Folder in which trainings are remembered, shared by experiments; None for one below
+        folds: Folder of cached trainings, shared by experiments; None for one below
             ``output_dir``.
         publish: Folder that the checkpoint and its tables are copied to; None for no copy.
-        data: Measured deployments.
+        data: Source of measured deployments.
         network: Size and bounds of the network.
-        kernels: Learning from measured kernels.
-        fit: How measured deployments alone train the network.
+        kernels: Settings of learning from measured kernels.
+        fit: Settings of training the network on measured deployments alone.
         trainer: Devices and progress bar.
         evaluation: What is held out and scored.
-        runs: Serving runs to train on.
-        run_fit: How measured deployments and runs set the global scalars and alpha.
-        workers: Folds at a time.
-        fast: Suite only: fit nothing, score what is on disk.
-        shipped: Suite only: splits whose predictions ``fast`` takes from the published checkpoint.
-        cells_from: Suite only: folders of experiments whose finished predictions are taken over.
-        report: Suite only: its page.
+        runs: Source of serving runs to train on.
+        run_fit: Settings of fitting calibration factors and alpha to measured deployments and runs.
+        workers: Number and kind of processes that fit folds at a time.
+        fast: Whether the suite fits nothing and scores the predictions on disk (suite only).
+        shipped: Splits whose predictions ``fast`` takes from the published checkpoint (suite only).
+        cells_from: Folders of experiments whose finished predictions are taken over (suite only).
+        report: Settings of the page (suite only).
     """
 
     entry: str
@@ -163,10 +165,10 @@ class ExperimentConfig:
     report: ReportSettings = field(default_factory=ReportSettings)
 
     def check(self) -> None:
-        """Refuse files and devices that are not there, before anything starts.
+        """Check that the files and devices of the configuration exist, before anything starts.
 
         Raises:
-            PinnError: With the key and a remedy.
+            PinnError: If a file or device is missing; the message has the key and a remedy.
         """
         for key, path in (
             ("data.source", self.data.source),
@@ -178,7 +180,7 @@ class ExperimentConfig:
         self.trainer.check()
 
 
-#: Choices whose values are the defaults of a class: (group, name) -> the class.
+#: Choices whose values are the defaults of a class: (group, name) -> class.
 CHOICES: dict[tuple[str, str], type] = {
     ("network", "tiny"): NetworkSettings,
     ("fit", "serving"): ServingFitSettings,
@@ -187,7 +189,7 @@ CHOICES: dict[tuple[str, str], type] = {
 
 
 def register() -> None:
-    """Make the schema known to Hydra, as ``conf/train.yaml`` expects it."""
+    """Register the schema with Hydra, as ``conf/train.yaml`` expects it."""
     store = ConfigStore.instance()
     store.store(name="schema", node=_schema(ExperimentConfig))
     for (group, name), settings in CHOICES.items():
@@ -196,10 +198,10 @@ def register() -> None:
 
 
 def typed(config: DictConfig) -> ExperimentConfig:
-    """Return a composed configuration as the object that it describes.
+    """Return a composed configuration as a typed object.
 
     Raises:
-        PinnError: If a value is missing or is refused by the class that it is for.
+        PinnError: If a value is missing, or its class refuses it.
     """
     with one_line_errors():
         return cast(ExperimentConfig, OmegaConf.to_object(config))
@@ -209,7 +211,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     """Compose ``conf/train.yaml`` with overrides.
 
     Raises:
-        PinnError: If one does not fit.
+        PinnError: If an override does not fit the schema.
     """
     register()
     conf = str(conf_file("train.yaml").parent)
@@ -234,7 +236,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def choices() -> str:
-    """Return every experiment and every choice of every group, a line each."""
+    """Return every experiment and every choice of every group, one line each."""
     files = conf_file("train.yaml").parent.glob("*/*.yaml")
     found = {
         f"{path.parent.name}={path.stem}": _described(path)
@@ -256,13 +258,16 @@ def _lines(choices: dict[str, str]) -> list[str]:
 
 
 def _described(path: Path) -> str:
-    """First comment that is neither a directive nor a command."""
+    """Return a file's first comment that is neither a directive nor a command."""
     comments = (line[2:] for line in path.read_text().splitlines() if line.startswith("# "))
     return next(line for line in comments if not line.startswith(("@", "python ")))
 
 
 def _schema(settings: type) -> DictConfig:
-    """The fields of a class as a typed configuration; frozen classes would refuse overrides."""
+    """Return the fields of a class as a typed configuration that accepts overrides.
+
+    Frozen classes are made writable: they would refuse overrides.
+    """
     node: DictConfig = OmegaConf.structured(settings)
     OmegaConf.set_readonly(node, None)
     for name, of in get_type_hints(settings).items():

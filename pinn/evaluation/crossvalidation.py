@@ -1,4 +1,4 @@
-"""Predictions of what was left out, fold by fold."""
+"""Predictions of held-out data, fold by fold."""
 
 import hashlib
 import time
@@ -23,19 +23,19 @@ from pinn.surrogate.uncertainty.interval_fit import GAINS, METRICS, left_out_col
 from pinn.training.data.splits import Split
 from pinn.training.serving_rows import ServingRows, serving_rows
 
-# Every method on every split, each cell kept on disk so that an interrupted run goes on.
+# Predictions of every method on every split. Each is kept on disk: an interrupted run resumes.
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method on one split.
+    """Predictions of one method on one split.
 
     Attributes:
-        kind: Of the split, such as ``leave-one-model-out``.
-        split: What to train and to test on.
-        method: What learns and predicts.
-        path: Where its predictions are kept.
-        logs: Where its fit logs; cells that share a fit share it.
+        kind: Kind of the split, such as ``leave-one-model-out``.
+        split: Rows to train and to test on.
+        method: Method that learns and predicts.
+        path: File of the predictions.
+        logs: Folder of the fit's logs; cells that share a fit share it.
     """
 
     kind: str
@@ -48,14 +48,14 @@ class Cell:
 def cells(
     splits: Mapping[str, Sequence[Split]], methods: Sequence[Method], folder: Path, fingerprint: str
 ) -> list[Cell]:
-    """The cells of every split and method, made or not.
+    """Return the cells of every split and method, computed or not.
 
     Args:
-        splits: Name of a kind of split, such as ``leave-one-model-out``, -> its splits.
-        methods: What to compare.
-        folder: Where cells and training logs are kept.
-        fingerprint: Of everything a cell depends on beside its own split and method; cells that
-            were made under another one are made anew.
+        splits: Kind of split, such as ``leave-one-model-out``, -> splits of that kind.
+        methods: Methods to compare.
+        folder: Folder of cells and training logs.
+        fingerprint: Digest of everything a cell depends on beside its own split and method. Cells
+            of another fingerprint are computed anew.
     """
     return [
         _cell(kind, split, method, folder, fingerprint)
@@ -75,16 +75,16 @@ def _cell(kind: str, split: Split, method: Method, folder: Path, fingerprint: st
 
 
 def missing(wanted: Sequence[Cell]) -> list[Cell]:
-    """Cells that are not on disk."""
+    """Return the cells that are not on disk."""
     return [cell for cell in wanted if not cell.path.is_file()]
 
 
 def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
-    """Take over cells that other experiments made under the same fingerprint.
+    """Copy cells that other experiments computed under the same fingerprint.
 
     Args:
-        wanted: Cells; those on disk stay as they are.
-        folders: Of those experiments; one that is not there holds nothing.
+        wanted: Cells to look for; those on disk stay as they are.
+        folders: Folders of the other experiments; one that does not exist has no cells.
     """
     for cell in missing(wanted):
         others = (folder / "cells" / cell.path.name for folder in folders)
@@ -94,7 +94,7 @@ def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
 
 
 def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
-    """The predictions of cells that are on disk.
+    """Return the predictions of cells that are on disk.
 
     Returns:
         One row per (kind of split, row, method): ``split``, ``held_out``, ``row_id``, ``method``,
@@ -104,9 +104,9 @@ def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
 
 
 def compute(rows: ServingRows, wanted: Sequence[Cell], workers: Workers) -> None:
-    """Compute the cells that are not on disk and keep each as soon as its fit is done.
+    """Compute the cells that are not on disk and write each as soon as its fit is done.
 
-    Only this process writes, so that workers need no folder in common but that of the logs.
+    Only this process writes; all that it shares with its workers is the folder of logs.
     """
     shared: dict[Path, list[Cell]] = {}
     for cell in missing(wanted):
@@ -127,7 +127,7 @@ def _compute(rows: ServingRows, of_fit: Sequence[Cell]) -> list[pd.DataFrame]:
 
 
 def parts_of(rows: ServingRows, split: Split) -> tuple[ServingRows, ServingRows]:
-    """What a split trains on, and what it tests on."""
+    """Return the rows that a split trains on, and the rows that it tests on."""
     train, test = (
         rows.take(np.isin(rows.row_id, ids)) for ids in (split.train_ids, split.test_ids)
     )
@@ -153,10 +153,11 @@ def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
 
 
 def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
-    """What a kind of split holds out of the kernels beside its serving rows.
+    """Return the kernel measurements that a kind of split holds out beside its serving rows.
 
-    A held-out model's kernels always go. A GPU's stay where only its serving rows are held out, as
-    for a GPU whose kernels somebody measured.
+    A held-out model's kernels are always held out. A held-out GPU's kernels are held out only by
+    ``leave-one-gpu-and-its-kernels-out``. The other splits stand for a GPU whose kernels were
+    measured.
     """
     if kind == "leave-one-model-out":
         models = {d.model.name: d.model for d in test.deployments}
@@ -166,13 +167,13 @@ def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
     return Exclusion()
 
 
-# Errors of left-out rows beside all that was known of them: what intervals are calibrated on.
+# Errors and descriptions of held-out rows, on which intervals are calibrated.
 
-#: The method whose errors calibrate intervals.
+#: Method whose errors calibrate intervals.
 METHOD = "network"
 
-#: Columns of a table of errors; metrics hold log(measured / predicted), ``ttft_share`` is of the
-#: predicted E2E, ``shape`` is the same for models of equal shape.
+#: Columns of a table of errors. Metrics hold log(measured / predicted), ``ttft_share`` is TTFT's
+#: share of the predicted E2E latency, ``shape`` is equal for models of equal shape.
 COLUMNS = (
     "split", "row_id", "model", "shape", "gpu", "group", "concurrency", "prompt_tokens",
     "output_tokens", "ttft_share", *GAINS, *held_out.DESCRIPTION, *METRICS,
@@ -184,21 +185,21 @@ def held_out_errors(
     observations: pd.DataFrame,
     surrogates: Callable[[Exclusion], KernelSurrogates],
 ) -> pd.DataFrame:
-    """Errors and descriptions of every left-out row of an experiment.
+    """Return errors and descriptions of every held-out row of an experiment.
 
-    Rows are described by the kernels that their prediction was allowed to know.
+    Rows are described by the kernels that were in their fold's training data.
 
     Args:
-        folder: Of a leave-one-out experiment: ``predictions.csv`` (or ``.parquet``).
-            Descriptions are remembered in it.
-        observations: What was measured.
-        surrogates: Gives the kernel surrogates of an exclusion.
+        folder: Folder of a leave-one-out experiment with ``predictions.csv`` (or ``.parquet``);
+            descriptions are cached in it.
+        observations: Table of measured deployments.
+        surrogates: Function that returns the kernel surrogates of an exclusion.
 
     Returns:
-        Table with ``COLUMNS``, of the splits that leave models or GPUs out.
+        Table with ``COLUMNS``, for the splits that hold out models or GPUs.
 
     Raises:
-        PinnError: If the folder holds no predictions of the network that kernels taught.
+        PinnError: If the folder has no predictions of the network trained on kernels.
     """
     predictions = predictions_of(folder)
     if predictions is None:
@@ -212,19 +213,19 @@ def described_errors(
     surrogates: Callable[[Exclusion], KernelSurrogates],
     root: Path | None = None,
 ) -> pd.DataFrame:
-    """Errors and descriptions of the left-out rows among predictions.
+    """Return errors and descriptions of the held-out rows among predictions.
 
     Args:
-        predictions: As ``pinn.evaluation.crossvalidation.read_cells`` returns them.
-        observations: What was measured.
-        surrogates: Gives the kernel surrogates of an exclusion.
-        root: Where descriptions are remembered; None for the cache of all.
+        predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them.
+        observations: Table of measured deployments.
+        surrogates: Function that returns the kernel surrogates of an exclusion.
+        root: Folder of cached descriptions; None for the common cache.
 
     Returns:
-        Table with ``COLUMNS``, of the splits that leave models or GPUs out.
+        Table with ``COLUMNS``, for the splits that hold out models or GPUs.
 
     Raises:
-        PinnError: If there are no predictions of the network that kernels taught.
+        PinnError: If there are no predictions of the network trained on kernels.
     """
     left_out = predictions["split"].map(left_out_column).notna()
     wanted = predictions[(predictions["method"] == METHOD) & left_out]
@@ -237,7 +238,7 @@ def described_errors(
     errors = with_e2e(wanted.merge(loads, on="row_id"))
     for metric in METRICS:
         errors[metric] = np.log(errors[f"{metric}_measured_s"] / errors[f"{metric}_s"])
-    # A closed loop sends no more than it gets served: nothing magnifies the step time.
+    # A closed loop sends only as many requests as are served, so step times do not change its load.
     gains = dict.fromkeys(GAINS, 1.0)
     errors = errors.assign(ttft_share=errors["ttft_s"] / errors["e2e_s"], **gains)
     rows = serving_rows(observations[observations["row_id"].isin(errors["row_id"])])
@@ -261,7 +262,7 @@ def described_errors(
 def mean_steps(
     deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
 ) -> list[held_out.Step]:
-    """The step in the middle of each row's load: ``concurrency`` and lengths are its columns."""
+    """Return the step in the middle of each row's load, from its concurrency and lengths."""
     values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
     each = zip(deployments, values, strict=True)
     return [(deployment, held_out.decode_step(*load), gpu_known) for deployment, load in each]

@@ -1,8 +1,9 @@
-"""What choosing a deployment by predictions costs, priced by what was measured.
+"""Throughput lost by choosing deployments by predictions, priced by measurements.
 
-Of the measured deployments of a model on a GPU under one prompt and output length, each with its
-number of clients, the one with the best throughput per GPU is wanted whose TPOT holds a limit. A
-method picks by its predictions; the pick is priced by its measurement.
+A decision is made for a model on a GPU under one prompt and output length. It chooses among the
+measured deployments, each with its number of clients. The best choice has the highest throughput
+per GPU among those whose TPOT meets a limit. A method picks by its predictions; the pick is priced
+by its measurement.
 """
 
 from pathlib import Path
@@ -12,13 +13,13 @@ import pandas as pd
 
 from pinn.evaluation.metrics import read_table
 
-#: Limits of the mean TPOT for which picks are made.
+#: Limits of the mean TPOT for which picks are made, seconds.
 LIMITS_S = (0.010, 0.015, 0.020, 0.030, 0.050)
 
-#: A pick whose measured TPOT is beyond its limit by more than this share is worth nothing.
+#: A pick whose measured TPOT exceeds its limit by more than this share is worth nothing.
 SLACK = 0.05
 
-#: A decision needs so many measured deployments that hold the limit, of so many parallelisms.
+#: Fewest measured deployments that meet the limit, and fewest TP sizes among them, of a decision.
 _LEAST_HOLDING, _LEAST_SIZES = 3, 2
 
 _SITUATION = ["model", "gpu", "prompt_tokens", "output_tokens"]
@@ -29,7 +30,7 @@ TABLE_COLUMNS = ("split", "held_out", "method", "decisions", "loss", "missed")
 
 
 def read_predictions(path: Path) -> pd.DataFrame:
-    """Read the predictions of an experiment.
+    """Read the predictions of an experiment from a table.
 
     Raises:
         PinnError: If the file cannot be read or lacks a column.
@@ -40,29 +41,32 @@ def read_predictions(path: Path) -> pd.DataFrame:
 
 
 def throughput(rows: pd.DataFrame, tpot: str, ttft: str) -> pd.Series:
-    """Output tokens per second and GPU of a closed loop: clients / (TPOT + TTFT / output) / GPUs.
+    """Return output tokens per second and GPU of a closed loop.
+
+    Formula: clients / (TPOT + TTFT / output tokens) / GPUs.
 
     Args:
-        rows: With the columns ``concurrency``, ``output_tokens`` and ``tensor_parallel_size``.
-        tpot: Column of the mean time per output token, seconds.
-        ttft: Column of the mean time to the first token, seconds.
+        rows: Table with the columns ``concurrency``, ``output_tokens`` and
+            ``tensor_parallel_size``.
+        tpot: Name of the column of mean TPOT, seconds.
+        ttft: Name of the column of mean TTFT, seconds.
     """
     per_token_s = rows[tpot] + rows[ttft] / rows["output_tokens"]
     return rows["concurrency"] / per_token_s / rows["tensor_parallel_size"]
 
 
 def decide(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
-    """Pick and price, for every situation, limit, method and split.
+    """Pick a deployment and price it, for every situation, limit, method and split.
 
     Args:
-        predictions: As ``pinn.evaluation.crossvalidation.read_cells`` returns them; of splits
-            that leave models or GPUs out, others are passed over.
-        observations: The measured deployments.
+        predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them.
+            Splits that hold out neither models nor GPUs are ignored.
+        observations: Table of measured deployments.
 
     Returns:
         Table with ``COLUMNS``, one row per decision. The loss is 1 - measured throughput of the
-        pick / the best measured one that holds the limit, 0 where the slack makes it negative and
-        1 where the pick is worth nothing or there is none (``picked`` is then None).
+        pick / the best measured one that meets the limit. It is 0 where the slack makes it
+        negative, and 1 where the pick is worth nothing or nothing is picked (``picked`` is None).
     """
     judged = predictions["split"].str.startswith(("leave-one-model-out", "leave-one-gpu-"))
     rows = predictions[judged].merge(observations[_KNOWN], on="row_id")
@@ -80,7 +84,10 @@ def decide(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFram
 
 
 def _pick(offered: pd.DataFrame, limit_s: float, best: float) -> tuple[str | None, float, bool]:
-    """Row id of the most predicted throughput within the limit, loss, whether that was missed."""
+    """Return the pick's row id, its loss and whether it missed the limit.
+
+    The pick has the highest predicted throughput of the deployments predicted within the limit.
+    """
     within = np.where(offered["tpot_s"] <= limit_s, offered["predicted"], 0.0)
     values = np.nan_to_num(within)
     if not values.max() > 0:
@@ -92,7 +99,7 @@ def _pick(offered: pd.DataFrame, limit_s: float, best: float) -> tuple[str | Non
 
 
 def decision_table(decided: pd.DataFrame) -> pd.DataFrame:
-    """Mean loss and share of missed limits in percent, over all decisions and for each model.
+    """Return mean loss and share of missed limits in percent, over all decisions and by model.
 
     Returns:
         Table with ``TABLE_COLUMNS``; ``held_out`` is ``all`` or a model.

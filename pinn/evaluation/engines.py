@@ -1,8 +1,8 @@
-"""Errors of a checkpoint's networks on measured deployments of other engines, models left out.
+"""Errors of a checkpoint's networks on measured deployments of other engines, models held out.
 
-A row's model is left out: the network that predicts it learned from no deployment of that model.
-Models that no network ever learned from are predicted by the checkpoint itself; kernels of their
-shapes may have taught it.
+Each row is predicted by the network whose training data had no deployment of the row's model.
+Models that are in no training data are predicted by the checkpoint itself, even where kernels of
+their shapes are in its training data.
 """
 
 import warnings
@@ -30,14 +30,14 @@ from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import engine_deployments, released
 from pinn.training.serving_rows import mean_times
 
-#: What a line of the table is about.
+#: Columns that define a line of the table.
 PART = ["engine", "model", "gpu", "precision"]
 METHODS = ("network", "aiconfigurator")
 OTHER_CAMPAIGN = "other campaign, unknown client: TPOT only"
 
 
 def engine_rows() -> pd.DataFrame:
-    """Every row that is scored; ``apart`` says why one does not count among its engine's."""
+    """Return every row that is scored; ``apart`` says why it does not count for its engine."""
     other = engine_deployments.read_other_campaign()[0].assign(apart=OTHER_CAMPAIGN)
     parts = [
         engine_deployments.read_engines()[0],
@@ -49,42 +49,42 @@ def engine_rows() -> pd.DataFrame:
 
 @runtime_checkable
 class HeldOut(Protocol):
-    """What predicts a deployment without having seen its model."""
+    """Predictor of a deployment whose model is held out."""
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's coefficients by what never saw its model."""
+        """Return each deployment's coefficients from a fit that holds out its model."""
 
 
 @dataclass(frozen=True)
 class Networks:
-    """A checkpoint's networks; a :class:`HeldOut`.
+    """Networks of a checkpoint; a :class:`HeldOut`.
 
     Attributes:
-        network: What ships.
-        left_out: Model -> the network that never saw it or its near copies.
+        network: Released network, trained on everything.
+        left_out: Model -> network whose training data has neither it nor its near copies.
     """
 
     network: NetworkWeights
     left_out: Mapping[str, NetworkWeights]
 
     def without(self, model: ModelSpec) -> NetworkWeights:
-        """Return the network that never saw a model; of models that taught none, what ships."""
+        """Return the network that holds out a model; for models in no fold, the released one."""
         if model.name in self.left_out:
             return self.left_out[model.name]
         near = (name for name in self.left_out if is_near_copy(model, load_model(name)))
         return self.left_out.get(next(near, ""), self.network)
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's coefficients by what never saw its model."""
+        """Return each deployment's coefficients from the network that holds out its model."""
         found = (predict_coefficients(self.without(one.model), [one]) for one in deployments)
         each = zip(deployments, found, strict=True)
         return [LinearLatency(one, of.beta[0], of.alpha[0]) for one, of in each]
 
 
 def networks(checkpoint: Path | None = None) -> Networks:
-    """Return the checkpoint's network, and those in the folder ``left_out`` beside it.
+    """Return the checkpoint's network, and the networks in the folder ``left_out`` beside it.
 
-    Warns where there are none: the checkpoint itself may have learned from the rows.
+    Warn where that folder has none: the checkpoint may be trained on the rows that it predicts.
 
     Raises:
         PinnError: If there is no checkpoint.
@@ -104,16 +104,16 @@ def networks(checkpoint: Path | None = None) -> Networks:
 
 
 def score_engines(rows: pd.DataFrame, of: HeldOut, workers: int | None = None) -> pd.DataFrame:
-    """Simulate every row's benchmark.
+    """Simulate every row's benchmark and return predicted times.
 
     Args:
-        rows: As :func:`engine_rows` gives them.
-        of: What predicts them.
-        workers: Threads.
+        rows: Rows as :func:`engine_rows` returns them.
+        of: Predictor of the rows' deployments.
+        workers: Number of threads.
 
     Returns:
         The rows with ``METHOD_tpot_s`` and ``METHOD_ttft_s`` for each of ``METHODS``; NaN where
-        the peer has no answer.
+        AIConfigurator has no answer.
     """
     jobs = [
         measured_job(one.served, one.workload, replace(latency, deployment=one.served))
@@ -132,7 +132,7 @@ def score_engines(rows: pd.DataFrame, of: HeldOut, workers: int | None = None) -
 def with_coefficients(
     rows: pd.DataFrame, of: HeldOut
 ) -> Iterator[tuple[MeasuredDeployment, LinearLatency]]:
-    """Yield each row's deployment, with its coefficients by what never saw its model."""
+    """Yield each row's deployment with its coefficients from a fit that holds out its model."""
     measured = measured_deployments(rows)
     yield from zip(measured, of.latencies([one.deployment for one in measured]), strict=True)
 
@@ -141,11 +141,11 @@ def engine_grids(scores: pd.DataFrame) -> Iterator[tuple[str, Grid]]:
     """Yield a grid for the measured deployments, and for each reason that keeps rows apart.
 
     Args:
-        scores: As :func:`score_engines` gives them.
+        scores: Rows as :func:`score_engines` returns them.
 
     Yields:
         The reason ("" for none) and a grid of :func:`part_grid` with a column for each metric and
-        method. The other campaign's TTFT is not scored.
+        method. Rows of the other campaign have no TTFT score.
     """
     columns = {
         f"{method} {metric.upper()}": (f"{method}_{metric}_s", f"{metric}_s")
@@ -159,15 +159,15 @@ def engine_grids(scores: pd.DataFrame) -> Iterator[tuple[str, Grid]]:
 
 
 def part_grid(scores: pd.DataFrame, columns: Mapping[str, tuple[str, str]]) -> Grid:
-    """Return errors by engine, then by its models, GPUs and formats.
+    """Return errors by engine, then by the engine's models, GPUs and formats.
 
     Args:
-        scores: Rows with ``PART``.
-        columns: Heading -> columns of predicted and of measured times.
+        scores: Table of predicted and measured times with the columns ``PART``.
+        columns: Heading -> names of the columns of predicted and of measured times.
 
     Returns:
-        A grid of ``median / mean (bias)`` in percent, with the rows that have an answer where some
-        lack one.
+        A grid of ``median / mean (bias)`` in percent. Where some rows have no answer, a cell also
+        has the number of rows that have one.
     """
     grid = Grid.of(*PART, "rows", *columns, text=len(PART))
     for engine, rows in scores.groupby("engine", sort=True):

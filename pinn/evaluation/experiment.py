@@ -1,8 +1,8 @@
-"""An experiment from configuration to results folder: what ``train.py`` runs.
+"""An experiment from configuration to results folder, as ``train.py`` runs it.
 
-One recipe learns from measured kernels, measured deployments and, where they are given, serving
-runs. Each fold leaves models or GPUs out of all three; the checkpoint leaves nothing out. So what
-is printed of the folds is what to expect of the checkpoint on models and GPUs that it never saw.
+Training uses measured kernels, measured deployments and, where they are given, serving runs. Each
+fold holds models or GPUs out of all three; the checkpoint is trained on everything. The printed
+errors of the folds are therefore what to expect of the checkpoint on unseen models and GPUs.
 """
 
 import sys
@@ -38,10 +38,10 @@ def run_experiment(config: ExperimentConfig) -> dict[str, object]:
     """Run one experiment.
 
     Args:
-        config: As ``conf/train.yaml`` composes it.
+        config: Configuration as ``conf/train.yaml`` composes it.
 
     Returns:
-        Where things were saved and the overall errors, ready for JSON.
+        Paths of the saved files and the overall errors, ready for JSON.
 
     Raises:
         PinnError: If data or configuration cannot be used.
@@ -71,7 +71,7 @@ def run_experiment(config: ExperimentConfig) -> dict[str, object]:
 def _test(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Score every method on every split; tables go to disk first and are printed from there.
+    """Score every method on every split, write the tables, and print them from disk.
 
     Returns:
         Errors on all splits, and scores of held-out serving runs.
@@ -112,7 +112,7 @@ def _test(
 def _fit_all(
     config: ExperimentConfig, measured: Measured, results: pd.DataFrame, scores: pd.DataFrame
 ) -> Path:
-    """Fit on everything and save the checkpoint with the held-out results in it."""
+    """Fit on everything and save the checkpoint together with the held-out results."""
     folder = Path(config.output_dir)
     of_kernels: dict[str, object] = {"kernels": {}, "scalars": {}}
     if config.kernels.enabled:
@@ -141,7 +141,7 @@ def _fit_all(
 
 
 def _print_scores(scores: pd.DataFrame, path: Path) -> None:
-    """Write the scores of serving runs, and print them from there."""
+    """Write the scores of serving runs, and print them from the file."""
     write_frame(scores, path, float_format="%.6g")
     table = pd.read_csv(path, dtype={"stage": str})
     print_scores(table)

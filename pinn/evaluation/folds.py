@@ -1,4 +1,4 @@
-"""Checkpoints of folds, intervals from their errors, and what is published of an experiment."""
+"""Checkpoints of folds, intervals from their errors, and the published files of an experiment."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,24 +34,24 @@ from pinn.training.folds import Fold, fold_of, learn_fold
 from pinn.training.kernel_data import fitted_surrogates
 from pinn.training.serving_rows import ServingRows
 
-# Keeping a trained checkpoint and what belongs to it where every command looks for them.
+# Publishing a trained checkpoint and its tables where every command looks for them.
 
-#: Tables that are kept beside a checkpoint: those of its own folds.
+#: Tables of a checkpoint's own folds, kept beside it.
 TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
 
-#: Networks that never saw a model, by what they were fitted without.
+#: Folder of networks that hold out models, named by what each holds out.
 LEFT_OUT_FOLDER = "left_out"
 
 
 def publish(path: Path, folder: Path) -> Path:
-    """Copy a checkpoint, its intervals, the tables of its folds and their networks.
+    """Copy a checkpoint, its intervals, the tables of its folds and the folds' networks.
 
     Args:
         path: ``checkpoint.safetensors`` of an experiment.
-        folder: Where commands look.
+        folder: Folder in which commands look for a checkpoint.
 
     Returns:
-        The checkpoint that commands find from now on.
+        Path of the copy, which commands find from now on.
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "pinn.safetensors"
@@ -75,20 +75,20 @@ def publish(path: Path, folder: Path) -> Path:
     return target
 
 
-# The folds behind an experiment's splits, and the networks that they learned.
+# Folds of an experiment's splits, and their trained networks.
 
 #: The split whose networks are kept beside a checkpoint.
 KEPT = "leave-one-model-out"
 
 
 def split_folds(splits: Mapping[str, list[Split]], measured: Measured) -> list[Fold]:
-    """The folds behind splits of measured deployments, each once."""
+    """Return the folds of splits of measured deployments, each once."""
     folds = (fold for _, fold, _ in _folds(splits, measured))
     return list({(fold.rows.row_id, fold.exclude.slug()): fold for fold in folds}.values())
 
 
 def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str, list[Split]]:
-    """Return the splits of an experiment by kind, recorded in its folder.
+    """Return the splits of an experiment by kind, and record them in its folder.
 
     Raises:
         PinnError: If a kind, or the one model or GPU to hold out, is unknown.
@@ -103,7 +103,7 @@ def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str,
 
 
 def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
-    """Kinds of split that hold out one model or GPU, and its name in the rows."""
+    """Return the kinds of split that hold out one model or GPU, and its name in the rows."""
     models, gpus = (sorted(rows[column].unique()) for column in ("model", "gpu"))
     if of_models := [name for name in models if wanted in (name, name.split("/")[-1])]:
         return [KEPT], of_models[0]
@@ -116,9 +116,9 @@ def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
 def fold_networks(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]]
 ) -> list[FoldNetwork]:
-    """The network of every fold, written below the experiment's folder.
+    """Return the network of every fold, written below the experiment's folder.
 
-    Those that never saw a model are written once more to where they are published from.
+    Networks that hold out a model are written once more, to the folder that is published.
     """
     fits, folder = kernel_fits(config, measured.runs), Path(config.output_dir)
     shutil.rmtree(folder / LEFT_OUT_FOLDER, ignore_errors=True)
@@ -139,7 +139,7 @@ def fold_networks(
 def _folds(
     splits: Mapping[str, list[Split]], measured: Measured
 ) -> Iterator[tuple[str, Fold, ServingRows]]:
-    """Kind of split, fold and the rows that it leaves out."""
+    """Yield the kind of split, the fold and its held-out rows, split by split."""
     for kind, of_kind in splits.items():
         for split in of_kind:
             train, test = parts_of(measured.rows, split)
@@ -147,36 +147,37 @@ def _folds(
             yield kind, fold_of(train, measured.runs, exclude), test
 
 
-# What the folds of a published checkpoint predicted, serving runs among it.
+# Predictions of a published checkpoint's folds, serving runs included.
 
-#: Simulated figure -> metric of the suite.
+#: Simulated metric -> metric of the suite.
 _METRICS = {
     "itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e", "e2e_p99_s": "e2e_p99",
 }  # fmt: skip
 
-#: Measured values are kept with eight digits.
+#: Relative tolerance of measured values, which are kept with eight digits.
 _ROUNDING = 1e-6
 
 
 def shipped_predictions(
     checkpoint: Path, splits: Sequence[str], made: pd.DataFrame, observations: pd.DataFrame
 ) -> pd.DataFrame:
-    """Predictions of pairs of split and method that are not made, by the checkpoint's own folds.
+    """Return the checkpoint's own fold predictions for pairs of split and method not yet made.
 
-    Each was made by a fit that left its row's model, or GPU and kernels, out.
+    Each prediction is from a fit that held out its row's model, or its GPU and that GPU's kernels.
 
     Args:
-        checkpoint: Beside which ``publish`` put its predictions.
+        checkpoint: Checkpoint beside which ``publish`` put the predictions.
         splits: Kinds of split to take.
-        made: Predictions that there are; their pairs are not taken.
-        observations: What was measured; the predictions have to be of the same.
+        made: Predictions that exist; their pairs of split and method are not taken.
+        observations: Table of measured deployments; the predictions must be of these.
 
     Returns:
-        As ``pinn.evaluation.crossvalidation.read_cells`` returns them, with the checkpoint's
+        Table as ``pinn.evaluation.crossvalidation.read_cells`` returns it, with the checkpoint's
         SHA-256 in the column ``CHECKPOINT_COLUMN``.
 
     Raises:
-        PinnError: If there are none, or they are of another checkpoint or of other measurements.
+        PinnError: If there are no predictions, or they are of another checkpoint or of other
+            measurements.
     """
     kept = _published("predictions.csv", checkpoint)
     kept = kept[kept["split"].isin(list(splits))]
@@ -190,18 +191,18 @@ def shipped_predictions(
 
 
 def shipped_runs(checkpoint: Path) -> pd.DataFrame:
-    """Serving runs as the checkpoint's own folds predicted them, each without the run's model.
+    """Return serving runs as predicted by those of the checkpoint's folds that held out the model.
 
-    Whole runs in the schema of the other splits; a model's runs are one group.
+    The table has whole runs in the schema of the other splits. The runs of a model are one group.
 
     Args:
-        checkpoint: Beside which ``publish`` put their scores.
+        checkpoint: Checkpoint beside which ``publish`` put the scores of runs.
 
     Returns:
-        As :func:`shipped_predictions`, and the column ``group``.
+        Table as :func:`shipped_predictions` returns it, with the column ``group``.
 
     Raises:
-        PinnError: If there are none, or they are of another checkpoint.
+        PinnError: If there are no scores, or they are of another checkpoint.
     """
     scores = _published("serving_runs.csv", checkpoint)
     unseen = scores["method"].str.endswith(LEFT_OUT) & (scores["stage"] == WHOLE_RUN)
@@ -219,7 +220,7 @@ def shipped_runs(checkpoint: Path) -> pd.DataFrame:
 
 
 def _published(name: str, checkpoint: Path) -> pd.DataFrame:
-    """A table of ``TABLES`` that was published with a checkpoint."""
+    """Return a table of ``TABLES`` that was published with a checkpoint."""
     path = checkpoint.with_suffix(f".{name}")
     if not path.is_file():
         raise PinnError(f"no {path}: the checkpoint was published without it")
@@ -229,24 +230,26 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
     return table
 
 
-# Errors of left-out serving runs beside everything known of them: rows as deployments have.
+# Errors and descriptions of held-out serving runs, in the columns of measured deployments.
 
-#: Kind of split of serving runs whose model was left out.
+#: Kind of split of serving runs whose model is held out.
 RUN_ERRORS_SPLIT = "serving-runs-leave-one-model-out"
 
-#: Metric -> the figure that clients report; TPOT is a run's ITL.
+#: Metric -> name of the client's metric; TPOT is a run's ITL.
 FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
 
 
 def run_error_rows(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], kernels: KernelSurrogates
 ) -> pd.DataFrame:
-    """Errors, gains and descriptions of one fold's runs; each is simulated three times.
+    """Return errors, gains and descriptions of one fold's runs.
+
+    Each run is simulated three times.
 
     Args:
-        runs: Left out of what gave ``latencies`` and ``kernels``; their model's shape is.
-        latencies: Coefficients of each.
-        kernels: What the fold knows of kernels.
+        runs: Runs whose model's shape was held out of the fit behind ``latencies`` and ``kernels``.
+        latencies: Coefficients of each run's deployment.
+        kernels: Kernel surrogates of the fold.
 
     Returns:
         One row per run, columns as ``pinn.evaluation.crossvalidation.COLUMNS``.
@@ -257,7 +260,7 @@ def run_error_rows(
 
 
 def mean_figures(run: Run) -> Figures:
-    """What clients report of a whole run, in seconds, by metric."""
+    """Return a whole run's client metrics, in seconds, by metric."""
     return {metric: figure_seconds(run, WHOLE_RUN, name) for metric, name in FIGURES.items()}
 
 
@@ -285,21 +288,21 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
     }
 
 
-# Intervals of a checkpoint from the leave-one-out experiments of the same training.
+# Intervals of a checkpoint, calibrated on the folds of the same training.
 
 
 def calibrate_folds(
     config: ExperimentConfig, measured: Measured, splits: Mapping[str, list[Split]], path: Path
 ) -> None:
-    """Calibrate a checkpoint on what the folds of its own experiment left out.
+    """Calibrate a checkpoint's intervals on the held-out data of its own experiment's folds.
 
-    Its intervals, and the networks that the folds learned, are written beside it.
+    The intervals, and the networks of the folds, are written beside the checkpoint.
 
     Args:
-        config: Of the experiment.
-        measured: What it learned from.
-        splits: What its folds left out.
-        path: The checkpoint in the experiment's folder, fitted on everything.
+        config: Configuration of the experiment.
+        measured: All data of the experiment.
+        splits: Splits of its folds.
+        path: Checkpoint in the experiment's folder, fitted on everything.
 
     Raises:
         PinnError: If the experiment is not finished.

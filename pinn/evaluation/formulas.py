@@ -1,7 +1,7 @@
-"""Methods that are a formula of the step with a few coefficients.
+"""Baselines that are a formula of the step with a few coefficients.
 
-A formula needs the means of its own basis functions over each benchmark's steps: those of the
-simulation with prior coefficients, as for the surrogate.
+A formula is evaluated on the means of its basis functions over each benchmark's steps. The steps
+are simulated with prior coefficients, as for the surrogate.
 """
 
 import hashlib
@@ -30,20 +30,20 @@ from pinn.training.serving_rows import ServingRows, prior_jobs
 from pinn.units import MICROSECOND
 
 #: Global coefficients that come with BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``,
-#: August 2026): alpha us before the queue, us at completion, us per output token; beta.
+#: August 2026). Alpha: us before the queue, us at completion, us per output token.
 BLIS_ALPHA = (15563.2, 777.3, 45.9)
 BLIS_BETA = (0.152, 0.0, 1.363, 0.752, 32.1, 4.42, 126.0, 482.0, 0.0, 1.947, 0.752)
 
-#: Basis functions of a deployment's batches, ``[batches, functions]``, given the prompt length.
+#: Function of a deployment, its batches and the prompt length: ``[batches, functions]``.
 StepBasis = Callable[[Deployment, BatchSums, float], Float[np.ndarray, "batches functions"]]
 
 
 @dataclass(frozen=True)
 class Bases:
-    """Basis functions of rows by row id.
+    """Basis functions of rows, by row id.
 
     Attributes:
-        index: Row id -> place.
+        index: Row id -> place in the arrays.
         tpot: Means over a decode interval.
         ttft: Sums over the steps from arrival to first token.
     """
@@ -55,17 +55,17 @@ class Bases:
     def of(
         self, rows: ServingRows
     ) -> tuple[Float[np.ndarray, "rows functions"], Float[np.ndarray, "rows functions"]]:
-        """Both, for the given rows."""
+        """Return the basis functions of TPOT and of TTFT for the given rows."""
         places = [self.index[row_id] for row_id in rows.row_id]
         return self.tpot[places], self.ttft[places]
 
 
 def row_bases(observations: pd.DataFrame, basis: StepBasis) -> Bases:
-    """Work out basis functions for every observation.
+    """Return basis functions of every observation.
 
     Args:
-        observations: Measured deployments, as ``read_observations`` gives them.
-        basis: Of a step.
+        observations: Measured deployments, as ``read_observations`` returns them.
+        basis: Basis functions of a step.
     """
     measured = measured_deployments(observations)
     tpot, ttft = [], []
@@ -82,7 +82,7 @@ _known_steps: dict[tuple[str, ...], list[MeanSteps]] = {}
 
 
 def _steps(observations: pd.DataFrame) -> list[MeanSteps]:
-    """Simulated once per process: every formula needs the same."""
+    """Return the mean steps of observations, simulated once per process for all formulas."""
     key = tuple(observations["row_id"])
     if key not in _known_steps:
         _known_steps.clear()
@@ -94,14 +94,14 @@ def _steps(observations: pd.DataFrame) -> list[MeanSteps]:
 def phase_floors(
     deployment: Deployment, sums: BatchSums, _: float
 ) -> Float[np.ndarray, "batches 2"]:
-    """The floor of the prefill work alone and of the decode work alone."""
+    """Return the roofline lower bound of the prefill work alone and of the decode work alone."""
     costs = step_costs([deployment])
     parts = [_phase(sums, phase) for phase in ("prefill", "decode")]
     return np.stack([floor_seconds(costs, part) for part in parts], axis=1)
 
 
 def _phase(sums: BatchSums, phase: str) -> BatchSums:
-    """The sums of one phase, those of the other set to 0."""
+    """Return the sums of one phase, with the other phase set to 0."""
     others = [f.name for f in fields(sums) if phase not in f.name]
     return replace(sums, **{name: np.zeros_like(getattr(sums, name)) for name in others})
 
@@ -109,11 +109,11 @@ def _phase(sums: BatchSums, phase: str) -> BatchSums:
 def hierarchical_basis(
     deployment: Deployment, sums: BatchSums, _: float
 ) -> Float[np.ndarray, "batches 6"]:
-    """F_base and F_config of the hierarchical two-stage pipeline (HFD-TL).
+    """Return F_base and F_config of the hierarchical two-stage pipeline (HFD-TL).
 
     Base: prefill tokens x FLOPs per token / peak, decode tokens x KV bytes per token / bandwidth,
-    batch tokens / token budget. Configuration: 1 / TP, experts / 8, CPU offload on. Its residual is
-    left out: an unseen pair has no observations to fit it to.
+    batch tokens / token budget. Configuration: 1 / TP, experts / 8, CPU offload on. The residual of
+    HFD-TL is omitted: an unseen pair has no observations to fit it to.
     """
     costs = step_costs([deployment])
     moe = deployment.model.moe
@@ -131,7 +131,7 @@ def hierarchical_basis(
 
 
 def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray, "batches 3"]:
-    """1, prefill tokens and decode tokens: the black box."""
+    """Return 1 for a step with tokens, prefill tokens and decode tokens: the black box."""
     busy = (sums.tokens > 0) * 1.0
     return np.stack([busy, sums.prefill_tokens, sums.decode_requests], axis=1)
 
@@ -139,11 +139,11 @@ def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray,
 def blis_basis(
     deployment: Deployment, sums: BatchSums, prompt_tokens: float
 ) -> Float[np.ndarray, "batches basis"]:
-    """BLIS's basis functions of closed-loop batches, seconds.
+    """Return BLIS's basis functions of closed-loop batches, seconds.
 
-    Its prefill attention needs sum t (S + t / 2) over chunks of t tokens of prompts of S. The
-    second part is taken from the pairs that chunks attend to, which count cached tokens too; whole
-    prompts have none.
+    Its prefill attention needs sum t (S + t / 2) over chunks of t tokens of prompts of S tokens.
+    The second part is taken from the pairs that chunks attend to. These count cached tokens too;
+    whole prompts have none.
     """
     totals = BlisSums(
         sums.prefill_tokens,
@@ -155,24 +155,24 @@ def blis_basis(
     return blis_features(blis_model(deployment), totals) * MICROSECOND
 
 
-#: The request features that a formula may use beside its steps.
+#: Request features that a formula may use beside its steps.
 _ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
 
 
 def formula(name: str, learn: Callable[..., Predictor], bases: Bases) -> Method:
-    """A method that ``learn`` makes of a step basis: one of the three functions below.
+    """Return a method that ``learn`` makes from a step basis.
 
     Args:
-        name: In tables.
-        learn: What learns, from the basis and training rows.
-        bases: Basis functions.
+        name: Name of the method in tables.
+        learn: One of :func:`learn_linear`, :func:`learn_per_deployment` and :func:`learn_nothing`.
+        bases: Basis functions of the rows.
     """
     made_of = Path(__file__).read_bytes() + bases.tpot.tobytes() + bases.ttft.tobytes()
     return Method(name, partial(learn, bases), recipe=hashlib.sha256(made_of).hexdigest())
 
 
 def fitted_formulas(observations: pd.DataFrame) -> list[Method]:
-    """Formulas whose few coefficients are fitted."""
+    """Return the formulas whose few coefficients are fitted."""
     counts, floors = (row_bases(observations, basis) for basis in (token_counts, phase_floors))
     return [
         formula("roofline, constant efficiencies", learn_linear, floors),
@@ -182,16 +182,16 @@ def fitted_formulas(observations: pd.DataFrame) -> list[Method]:
 
 
 def blis(observations: pd.DataFrame) -> Method:
-    """BLIS's trained-physics formula with the coefficients that come with it: it fits nothing."""
+    """Return BLIS's trained-physics formula with its published coefficients: nothing is fitted."""
     return formula("BLIS, published", learn_nothing, row_bases(observations, blis_basis))
 
 
 def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
-    """Non-negative coefficients of a step basis, one vector for everything.
+    """Fit non-negative coefficients of a step basis, one vector for all rows.
 
-    TPOT = coefficients . basis, least squares of relative errors, rows weighted as the
-    surrogate's. TTFT = the same coefficients on the steps before the first token, plus a constant,
-    a time per prompt token and a multiple of the step time.
+    TPOT = coefficients . basis, by least squares of relative errors with the surrogate's row
+    weights. TTFT = the same coefficients on the steps before the first token, plus a constant, a
+    time per prompt token and a multiple of the step time.
     """
     tpot, ttft = bases.of(train)
     coefficients = _relative_nnls(tpot, train.tpot_s, train.weight)
@@ -209,9 +209,9 @@ def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
 
 
 def learn_per_deployment(bases: Bases, *_: object) -> Predictor:
-    """A linear formula fitted to each deployment's own rows: an optimistic bound, as it saw them.
+    """Fit a linear formula to each deployment's own rows: an optimistic bound.
 
-    Not for an unseen pair.
+    Each fit sees the rows that it predicts, so the method is not for an unseen pair.
     """
 
     def fitted_to_them(rows: ServingRows) -> Prediction:
@@ -226,7 +226,7 @@ def learn_per_deployment(bases: Bases, *_: object) -> Predictor:
 
 
 def learn_nothing(bases: Bases, *_: object) -> Predictor:
-    """BLIS's formula with its own coefficients."""
+    """Return BLIS's formula with its published coefficients."""
     coefficients = np.array(BLIS_BETA)
     before_s, token_s = BLIS_ALPHA[0] * MICROSECOND, BLIS_ALPHA[2] * MICROSECOND
 
@@ -238,7 +238,7 @@ def learn_nothing(bases: Bases, *_: object) -> Predictor:
 
 
 def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray, "n 3"]:
-    """A constant, the prompt tokens taken in, and the step time."""
+    """Return a constant, the prompt tokens taken in, and the step time of each row."""
     places = [list(REQUEST_FEATURES).index(name) for name in _ALPHAS]
     columns = [rows.request_features[:, place] for place in places]
     return np.stack([*columns, step_s], axis=1)
@@ -247,7 +247,7 @@ def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray,
 def _relative_nnls(
     matrix: np.ndarray, target: np.ndarray, weight: np.ndarray, scale: np.ndarray | None = None
 ) -> np.ndarray:
-    """Non-negative least squares of errors relative to ``scale``, by default the target."""
+    """Fit non-negative least squares of errors relative to ``scale``, by default the target."""
     factor = np.sqrt(weight) / (target if scale is None else scale)
     size = np.maximum(np.abs(matrix * factor[:, None]).max(axis=0), 1e-300)
     found, _ = nnls(matrix * factor[:, None] / size, target * factor)

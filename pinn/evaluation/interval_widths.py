@@ -1,4 +1,4 @@
-"""Widths of a checkpoint's intervals, fitted to the rows of its panel and judged on them."""
+"""Widths of a checkpoint's intervals, fitted to and evaluated on the rows of its scorecard."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,14 +18,14 @@ from pinn.surrogate.uncertainty.widths import Widths
 
 @dataclass(frozen=True)
 class IntervalScore:
-    """How intervals do on groups that they were not fitted to, every group counting once.
+    """Score of intervals on groups that they were not fitted to, every group counting once.
 
     Attributes:
-        covered: Share of measurements inside.
-        stated: Interval score over that of the checkpoint's constant half-widths.
-        constant: The same over constants fitted to these groups, the judged one left out.
-        worst: Name of the group that is covered least.
-        worst_covered: Share of its measurements inside.
+        covered: Share of measurements inside their intervals.
+        stated: Interval score relative to the checkpoint's constant half-widths.
+        constant: Interval score relative to constants fitted to the other groups.
+        worst: Name of the group with the lowest coverage.
+        worst_covered: Share of that group's measurements inside their intervals.
     """
 
     covered: float
@@ -43,15 +43,15 @@ class IntervalScore:
 
 
 def interval_rows(checkpoint: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a panel as widths are fitted to them.
+    """Return the rows of a scorecard with the columns that widths are fitted to.
 
     Args:
-        checkpoint: What predicted them.
-        rows: As ``pinn.evaluation.panel_rows.panel_rows`` gives them.
+        checkpoint: Checkpoint that predicted the rows.
+        rows: Rows as ``pinn.evaluation.panel_rows.panel_rows`` returns them.
 
     Returns:
         The rows with ``error``, ``half`` and traits (``pinn.surrogate.uncertainty.width_fit``), and
-        ``nested``, their half-widths by a fit to all other groups.
+        ``nested``, half-widths by a fit to all other groups.
 
     Raises:
         PinnError: If the checkpoint has no intervals.
@@ -67,7 +67,7 @@ def interval_rows(checkpoint: Path, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge_intervals(rows: pd.DataFrame) -> IntervalScore:
-    """Score nested widths on rows of :func:`interval_rows`."""
+    """Score the nested half-widths of rows of :func:`interval_rows`."""
     weight = pd.Series(width_fit.group_weights(rows), rows.index)
     inside = weight.where(rows["error"].abs() <= rows["nested"], 0.0)
     covered = inside.groupby(rows["group"]).sum() / weight.groupby(rows["group"]).sum()
@@ -82,6 +82,6 @@ def judge_intervals(rows: pd.DataFrame) -> IntervalScore:
 
 
 def write_widths(checkpoint: Path, rows: pd.DataFrame) -> None:
-    """Fit widths to rows of :func:`interval_rows` and keep them beside the checkpoint."""
+    """Fit widths to rows of :func:`interval_rows` and write them beside the checkpoint."""
     found = replace(read_calibration(checkpoint), widths=width_fit.fit_widths(rows))
     write_calibration(found, calibration_path(checkpoint))

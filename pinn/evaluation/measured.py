@@ -1,4 +1,4 @@
-"""The data and the recipe of an experiment, and their digests."""
+"""Data and settings of an experiment, and their digests."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -23,14 +23,14 @@ LEARNED_FROM = ("network", "kernels", "fit", "run_fit", "seed")
 
 @dataclass(frozen=True)
 class Measured:
-    """Everything that was measured, and where it comes from.
+    """Measured data of an experiment, with its sources.
 
     Attributes:
         observations: Measured deployments as a table.
-        rows: The same, ready to learn from.
-        runs: Serving runs; none where none are given.
-        manifest: Of the deployments.
-        report: Of the runs.
+        rows: Measured deployments, ready to learn from.
+        runs: Serving runs; empty where none are given.
+        manifest: Manifest of the measured deployments.
+        report: Reader's report on the serving runs; None without runs.
     """
 
     observations: pd.DataFrame
@@ -41,13 +41,13 @@ class Measured:
 
     @property
     def data_sha256(self) -> str:
-        """Of all data."""
+        """SHA-256 of all data."""
         of_runs = None if self.report is None else self.report.sha256
         return json_sha256(self.manifest.table_sha256, of_runs)
 
 
 def read_measured(config: ExperimentConfig) -> Measured:
-    """Measured deployments, and serving runs where the configuration names them."""
+    """Read measured deployments, and serving runs where the configuration names them."""
     target = Path(config.data.target)
     get_method(config.data._target_)(target=target, source=config.data.source)
     manifest, observations = read_manifest(target), read_observations(target)
@@ -68,28 +68,28 @@ def read_measured(config: ExperimentConfig) -> Measured:
 
 
 def recipe_sha256(config: ExperimentConfig) -> str:
-    """Digest of the settings that decide what is learned."""
+    """Return the SHA-256 of the settings that decide what is learned."""
     settings = asdict(config)
     return json_sha256({part: settings[part] for part in LEARNED_FROM})
 
 
 def json_sha256(*parts: object) -> str:
-    """SHA-256 of JSON-ready values."""
+    """Return the SHA-256 of JSON-ready values."""
     return hashlib.sha256(sorted_json(parts).encode()).hexdigest()
 
 
 def code_sha256() -> str:
-    """SHA-256 of the code that learns and predicts."""
+    """Return the SHA-256 of the code that learns and predicts."""
     return code_digest("pinn.training.folds", "pinn.training.serving_fit")
 
 
 def mark(config: ExperimentConfig, measured: Measured) -> str:
-    """Digest of all that decides a prediction: settings, data and code."""
+    """Return the digest of settings, data and code, which together decide a prediction."""
     return json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
 
 
 def make_repeatable(config: ExperimentConfig) -> None:
-    """Seed everything; the same configuration then gives the same bits."""
+    """Seed all random generators, so that equal configurations give equal bits."""
     lightning.seed_everything(config.seed, verbose=False)
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(config.threads)

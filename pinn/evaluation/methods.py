@@ -1,4 +1,4 @@
-"""Methods that predict TPOT and TTFT of deployments that they have not seen."""
+"""Methods that predict TPOT and TTFT of held-out deployments."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,21 +18,23 @@ from pinn.training.serving_fit import ServingLearner, predict
 from pinn.training.serving_rows import ServingRows, SimulatedRows, simulate_rows
 from pinn.training.trainer import make_trainer
 
-#: TPOT and TTFT in seconds of every row; NaN where the method cannot predict one.
+#: TPOT and TTFT of every row, seconds; NaN where the method cannot predict one.
 Prediction = SimulatedRows | tuple[np.ndarray, np.ndarray]
 Predictor = Callable[[ServingRows], Prediction]
 
 
 @dataclass(frozen=True)
 class Method:
-    """Something that learns from training rows and then predicts others.
+    """Method that learns from training rows and then predicts other rows.
 
     Attributes:
-        name: Its name in every table.
-        learn: Learns from rows, and from kernels but those of what is excluded; gets a folder for
-            its logs. A function that other processes can import, or a partial one.
-        logs: Folder of its training logs, which methods of one fit share; ``none`` of those that
-            keep none.
+        name: Name of the method in every table.
+        learn: Function of training rows, an exclusion and a folder for logs that returns a
+            predictor. It uses no kernels of the exclusion. Other processes import it, so it is
+            a module's function or a partial one.
+        logs: Folder of training logs, shared by methods of one fit; ``none`` for methods without
+            logs.
+        recipe: Digest or text of all that a kept prediction depends on beside the name.
         recipe: What a kept prediction depends on beside the name.
     """
 
@@ -43,7 +45,7 @@ class Method:
 
 
 def roofline() -> Method:
-    """The physical floor itself: max(FLOPs / peak, bytes / bandwidth) of every step."""
+    """Return the roofline lower bound: max(FLOPs / peak, bytes / bandwidth) of every step."""
     return Method("roofline", _floors)
 
 
@@ -52,7 +54,7 @@ def _floors(*_: object) -> Predictor:
 
 
 def learned_network(name: str, learner: ServingLearner) -> Method:
-    """A network learned from the training rows."""
+    """Return the method of a network trained on measured deployments."""
     return Method(name, partial(_learn_network, learner), name.replace(" ", "-"))
 
 
@@ -64,7 +66,7 @@ def _learn_network(
 
 
 def without_kernels(config: ExperimentConfig) -> list[Method]:
-    """What learns from measured deployments alone, as the configuration says."""
+    """Return the methods trained on measured deployments alone, as the configuration says."""
     alone = serving_learner(config)
     network = replace(alone.network, corrected=False)
     return [
@@ -75,12 +77,12 @@ def without_kernels(config: ExperimentConfig) -> list[Method]:
 
 @dataclass(frozen=True)
 class KernelFits:
-    """Fits of the recipe; teacher and network of a fold come from the same one.
+    """Folds trained on kernels; teacher and network of a fold come from the same training.
 
     Attributes:
-        learner: The recipe.
-        runs: Serving runs; a fold learns from those that it does not leave out.
-        root: Where folds are remembered.
+        learner: Learner with its settings.
+        runs: Serving runs; each fold is trained on those that it does not hold out.
+        root: Folder of cached folds.
     """
 
     learner: KernelLearner
@@ -88,11 +90,11 @@ class KernelFits:
     root: Path
 
     def network(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-        """Learn the network that kernels taught."""
+        """Learn the network that is trained on kernels."""
         return partial(predict, self._learn(train, exclude).network)
 
     def teacher(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-        """Learn composed kernels, projected for each deployment; alpha as the network."""
+        """Learn composed kernels, projected for each deployment, with the network's alpha."""
         learned = self._learn(train, exclude)
 
         def from_kernels(rows: ServingRows) -> Prediction:
@@ -103,20 +105,20 @@ class KernelFits:
         return from_kernels
 
     def _learn(self, train: ServingRows, exclude: Exclusion) -> Learned:
-        """Learn a fold, or read what it learned before."""
+        """Train a fold, or read its cached training."""
         return learn_fold(self.learner, fold_of(train, self.runs, exclude), self.root)
 
 
 def kernel_methods(fits: KernelFits) -> list[Method]:
-    """The teacher and the network that kernels taught."""
+    """Return the teacher and the network trained on kernels, as methods."""
     learns = {"teacher": fits.teacher, "network": fits.network}
     return [Method(name, learn, "kernels") for name, learn in learns.items()]
 
 
 def peers() -> list[Method]:
-    """What other estimators predict, made beforehand and looked up by row id.
+    """Return other estimators, whose predictions were made beforehand and are found by row id.
 
-    They hold their own kernel measurements, those of the very models.
+    These estimators use their own kernel measurements, including those of the held-out models.
     """
     tables = {peer: released_predictions(peer).set_index("row_id") for peer in PEERS}
     return [Method(peer, partial(_look_up, table)) for peer, table in tables.items()]
@@ -131,13 +133,13 @@ def _look_up(table: pd.DataFrame, *_: object) -> Predictor:
 
 
 def serving_learner(config: ExperimentConfig) -> ServingLearner:
-    """Learns from measured deployments alone, as the configuration says."""
+    """Return the learner from measured deployments alone, as the configuration says."""
     trainer = partial(make_trainer, config.trainer)
     return ServingLearner(config.network, config.fit, trainer, config.seed)
 
 
 def kernel_fits(config: ExperimentConfig, runs: tuple[MeasuredRun, ...]) -> KernelFits:
-    """Trainings of the recipe; experiments share those that they have in common."""
+    """Return the trainings of a configuration; experiments share those with equal settings."""
     kernels, trainer = config.kernels, partial(make_trainer, config.trainer)
     learner = KernelLearner(
         kernels.settings, config.network, kernels.distillation, config.run_fit, trainer, config.seed

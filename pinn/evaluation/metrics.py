@@ -1,4 +1,4 @@
-"""Errors of predicted times, and the table of results that holds them."""
+"""Errors of predicted times, and the table of results."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -15,10 +15,10 @@ from pinn.errors import PinnError
 from pinn.measurements.benchmarks.inferencex import LENGTH_RANGE
 from pinn.training.serving_rows import ServingRows
 
-# Error measures of predicted times, and the table they are kept in.
+# Error measures of predicted times, and the columns of their table.
 
-#: What methods predict, where the rows have it: mean time per output token, to the first token and
-#: of a whole request (mean and 99th percentile).
+#: Predicted metrics, where the rows have them: mean TPOT, mean TTFT, mean E2E latency and its 99th
+#: percentile.
 METRICS = ("tpot", "ttft", "e2e", "e2e_p99")
 
 RESULT_COLUMNS = ("split", "held_out", "method", "metric", "n", "median", "mean", "p90", "bias")
@@ -26,15 +26,15 @@ RESULT_COLUMNS = ("split", "held_out", "method", "metric", "n", "median", "mean"
 
 @dataclass(frozen=True)
 class ErrorSummary:
-    """Percentage errors of predictions, summed up.
+    """Summary of percentage errors of predictions.
 
     Attributes:
-        n: Predictions.
-        median: Of the absolute percentage errors, as are ``mean`` and ``p90``, the 90th percentile.
-        mean: See ``median``.
-        p90: See ``median``.
-        bias: Median of the signed percentage errors. Percentages of the measured value punish
-            predictions that are too long more than those that are too short; bias tells which.
+        n: Number of predictions.
+        median: Median of the absolute percentage errors (median APE).
+        mean: Mean of the absolute percentage errors (MAPE).
+        p90: 90th percentile of the absolute percentage errors.
+        bias: Median of the signed percentage errors. Relative to the measured value, predictions
+            that are too long can err by more than those that are too short; bias tells which.
     """
 
     n: int
@@ -50,7 +50,7 @@ class ErrorSummary:
 def error_summary(
     predicted: Float[np.ndarray, " n"], measured: Float[np.ndarray, " n"]
 ) -> ErrorSummary:
-    """Sum up the errors of predicted times; as text ``median / mean (bias)`` in percent.
+    """Summarize the errors of predicted times; as text ``median / mean (bias)`` in percent.
 
     >>> print(error_summary(np.array([1.1, 0.8]), np.array([1.0, 1.0])))
     15.0 / 15.0 (-5.0)
@@ -62,12 +62,12 @@ def error_summary(
 
 
 def percent_errors(rows: pd.DataFrame, metric: str) -> pd.Series:
-    """Signed percentage errors of a metric of predictions; NaN where it was not predicted."""
+    """Return signed percentage errors of a metric; NaN where it was not predicted."""
     return 100 * (rows[f"{metric}_s"] / rows[f"{metric}_measured_s"] - 1)
 
 
 def with_e2e(rows: pd.DataFrame) -> pd.DataFrame:
-    """Predictions with the mean E2E: TTFT and all later tokens of a mean answer."""
+    """Add the mean E2E latency to predictions: TTFT and all later tokens of a mean answer."""
     later = rows["output_tokens"] * sum(LENGTH_RANGE) / 2 - 1
     return rows.assign(
         e2e_s=rows["ttft_s"] + later * rows["tpot_s"],
@@ -85,7 +85,7 @@ def summarize(predictions: pd.DataFrame, groups: Mapping[str, pd.Series]) -> pd.
         groups: Name -> mask over the rows of ``predictions``, such as mixture-of-experts models.
 
     Returns:
-        Table with ``RESULT_COLUMNS``; ``held_out`` is ``all``, a group's name or the held-out one.
+        Table with ``RESULT_COLUMNS``; ``held_out`` is ``all``, a group's name or the held-out part.
     """
     rows = []
     for (split, method), of_method in predictions.groupby(["split", "method"], sort=False):
@@ -106,7 +106,7 @@ def summarize(predictions: pd.DataFrame, groups: Mapping[str, pd.Series]) -> pd.
 
 
 def _scored(part: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Each metric that was predicted, with predicted and measured times."""
+    """Yield each predicted metric with its predicted and measured times, seconds."""
     for metric in METRICS:
         if f"{metric}_s" in part:
             scored = part[part[f"{metric}_s"].notna()]
@@ -119,12 +119,12 @@ def read_table(path: Path, columns: Iterable[str], fault: str) -> pd.DataFrame:
     """Read a table of an experiment.
 
     Args:
-        path: A CSV file.
-        columns: That it needs.
-        fault: What it is without one of them, for the error.
+        path: CSV file.
+        columns: Names of the columns that the table must have.
+        fault: End of the error's sentence about a file without one of them.
 
     Raises:
-        PinnError: If it cannot be read or lacks a column.
+        PinnError: If the file cannot be read or lacks a column.
     """
     table = read_frame(path, "run an experiment first")
     if missing := ", ".join(name for name in columns if name not in table):
@@ -133,29 +133,29 @@ def read_table(path: Path, columns: Iterable[str], fault: str) -> pd.DataFrame:
 
 
 def read_results(path: Path) -> pd.DataFrame:
-    """The table of results of an experiment; see :func:`read_table`."""
+    """Read the table of results of an experiment; see :func:`read_table`."""
     return read_table(path, RESULT_COLUMNS, "is no results table")
 
 
 def predictions_of(folder: Path) -> pd.DataFrame | None:
-    """The predictions of an experiment's folder; None where it has none."""
+    """Read the predictions in an experiment's folder; None where it has none."""
     for name, read in (("predictions.parquet", pd.read_parquet), ("predictions.csv", pd.read_csv)):
         if (folder / name).is_file():
             return read(folder / name)
     return None
 
 
-#: Ending of a checkpoint's own table.
+#: Ending of the name of a checkpoint's own table.
 KEPT = ".results.csv"
-#: Its column of the checkpoint that it belongs to, by the SHA-256 of its file.
+#: Column of that table with the SHA-256 of the checkpoint's file.
 CHECKPOINT_COLUMN = "checkpoint_sha256"
 
 
 def check_checkpoint(table: pd.DataFrame, path: Path) -> None:
-    """Refuse a table beside a checkpoint that is not that checkpoint's.
+    """Check that a table beside a checkpoint belongs to that checkpoint.
 
     Raises:
-        PinnError: With both hashes.
+        PinnError: If it names another checkpoint; the message has both hashes.
     """
     checkpoint = path.with_name(path.name.removesuffix(KEPT) + ".safetensors")
     if not path.name.endswith(KEPT) or not checkpoint.is_file():
@@ -172,15 +172,15 @@ def check_checkpoint(table: pd.DataFrame, path: Path) -> None:
 
 
 def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
-    """Results with Pearson r of predicted and measured times and p99 ranking inversions.
+    """Add Pearson r of predicted and measured times, and p99 ranking inversions, to results.
 
-    Both are known for ``all`` and for each held-out part. An inversion is a pair of rows whose
-    measured 99th percentiles differ by more than 20 % and whose predicted ones lie the other way
-    round; it is counted for the metric ``e2e_p99`` alone.
+    Both are computed for ``all`` and for each held-out part. An inversion is a pair of rows whose
+    measured 99th percentiles differ by more than 20 % and whose predicted ones have the opposite
+    order. Inversions are counted for the metric ``e2e_p99`` alone.
 
     Args:
-        results: Of :func:`summarize`.
-        predictions: What they were summed up from.
+        results: Table of :func:`summarize`.
+        predictions: Predictions that ``results`` summarizes.
     """
     found = [
         (split, held_out, method, metric, *_agreement(metric, predicted, measured))
@@ -194,7 +194,7 @@ def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.Dat
 
 
 def _agreement(metric: str, predicted: np.ndarray, measured: np.ndarray) -> tuple[float, float]:
-    """Pearson r, and the inversions where they are counted."""
+    """Return Pearson r, and the number of inversions where they are counted."""
     known = ~np.isnan(measured)
     predicted, measured = predicted[known], measured[known]
     varies = len(measured) > 1 and np.ptp(predicted) > 0 and np.ptp(measured) > 0
@@ -202,24 +202,24 @@ def _agreement(metric: str, predicted: np.ndarray, measured: np.ndarray) -> tupl
     return r, float(inversions(predicted, measured).sum()) if metric == "e2e_p99" else np.nan
 
 
-#: Measured times that differ by less than this factor may come out in either order.
+#: Measured times that differ by less than this factor have no certain order.
 RANKING_MARGIN = 1.2
 
 
 def inversions(
     predicted: Float[np.ndarray, " n"], measured: Float[np.ndarray, " n"]
 ) -> Bool[np.ndarray, "n n"]:
-    """Whether the first of a pair takes clearly longer and is predicted to take less."""
+    """Return whether the first of a pair is clearly slower and is predicted to be faster."""
     slower = measured[:, None] > RANKING_MARGIN * measured[None, :]
     return slower & (predicted[:, None] < predicted[None, :])
 
 
-# Named parts of the rows that a results table shows apart.
+# Named groups of rows that a results table shows by themselves.
 
-#: Concurrency up to which a benchmark counts as lightly loaded: a choice of what is shown apart.
+#: Highest concurrency of a lightly loaded benchmark: a choice of presentation.
 LOW_CONCURRENCY = 16
 
-#: Part -> whether a row, given its deployment and its concurrency, belongs to it.
+#: Group -> whether a row, given its deployment and its concurrency, belongs to it.
 GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
     "mixture-of-experts": lambda deployment, _: deployment.model.moe is not None,
     "dense": lambda deployment, _: deployment.model.moe is None,
@@ -231,7 +231,7 @@ GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
 def group_masks(
     names: Sequence[str], rows: ServingRows, predictions: pd.DataFrame
 ) -> dict[str, pd.Series]:
-    """Which predictions belong to each named part.
+    """Return the mask of the predictions of each named group.
 
     Raises:
         PinnError: If a name is not a key of ``GROUPS``.

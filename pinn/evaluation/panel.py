@@ -1,22 +1,29 @@
-"""The panel: what a checkpoint says of its measurements, its score, and which of two it prefers.
+"""Scorecard of a checkpoint: errors on all evaluation data, and the choice between two checkpoints.
 
-A group is one source and one model: measured deployments of vLLM, of other engines, of another
-campaign (dense 16-bit models, TPOT alone), serving runs, serving runs that nothing is ever fitted
-to (judges), whole engine steps, of which decodes alone count as TPOT and those with prompts as
-TTFT, and public measurements of other people's servers. Models that taught deployments are held
-out: the networks in ``left_out`` beside the checkpoint judge, and the predictions of serving runs
-that its training kept. Of groups that say so, half of the batches may have taught.
+Files and options call the scorecard a panel. A group is one source and one model. Sources are:
+
+- measured deployments of vLLM, and of other engines;
+- another campaign (dense 16-bit models, TPOT alone);
+- serving runs, and serving runs that nothing is ever fitted to (``judges``);
+- whole engine steps, of which decodes alone count as TPOT and steps with prompts as TTFT;
+- public measurements of other people's servers.
+
+Models with deployments in the training data are held out: the networks in ``left_out`` beside the
+checkpoint predict them. Serving runs of the training data have the predictions of the folds that
+held out their models. Groups marked "half taught" have half of their batch sizes in the training
+data.
 
 A row's error is the absolute log of predicted over measured, at most log 3. Rows are averaged over
 a configuration, configurations over a group. Groups of one model family and source share one
-weight in the panel. TPOT counts two thirds and TTFT, two to three times as uncertain, one third, or
-all where a group has nothing else; TTFT counts only below saturation.
+weight. TPOT counts two thirds and TTFT, whose errors are two to three times as uncertain, one
+third. A group with one metric alone has that metric's error. TTFT counts only below saturation.
 
-A candidate takes the shipped checkpoint's place if the panel falls with a probability of 90 %, and
-no group is worse by more than 1 % and beyond its noise, at a level that Holm's method corrects for
-their number. A mechanism that halves the error of the group in which it stands alone ships unless
-the panel gets worse beyond its noise. The noise is a bootstrap's over configurations, and that of
-the network's random start, from trainings of the same recipe with other seeds.
+A candidate replaces the shipped checkpoint on two conditions. The overall score falls with a
+probability of 90 %. No group is worse by more than 1 % and beyond its noise, at a level that Holm's
+method corrects for the number of groups. A mechanism that halves the error of the one group where
+it acts alone is adopted unless the overall score gets worse beyond its noise. Noise has two parts:
+a bootstrap over configurations, and the random start of the network. The latter is measured by
+trainings with the same settings and other seeds.
 """
 
 from datetime import UTC, datetime
@@ -32,27 +39,27 @@ from pinn.common.tables import read_frame, write_frame
 from pinn.errors import PinnError
 from pinn.evaluation.tables import frame_grid
 
-#: Metric -> what it counts in a configuration's score.
+#: Metric -> weight in a configuration's score.
 WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}
-#: No row counts for more: beyond it, a prediction is as wrong as it can be.
+#: Largest error of a row, as a log: beyond it, a prediction is as wrong as it can be.
 LARGEST_ERROR = np.log(3)
-#: Of the bootstrap: enough for the smallest level of Holm's method.
+#: Bootstrap resamples: enough for the smallest level of Holm's method.
 DRAWS = 10_000
-#: Probability that the panel falls, with which a candidate ships.
+#: Least probability of a lower overall score with which a candidate ships.
 SURE = 0.9
-#: A group is worse if its score, in percent, grows by more, beyond its noise at this level.
+#: A group is worse if its score grows by more percent, beyond its noise at this level.
 WORSE, LEVEL = 1.0, 0.05
-#: A group with fewer configurations has the deviations of its source's groups for its own, of all
-#: groups where that has few, too.
+#: Fewest configurations whose own deviations a group's bootstrap uses. Smaller groups use the
+#: deviations of all groups of their source, or of all groups where the source has few, too.
 LEAST = 4
-#: Sources of one kind of measurement.
+#: Source -> source with the same kind of measurement.
 _ALIKE = {"judges": "serving runs"}
-#: Columns of a summed up panel: ``error`` and ``bias`` are mean logs in percent, ``error``'s of its
-#: absolute values; ``inside`` is the share of rows in their interval, in percent.
+#: Columns of a summarized scorecard. ``error`` and ``bias`` are means in percent of the absolute
+#: and of the signed logs; ``inside`` is the percentage of rows inside their intervals.
 COLUMNS = ("group", "configuration", "metric", "rows", "error", "bias", "inside")
-#: Beside the shipped checkpoint: ``training_noise`` of its recipe, columns ``group`` and ``score``.
+#: File beside the shipped checkpoint: ``training_noise``, columns ``group`` and ``score``.
 NOISE_FILE = "training_noise.csv"
-#: Columns of the ledger before those of groups.
+#: Columns of the ledger that come before those of groups.
 LEDGER = ("date", "checkpoint", "what", "panel")
 
 BETTER = "better, and no group is worse beyond its noise"
@@ -62,7 +69,7 @@ NOT_ADOPTED = "not adopted"
 
 
 def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of :func:`panel_rows` by configuration and metric: ``COLUMNS``.
+    """Summarize rows of :func:`panel_rows` by configuration and metric, with ``COLUMNS``.
 
     Raises:
         PinnError: If a row has no prediction.
@@ -83,14 +90,14 @@ def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def configuration_scores(panel: pd.DataFrame) -> pd.Series:
-    """Score of every (group, configuration)."""
+    """Return the score of every (group, configuration)."""
     weight = panel["metric"].map(WEIGHTS)
     key = [panel["group"], panel["configuration"]]
     return (panel["error"] * weight).groupby(key).sum() / weight.groupby(key).sum()
 
 
 def group_scores(panel: pd.DataFrame) -> pd.DataFrame:
-    """One row per group and, last, of the whole panel.
+    """Return one row per group and, last, one of the whole scorecard.
 
     Returns:
         ``group``, ``configurations``, ``rows``, ``tpot`` and ``ttft`` (mean over configurations;
@@ -122,28 +129,28 @@ def group_scores(panel: pd.DataFrame) -> pd.DataFrame:
 
 
 def training_noise(lines: pd.DataFrame) -> pd.Series:
-    """By how much a group's score moves when the same recipe is trained once more.
+    """Return how much a group's score varies between trainings with the same settings.
 
     Args:
-        lines: Of the ledger, one for each training.
+        lines: Lines of the ledger, one for each training.
 
     Returns:
         Standard deviation by group, in the score's percent. Few trainings can agree by chance, so
-        it is at least the median of the groups of its source. Groups that a line lacks are left
-        out.
+        it is at least the median of the groups of its source. Groups that a line lacks are
+        omitted.
     """
     own = lines.drop(columns=list(LEDGER)).dropna(axis=1).std()
     return own.clip(lower=own.groupby(_sources(own.index)).transform("median"))
 
 
 def shipped_noise() -> pd.Series:
-    """Return the noise of the shipped checkpoint's recipe by group, from the table beside it."""
+    """Return the training noise of the shipped checkpoint by group, from the table beside it."""
     path = find_checkpoint().with_name(NOISE_FILE)
     return read_frame(path, "scripts/training_noise.py writes it").set_index("group")["score"]
 
 
 def group_weights(groups: pd.Series) -> Float[np.ndarray, " groups"]:
-    """Weight of each group in the panel: every family of models of a source counts the same."""
+    """Return each group's weight in the score: every model family of a source counts the same."""
     found = groups.str.extract(_GROUP)
     alike = found[0] + found[1].str.lower()
     return (1 / (alike.map(alike.value_counts()) * alike.nunique())).to_numpy()
@@ -154,7 +161,7 @@ _GROUP = r"([^:]+): (?:.*/)?(?:Meta-)?([A-Za-z]+)"
 
 
 def _mean(values: Float[np.ndarray, " groups"], weights: Float[np.ndarray, " groups"]) -> float:
-    """Mean of the groups that have a value; NaN without any."""
+    """Return the weighted mean of the groups that have a value; NaN without any."""
     known = ~np.isnan(values)
     return float(np.average(values[known], weights=weights[known])) if known.any() else np.nan
 
@@ -162,22 +169,23 @@ def _mean(values: Float[np.ndarray, " groups"], weights: Float[np.ndarray, " gro
 def compare_panels(
     a: pd.DataFrame, b: pd.DataFrame, noise: pd.Series, alone: str | None = None
 ) -> tuple[pd.DataFrame, str]:
-    """Whether B may take the place of A.
+    """Decide whether checkpoint B may replace checkpoint A.
 
     Args:
-        a: Panel of the checkpoint that is shipped, as ``sum_up`` gives it.
-        b: Of the candidate.
-        noise: ``training_noise`` by group, which both carry; a group it lacks has the median.
-        alone: Group in which the one mechanism stands alone that B has and A has not; None for
-            the rule of candidates.
+        a: Panel of the shipped checkpoint, as ``sum_up`` returns it.
+        b: Panel of the candidate, as ``sum_up`` returns it.
+        noise: ``training_noise`` by group, which adds to both scores. A group that it lacks has
+            the median.
+        alone: Group in which the one mechanism that B has and A lacks acts alone; None for the
+            rule of candidates.
 
     Returns:
-        One row per group that both have and, last, of the panel: ``group``, ``configurations``,
-        ``a``, ``b``, ``difference``, its 95 % interval ``low`` to ``high``, and ``worse``, the
-        probability that it is above 0; and the verdict.
+        A table and the verdict. The table has one row per common group and, last, one of the
+        scorecard: ``group``, ``configurations``, ``a``, ``b``, ``difference``, its 95 % interval
+        ``low`` to ``high``, and ``worse``, the probability that the difference is above 0.
 
     Raises:
-        PinnError: If they have no group in common, or lack the one that is named.
+        PinnError: If they have no group in common, or lack the group ``alone``.
     """
     both = pd.concat([configuration_scores(a), configuration_scores(b)], axis=1, keys=["a", "b"])
     both = both.dropna()
@@ -202,7 +210,7 @@ def compare_panels(
 
 
 def uncompared_groups(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
-    """Groups of which two panels share no configuration, so that ``compare_panels`` lacks them."""
+    """Return groups that ``compare_panels`` omits: both panels share no configuration of them."""
     pairs = [{*zip(one["group"], one["configuration"], strict=True)} for one in (a, b)]
     compared = {group for group, _ in set.intersection(*pairs)}
     return sorted({group for group, _ in set.union(*pairs)} - compared)
@@ -218,7 +226,7 @@ def _verdict(table: pd.DataFrame) -> str:
 
 
 def _rejected(p: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
-    """Which of ``n`` hypotheses Holm's method rejects at ``LEVEL``."""
+    """Return which of ``n`` hypotheses Holm's method rejects at ``LEVEL``."""
     order = np.argsort(p)
     holds = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1) > LEVEL)
     return ~holds[np.argsort(order)]
@@ -234,10 +242,10 @@ def _mechanism_verdict(table: pd.DataFrame, alone: str) -> str:
 
 
 def _drawn(values: pd.Series, pooled: bool = True) -> Float[np.ndarray, "draws groups"]:
-    """Means of every group's configurations, drawn with replacement.
+    """Return bootstrap means of every group's configurations, resampled with replacement.
 
     Args:
-        values: Of every (group, configuration).
+        values: Value of every (group, configuration).
         pooled: Whether groups with few configurations borrow the deviations of others.
     """
     draw = np.random.default_rng(0)
@@ -254,17 +262,17 @@ def _drawn(values: pd.Series, pooled: bool = True) -> Float[np.ndarray, "draws g
 
 
 def _sources(groups: pd.Index) -> np.ndarray:
-    """What kind of measurement each group is of."""
+    """Return the kind of measurement of each group."""
     return groups.to_series().str.partition(":")[0].replace(_ALIKE).to_numpy()
 
 
 def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFrame:
-    """One line: when, which checkpoint, what it is, its panel and every group's score.
+    """Return one line of the ledger: date, checkpoint, description, overall and group scores.
 
     Args:
-        checkpoint: The candidate.
-        scores: As ``group_scores`` gives them.
-        what: In words.
+        checkpoint: Checkpoint of the candidate.
+        scores: Table as ``group_scores`` returns it.
+        what: Description of the candidate.
     """
     about = (datetime.now(UTC).date().isoformat(), file_sha256(checkpoint), what)
     of_group = scores.set_index("group")["score"].round(3).to_dict()
@@ -272,7 +280,7 @@ def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFra
 
 
 def add_to_ledger(path: Path, line: pd.DataFrame) -> None:
-    """Append a line; groups that no line had before get a column."""
+    """Append a line to the ledger; groups that no earlier line had get a column."""
     before = [pd.read_csv(path)] if path.is_file() else []
     table = pd.concat([*before, line], ignore_index=True)
     groups = sorted(set(table.columns) - set(LEDGER))

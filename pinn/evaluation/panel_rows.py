@@ -1,4 +1,4 @@
-"""Rows of the panel: measured times and a checkpoint's predictions of them."""
+"""Rows of the scorecard: measured times and a checkpoint's predictions of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,16 +29,16 @@ from pinn.training.data.engine_deployments import (
 )
 from pinn.training.data.silicon import read_silicon
 
-#: Of a deployment's loads, in order, one of so many is simulated: the panel is to be quick.
+#: One of this many loads of a deployment, in order, is simulated, which keeps scoring fast.
 EVERY = 3
-#: A TTFT this many times that of the lowest load is mostly a queue's, which answers to a step time
-#: many times over.
+#: A TTFT this many times that of the lowest load is mostly queue time, which magnifies an error of
+#: the step time many times.
 SATURATED = 3.0
-#: What whole steps ran on and the largest captured step, which their table does not say.
+#: GPU and largest captured step of whole steps, which their table lacks.
 STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
 
-#: What the serving runs that teach ran on, which their table of scores does not say; of their
-#: flags nothing that widens an interval.
+#: GPU of the serving runs in the training data, which their table of scores lacks. None of their
+#: flags widens an interval.
 RUNS_GPU = "H100-SXM"
 
 ROW_COLUMNS = ("group", "configuration", "metric", "deployment", "measured_s", "predicted_s")
@@ -56,16 +56,16 @@ def panel_rows(
     steps: Path | None = None,
     public: Sequence[Path] = (),
 ) -> pd.DataFrame:
-    """Measured and predicted times of every group; simulations of half a minute.
+    """Return measured and predicted times of every group; simulations take half a minute.
 
     Args:
-        checkpoint: The network; ``left_out`` and the table of its serving runs lie beside it.
+        checkpoint: Checkpoint with ``left_out`` and the table of its serving runs beside it.
         judges: CSVs of serving runs that nothing was fitted to.
-        steps: CSV of whole steps, ``runs.csv`` beside it; None for none.
+        steps: CSV of whole steps, with ``runs.csv`` beside it; None for no steps.
         public: Folders of public measurements.
 
     Returns:
-        Table with ``ROW_COLUMNS``, times in seconds, TTFT below saturation alone.
+        Table with ``ROW_COLUMNS``, times in seconds. TTFT is included below saturation only.
 
     Raises:
         PinnError: If a file cannot be used or belongs to another checkpoint.
@@ -79,7 +79,7 @@ def panel_rows(
 def held_out_rows(
     of: HeldOut, judges: Sequence[Path], steps: Path | None, public: Sequence[Path]
 ) -> pd.DataFrame:
-    """Rows of every group but the serving runs that teach; arguments as ``panel_rows``'s."""
+    """Return rows of every group but serving runs of the training data; see ``panel_rows``."""
     runs = {JUDGES: [run for path in judges for run in read_measured_runs(path)[0]]}
     for one in read_public_runs(public)[0]:
         runs.setdefault(one.set_name, []).append(one.run)
@@ -94,9 +94,9 @@ def held_out_rows(
 
 
 def panel_deployments() -> pd.DataFrame:
-    """The measured deployments that are scored, by ``group`` and ``configuration``.
+    """Return the measured deployments that are scored, by ``group`` and ``configuration``.
 
-    One load of ``EVERY``; ``saturated`` tells whether a row's TTFT is mostly a queue's.
+    One of ``EVERY`` loads is kept; ``saturated`` tells whether a row's TTFT is mostly queue time.
     """
     engines = pd.concat([read_engines()[0], read_other_attention()[0]], ignore_index=True)
     rows = pd.concat(
@@ -130,24 +130,24 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
         for metric in _FIGURES.values()
     ]
     table = pd.concat(found, ignore_index=True)
-    # What that campaign's client waited for before a first token nobody knows.
+    # The TTFT of that campaign is dropped: what its client counted as TTFT is unknown.
     unknown = table["saturated"] | table["group"].str.startswith(CAMPAIGN)
     return table.loc[~unknown | (table["metric"] == "tpot"), list(ROW_COLUMNS)]
 
 
 def is_saturated(rows: pd.DataFrame, series: Sequence[str], seconds: str) -> pd.Series:
-    """Whether times are ``SATURATED`` times those at their series' lowest load.
+    """Return whether times are at least ``SATURATED`` times those at their series' lowest load.
 
     Args:
-        rows: In order of load.
-        series: Columns that are equal in a series.
-        seconds: Column of the times.
+        rows: Measurements in order of load.
+        series: Names of the columns that are equal in a series.
+        seconds: Name of the column of times.
     """
     return rows[seconds] >= SATURATED * rows.groupby(list(series))[seconds].transform("first")
 
 
 def _runs(checkpoint: Path) -> pd.DataFrame:
-    """Runs that the checkpoint's own folds left out, from the table beside it."""
+    """Return predictions of runs that the checkpoint's folds held out, from the table beside it."""
     kept = checkpoint.with_suffix(".serving_runs.csv")
     path = kept if kept.is_file() else checkpoint.with_name("serving_runs.csv")
     if not path.is_file():
@@ -166,14 +166,14 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
 
 
 def run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFrame:
-    """What is predicted of serving runs, as rows of a panel's source."""
+    """Return predictions of serving runs, as rows of a source."""
     deployments = {run.name: run.deployment for run in runs}
     scores = score_runs(runs, of.latencies([run.deployment for run in runs]), "held out")
     return _of_scores(scores.assign(deployment=scores["run"].map(deployments)), source)
 
 
 def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Rows of ``score_runs``, with a column ``deployment``, as those of a panel's source."""
+    """Return rows of ``score_runs``, with a column ``deployment``, as rows of a source."""
     scores = scores.sort_values("rate_per_s", kind="stable")  # the whole of several stages last
     queued = is_saturated(scores, ["run", "figure"], "measured_s")
     kept = ~queued | (scores["figure"] != "ttft_mean_s")
@@ -187,10 +187,10 @@ def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
 
 
 def learned_steps(checkpoint: Path, steps: Path) -> bool:
-    """Whether a checkpoint learned from this table of whole steps.
+    """Return whether this table of whole steps was in a checkpoint's training data.
 
-    Its data's hash is of the measured deployments' table, the serving runs' and the steps', in this
-    order; the first two hashes stand beside it.
+    The data's hash covers the tables of measured deployments, serving runs and whole steps, in this
+    order. The checkpoint's metadata also has the first two hashes by themselves.
     """
     metadata = load_checkpoint(checkpoint).metadata
     of_rows, *others = metadata["sources"]
@@ -200,12 +200,12 @@ def learned_steps(checkpoint: Path, steps: Path) -> bool:
 
 
 def read_panel_steps(path: Path) -> list[MeasuredSteps]:
-    """The panel's whole steps."""
+    """Read the whole steps of the scorecard."""
     return read_whole_steps(path, STEPS_GPU, STEPS_GRAPH_TOKENS)[0]
 
 
 def step_rows(steps: PublicSteps, of: HeldOut) -> pd.DataFrame:
-    """What is predicted of the steps of one deployment: ``ROW_COLUMNS``."""
+    """Return predictions of the steps of one deployment, with ``ROW_COLUMNS``."""
     one = steps.measured
     sums = one.batches.sums(one.deployment.model.window_tokens)
     features = step_features(step_costs([one.deployment]), sums)

@@ -1,4 +1,4 @@
-"""Regressions without the surrogate's structure, tuned on inner folds that leave models out."""
+"""Regressions without the surrogate's structure, tuned on inner folds that hold out models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pinn.training.serving_rows import ServingRows
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-#: Of every row, for TPOT and for TTFT.
+#: Inputs of every row, for TPOT and for TTFT.
 Inputs = tuple[Float[np.ndarray, "n inputs"], Float[np.ndarray, "n inputs"]]
 
 
@@ -32,9 +32,10 @@ class Setting:
     """One setting of a regression.
 
     Attributes:
-        parameters: Of scikit-learn's estimator.
-        log: Whether logarithms are learned, in place of seconds.
-        over_floor: Whether it learns the time over the physical floor, in place of the time.
+        parameters: Parameters of scikit-learn's estimator.
+        log: Whether the target is a logarithm, in place of seconds.
+        over_floor: Whether the target is the time over its roofline lower bound, in place of the
+            time.
     """
 
     parameters: Mapping[str, object]
@@ -52,27 +53,27 @@ _LINEAR = [Setting({"alpha": alpha}, log=False) for alpha in np.logspace(-6, 0, 
 
 
 def _both(parameters: Iterable[Mapping[str, object]]) -> list[Setting]:
-    """Each on the time itself and over the floor."""
+    """Return each setting on the time itself and on the time over its roofline lower bound."""
     return [Setting(each, over_floor=over) for each in parameters for over in (False, True)]
 
 
-#: Depth and number of trees.
+#: Settings of trees: depth and number.
 _TREES = _both(
     {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05}
     for depth, trees in ((2, 150), (3, 300))
 )
-#: Decay of the weights.
+#: Settings of the MLP: weight decay.
 _MLP = _both(
     {"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150} for decay in (1e-2, 1.0)
 )
 
 
 def tuned_regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
-    """Ridge and lasso on the hierarchical decomposition; trees and an MLP on everything.
+    """Return ridge and lasso on the hierarchical decomposition; trees and an MLP on everything.
 
     Args:
         observations: Measured deployments.
-        seed: Of what is drawn.
+        seed: Seed of random choices.
     """
     decomposed = row_bases(observations, hierarchical_basis).of
     inputs = partial(everything, observations.set_index("row_id")[_LOAD])
@@ -96,13 +97,13 @@ def tuned_regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
 
 @dataclass(frozen=True)
 class _Regression:
-    """A regression of scikit-learn on inputs that do or do not carry physics.
+    """Regression of scikit-learn on inputs with or without physics.
 
     Attributes:
         kind: ``ridge``, ``lasso``, ``trees`` or ``mlp``.
-        inputs: Of rows: for TPOT and for TTFT.
-        settings: What inner folds choose from.
-        seed: Of what is drawn.
+        inputs: Function of rows that returns the inputs for TPOT and for TTFT.
+        settings: Settings that inner folds choose from.
+        seed: Seed of random choices.
     """
 
     kind: str
@@ -116,7 +117,7 @@ class _Regression:
         return self._fit(train, best)
 
     def _inner_error(self, rows: ServingRows, setting: Setting) -> float:
-        """Mean over left-out groups of the median error of TPOT."""
+        """Return the mean over held-out groups of the median error of TPOT."""
         errors = []
         for keep in inner_groups(rows):
             held_out = rows.take(~keep)
@@ -143,16 +144,16 @@ class _Regression:
         weight: np.ndarray,
         setting: Setting,
     ) -> Callable[[np.ndarray, np.ndarray], Float[np.ndarray, " n"]]:
-        """What gives seconds of inputs and physical floors; none lies below its floor."""
+        """Return a function of inputs and lower bounds that predicts seconds, at least those."""
         target = np.log(seconds / floor if setting.over_floor else seconds)
         if not setting.log:
             target = np.exp(target) * 1e3
-            # Relative errors count, as they do for every other method.
+            # The fit is to relative errors, as for every other method.
             weight = weight / target**2
         model = _estimator(self.kind, setting.parameters, self.seed)
         weights = {f"{model.steps[-1][0]}__sample_weight": weight} if self.kind != "mlp" else {}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an MLP cut at its most iterations says so
+            warnings.simplefilter("ignore")  # an MLP that stops at its most iterations warns
             model.fit(matrix, target, **weights)
 
         def learned(inputs: np.ndarray, floor: np.ndarray) -> np.ndarray:
@@ -182,7 +183,7 @@ def _estimator(kind: str, parameters: Mapping[str, object], seed: int) -> Pipeli
 
 
 def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
-    """Masks of the rows to keep: inner folds leave whole models out, or GPUs of a single model."""
+    """Yield masks of rows to keep: inner folds hold out whole models, or GPUs of a single model."""
     models = np.array([d.model.name for d in rows.deployments])[rows.deployment]
     gpus = np.array([d.gpu.name for d in rows.deployments])[rows.deployment]
     groups = models if len(set(models)) > 1 else gpus
@@ -195,17 +196,17 @@ def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
 
 
 def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
-    """Descriptors, datasheet rates, load, and the logarithms of features and floor.
+    """Return features, datasheet rates, load, and logarithms of step features and lower bound.
 
     Args:
-        loads: By row id: concurrency, prompt and output tokens.
-        rows: Of which one matrix for TPOT is made, and one for TTFT.
+        loads: Concurrency, prompt and output tokens, by row id.
+        rows: Rows to return one matrix for TPOT and one for TTFT of.
     """
     free, rates = featurize(rows.deployments)
     load = np.log(loads.loc[list(rows.row_id)].to_numpy(np.float64))
     shared = [free[rows.deployment], rates[rows.deployment], load]
     pairs = ((rows.tpot_features, rows.tpot_floor_s), (rows.ttft_features, rows.ttft_floor_s))
-    # Absent features lie where a microsecond, or a thousandth, would.
+    # Features of 0 get the value of a microsecond, or of a thousandth.
     tpot, ttft = (
         np.concatenate([*shared, np.log(np.maximum(some, 1e-6)), np.log(floor)[:, None]], axis=1)
         for some, floor in pairs

@@ -1,4 +1,4 @@
-"""The scorecard: every set that judges a checkpoint, beside the checkpoint before and peers."""
+"""Published scorecard: all evaluation data, with the previous checkpoint and peers beside it."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from pinn.evaluation.panel import group_scores, sum_up
 from pinn.evaluation.panel_rows import panel_deployments
 from pinn.training.data.released import PEERS, released_predictions
 
-#: Beside a checkpoint: its own panel, and that of the one before.
+#: Endings of the files beside a checkpoint: its own panel, and the previous checkpoint's.
 PANEL, BEFORE = ".panel.csv", ".before.panel.csv"
 
 _TITLES = {"aiconfigurator": "AIConfigurator", "aisimulate": "AISimulate"}
@@ -21,16 +21,16 @@ _WHOLE = "panel"
 
 
 def scorecard(checkpoint: Path) -> pd.DataFrame:
-    """Every group of a checkpoint's panel; those in which a peer is nearer come first.
+    """Return every group of a checkpoint's panel; those in which a peer is closer come first.
 
     Args:
-        checkpoint: The panels that ``pinn evaluate panel --out`` wrote lie beside it.
+        checkpoint: Checkpoint with the panels that ``pinn evaluate panel --out`` wrote beside it.
 
     Returns:
-        ``group``, ``rows``, and mean absolute log errors in percent as a panel has them, NaN where
-        there is none: ``tpot``, ``ttft`` and ``score``, the same with ``_before``, and ``tpot`` and
-        ``ttft`` of each of ``PEERS``; ``inside``, percent of rows in their intervals; ``loses``,
-        whether a peer's TPOT is nearer.
+        ``group``, ``rows``, and mean absolute log errors in percent as in a panel, NaN where there
+        is none: ``tpot``, ``ttft`` and ``score``, the previous checkpoint's with ``_before``, and
+        ``tpot`` and ``ttft`` of each of ``PEERS``. ``inside`` is the percentage of rows in their
+        intervals; ``loses`` is whether a peer's TPOT is closer.
 
     Raises:
         PinnError: If a panel cannot be read.
@@ -53,7 +53,7 @@ def _scores(path: Path) -> pd.DataFrame:
 
 
 def _peer_scores(peer: str) -> pd.DataFrame:
-    """TPOT and TTFT of the panel's deployments that a peer has an answer for."""
+    """Return a peer's TPOT and TTFT errors on the panel's deployments that it has an answer for."""
     answers = released_predictions(peer)[["row_id", "tpot_s", "ttft_s"]].dropna()
     rows = panel_deployments().merge(answers, on="row_id", suffixes=("", "_peer"))
     tables = []
@@ -66,7 +66,7 @@ def _peer_scores(peer: str) -> pd.DataFrame:
 
 
 def scorecard_grid(table: pd.DataFrame) -> Grid:
-    """The table for people: errors as ``TPOT / TTFT``, what was held out, source and licence."""
+    """Return the table as text: errors as ``TPOT / TTFT``, held-out part, source and licence."""
     about = {row["set"]: row for row in sources()}
     peers = [_TITLES[peer] for peer in PEERS]
     headings = "set", "held out", "source", "licence", "rows", "inside", "this", "before", *peers
@@ -90,7 +90,7 @@ def _pair(row: Mapping[Hashable, float], end: str) -> str:
 
 
 def sources() -> Iterator[dict[str, str]]:
-    """What was held out of each set, where it comes from, and its licence."""
+    """Yield each set's held-out part, source and licence."""
     folder = data_folder("public")
     yield from read_rows(folder / "sources.csv")
     listed = yaml.safe_load((folder / "sets.yaml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Errors on serving runs, those of left-out models too."""
+"""Errors on serving runs, including runs of held-out models."""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from pinn.training.serving_rows import ServingRows
 def read_runs(
     path: Path, gpu: str | None, model_configs: Path | None, seed: int
 ) -> Sequence[MeasuredRun]:
-    """Runs of a CSV, or of one or more folders of inference-perf, whose GPU has to be named."""
+    """Read runs of a CSV, or of folders of inference-perf, whose GPU has to be named."""
     folders = [path] if measured_runs.is_load_report(path) else []
     if path.is_dir() and not folders:
         folders = sorted(filter(measured_runs.is_load_report, path.iterdir()))
@@ -44,18 +44,18 @@ def read_runs(
     return [measured_runs.read_load_report(folder, gpu, model_configs, seed) for folder in folders]
 
 
-#: Share of failed requests from which a run counts as overloaded and is summed up apart.
+#: Least share of failed requests of an overloaded run, which is summarized separately.
 OVERLOADED = 0.05
 
 
 def score_checkpoint(
     runs: Sequence[MeasuredRun], checkpoint: Path, intervals: bool = False
 ) -> tuple[pd.DataFrame, str]:
-    """Score a checkpoint's network on runs, for two more simulations a run with intervals.
+    """Score a checkpoint's network on runs; intervals take two more simulations per run.
 
     Returns:
-        What :func:`score_runs` gives, with ``low_s`` and ``high_s`` where intervals are asked for
-        and the checkpoint has them; and why there are none though they are asked for.
+        The table of :func:`score_runs`, and why it has no intervals though they are wanted. It has
+        ``low_s`` and ``high_s`` where they are wanted and the checkpoint has intervals.
     """
     latencies = network_latencies(load_checkpoint(checkpoint).network, runs)
     scores = score_runs(runs, latencies, NETWORK)
@@ -70,15 +70,15 @@ def score_checkpoint(
 def score_runs(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], method: str
 ) -> pd.DataFrame:
-    """Simulate runs and compare what their clients see.
+    """Simulate runs and compare their client metrics with measured ones.
 
     Args:
-        runs: What was measured.
-        latencies: Coefficients of each.
-        method: Where the coefficients come from, for the table.
+        runs: Measured serving runs.
+        latencies: Coefficients of each run's deployment.
+        method: Name of the coefficients' source in the table.
 
     Returns:
-        One row per run, stage (``all`` is the whole run) and figure: ``method``, ``run``,
+        One row per run, stage (``all`` is the whole run) and metric: ``method``, ``run``,
         ``model``, ``load``, ``stage``, ``rate_per_s``, ``figure``, ``measured_s``,
         ``predicted_s``, ``error_percent``, ``failed_measured`` and ``failed_predicted`` (shares of
         the stage's requests).
@@ -111,18 +111,18 @@ def score_runs(
 
 
 def stage_rate(run: MeasuredRun, stage: str) -> float:
-    """Requests per second of a stage; NaN for a whole run of several."""
+    """Return requests per second of a stage; NaN for a whole run of several stages."""
     if stage != WHOLE_RUN:
         return run.rates_per_s[int(stage)]
     return run.rates_per_s[0] if len(run.rates_per_s) == 1 else float("nan")
 
 
 def summarize_runs(scores: pd.DataFrame) -> pd.DataFrame:
-    """Absolute percentage errors per method, figure and part of the runs.
+    """Return absolute percentage errors per method, metric and part of the runs.
 
-    Parts: ``all`` runs, each model's, and ``stages`` (every stage by itself). Overloaded runs are
-    in none of them but in ``overloaded``, since near saturation the wait is the step's error many
-    times over.
+    Parts are ``all`` runs, each model's, and ``stages`` (every stage by itself). Overloaded runs
+    are in the part ``overloaded`` alone: near saturation, queue time magnifies an error of the
+    step many times.
     """
     overloaded = scores["failed_measured"] >= OVERLOADED
     whole = scores["stage"] == WHOLE_RUN
@@ -141,10 +141,10 @@ def summarize_runs(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
-    """Pairs of runs (the slower one first) whose p99 E2E simulation puts in the other order.
+    """Return pairs of runs, the slower one first, whose p99 E2E latency is ranked wrongly.
 
     Args:
-        scores: Of one method.
+        scores: Scores of one method.
     """
     rows = scores[(scores["stage"] == WHOLE_RUN) & (scores["figure"] == "e2e_p99_s")]
     measured, predicted = rows["measured_s"].to_numpy(), rows["predicted_s"].to_numpy()
@@ -152,7 +152,7 @@ def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
     return [(names[i], names[j]) for i, j in np.argwhere(inversions(predicted, measured)).tolist()]
 
 
-# Serving runs of each model, predicted by what never saw that model.
+# Serving runs of each model, predicted by fits that hold out that model.
 
 #: Name of this split in tables.
 RUNS_LEFT_OUT = "serving runs, leave-one-model-out"
@@ -163,10 +163,10 @@ LEFT_OUT = ", model left out"
 
 
 def left_out_models(rows: ServingRows, runs: Sequence[MeasuredRun]) -> list[ModelSpec]:
-    """One model for each shape that ran, in order of name.
+    """Return one model for each shape that ran, in order of name.
 
     A measured deployment's model stands for runs of the same shape: Llama-3.3-70B's rows and
-    Llama-3.1-70B's runs are left out together.
+    Llama-3.1-70B's runs are held out together.
     """
     of_rows = {d.model.name: d.model for d in rows.deployments}
     of_runs = {run.deployment.model.name: run.deployment.model for run in runs}
@@ -182,7 +182,7 @@ def left_out_models(rows: ServingRows, runs: Sequence[MeasuredRun]) -> list[Mode
 def run_folds(
     rows: ServingRows, runs: Sequence[MeasuredRun]
 ) -> list[tuple[Fold, list[MeasuredRun]]]:
-    """What each left-out model leaves to learn from, and the runs that it is tested on."""
+    """Return a fold for each held-out model, with the runs that it is tested on."""
     return [
         (
             fold_of(without_model(rows, model), runs, Exclusion(models=(model,))),
@@ -195,10 +195,10 @@ def run_folds(
 def score_left_out(
     learner: KernelLearner, folds: Sequence[tuple[Fold, list[MeasuredRun]]], root: Path
 ) -> pd.DataFrame:
-    """Score each model's runs with what the others taught, network and teacher.
+    """Score each model's runs by the network and teacher of the fold that holds out the model.
 
     Returns:
-        As ``pinn.evaluation.serving_runs.score_runs``; methods end in ``LEFT_OUT``.
+        Table as :func:`score_runs` returns it; methods end in ``LEFT_OUT``.
     """
     each = (score_learned(learn_fold(learner, fold, root), test, LEFT_OUT) for fold, test in folds)
     return pd.concat(each, ignore_index=True)
@@ -217,14 +217,14 @@ def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "
 def network_latencies(
     network: CoefficientNetwork | NetworkWeights, runs: Sequence[MeasuredRun]
 ) -> list[LinearLatency]:
-    """The coefficients that a network gives each run's deployment."""
+    """Return the coefficients that a network predicts for each run's deployment."""
     deployments = [run.deployment for run in runs]
     found = surrogate.predict_coefficients(network, deployments)
     return list(map(LinearLatency, deployments, found.beta, found.alpha))
 
 
 def run_results(scores: pd.DataFrame) -> pd.DataFrame:
-    """Errors over whole runs whose model was left out, in the columns of a results table."""
+    """Return errors over whole runs of held-out models, in the columns of a results table."""
     left_out = scores["method"].str.endswith(LEFT_OUT)
     whole = scores[left_out & (scores["stage"] == WHOLE_RUN)]
     rows = []
@@ -237,7 +237,7 @@ def run_results(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
 
 
-# Intervals of scored serving runs: every run again with all times at either end of theirs.
+# Intervals of scored serving runs: every run simulated with all times at either end of theirs.
 
 
 def with_intervals(
@@ -246,13 +246,13 @@ def with_intervals(
     latencies: Sequence[LinearLatency],
     checkpoint: Path,
 ) -> pd.DataFrame:
-    """Scores with the ends of each figure's interval; two more simulations a run.
+    """Add the ends of each metric's interval to scores, by two more simulations per run.
 
     Args:
-        scores: What ``score_runs`` made of these runs and coefficients.
-        runs: What was measured.
-        latencies: The checkpoint's coefficients of each.
-        checkpoint: The network, with its intervals beside it.
+        scores: Table of ``score_runs`` for these runs and coefficients.
+        runs: Measured serving runs.
+        latencies: Coefficients of each run's deployment.
+        checkpoint: Checkpoint with its intervals beside it.
 
     Returns:
         ``scores`` with ``low_s`` and ``high_s``, infinite where the slow end serves nothing.
@@ -270,7 +270,7 @@ def with_intervals(
     )
     half = dict(zip((run.name for run in runs), ttft, strict=True))
     table = scores.reset_index(drop=True).assign(fast_s=fast, slow_s=slow, low_s=0.0, high_s=0.0)
-    # A figure is e2e, ttft or itl, and a mean or a percentile of the same requests.
+    # A metric's name is e2e, ttft or itl, then a mean or a percentile of the same requests.
     kind, tail = (table["figure"].str.split("_").str[i] for i in (0, 1))
     for (run, _, _), part in table.groupby(["run", "stage", tail], sort=False):
         names = kind[part.index].tolist()

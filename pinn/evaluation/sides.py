@@ -1,4 +1,7 @@
-"""Two checkpoints, coefficient files or evaluations compared: errors, step times, coefficients."""
+"""Comparison of two checkpoints, coefficient files or evaluations.
+
+Errors, step times and coefficients are compared.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +25,7 @@ from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import Surrogate, batch_seconds
 from pinn.training.data.splits import deployment_keys
 
-#: Model and tensor-parallel size of well-known deployments -> their GPUs.
+#: Well-known deployments: model and tensor-parallel size -> GPUs.
 SHOWN = {
     ("meta-llama/Llama-3.1-8B", 1): ("A100", "H100", "B200"),
     ("meta-llama/Llama-3.1-70B", 4): ("A100", "H100", "B200"),
@@ -37,15 +40,15 @@ BATCHES = ("64 decode @ 1000", "1 prefill 2048 @ 0", "1 prefill 512 @ 0 + 64 dec
 
 @dataclass(frozen=True)
 class Comparison:
-    """Differences of B from A; a table is empty where a side has no such values.
+    """Differences of side B from side A; a table is empty where a side has no such values.
 
     Attributes:
-        errors: As :func:`pinn.evaluation.comparison.compare_errors` returns them.
-        step_times: Well-known steps: ``deployment``, ``batch``, ``a_us``, ``b_us`` and ``ratio``
-            (b / a).
-        coefficients: Of a coefficient file's deployment: ``name``, ``unit``, ``a``, ``b``,
-            ``ratio`` and ``verdict``, which says whether B's value lies inside A's interval where
-            A has one. Empty for two checkpoints.
+        errors: Table as :func:`pinn.evaluation.comparison.compare_errors` returns it.
+        step_times: Times of well-known steps: ``deployment``, ``batch``, ``a_us``, ``b_us`` and
+            ``ratio`` (b / a).
+        coefficients: Coefficients of a coefficient file's deployment: ``name``, ``unit``, ``a``,
+            ``b``, ``ratio`` and ``verdict``. The verdict tells whether B's value lies inside A's
+            interval, where A has one. Empty for two checkpoints.
         no_errors: Why errors are not compared; empty where they are.
     """
 
@@ -63,12 +66,13 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
     """Compare two checkpoints, coefficient files, tables of results or evaluations' folders.
 
     Args:
-        a: One side.
-        b: The other.
-        method: Whose errors are compared, of tables with several.
+        a: File or folder of side A.
+        b: File or folder of side B.
+        method: Method whose errors are compared, in tables with several.
 
     Raises:
-        PinnError: If a side is none of them or lacks the method, or the two have nothing in common.
+        PinnError: If a side is no such file or lacks the method, or if the sides have nothing in
+            common.
     """
     sides = _read_side(a, method), _read_side(b, method)
     try:
@@ -83,12 +87,12 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
 
 @dataclass(frozen=True)
 class _Side(Scores):
-    """One of two things that are compared; without results where it carries none.
+    """Side of a comparison; its results are empty where its file has none.
 
     Attributes:
-        surrogate: Of a checkpoint.
-        given: Of a coefficient file.
-        ends: ``beta.NAME`` or ``alpha.NAME`` -> interval, where the file has them.
+        surrogate: Surrogate of a checkpoint; None for other files.
+        given: Coefficients of a coefficient file; None for other files.
+        ends: ``beta.NAME`` or ``alpha.NAME`` -> interval, where the file has intervals.
     """
 
     surrogate: Surrogate | None = None
@@ -101,7 +105,7 @@ class _Side(Scores):
         """Return beta, then alpha, of a deployment.
 
         Raises:
-            PinnError: If a file belongs to another one.
+            PinnError: If a coefficient file belongs to another deployment.
         """
         if self.given is not None:
             self.given.check_deployment(deployment, where)

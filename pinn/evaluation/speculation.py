@@ -1,9 +1,9 @@
-"""Measured deployments whose multi-token prediction nobody marked, for a range of acceptance.
+"""TPOT at a range of acceptance rates where the use of multi-token prediction is not recorded.
 
-Neither the tokens drafted nor their acceptance is known, and nothing is fitted: the table shows
-which acceptance would explain what was measured. Times are those of the mean step of the closed
-loop, without a simulator: B decodes halfway through their outputs and, as each request ends after
-output / E steps that give it E tokens, B E / output prompts beside them.
+Neither the number of drafted tokens nor their acceptance is known, and nothing is fitted. The table
+shows which acceptance would explain the measured TPOT. Times are those of the mean step of the
+closed loop, without a simulator. B requests decode halfway through their outputs. A request ends
+after output / E steps, each of which gives it E tokens, so B E / output prompts join a step.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def speculating(one: MeasuredDeployment, tokens: int, acceptance: float) -> Deployment:
-    """The deployment of a row with so many tokens drafted by the model's own layer."""
+    """Return a row's deployment with so many tokens drafted by the model's own layer."""
     serving = replace(one.served.serving, speculative_acceptance=str(acceptance))
     if serving.engine == SGLANG:
         drafted = replace(
@@ -46,7 +46,7 @@ def speculating(one: MeasuredDeployment, tokens: int, acceptance: float) -> Depl
 def mean_tpot_s(
     deployment: Deployment, beta: Float[np.ndarray, " step_features"], one: MeasuredDeployment
 ) -> float:
-    """Time per output token of the mean step of a row's closed loop."""
+    """Return the time per output token of the mean step of a row's closed loop, seconds."""
     drafts, workload = deployment.recipe.speculation, one.workload
     tokens = 1.0 if drafts is None else drafts.tokens_per_step
     prompt, output = float(workload.prompt_tokens.mean()), float(workload.output_tokens.mean())
@@ -69,10 +69,10 @@ def score_speculating(
     """Time every row without drafts, and with them at each acceptance.
 
     Args:
-        rows: As ``pinn.training.data.engine_deployments.read_speculating`` gives them.
-        of: What predicts them.
-        tokens: Drafted in a step.
-        acceptances: Of each of them.
+        rows: Rows as ``pinn.training.data.engine_deployments.read_speculating`` returns them.
+        of: Predictor of the rows' deployments.
+        tokens: Tokens drafted in a step.
+        acceptances: Acceptance rates of a drafted token.
 
     Returns:
         The rows with ``tpot_s_plain`` and ``tpot_s_ACCEPTANCE``.

@@ -1,4 +1,4 @@
-"""The evaluation suite: every split, method and metric, in one table on disk."""
+"""Evaluation suite: every split, method and metric, in one table on disk."""
 
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,10 @@ from pinn.training.data.released import PEERS
 from pinn.training.data.splits import deployment_keys
 from pinn.training.kernel_data import fitted_surrogates
 
-#: What every table rests on.
+#: Data behind every table.
 EVIDENCE = "4 measured deployment models and 6 serving-run models"
 
-#: Methods that saw what they predict, or kernels of the very models: no choice for an unseen pair.
+#: Methods that saw the rows that they predict, or kernels of held-out models.
 NOT_FOR_UNSEEN = ("blackbox, per configuration", *PEERS)
 
 
@@ -35,8 +35,8 @@ def run_suite(config: ExperimentConfig) -> dict[str, object]:
     """Run the suite.
 
     Args:
-        config: As ``conf/experiment/suite.yaml`` composes it. With ``fast`` nothing is fitted: of
-            what learns, the cells that are on disk are scored.
+        config: Configuration as ``conf/experiment/suite.yaml`` composes it. With ``fast``, nothing
+            is fitted: learned methods are scored on the cells that are on disk.
 
     Returns:
         Files and verdicts, ready for JSON.
@@ -74,7 +74,10 @@ def run_suite(config: ExperimentConfig) -> dict[str, object]:
 def _predictions(
     config: ExperimentConfig, measured: Measured
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Every method's predictions, and why some are missing; ``group`` is known of serving runs."""
+    """Return every method's predictions and why some are missing.
+
+    Serving runs have a ``group``.
+    """
     folder, observations = Path(config.output_dir), measured.observations
     splits, fingerprint = experiment_splits(config, measured), mark(config, measured)
     published = [methods.roofline(), formulas.blis(observations), *methods.peers()]
@@ -104,7 +107,7 @@ def _predictions(
 
 
 def _learned(config: ExperimentConfig, measured: Measured) -> list[methods.Method]:
-    """Methods that are fitted, cheap ones first."""
+    """Return the methods that are fitted, cheap ones first."""
     found: list[methods.Method] = [
         *formulas.fitted_formulas(measured.observations),
         *tuned_regressions(measured.observations, config.seed),
@@ -118,7 +121,7 @@ def _learned(config: ExperimentConfig, measured: Measured) -> list[methods.Metho
 def _write_tables(
     config: ExperimentConfig, measured: Measured, found: pd.DataFrame
 ) -> dict[str, object]:
-    """Tables to disk first; what is printed and drawn is read from them."""
+    """Write the tables to disk; pictures and printed tables are made from the files."""
     folder, observations = Path(config.output_dir), measured.observations
     predictions = found.drop(columns="group", errors="ignore")
     path = folder / "predictions.parquet"
@@ -126,7 +129,7 @@ def _write_tables(
     masks = metrics.group_masks(config.evaluation.groups, measured.rows, predictions)
     summary = metrics.with_correlation(metrics.summarize(predictions, masks), predictions)
     write_frame(summary, folder / "results.csv")
-    # The bootstrap draws deployments, and models of serving runs.
+    # The bootstrap resamples deployments, and models of serving runs.
     groups = deployment_keys(observations).set_axis(observations["row_id"])
     if "group" in found:
         of_runs = found.dropna(subset="group").drop_duplicates("row_id")
@@ -145,12 +148,12 @@ def _write_tables(
 
 
 def _write_coverage(config: ExperimentConfig, measured: Measured, found: pd.DataFrame) -> None:
-    """Coverage of intervals that never saw what they are judged on.
+    """Write the coverage of intervals on data that they were not calibrated on.
 
-    With ``fast``, what the intervals of the checkpoint cover, whose predictions are shown.
+    With ``fast``, write the coverage of the intervals of the checkpoint that is shown.
 
     Raises:
-        PinnError: If there is nothing that intervals could rest on.
+        PinnError: If there is nothing to calibrate intervals on.
     """
     folder = Path(config.output_dir)
     if not config.kernels.enabled:

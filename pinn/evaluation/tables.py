@@ -1,4 +1,4 @@
-"""Tables of an evaluation for a terminal or a page; all are functions of saved tables."""
+"""Tables of an evaluation for a terminal or a page, made from saved tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,22 +12,22 @@ from pinn.evaluation.comparison import leaders
 from pinn.evaluation.metrics import GROUPS
 from pinn.measurements.runs.measured_runs import FIGURES
 
-#: Unit of every error in the table.
+#: Unit of every error in the tables.
 CAPTION = "absolute percentage error; bias is the median signed error; n rows"
 
-#: What decisions are and what their columns say.
+#: Explanation of decisions and their columns.
 DECISIONS_CAPTION = (
     "picks of the deployment with the best predicted throughput per GPU within a TPOT limit; "
     "throughput lost by measurement, percent, a pick that misses the limit by over 5 % losing all; "
     "share of such misses; loss for each model"
 )
 
-#: Methods of the overview, and their headings.
+#: Methods of the overview -> their headings.
 _KNOWN = {
     "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
 }  # fmt: skip
 
-#: Parts whose rows are printed by held-out model too; the saved table has this for every part.
+#: Groups whose rows are also printed by held-out model; the saved table has this for every group.
 DETAILED = ("expert-parallel",)
 
 
@@ -41,14 +41,14 @@ def frame_grid(
     text: int = 1,
     strong: Iterable[bool] = (),
 ) -> Grid:
-    """Return columns of a frame as a grid; what is missing is shown as ``-``.
+    """Return columns of a frame as a grid, with ``-`` for missing values.
 
     Args:
-        rows: The frame.
+        rows: Frame to show.
         columns: Heading -> name of the frame's column, with a format of Python behind a colon.
-        caption: Of the grid.
-        text: How many columns from the left hold text.
-        strong: Whether each row stands out; empty for none.
+        caption: Caption of the grid.
+        text: Number of columns from the left that hold text.
+        strong: Whether each row stands out; empty for no such row.
 
     >>> rows = pd.DataFrame({"a": ["x"], "b": [1.25]})
     >>> print(frame_grid(rows, {"A": "a", "B": "b:+.1f"}).markdown().splitlines()[-1])
@@ -66,11 +66,11 @@ def frame_grid(
 
 
 def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
-    """Print what came out: the median error of the methods that people know, which are first.
+    """Print median errors of well-known methods, with a mark for those that are first.
 
     Args:
         results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
-        ranking: As ``pinn.evaluation.comparison.rank`` returns it.
+        ranking: Table as ``pinn.evaluation.comparison.rank`` returns it.
     """
     table = Grid.of("median error, %", "of", "rows", *_KNOWN.values(), text=2)
     first = leaders(ranking)
@@ -90,7 +90,7 @@ def print_results(results: pd.DataFrame, evidence: str = "") -> None:
 
     Args:
         results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
-        evidence: What every table rests on, said below each.
+        evidence: Data behind every table, named below each.
     """
     caption = f"{CAPTION}; rests on {evidence}" if evidence else CAPTION
     columns = {"held out": "held_out", "method": "method", "n": "n"}
@@ -106,14 +106,14 @@ def print_results(results: pd.DataFrame, evidence: str = "") -> None:
 
 
 def screen_grid(part: pd.DataFrame) -> Grid:
-    """Held-out models or GPUs and all of them, by three methods that people know: 80 columns."""
+    """Return errors of held-out models or GPUs by three well-known methods, in 80 columns."""
     known = [method for method in _KNOWN if method in set(part["method"])]
     methods = (known or list(dict.fromkeys(part["method"])))[:3]
     return error_grid("left out", part, methods, models_only=True)
 
 
 def error_grid(heading: str, part: pd.DataFrame, methods: list[str], models_only: bool) -> Grid:
-    """Median / mean errors: a line per held-out part, named groups of rows after the others."""
+    """Return median / mean errors: a line per held-out part, then one per named group of rows."""
     counts = part.groupby("held_out")["n"].max()
     cells = {
         (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
@@ -127,10 +127,10 @@ def error_grid(heading: str, part: pd.DataFrame, methods: list[str], models_only
 
 
 def print_decisions(table: pd.DataFrame) -> None:
-    """Print one table per kind of split: a row per method, the mean loss for each model too.
+    """Print one table per kind of split: a row per method, with the mean loss for each model.
 
     Args:
-        table: As ``pinn.evaluation.decisions.decision_table`` returns it.
+        table: Table as ``pinn.evaluation.decisions.decision_table`` returns it.
     """
     console = page(WIDEST)
     for split, part in table.groupby("split", sort=False):
@@ -139,12 +139,12 @@ def print_decisions(table: pd.DataFrame) -> None:
 
 
 def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> Grid:
-    """Decisions of a split: a line per method, the mean loss and missed limits, and each model's.
+    """Return decisions of a split: a line per method with mean loss, missed limits, loss by model.
 
     Args:
         part: Rows of one split.
         means: Headings of the mean loss and of the share of missed limits.
-        caption: Of the grid.
+        caption: Caption of the grid.
     """
     losses = part.pivot(index="method", columns="held_out", values="loss").drop(columns="all")
     losses.columns = [str(model).split("/")[-1] for model in losses.columns]
@@ -155,15 +155,15 @@ def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> G
     return frame_grid(whole, columns, caption, strong=whole["method"].str.startswith("network"))
 
 
-#: Headings of the figures of a serving run.
+#: Headings of the metrics of a serving run.
 _FIGURES = {figure: figure.removesuffix("_s").replace("_", " ") for figure in FIGURES}
 
 
 def print_scores(scores: pd.DataFrame) -> None:
-    """Print every figure's error, one row per serving run and stage.
+    """Print every metric's error, one row per serving run and stage.
 
     Args:
-        scores: As ``pinn.evaluation.serving_runs.score_runs`` returns them.
+        scores: Table as ``pinn.evaluation.serving_runs.score_runs`` returns it.
     """
     key = ["run", "stage"]
     columns: dict[str | Column, str] = {Column("run", True, most=24): "run"}
@@ -183,7 +183,7 @@ def print_scores(scores: pd.DataFrame) -> None:
 def print_summary(
     summary: pd.DataFrame, inversions: Mapping[str, Sequence[tuple[str, str]]]
 ) -> None:
-    """Print median, mean and largest error of every figure; per method the pairs ranked wrongly."""
+    """Print median, mean and largest error of every metric, and the pairs ranked wrongly."""
     console = page(WIDEST)
     shown = summary[summary["part"].isin(["all", "stages", "overloaded"])]
     columns = {"method": "method", "part": "part", "figure": "figure"}
@@ -200,11 +200,11 @@ def print_summary(
 
 
 def _is_shown(held_out: str) -> bool:
-    """Whether a held-out part is printed: within a named part only those of ``DETAILED``."""
+    """Return whether a held-out part is printed; within a group only those of ``DETAILED``."""
     part, nested, _ = held_out.partition(": ")
     return not nested or part in DETAILED
 
 
 def _order(name: str) -> tuple[bool, bool, str]:
-    """Sort held-out models or GPUs first, then the named parts, then all."""
+    """Return a key that sorts held-out models or GPUs first, then the named groups, then all."""
     return name == "all", name.startswith(tuple(GROUPS)), name

@@ -2,10 +2,10 @@
 
 A deployment passes these modules in order:
 
-- ``featurizer``: descriptors and datasheet rates, the network's inputs;
+- ``featurizer``: features of a deployment and datasheet rates, the network's inputs;
 - ``network``: the network, ``CoefficientNetwork``, and its loss, as it is trained and exported;
 - ``architecture``: its layers and forward pass, for torch and numpy, and its weights in numpy;
-  ``checkpoint``: the file;
+  ``checkpoint``: its file;
 - ``step_features``, ``request_features``: the registries that order beta and alpha;
   ``deployment_features`` adds drafting and verifying to a step;
 - ``coefficients``, ``coefficient_set``: named alpha and beta, and their file;

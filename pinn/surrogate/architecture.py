@@ -1,8 +1,8 @@
-"""The layers of the network and its forward pass, written once for numpy and for torch.
+"""Layers of the network and its forward pass, written once for numpy and for torch.
 
-:class:`pinn.surrogate.network.CoefficientNetwork` is the network: its docstring has the formula,
-and it is what is trained and exported. :class:`NetworkWeights` holds the same weights in numpy, so
-that prediction starts without torch. Both run :func:`forward`.
+:class:`pinn.surrogate.network.CoefficientNetwork` is the network that is trained and exported; its
+docstring has the formula. :class:`NetworkWeights` holds its weights in numpy, so that prediction
+starts without torch. Both run :func:`forward`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pinn.surrogate.step_features import STEP_FEATURES
 if TYPE_CHECKING:
     import torch
 
-#: Either kind of array; one call of :func:`forward` uses one kind throughout.
+#: Array of numpy or of torch; one call of :func:`forward` uses one kind throughout.
 A = TypeVar("A", np.ndarray, "torch.Tensor")
 
 #: Largest bound of a |log| correction: a factor of 5e21 either way.
 _MOST_BOUND = 50.0
 
-#: Statistics of the inputs that the network was trained on, as arrays of the network.
+#: Statistics of the training inputs, kept as arrays of the network.
 INPUT_SCALE = ("mean", "scale", "low", "high", "rate_low", "rate_high")
 
 
@@ -36,8 +36,8 @@ INPUT_SCALE = ("mean", "scale", "low", "high", "rate_low", "rate_high")
 class NetworkSettings:
     """Size and bounds of the network.
 
-    On held-out deployments, half the parameters cost 0.1 points of TPOT error and half the bound
-    of beta as much (LOG.md).
+    Half the parameters cost 0.1 points of TPOT error on held-out deployments; so does half the
+    bound of beta (LOG.md).
 
     Attributes:
         hidden: Width of each hidden layer.
@@ -69,7 +69,7 @@ class NetworkSettings:
 
 
 def trunk_layers(settings: NetworkSettings) -> list[str]:
-    """Return the names of the hidden layers: every second module of the trunk is an activation."""
+    """Return the names of the hidden layers; activations are the modules between them."""
     return [f"trunk.{2 * i}" for i in range(settings.depth)]
 
 
@@ -100,7 +100,7 @@ def array_shapes(settings: NetworkSettings) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Operations(Generic[A]):
-    """What :func:`forward` needs of an array library.
+    """Array operations that :func:`forward` needs, by numpy or by torch.
 
     Attributes:
         exp: Exponential.
@@ -109,10 +109,10 @@ class Operations(Generic[A]):
         log1p: Logarithm of 1 + x.
         sigmoid: Logistic function.
         silu: x times its logistic function.
-        clip: x between a low and a high end.
-        linear: Rows, weights ``[outputs, inputs]`` and biases -> outputs.
-        as_type: An array in the number format of another.
-        rows: A vector, repeated as that many rows.
+        clip: Function of x, a lower and an upper end that returns x between them.
+        linear: Function of rows, weights ``[outputs, inputs]`` and biases that returns outputs.
+        as_type: Function that converts an array to the number format of another.
+        rows: Function that repeats a vector as that many rows.
     """
 
     exp: Callable[[A], A]
@@ -134,9 +134,9 @@ def forward(
 
     Args:
         xp: Operations on the arrays.
-        settings: Size and bounds.
-        weights: Arrays named and shaped as :func:`array_shapes` says.
-        free: Descriptors, ``[n, descriptors]``.
+        settings: Size and bounds of the network.
+        weights: Arrays by name, shaped as :func:`array_shapes` says.
+        free: Features of deployments, ``[n, descriptors]``.
         rates: Logarithms of datasheet rates over an H100's, ``[n, rates]``.
     """
     beta_log = xp.rows(weights["beta_base"], free.shape[0])
@@ -150,7 +150,7 @@ def forward(
 def corrections(
     xp: Operations[A], settings: NetworkSettings, weights: Mapping[str, A], free: A, rates: A
 ) -> A:
-    """Return the log corrections of beta, ``[n, step features]``; arguments as of `forward`."""
+    """Return the log corrections of beta, ``[n, step features]``; arguments as in `forward`."""
     standard = (free - weights["mean"]) / weights["scale"]
     hidden = xp.as_type(xp.clip(standard, weights["low"], weights["high"]), weights["beta_base"])
     for name in trunk_layers(settings):
@@ -163,7 +163,7 @@ def corrections(
 def _elasticity(xp: Operations[A], weights: Mapping[str, A], hidden: A) -> A:
     """Return d log(beta) / d log(rate), ``[n, step features, rates]``, within its bounds.
 
-    Head weights of zero mean no elasticity, or nearly none where that is an end of the range.
+    Head weights of 0 give an elasticity of 0, or nearly 0 where 0 is an end of the range.
     """
     lower = weights["elasticity_lower"]
     span = weights["elasticity_upper"] - lower
@@ -177,7 +177,7 @@ def _linear(xp: Operations[A], weights: Mapping[str, A], name: str, x: A) -> A:
     return xp.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
 
 
-# The weights of a trained network in numpy.
+# Weights of a trained network in numpy.
 
 
 @dataclass(frozen=True)
@@ -214,8 +214,8 @@ class NetworkWeights:
         """Return beta and alpha of ``n`` featurized deployments, in the order of the registries.
 
         Args:
-            free: Descriptors.
-            rates: Logarithms of datasheet rates over an H100's.
+            free: Features of the deployments.
+            rates: Logarithms of the deployments' datasheet rates over an H100's.
         """
         return forward(_NUMPY, self.settings, self.arrays, free, rates)
 
@@ -236,12 +236,15 @@ def _check_shapes(
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    """Exact to rounding at either end, where exp(-x) alone would overflow."""
+    """Return the logistic function, exact to rounding at both ends.
+
+    At one end, exp(-x) alone would overflow.
+    """
     small = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0, small) / (1.0 + small)
 
 
-#: The operations of the forward pass in numpy.
+#: Operations of the forward pass in numpy.
 _NUMPY: Operations[np.ndarray] = Operations(
     exp=np.exp,
     tanh=np.tanh,

@@ -1,4 +1,4 @@
-"""Marks of batches that the engine never runs, or that lie beyond the training data."""
+"""Marks of batches that exceed the engine's limits or lie beyond the training data."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,12 @@ def batch_marks(batches: Sequence[Batch], deployment: Deployment) -> list[list[s
     """Return the limits of the engine and of the training data that each batch exceeds.
 
     Args:
-        batches: Of one replica.
-        deployment: The deployment whose flags limit them.
+        batches: Batches of one replica.
+        deployment: Deployment whose flags limit the batches.
 
     Returns:
-        For each batch, limits in a few words; none if the engine can run it and it lies within
+        For each batch, the limits that it exceeds, each in a few words. The list is empty if the
+        engine can run the batch and it lies within the training data.
         the training data.
     """
     limits = _limits(deployment)
@@ -23,7 +24,7 @@ def batch_marks(batches: Sequence[Batch], deployment: Deployment) -> list[list[s
 
 
 def marks_of_each(batch: Batch, deployments: Sequence[Deployment]) -> list[str]:
-    """Return the marks of one batch on each deployment, as one text each."""
+    """Return the marks of one batch on each deployment, one text per deployment."""
     limits = [_limits(deployment) for deployment in deployments]
     beyond = beyond_taught(batch)
     marks = {each: "; ".join(_never_run(batch, each) + beyond) for each in set(limits)}

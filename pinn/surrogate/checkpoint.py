@@ -1,4 +1,4 @@
-"""A trained network on disk: safetensors whose header says what it is. No code is loaded."""
+"""File of a trained network: safetensors with a descriptive header, read without running code."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from pinn.surrogate.featurizer import DESCRIPTORS, RATES
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-# The network on disk: a safetensors file whose header says what it is. No code is loaded.
+# The file is safetensors; its header describes the network. Reading it runs no code.
 
 FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A trained network with what is needed to trust it.
+    """Trained network with the facts that its predictions depend on.
 
     Attributes:
-        network: Ready to predict; ``CoefficientNetwork.from_weights`` makes the one to train.
+        network: Weights, ready to predict; ``CoefficientNetwork.from_weights`` makes a trainable
+            network of them.
         metadata: Free-form facts as JSON values: sources with hashes, metrics, date, command.
-        anchors: Embedding (descriptors, then rates) of the measured deployments it learned from.
-        anchor_names: What they are called in print-outs.
+        anchors: Inputs (features of a deployment, then rates) of the measured deployments in the
+            training data, ``[anchors, descriptors + rates]``.
+        anchor_names: Names of those deployments in print-outs.
     """
 
     network: NetworkWeights
@@ -44,7 +46,7 @@ class Checkpoint:
 
 
 def registry() -> dict[str, list[str]]:
-    """Everything whose order a checkpoint depends on."""
+    """Return the ordered lists of names that a checkpoint's arrays depend on."""
     return {
         "step_features": [f"{f.name} [{f.unit}]" for f in STEP_FEATURES.values()],
         "request_features": [f"{f.name} [{f.unit}]" for f in REQUEST_FEATURES.values()],
@@ -101,7 +103,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _anchors(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> np.ndarray:
-    """The measured deployments, one row a name; all numbers of the file are finite."""
+    """Return the measured deployments, one row a name, after checking the file's numbers."""
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise ValueError(f"{name} holds a number that is not finite")

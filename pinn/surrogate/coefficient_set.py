@@ -1,4 +1,4 @@
-"""Coefficients of one deployment with their facts, as a JSON file."""
+"""File of one deployment's coefficients and facts, in JSON."""
 
 from __future__ import annotations
 
@@ -21,35 +21,37 @@ from pinn.specs.serving import VLLM, ServingSpec
 from pinn.surrogate.coefficients import NAMES, REGISTRIES, Coefficients
 from pinn.surrogate.request_features import REQUEST_FEATURES
 
-# Coefficients of one deployment as a JSON file: what commands read with ``--coefficients``.
+# JSON file of one deployment's coefficients, which commands read with ``--coefficients``.
 #
-# Numbers are written with as many digits as give them back exactly. ``pinn coefficients --json``
-# writes such a file from the network, ``pinn calibrate`` from measurements; the latter also
-# tells what each coefficient was before (``base``) and how the fit went (``calibration``).
+# Numbers are written with enough digits to be read back exactly. ``pinn coefficients --json``
+# writes such a file from the network, ``pinn calibrate`` from measurements. The latter also records
+# each coefficient before the calibration (``base``) and the fit itself (``calibration``).
 
 SCHEMA = "pinn coefficients 1"
 
 _FACTS = ("model", "gpu", "precisions", "serving", "named")
 
-#: What ``named`` holds, as the user called it, so that a file can be used for the same again.
+#: Keys of ``named``: the user's own names, with which a file can be used for the same deployment.
 NAMED = ("model", "gpu", "precision", "force")
 
-#: Flags that coefficients depend on; the others change features of steps, or which there are.
+#: Flags that coefficients depend on. Other flags change features of steps, or which steps there
+#: are.
 _COST_FLAGS = tuple(flag.name for flag in flags_of(ServingSpec) if flag.decides_cost)
 
 
 @dataclass(frozen=True)
 class CoefficientSet:
-    """One deployment's coefficients and what is known of them.
+    """Coefficients of one deployment with their facts.
 
     Attributes:
         deployment: ``model``, ``gpu``, ``precisions`` and ``serving`` as :func:`deployment_facts`
-            gives them, perhaps with what the user ``named``; empty where the file names none.
-        coefficients: Of one deployment.
-        taught: Whether data taught each alpha; the others are priors.
-        base: What the coefficients were before a calibration; None without one.
-        calibration: What they were fitted to and how well they fit, JSON-ready.
-        covariance: Of all coefficients after a calibration, beta first; None where nothing tells.
+            returns them, perhaps with the user's names in ``named``; empty where the file has none.
+        coefficients: Alpha and beta of the deployment.
+        taught: Whether each alpha was fitted to data; the others are priors.
+        base: Coefficients before a calibration; None without one.
+        calibration: Data and quality of a calibration's fit, ready for JSON.
+        covariance: Covariance of all coefficients after a calibration, beta first; None where it
+            is unknown.
     """
 
     deployment: dict[str, Any]
@@ -72,23 +74,23 @@ class CoefficientSet:
         return self.coefficients.alpha[0]
 
     def configuration(self) -> dict[str, Any]:
-        """The deployment as a configuration: model, GPU and vLLM's flags by name.
+        """Return the deployment as a configuration: model, GPU and vLLM's flags by name.
 
-        Model, GPU and format go by what ``named`` says they were called, if it is there: a path
-        of a config.json may have been given in place of the model's name.
+        Model, GPU and format are as in ``named``, if it is there. The user may have given the path
+        of a config.json in place of the model's name.
         """
         facts = self.deployment
         own = {name: facts[name] for name in ("model", "gpu") if name in facts}
         return own | (facts.get("named") or {}) | (facts.get("serving") or {})
 
     def check_deployment(self, deployment: Deployment, where: str) -> None:
-        """Stop where the coefficients belong to something else than ``deployment``.
+        """Check that the coefficients belong to ``deployment``.
 
         Limits of the scheduler may differ: they change which steps there are, not their cost.
 
         Args:
-            deployment: What they are to be used for.
-            where: What the error calls the coefficients, such as their file.
+            deployment: Deployment to use the coefficients for.
+            where: Name of the coefficients in the error, such as their file.
 
         Raises:
             PinnError: If model, GPU, number formats, parallelism, eager mode or offload differ.
@@ -107,7 +109,7 @@ class CoefficientSet:
 
 
 def _of(facts: dict[str, Any], name: str) -> object:
-    """A fact of a deployment; a release that is not named is the one its defaults are of."""
+    """Return a fact of a deployment; an unnamed release is the one whose defaults apply."""
     serving = facts.get("serving") or {}
     if name == "engine_version" and serving.get(name) == "":
         return reference_version(serving.get("engine", VLLM)).value
@@ -115,7 +117,7 @@ def _of(facts: dict[str, Any], name: str) -> object:
 
 
 def deployment_facts(deployment: Deployment) -> dict[str, Any]:
-    """What a file says of a deployment: model, GPU, number formats and vLLM's flags."""
+    """Return the facts of a deployment for a file: model, GPU, number formats and vLLM's flags."""
     formats = {k: p.name for k, p in vars(deployment.model.precisions).items()}
     return {
         "model": deployment.model.name,
@@ -131,7 +133,7 @@ def set_to_json(
     """Return a coefficient set as JSON-ready values; seconds and multipliers, never microseconds.
 
     Args:
-        found: The coefficients.
+        found: Coefficients with their facts.
         ends: ``beta.NAME`` and ``alpha.NAME`` -> both ends of its interval, where it is known.
     """
     features = [feature for registry in REGISTRIES.values() for feature in registry.values()]
@@ -154,18 +156,18 @@ def set_to_json(
 
 
 def write_coefficient_set(found: CoefficientSet, path: Path) -> None:
-    """Write the file; it appears whole or not at all."""
+    """Write a coefficient file; it appears whole or not at all."""
     write_json_file(path, set_to_json(found))
 
 
 def read_coefficient_set(path: Path) -> CoefficientSet:
-    """Read what :func:`write_coefficient_set` or ``pinn coefficients --json`` wrote.
+    """Read a file of :func:`write_coefficient_set` or ``pinn coefficients --json``.
 
-    An entry may also be the bare number, and everything but ``beta`` and ``alpha`` may be missing.
+    An entry may also be a bare number. Everything but ``beta`` and ``alpha`` may be missing.
 
     Raises:
-        PinnError: If the file cannot be read, is of another schema, or a name is missing, unknown
-            or not a finite number that is not negative.
+        PinnError: If the file cannot be read or is of another schema. Also if a name is missing or
+            unknown, or a value is not finite or below 0.
     """
     tree = read_json(path)
     schema = tree.get("schema", SCHEMA) if isinstance(tree, dict) else None
@@ -188,7 +190,7 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
 
 
 def _check_facts(tree: dict[str, Any], path: Path) -> None:
-    """What is said of the deployment and the fit, each of its kind where it is there."""
+    """Check the types of a file's facts of the deployment and of the fit, where it has them."""
     for name in ("precisions", "serving", "named", "calibration"):
         if not isinstance(tree.get(name) or {}, dict):
             raise misfit(f"{path}: {name}", "be a JSON object", tree[name])
@@ -202,7 +204,7 @@ def _check_facts(tree: dict[str, Any], path: Path) -> None:
 
 
 def covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, object]:
-    """Coefficients that have a variance, and their covariance, one text per row."""
+    """Return the names of coefficients with a variance, and their covariance, one text per row."""
     free = np.flatnonzero(np.diag(covariance) > 0)
     rows = covariance[np.ix_(free, free)]
     return {
@@ -233,7 +235,7 @@ def _checked_entries(tree: object, part: str, path: Path) -> dict[str, dict[str,
         raise PinnError(f"{path}: expected {part} as a mapping from feature names to values")
     registry = REGISTRIES[part]
     entries = {k: e if isinstance(e, dict) else {"value": e} for k, e in given.items()}
-    # A coefficient of 0 adds nothing: versions before this one wrote more of them.
+    # A coefficient of 0 adds nothing: earlier versions wrote more of them.
     known = {k: e for k, e in entries.items() if k in registry or e.get("value") != 0}
     odd = sorted(set(known) ^ set(registry))
     if odd:

@@ -1,4 +1,4 @@
-"""Named coefficients of deployments, their file, and what a simulator asks of them."""
+"""Named coefficients of deployments, in the order of the registries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pinn.errors import PinnError
 from pinn.surrogate.request_features import REQUEST_FEATURES, RequestFeature
 from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
 
-# Named coefficient vectors of deployments: what the network hands to everything after it.
+# Named coefficient vectors of deployments: the network's output, and every later stage's input.
 
 #: Part of the coefficients -> its registry.
 REGISTRIES: dict[str, Mapping[str, StepFeature | RequestFeature]] = {
@@ -20,7 +20,7 @@ REGISTRIES: dict[str, Mapping[str, StepFeature | RequestFeature]] = {
     "alpha": REQUEST_FEATURES,
 }
 
-#: Every coefficient by its part and name, beta first: the order of vectors that hold both.
+#: Names of all coefficients with their part, beta first: the order of vectors of both.
 NAMES: tuple[str, ...] = tuple(
     f"{part}.{name}" for part, registry in REGISTRIES.items() for name in registry
 )
@@ -62,6 +62,6 @@ class Coefficients:
         return np.concatenate([self.beta, self.alpha], axis=1)
 
     def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> Coefficients:
-        """The coefficients of some deployments; a whole number keeps one row."""
+        """Return the coefficients of some deployments; a whole number keeps one row."""
         rows = slice(index, index + 1) if isinstance(index, int) else index
         return Coefficients(self.beta[rows], self.alpha[rows])

@@ -1,20 +1,20 @@
-"""Steps of a deployment that may speculate: the model verifies drafted tokens, and a draft runs.
+"""Features of a deployment's steps; with speculative decoding, verifying and drafting included.
 
 A step of D decodes with contexts of C tokens, beside F prompts with P new tokens, is
 
 - one pass of the model with k + 1 tokens of each decode, all of which are sampled. It reads each
   context's keys once and combines them with k + 1 queries;
-- a first pass of the draft over the same tokens, which caches their keys and drafts one token of
-  each request;
-- p - 1 further passes of the draft with one token of each request, or as many as a tree has
-  branches.
+- a first pass of the draft model over the same tokens, which caches their keys and drafts one token
+  of each request;
+- p - 1 further passes of the draft model with one token of each request, or one per branch of a
+  tree.
 
-k is what is drafted and p the passes; n-grams are looked up and have none. Betas are those of the
-model: a draft's layers run the same kernels. Scheduling and the work per request come once a step.
-
-Left out: the rejection sampler beside the sampler that a plain step has, host work between two
-passes of the draft, and eager launches of its layers under large prompts. A step is charged as if
-every decode came with all its drafts; n-grams without a match would come with none.
+k is the number of drafted tokens and p the number of passes; n-grams are looked up without a pass.
+Betas are those of the target model: the draft model's layers run the same kernels. Scheduling and
+the work per request are counted once a step. Not counted: the rejection sampler beside the sampler
+of a plain step, host work between two passes of the draft model, and eager launches of its layers
+under large prompts. A step is charged as if every decode had all its drafts; n-grams without a
+match have none.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -31,23 +31,23 @@ from pinn.specs.model import Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
-#: Features of what happens once a step, however many passes it has.
+#: Places of features that count once a step, however many passes it has.
 ONCE = tuple(list(STEP_FEATURES).index(name) for name in ("step", "request"))
-#: Far beyond any step: with graphs at all, a draft's pass is taken to be one.
+#: Far beyond any step: an engine with CUDA graphs is taken to run every draft pass as one.
 _ALWAYS_A_GRAPH = 1e18
 
 
 @dataclass(frozen=True)
 class SpeculativeCosts:
-    """What the passes of a step cost; fields of shape ``[1]``.
+    """Costs of the passes of a speculating deployment's step; fields of shape ``[1]``.
 
     Attributes:
-        tokens: k, drafted tokens of each request.
-        passes: Of the draft; 0 without one.
-        branches: Rows of a request in each of them but the first.
-        verified: Costs of the model's pass.
-        first: Costs of the draft's first pass; of the model, to be used 0 times, without one.
-        later: Costs of its further passes.
+        tokens: Drafted tokens of each request (k).
+        passes: Passes of the draft model; 0 without one.
+        branches: Rows of a request in each draft pass but the first.
+        verified: Costs of the target model's pass.
+        first: Costs of the draft model's first pass; without one, the target model's, used 0 times.
+        later: Costs of each further pass of the draft model.
     """
 
     tokens: int
@@ -58,7 +58,7 @@ class SpeculativeCosts:
     later: StepCosts
 
     def drafting(self, sums: BatchSums) -> list[tuple[int, StepCosts, BatchSums]]:
-        """The draft's passes: how many of a kind, their costs and sums; none without a draft."""
+        """Return the draft's passes: number of a kind, costs and sums; empty without a draft."""
         if self.passes == 0:
             return []
         first = drafted_sums(sums, self.tokens, "prefill_tokens")
@@ -68,7 +68,7 @@ class SpeculativeCosts:
 
 @lru_cache(maxsize=1024)
 def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
-    """The costs of a deployment's passes; None where it does not speculate."""
+    """Return the costs of a deployment's passes; None where it does not speculate."""
     drafts = deployment.recipe.speculation
     if drafts is None:
         return None
@@ -83,7 +83,7 @@ def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
 
 
 def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
-    """Costs where a key meets so many queries of a request and a graph's request has such rows."""
+    """Return costs with so many queries of a request per key, and so many rows of it in a graph."""
     return replace(
         costs,
         decode_pair_s=costs.decode_pair_s * queries,
@@ -93,9 +93,9 @@ def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
 
 
 def draft_pass_costs(deployment: Deployment) -> StepCosts:
-    """Costs of one pass of a deployment's draft, as if it were the model; shape ``[1]``.
+    """Return costs of one draft pass, with the draft model as the model; shape ``[1]``.
 
-    Layers and head, of whose tokens the likeliest is taken, and projection.
+    Costs of the layers, of the head with greedy sampling, and of the projection are included.
     """
     draft, gpu = deployment.draft, deployment.gpu
     assert draft is not None, "asked for a draft that there is not"
@@ -112,13 +112,14 @@ def draft_pass_costs(deployment: Deployment) -> StepCosts:
 
 
 def drafted_sums(sums: BatchSums, tokens: int, rows: str) -> BatchSums:
-    """Sums of a pass in which each decode comes with so many drafted tokens.
+    """Return sums of a pass in which each decode comes with so many drafted tokens.
 
     Args:
-        sums: Of the batches without them.
-        tokens: Drafted for each request.
-        rows: What they count as: ``decode_requests`` in the model, which samples all of them;
-            ``prefill_tokens`` in the draft's first pass, where each request samples one.
+        sums: Sums of the batches without drafted tokens.
+        tokens: Drafted tokens of each request.
+        rows: Field that drafted tokens are added to: ``decode_requests`` in the target model,
+            which samples all of them; ``prefill_tokens`` in the draft model's first pass, where
+            each request samples one.
     """
     added = sums.decode_requests * tokens
     more = (rows, "decode_context", "windowed_decode_context")
@@ -126,7 +127,7 @@ def drafted_sums(sums: BatchSums, tokens: int, rows: str) -> BatchSums:
 
 
 def later_pass_sums(sums: BatchSums, branches: int) -> BatchSums:
-    """One token of each request, or one of each of its branches, in a further pass."""
+    """Return sums of a further draft pass: one token of each request, or of each branch."""
     known = sums.prefill_cached + sums.prefill_tokens
     near = sums.windowed_prefill_cached + sums.prefill_tokens
     nothing = {f.name: np.zeros_like(sums.prefill_requests) for f in fields(BatchSums)}
@@ -139,7 +140,7 @@ def later_pass_sums(sums: BatchSums, branches: int) -> BatchSums:
 
 
 def drafting_features(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "... features"]:
-    """Features of the draft's passes; zeros where there are none."""
+    """Return the features of the draft passes; zeros where there are none."""
     costs, found = speculative_costs(deployment), np.zeros((*sums.tokens.shape, len(STEP_FEATURES)))
     for times, each, of_pass in costs.drafting(sums) if costs else ():
         found = found + times * step_features(each, of_pass)
@@ -150,23 +151,23 @@ def drafting_features(deployment: Deployment, sums: BatchSums) -> Float[np.ndarr
 def deployment_features(
     deployment: Deployment, sums: BatchSums
 ) -> Float[np.ndarray, "... features"]:
-    """All features of a deployment's steps, drafting included.
+    """Return all features of a deployment's steps, drafting included.
 
     Args:
-        deployment: What runs.
-        sums: Of batches whose decodes count once each, however many tokens they verify.
+        deployment: Deployment that runs the steps.
+        sums: Sums of batches in which a decode counts once, however many tokens it verifies.
     """
     costs = speculative_costs(deployment)
     if costs is None:
         return step_features(step_costs([deployment]), sums)
     verified = step_features(costs.verified, drafted_sums(sums, costs.tokens, "decode_requests"))
-    # One request is prepared and answered, however many of its tokens are verified.
+    # Host work per request is counted once, however many of its tokens are verified.
     verified[..., ONCE] = step_features(costs.verified, sums)[..., ONCE]
     return verified + drafting_features(deployment, sums)
 
 
 def deployment_floor_seconds(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "..."]:
-    """Lower bound of steps, one pass after the other (``pinn.physics.step_values``)."""
+    """Return the roofline lower bound of steps, pass by pass (``pinn.physics.step_values``)."""
     costs = speculative_costs(deployment)
     if costs is None:
         return floor_seconds(step_costs([deployment]), sums)

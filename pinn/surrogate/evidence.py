@@ -1,4 +1,4 @@
-"""Evidence for one prediction: its intervals, and how far it lies from measured deployments."""
+"""Evidence for a prediction: its intervals, and its distance from measured deployments."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,28 +6,32 @@ from dataclasses import dataclass, field
 from pinn.common import Json, JsonObject
 from pinn.surrogate.coefficient_set import CoefficientSet
 
-#: Metric -> its name for people.
+#: Metric -> name in sentences.
 METRIC_NAMES = {"tpot": "step time", "ttft": "TTFT"}
 
-#: Both ends of an interval.
+#: Lower and upper end of an interval.
 Ends = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a prediction and its step times rest on.
+    """Intervals of a prediction and its step times, and their distance from the training data.
 
     Attributes:
         distance: ``sentence``; for a network also ``nearest_measured``, ``distance`` in standard
             deviations, ``left_out_models``, ``outside_training_range`` and, with intervals,
             ``kind``, ``place``, ``kernel_distance``, ``by_operator`` and ``beyond_left_out``.
         level: Share of measurements that the intervals cover.
-        usual: Metric (``tpot``, ``ttft``) -> ends of a value of 1; empty without intervals.
-        coefficient_ends: ``beta.NAME`` and ``alpha.NAME`` -> ends, for those that have any.
-        step_ends: For each batch, ends of a step time of 1; empty without intervals.
-        far: For each batch, marks for kernels that lie farther than all held-out ones.
-        reference: The batch that ``usual`` is of.
-        missing: Why a network has no intervals.
+        usual: Metric (``tpot``, ``ttft``) -> ends of the interval of a value of 1; empty without
+            intervals.
+        coefficient_ends: ``beta.NAME`` and ``alpha.NAME`` -> ends of the coefficient's interval,
+            where it has one.
+        step_ends: For each batch, ends of the interval of a step time of 1; empty without
+            intervals.
+        far: For each batch, marks of kernels that are farther from measured ones than all held-out
+            kernels.
+        reference: Batch that the intervals of ``usual`` are for.
+        missing: Why a network has no intervals; empty where it has some.
     """
 
     distance: Mapping[str, Json]
@@ -41,17 +45,17 @@ class Evidence:
 
     @property
     def sentence(self) -> str:
-        """What the intervals rest on, in words."""
+        """Sentence about the data that the intervals are calibrated on."""
         return str(self.distance["sentence"])
 
     def intervals_json(self) -> JsonObject:
-        """Return the key ``intervals`` of the JSON, or nothing where there is none."""
+        """Return the key ``intervals`` of the JSON, or an empty object without intervals."""
         if self.missing:
             return {"intervals": {"missing": self.missing}}
         return {"intervals": {"level": self.level, **self.usual}} if self.usual else {}
 
     def intervals_line(self) -> str:
-        """Return the interval of every metric in one sentence, or why there is none."""
+        """Return the intervals of all metrics in one sentence, or why there are none."""
         if not self.usual:
             return f"No intervals: {self.missing}." if self.missing else ""
         named = ", ".join(
@@ -61,7 +65,7 @@ class Evidence:
         return f"{100 * self.level:.0f} % intervals below saturation, of {self.reference}: {named}."
 
 
-#: Find the evidence for step times of batches, as written on the command line.
+#: Function that returns the evidence for step times of batches, written as on the command line.
 FindEvidence = Callable[[Sequence[str]], Evidence]
 
 

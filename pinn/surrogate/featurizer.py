@@ -1,8 +1,8 @@
-"""The embedding: physical descriptors of a deployment that the network reads.
+"""Features of a deployment: the physical inputs of the network.
 
-No model or GPU name occurs. Shapes are those of one GPU, because kernels see only those. What the
-GPU's memory, arithmetic and links can do per second is kept apart (``RATES``): the network treats
-these three monotonically, so that a faster GPU never gets larger time coefficients.
+No model or GPU name is an input. Shapes are those of one GPU, because kernels see only those. The
+GPU's memory, arithmetic and link rates are separate inputs (``RATES``). The network is monotone in
+them, so that a faster GPU never gets larger time coefficients.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import Attention, LatentAttentionSpec, Mixer, ModelSpec
 from pinn.specs.precision import Precision
 
-#: Natural logarithms of datasheet rates, relative to an H100 SXM (datasheet DS-10313-001).
+#: Names of the datasheet rates; inputs are logarithms over an H100 SXM's (datasheet DS-10313-001).
 RATES: tuple[str, ...] = ("memory_bandwidth", "peak_compute", "link_bandwidth")
 REFERENCE_RATES = (3.35e12, 989e12, 450e9)
 
@@ -32,7 +32,7 @@ def _width(elements: float) -> float:
 
 
 def _format(weights: Precision, gpu: GpuSpec) -> tuple[float, float]:
-    """Bits per weight as log2 bytes, and whether the GPU multiplies the format natively."""
+    """Return log2 of bytes per weight, and 1 if the GPU multiplies the format natively, else 0."""
     native = weights.math != "bf16" and gpu.peak_flop_per_s.get(weights.math, 0) > 0
     return float(np.log2(weights.bytes_per_weight)), float(native)
 
@@ -42,13 +42,13 @@ def _largest(matmuls: Sequence[MatMul], names: tuple[str, ...], side: str) -> fl
 
 
 def _main_mixer(mixing: Sequence[tuple[int, Mixer]]) -> Mixer:
-    """The commonest attention; of a model without any, its recurrent mixer.
+    """Return the commonest attention; for a model without attention, its recurrent mixer.
 
-    What layers beside it do enters through the features: descriptors describe the attention that
-    coefficients were learned of.
+    Other layers enter through the step features. The features of a deployment describe the
+    attention that coefficients were trained on.
 
     Args:
-        mixing: How many layers have which.
+        mixing: Mixers, each with the number of layers that have it.
     """
     attention = [pair for pair in mixing if isinstance(pair[1], Attention)]
     return max(attention or mixing, key=lambda pair: pair[0])[1]
@@ -56,7 +56,7 @@ def _main_mixer(mixing: Sequence[tuple[int, Mixer]]) -> Mixer:
 
 @lru_cache(maxsize=16384)
 def model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: int) -> dict[str, float]:
-    """Descriptors of the model's shapes on one GPU."""
+    """Return the features of the model's shapes on one GPU."""
     mixing = [(g.count, g.attention) for g in model.layer_groups if g.attention is not None]
     attention = _main_mixer(mixing)
     matmuls = dense_matmuls(model, tp)
@@ -120,7 +120,7 @@ def _log_rates(gpu: GpuSpec) -> np.ndarray:
     return np.log((memory, gpu.peak_flop_per_s["bf16"], links)) - np.log(REFERENCE_RATES)
 
 
-#: Tensor-, data- and expert-parallel.
+#: Tensor-, data- and expert-parallel size.
 Sizes = tuple[int, int, int]
 
 
@@ -132,7 +132,7 @@ def _row(
     values = (
         model_descriptors(model, tp, tp * dp, spread)
         | _format_descriptors(model, gpu, kv_bytes, experts)
-        # Of the GPU what does not change when only a rate of the datasheet does.
+        # GPU properties that do not change with a rate of the datasheet.
         | {
             "sm_count": float(np.log2(gpu.sm_count)),
             "l2_bytes": float(np.log2(gpu.l2_bytes)),
@@ -145,7 +145,7 @@ def _row(
     return np.array([values[name] for name in DESCRIPTORS]), _log_rates(gpu)
 
 
-#: Names of the free descriptors, in the order of every embedding.
+#: Names of the features of a deployment without the rates, in the order of every input row.
 DESCRIPTORS: tuple[str, ...] = (
     "layers", "hidden_size", "qkv_width", "output_width", "dense_ffn_width", "shared_ffn_width",
     "head_width", "heads", "kv_heads", "head_dim", "latent_attention", "full_width_norm",
@@ -160,11 +160,11 @@ DESCRIPTORS: tuple[str, ...] = (
 def featurize(
     deployments: Sequence[Deployment],
 ) -> tuple[Float[np.ndarray, "n descriptors"], Float[np.ndarray, "n rates"]]:
-    """Embed ``n`` deployments.
+    """Return the features of ``n`` deployments.
 
     Returns:
-        The free descriptors, in the order of ``DESCRIPTORS``, and the log rates relative to an
-        H100 SXM, in the order of ``RATES``.
+        The features without rates, in the order of ``DESCRIPTORS``, and the log rates relative to
+        an H100 SXM, in the order of ``RATES``.
     """
     rows = []
     for d in deployments:
@@ -176,23 +176,23 @@ def featurize(
     return free.reshape(-1, len(DESCRIPTORS)), rates.reshape(-1, len(RATES))
 
 
-#: A descriptor that hardly varies in training gets this scale, so that it can neither blow up nor
-#: be ignored when a new deployment differs in it. An assumption; descriptors are logarithms to base
-#: 2 or shares.
+#: Least scale of a feature. One that hardly varies in training gets it, so that it is neither
+#: blown up nor ignored when a new deployment differs in it. An assumption; features are logarithms
+#: to base 2 or shares.
 MIN_SCALE = 0.25
 
 
 @dataclass(frozen=True)
 class InputScale:
-    """Mean, scale and range of the network's inputs in training.
+    """Mean, scale and range of the network's training inputs.
 
     Attributes:
-        mean: Mean of each descriptor.
-        scale: Standard deviation of each, at least ``MIN_SCALE``.
-        low: Smallest standardized value of each.
-        high: Largest standardized value of each.
-        rate_low: Smallest log rate of each.
-        rate_high: Largest log rate of each.
+        mean: Mean of each feature.
+        scale: Standard deviation of each feature, at least ``MIN_SCALE``.
+        low: Smallest standardized value of each feature.
+        high: Largest standardized value of each feature.
+        rate_low: Smallest value of each log rate.
+        rate_high: Largest value of each log rate.
     """
 
     mean: Float[np.ndarray, " descriptors"]

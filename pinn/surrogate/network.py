@@ -1,4 +1,4 @@
-"""The network that gives alpha and beta, as it is trained and exported."""
+"""Network that predicts alpha and beta, as it is trained and exported."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pinn.surrogate.featurizer import DESCRIPTORS, RATES, InputScale
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-# How far each coefficient may bend with each datasheet rate without losing monotonicity.
+# Bounds of each coefficient's elasticity with each datasheet rate that keep times monotone.
 #
 # A feature that shrinks as 1 / bandwidth may have a beta that grows with bandwidth, at most in
-# proportion: efficiency falls on a faster memory, but the time does not rise. Any other beta may
-# only shrink; those of arithmetic too, since each number format has a peak of its own and the
-# ``peak_compute`` that the network sees is that of bf16 alone. The elasticity d log(beta) / d
-# log(rate) is kept within these bounds by construction.
+# proportion. Efficiency then falls on a faster memory, but the time does not rise. Any other beta
+# may only shrink. That includes betas of arithmetic: each number format has a peak of its own, and
+# the ``peak_compute`` that the network sees is that of bf16 alone. The elasticity
+# d log(beta) / d log(rate) is kept within these bounds by construction.
 
-#: Which rate a feature's resource is proportional to; the others have none of their own.
+#: Resource of a feature -> rate that it is proportional to; other resources have no such rate.
 _OWN_RATE = {"bandwidth": "memory_bandwidth", "link": "link_bandwidth"}
 
-#: Steepest fall of a coefficient with a rate. An assumption: physics gives none, this keeps
-#: extrapolation tame.
+#: Steepest fall of a coefficient with a rate. An assumption that limits extrapolation: physics
+#: gives no bound.
 _STEEPEST = -0.5
 
 
@@ -44,15 +44,15 @@ def elasticity_bounds() -> tuple[Float[Tensor, "beta rates"], Float[Tensor, "bet
 
 
 class CoefficientNetwork(nn.Module):
-    """The network: features of a deployment in, non-negative alpha and beta out.
+    """Neural network that maps features of a deployment to non-negative alpha and beta.
 
-    **Inputs** (:func:`pinn.surrogate.featurizer.featurize`). 38 descriptors of model, GPU and
-    engine configuration, standardized and clamped to the training range, and the logarithms of 3
-    datasheet rates (memory bandwidth, arithmetic, link bandwidth) over those of an H100, clamped
-    likewise. No model or GPU name is an input.
+    **Inputs** (:func:`pinn.surrogate.featurizer.featurize`). 38 features of model, GPU and engine
+    configuration, standardized and clamped to the training range. Logarithms of 3 datasheet rates
+    (memory bandwidth, arithmetic, link bandwidth) over those of an H100, clamped likewise. No model
+    or GPU name is an input.
 
-    **Layers.** A trunk of ``depth`` linear layers of ``hidden`` units, each followed by a SiLU;
-    then two linear heads, one with a unit for each beta, one with a unit for each beta and rate.
+    **Layers.** A trunk of ``depth`` linear layers of ``hidden`` units, each followed by a SiLU.
+    Then two linear heads: one with a unit for each beta, one with a unit for each beta and rate.
     The released network has 2 x 128 hidden units and 39,089 parameters.
 
     **Outputs.** 34 betas, one for each step feature, and 7 alphas, one for each request feature.
@@ -62,10 +62,10 @@ class CoefficientNetwork(nn.Module):
 
     Alpha is prior x exp(base), the same for every deployment.
 
-    **Bounds.** A beta never falls below its lower bound (1 for the roofline features, so that no
-    step beats the roofline), and tanh keeps its correction within a factor exp(``beta_bound``).
-    Beyond the training range corrections are those of the nearest configuration inside, and the
-    features alone extrapolate.
+    **Bounds.** A beta never falls below its lower bound, which is 1 for the roofline features, so
+    that no step beats the roofline. tanh keeps a beta's correction within a factor
+    exp(``beta_bound``). Beyond the training range, corrections are those of the nearest
+    configuration inside, and only the features extrapolate.
 
     **Monotone.** Elasticities are d log(beta) / d log(rate). Each stays between bounds
     (:func:`elasticity_bounds`) such that no time grows when the GPU gets faster memory, arithmetic
@@ -74,11 +74,11 @@ class CoefficientNetwork(nn.Module):
 
     **Start.** Heads start at zero: before training the network is the prior.
 
-    :func:`pinn.surrogate.architecture.forward` is the forward pass; :meth:`weights` gives the form
-    that predicts without torch.
+    :func:`pinn.surrogate.architecture.forward` is the forward pass. :meth:`weights` returns the
+    form that predicts without torch.
 
     Args:
-        settings: Size and bounds.
+        settings: Size and bounds of the network.
         scale: Standardization and range of the inputs, kept as buffers.
     """
 
@@ -95,7 +95,7 @@ class CoefficientNetwork(nn.Module):
             )
         )
         lower, upper = elasticity_bounds()
-        # Copies: buffers that share memory would be overwritten by each other on loading.
+        # Copies: buffers that share memory would overwrite each other on loading.
         known = {
             name: torch.tensor(getattr(scale, name), dtype=torch.float64) for name in INPUT_SCALE
         }
@@ -113,13 +113,13 @@ class CoefficientNetwork(nn.Module):
 
     @classmethod
     def from_weights(cls, weights: NetworkWeights) -> CoefficientNetwork:
-        """Return the network of these weights, in float64, to train further or to export."""
+        """Return the network with these weights, in float64, to train further or to export."""
         network = cls(weights.settings, weights.input_scale).double()
         network.load_state_dict({k: torch.tensor(v) for k, v in weights.arrays.items()})
         return network.eval()
 
     def weights(self) -> NetworkWeights:
-        """Return a copy of the weights as they are now, in the form that predicts."""
+        """Return a copy of the present weights in the form that predicts."""
         arrays = {name: array.numpy(force=True) for name, array in self.state_dict().items()}
         return NetworkWeights(self.settings, arrays)
 
@@ -138,14 +138,14 @@ class CoefficientNetwork(nn.Module):
     def corrections(
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> Float[Tensor, "n beta"]:
-        """Return the log corrections of beta: what is added to the base's logarithm."""
+        """Return the log corrections of beta, which are added to the logarithm of its base."""
         return architecture.corrections(_TORCH, self.settings, self._arrays(), free, rates)
 
     def _arrays(self) -> dict[str, Tensor]:
         return dict(itertools.chain(self.named_parameters(), self.named_buffers()))
 
     def set_alpha(self, alpha: Float[Tensor, " alpha"]) -> None:
-        """Set alpha of every deployment, in the units of the registry."""
+        """Set the alpha of every deployment, in the units of the registry."""
         with torch.no_grad():
             self.alpha_base.copy_(torch.log(alpha / self.get_buffer("alpha_prior")))
 
@@ -172,10 +172,10 @@ def log_huber(
     weight: Float[Tensor, "..."],
     delta: float,
 ) -> Float[Tensor, ""]:
-    """The loss: mean of Huber(log predicted - log measured) / delta, absolute error beyond delta.
+    """Return the training loss: mean of Huber(log predicted - log measured) / delta.
 
-    An error counts the same in either direction. Read as a likelihood, its noise has a standard
-    deviation of sqrt(delta).
+    Beyond delta the loss grows with the absolute error. An error counts the same in either
+    direction. Read as a likelihood, the loss has noise with a standard deviation of sqrt(delta).
     """
     error = torch.log(predicted) - torch.log(measured)
     each = (
@@ -184,7 +184,7 @@ def log_huber(
     return (each * weight).sum() / weight.sum()
 
 
-#: The operations of the forward pass in torch.
+#: Operations of the forward pass in torch.
 _TORCH: architecture.Operations[Tensor] = architecture.Operations(
     exp=torch.exp,
     tanh=torch.tanh,

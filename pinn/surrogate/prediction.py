@@ -1,4 +1,4 @@
-"""Prediction of one configuration: its coefficients and step times, with what they rest on."""
+"""Prediction of one configuration: coefficients and step times, with their evidence."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import batch_floor_seconds, batch_seconds
 from pinn.units import MICROSECOND
 
-#: One batch, as text or as :class:`~pinn.specs.batch.Batch`.
+#: A batch, as text or as :class:`~pinn.specs.batch.Batch`.
 AnyBatch = str | Batch
-#: Several of them.
+#: Several batches, all as text or all as objects.
 Batches = list[str] | list[Batch]
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Time of one batch's step.
+    """Predicted time of a step that runs one batch.
 
     Attributes:
-        batch: The batch as written.
-        seconds: Predicted time.
+        batch: Text of the batch.
+        seconds: Predicted time in seconds.
         floor: Roofline lower bound in seconds.
-        tokens: Prompt tokens that the step computes and tokens that its decodes get of it.
+        tokens: Prompt tokens that the step computes, and tokens that its decodes get.
         tokens_per_decode: Tokens that a decode gets; None without speculative decoding.
         marks: Limits of the engine and of the training data that the batch exceeds.
         ends: Both ends of the 90 % interval in seconds; None where it is unknown.
@@ -80,10 +80,10 @@ class Prediction:
 
     Attributes:
         deployment: Model, GPU and engine configuration.
-        coefficients: Its coefficients, from the network or from a file.
-        memory: Whether it starts on its GPUs, and what lies in their memory.
-        find_evidence: Finds what step times of batches rest on.
-        batches: Batches that tables and JSON show, as written on the command line.
+        coefficients: Coefficients of the deployment, from the network or from a file.
+        memory: Whether the deployment starts on its GPUs, and what their memory holds.
+        find_evidence: Function that returns the evidence for step times of batches.
+        batches: Batches that tables and JSON show, written as on the command line.
     """
 
     deployment: Deployment
@@ -113,7 +113,7 @@ class Prediction:
 
     @property
     def trust(self) -> str:
-        """What the intervals rest on, in words."""
+        """Sentence about the data that the intervals are calibrated on."""
         return self.evidence.sentence
 
     @overload
@@ -121,10 +121,11 @@ class Prediction:
     @overload
     def step_time(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
     def step_time(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
-        """Seconds that a step with this batch takes; an array of them for several batches.
+        """Return the seconds that a step with this batch takes; an array for several batches.
 
         Args:
-            batch: Such as ``"32 decode @ 700"`` (32 requests after 700 tokens each) or
+            batch: Batch such as ``"32 decode @ 700"`` (32 requests after 700 tokens each) or
+                ``"1 prefill 512 @ 0 + 16 decode @ 600"``, or several batches.
                 ``"1 prefill 512 @ 0 + 16 decode @ 600"``.
 
         Raises:
@@ -138,12 +139,12 @@ class Prediction:
     @overload
     def floor(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
     def floor(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
-        """Seconds that the datasheet allows at the least, as :meth:`step_time`."""
+        """Return the roofline lower bound in seconds; arguments as in :meth:`step_time`."""
         seconds = batch_floor_seconds(self.deployment, _parsed(batch))
         return float(seconds[0]) if not isinstance(batch, list) else seconds
 
     def interval(self, batch: str) -> tuple[float, float]:
-        """Both ends of the step time's 90 % interval, in seconds.
+        """Return both ends of the step time's 90 % interval, in seconds.
 
         Raises:
             PinnError: If the coefficients come without intervals.
@@ -175,7 +176,7 @@ class Prediction:
         )  # fmt: skip
 
     def _tokens(self, batch: Batch) -> tuple[float, float | None]:
-        """Return a step's tokens and, under speculation, those that each decode gets."""
+        """Return a step's tokens and, under speculation, the tokens that each decode gets."""
         drafts = self.deployment.recipe.speculation
         if drafts is None or all(batch.is_prefill):
             return float(batch.tokens), None
@@ -184,16 +185,15 @@ class Prediction:
         return batch.tokens + decodes * (drafts.tokens_per_step - 1), drafts.tokens_per_step
 
     def to_json(self) -> dict[str, object]:
-        """Return what ``pinn coefficients --json`` writes, in SI units but for batches.
+        """Return the document of ``pinn coefficients --json``, in SI units but for batches.
 
         Keys: ``schema``, ``model``, ``gpu``, ``precisions``, ``serving`` and ``named`` (the
         configuration); ``beta`` and ``alpha`` (name -> ``value``, ``unit``, perhaps ``low`` and
         ``high``, ``base`` and, for alpha, ``taught``); perhaps ``covariance`` and ``calibration``;
         ``asked_as``; ``recipe`` (field -> ``value``, ``set_by``, ``source``); perhaps ``notices``;
         ``sampling``; ``memory`` (:class:`~pinn.memory.start_up.StartUp`); ``batches``, a list of
-        ``batch``,
-        ``step_time_us``, ``floor_us``, ``marks``, with intervals ``step_time_low_us`` and
-        ``step_time_high_us``, under speculative decoding ``itl_per_token_us``; ``distance``
+        ``batch``, ``step_time_us``, ``floor_us``, ``marks``, with intervals ``step_time_low_us``
+        and ``step_time_high_us``, under speculative decoding ``itl_per_token_us``; ``distance``
         (:attr:`Evidence.distance <pinn.surrogate.evidence.Evidence>`); ``intervals`` (``level``
         and, for each metric, the ends of a value of 1; or ``missing``).
         """
@@ -217,25 +217,26 @@ class Prediction:
         return self.at(*batches).to_json()
 
     def save(self, path: str | Path, *batches: str) -> None:
-        """Write that as JSON, for every command's ``--coefficients``."""
+        """Write the JSON of :meth:`report` to a file for every command's ``--coefficients``."""
         write_json_file(Path(path), self.report(*batches))
 
     def show(self, recipe: bool = False, betas: bool = False, memory: bool = False) -> None:
-        """Print whether it fits, the times of the batches, and how far to trust them.
+        """Print whether the model fits, the times of the batches, and how far to trust them.
 
         Args:
-            recipe: Print what the engine runs, and what set it, in place of the times.
-            betas: Print the coefficients in place of the times.
-            memory: Print what lies in the memory of one GPU in place of the times.
+            recipe: Whether to print the resolved engine configuration, and what set it, in place of
+                the times.
+            betas: Whether to print the coefficients in place of the times.
+            memory: Whether to print the contents of one GPU's memory in place of the times.
         """
         tables.print_prediction(self, recipe, betas, memory)
 
     def __repr__(self) -> str:
-        """Return what ``pinn coefficients`` prints."""
+        """Return the text that ``pinn coefficients`` prints, without its last line end."""
         return printed(self.show).rstrip("\n")
 
     def __str__(self) -> str:
-        """Return what ``pinn coefficients`` prints, with its last line end."""
+        """Return the text that ``pinn coefficients`` prints, with its last line end."""
         return printed(self.show)
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,4 @@
-"""Tables of a prediction, as a terminal and a notebook show them."""
+"""Tables of a prediction for a terminal and a notebook."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _SPECULATIVE = (
     "Steps draft and verify tokens. No such step was measured: 90 % intervals are those of plain "
     "steps, and time per token rests on the acceptance above."
 )
-#: Sizes of CUDA graphs that are listed; the rest is told by the last one.
+#: Number of CUDA graph sizes that are listed before the last one.
 _LISTED = 4
 
 
 def print_prediction(found: Prediction, recipe: bool, betas: bool, memory: bool) -> None:
-    """Print what was understood, then step times, or the details that are asked for."""
+    """Print the configuration, then step times, or the details that are asked for."""
     steps = found.steps  # refuses a batch that cannot be read before anything is printed
     console = page(WIDEST if recipe or betas else WIDTH)
     console.print(_title(found))
@@ -101,7 +101,7 @@ def _listed(facts: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
-# What the engine runs, what set it, and what was assumed.
+# Resolved engine configuration: its values, what set each, and what was assumed.
 
 
 def _recipe_table(recipe: EffectiveRecipe) -> Grid:
@@ -126,7 +126,7 @@ def _shown(value: object) -> str:
     return f"{' '.join(map(str, value[:_LISTED]))} .. {value[-1]}"
 
 
-#: Part of the coefficients -> title, and what its multipliers multiply.
+#: Part of the coefficients -> title, and unit of its multipliers.
 _PARTS = {
     "beta": ("beta: step time = sum of beta x feature", "x datasheet time"),
     "alpha": ("alpha: time of a request outside the steps", "x step time"),
@@ -160,7 +160,7 @@ def _between(ends: tuple[float, float] | None, scale: float) -> str:
 
 
 def _step_table(steps: Sequence[StepTime]) -> Grid:
-    """Return times of batches in milliseconds, and the tokens that go through them each second."""
+    """Return step times in milliseconds, and the tokens per second that they allow."""
     bounded = any(step.ends for step in steps)
     drafted = any(step.per_token is not None for step in steps)
     table = Grid.of(

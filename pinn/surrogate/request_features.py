@@ -1,10 +1,10 @@
-"""The request features: the one ordered registry that alpha belongs to.
+"""Request features: the ordered registry of alpha.
 
-What happens to a request outside the steps that work on it, phase by phase, each phase a dot
-product of its alphas with features of the request. Its waits (for the API server, the step in
-flight, the queue, the cache) are in none, since a simulation makes them itself.
+Alpha covers the time of a request outside the steps that work on it. The time of each phase is a
+dot product of the phase's alphas with features of the request. Waiting times (for the API server,
+the step in flight, the queue, the cache) are not included: a simulation produces them.
 
-``data/features/request_features.csv`` lists them.
+``data/features/request_features.csv`` lists the features.
 """
 
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ PHASES = (
 
 @dataclass(frozen=True)
 class RequestFeature:
-    """One entry of the registry.
+    """Entry of the registry of request features.
 
     Attributes:
-        name: ``phase.feature``, its name everywhere.
-        unit: Of its alpha.
+        name: Name of the feature everywhere, ``phase.feature``.
+        unit: Unit of its alpha.
         prior: Alpha before any data.
-        source: What the prior rests on.
+        source: Source of the prior.
     """
 
     name: str
@@ -40,18 +40,18 @@ class RequestFeature:
 
     @property
     def phase(self) -> str:
-        """The phase whose time it adds to."""
+        """Phase whose time the feature adds to."""
         return self.name.partition(".")[0]
 
     def value(self, prompt_tokens: Values) -> Values:
-        """Feature of requests by their prompt tokens: 1 each, or as many as those."""
+        """Return the feature of requests: 1 for a constant, otherwise their prompt tokens."""
         is_constant = self.name.endswith(".constant")
         return np.ones_like(prompt_tokens) if is_constant else prompt_tokens
 
 
 _ROWS = read_rows(data_folder("features") / "request_features.csv")
 
-#: The registry: name -> feature, in the order of every alpha vector.
+#: Registry of request features: name -> feature, in the order of every alpha vector.
 REQUEST_FEATURES: dict[str, RequestFeature] = {
     row["name"]: RequestFeature(row["name"], row["unit"], float(row["prior"]), row["source"])
     for row in _ROWS
@@ -61,11 +61,11 @@ REQUEST_FEATURES: dict[str, RequestFeature] = {
 def request_features(
     prompt_tokens: Real[np.ndarray, "*requests"],
 ) -> Float[np.ndarray, "*requests features"]:
-    """All features of requests, last axis over ``REQUEST_FEATURES``."""
+    """Return all features of requests, last axis over ``REQUEST_FEATURES``."""
     prompts = np.asarray(prompt_tokens, dtype=np.float64)
     return np.stack([f.value(prompts) for f in REQUEST_FEATURES.values()], axis=-1)
 
 
 def phase_mask(phase: str) -> Float[np.ndarray, " features"]:
-    """1 for the features of a phase, 0 for the others."""
+    """Return 1 for the features of a phase, 0 for the others."""
     return np.array([float(f.phase == phase) for f in REQUEST_FEATURES.values()])

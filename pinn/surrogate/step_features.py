@@ -1,18 +1,18 @@
-"""The step features: the one ordered registry that beta belongs to.
+"""Step features: the ordered registry of beta.
 
 A step takes ``beta . features`` seconds. Each feature is a non-negative number of seconds at
 datasheet rates (then its beta is a plain multiplier) or a count (then its beta is in seconds).
-Every feature grows, or stays, with each request, token and context token, and shrinks, or stays,
-with bandwidth and peak; with non-negative betas a step time does the same.
+No feature shrinks with another request, token or context token, or grows with bandwidth or peak.
+Betas are not negative, so the same is true of step times.
 
-The five roofline features have betas of at least 1, and together they are at least the physical
-floor, so that every step time is.
+The five roofline features have betas of at least 1. Together they are at least the roofline lower
+bound, and so is every step time.
 
-``data/features/step_features.csv`` says what each feature is; its formula is here. Priors are
-guesses, not fits; a spread is the standard deviation of a guess's logarithm. Where
-measured kernels say something of a beta, the spread is how far their betas lie from the prior
-(root mean square; ``git show a8211689:scripts/beta_priors.py``). The priors are not set to what
-kernels say: they would know kernels of models and GPUs that an experiment leaves out.
+``data/features/step_features.csv`` describes each feature; its formula is here. Priors are
+guesses, not fits; a spread is the standard deviation of a guess's logarithm. Where measured kernels
+constrain a beta, the spread is the distance of their betas from the prior (root mean square;
+``git show a8211689:scripts/beta_priors.py``). Priors are not set to the kernels' own betas: those
+contain kernels of models and GPUs that an experiment holds out.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,16 +30,17 @@ from pinn.physics.step_values import Values
 
 @dataclass(frozen=True)
 class Overhead:
-    """What a unit costs beyond the kernels that were measured: host work and small kernels.
+    """Cost of a unit beyond the measured kernels: host work and small kernels.
 
-    Where a step is composed of measured kernels, this is all that the feature adds to them, and
-    serving data fit it. All medians and spreads were set after looking at the 825 measured
-    deployments, the spreads by leaving one model out of the training models of each outer fold
-    (LOG.md), so left-out errors are a little kinder than those of models never looked at.
+    Where a step is composed of measured kernels, the overhead is all that the feature adds to them,
+    and it is fitted to serving data. All medians and spreads were set with a view of the 825
+    measured deployments. Spreads were chosen by holding out one model among the training models of
+    each outer fold (LOG.md). Held-out errors are therefore a little lower than those of models
+    never looked at.
 
     Attributes:
-        prior: Its median, in the unit of the feature's beta.
-        spread: Standard deviation of its logarithm.
+        prior: Median of the overhead, in the unit of the feature's beta.
+        spread: Standard deviation of the overhead's logarithm.
     """
 
     prior: float
@@ -48,25 +49,26 @@ class Overhead:
 
 @dataclass(frozen=True)
 class StepFeature:
-    """One entry of the registry.
+    """Entry of the registry of step features.
 
     Attributes:
-        name: Its name everywhere: checkpoint, table, ONNX, Go.
-        unit: Of its beta: ``1`` for a multiplier of datasheet time, else seconds per count.
-        lower_bound: Smallest beta; 1 where the feature is part of the floor.
-        kernel_prior: What measured kernels are expected to add to beta, before any data.
-        overhead: What adds to it that no measured kernel holds; None where nothing does.
-        resource: Which datasheet rate the feature shrinks with: ``bandwidth``, ``peak``,
+        name: Name of the feature everywhere: checkpoint, table, ONNX, Go.
+        unit: Unit of its beta: ``1`` for a multiplier of datasheet time, else seconds per count.
+        lower_bound: Smallest beta; 1 where the feature is part of the roofline lower bound.
+        kernel_prior: Share of beta that measured kernels are expected to explain, before any data.
+        overhead: Cost in beta beyond the measured kernels; None without such a cost.
+        resource: Datasheet rate that the feature shrinks with: ``bandwidth``, ``peak``,
             ``roofline`` (the larger of both times), ``link``, ``pcie``, or ``host``, whose
             time, or a part of it, shrinks with none.
-        part: The part of a step's breakdown that it belongs to; ``gemm`` is split in two there.
-        explains: Parts of a composed step that it may explain
+        part: Part of a step's breakdown that the feature belongs to; ``gemm`` is split in two
+            there.
+        explains: Parts of a composed step that the feature may explain
             (``pinn.training.teacher``).
-        scalar: What a calibration scales together with it (``pinn.calibration.prior``).
-        meaning: What it measures and what it leaves out.
-        rests_on: What the prior rests on, beside the overhead.
-        value: Feature of (costs, sums), broadcast together: a formula that compiled code and Go are
-            written from.
+        scalar: Name of the calibration factor that scales the feature (``pinn.calibration.prior``).
+        meaning: Description of what the feature measures and what it omits.
+        rests_on: Source of the prior without the overhead.
+        value: Function of costs and sums, broadcast together, that returns the feature. Compiled
+            code and Go are generated from its formula.
     """
 
     name: str
@@ -89,7 +91,7 @@ class StepFeature:
 
     @property
     def source(self) -> str:
-        """What the prior rests on, in words."""
+        """Source of the prior in words, overhead included."""
         if self.overhead is None:
             return self.rests_on
         return (
@@ -141,7 +143,7 @@ _FORMULAS: dict[str, Callable[[StepCosts, BatchSums], Values]] = {
 
 
 def _feature(row: Mapping[str, str]) -> StepFeature:
-    """A line of the table, with its formula."""
+    """Return the feature of a row of the table, with its formula."""
     overhead = None
     if row["overhead"]:
         overhead = Overhead(float(row["overhead"]), float(row["overhead_spread"]))
@@ -154,16 +156,16 @@ def _feature(row: Mapping[str, str]) -> StepFeature:
 
 _ROWS = read_rows(data_folder("features") / "step_features.csv")
 
-#: The registry: name -> feature, in the order of every beta vector.
+#: Registry of step features: name -> feature, in the order of every beta vector.
 STEP_FEATURES: dict[str, StepFeature] = {row["name"]: _feature(row) for row in _ROWS}
 
 
 def step_features(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "... features"]:
-    """All features of steps.
+    """Return all features of steps.
 
     Args:
-        costs: Of deployments; its shape broadcasts against that of ``sums``.
-        sums: Of batches.
+        costs: Costs of deployments; their shape broadcasts against that of ``sums``.
+        sums: Sums of batches.
 
     Returns:
         Array of the broadcast shape with one more, last axis over ``STEP_FEATURES``.

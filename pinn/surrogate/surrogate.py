@@ -1,4 +1,4 @@
-"""The surrogate: a checkpoint that turns deployments into coefficients."""
+"""Surrogate: a checkpoint that predicts coefficients of deployments and seconds of steps."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from pinn.surrogate.deployment_features import deployment_features, deployment_f
 from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.step_features import step_features
 
-# The surrogate: a checkpoint that turns deployments into coefficients and steps into seconds.
+# A surrogate maps deployments to coefficients, and with them steps to seconds.
 
 
 @runtime_checkable
 class Network(Protocol):
-    """A trained network, or one in training."""
+    """Network that predicts coefficients, trained or in training."""
 
     def coefficients(
         self, free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
     ) -> tuple[Float[np.ndarray, "n beta"], Float[np.ndarray, "n alpha"]]:
-        """Beta and alpha of ``n`` embedded deployments."""
+        """Return beta and alpha of ``n`` deployments from their features and log rates."""
 
 
 def predict_coefficients(network: Network, deployments: Sequence[Deployment]) -> Coefficients:
-    """Coefficients of deployments, in float64."""
+    """Return the coefficients that a network predicts for deployments, in float64."""
     return Coefficients(*network.coefficients(*featurize(deployments)))
 
 
 def step_seconds(
     beta: Float[np.ndarray, "... features"], costs: StepCosts, sums: BatchSums
 ) -> Float[np.ndarray, "..."]:
-    """Step time: beta . features."""
+    """Return step times in seconds: beta . features."""
     return (step_features(costs, sums) * beta).sum(-1)
 
 
 class Surrogate:
-    """A trained network ready to predict.
+    """Trained network ready to predict.
 
     Attributes:
-        checkpoint: What it was loaded from.
+        checkpoint: Checkpoint with the network and its facts.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -56,7 +56,7 @@ class Surrogate:
 
     @classmethod
     def load(cls, path: str | Path) -> Surrogate:
-        """Load from a checkpoint file.
+        """Load a surrogate from a checkpoint file.
 
         Raises:
             PinnError: If the file cannot be used.
@@ -64,26 +64,26 @@ class Surrogate:
         return cls(load_checkpoint(path))
 
     def coefficients(self, deployments: Sequence[Deployment]) -> Coefficients:
-        """Coefficients of ``n`` deployments."""
+        """Return the coefficients of ``n`` deployments."""
         return predict_coefficients(self.checkpoint.network, deployments)
 
     def taught_alphas(self) -> Bool[np.ndarray, " alpha"]:
-        """Whether data taught each alpha; the others are their priors.
+        """Return whether each alpha was fitted to data; the others are their priors.
 
-        A base at exactly 0 never had a gradient.
+        An alpha whose base is exactly 0 never had a gradient.
         """
         return self.checkpoint.network.arrays["alpha_base"] != 0
 
 
 def batch_work(deployment: Deployment, batches: Sequence[Batch]) -> tuple[StepCosts, BatchSums]:
-    """Costs of shape ``[1]`` and sums of shape ``[batches]`` of one deployment's batches."""
+    """Return costs of shape ``[1]`` and sums of shape ``[batches]`` of one deployment's batches."""
     return step_costs([deployment]), sum_batches(batches, deployment.model.window_tokens)
 
 
 def batch_seconds(
     beta: Float[np.ndarray, " features"], deployment: Deployment, batches: Sequence[Batch]
 ) -> Float[np.ndarray, " batches"]:
-    """Step time of each batch on one deployment, drafting and verifying included."""
+    """Return the step time of each batch on one deployment, drafting and verifying included."""
     sums = sum_batches(batches, deployment.model.window_tokens)
     return (deployment_features(deployment, sums) * beta).sum(-1)
 
@@ -91,6 +91,6 @@ def batch_seconds(
 def batch_floor_seconds(
     deployment: Deployment, batches: Sequence[Batch]
 ) -> Float[np.ndarray, " batches"]:
-    """Physical floor of each batch on one deployment."""
+    """Return the roofline lower bound of each batch on one deployment, seconds."""
     sums = sum_batches(batches, deployment.model.window_tokens)
     return deployment_floor_seconds(deployment, sums)

@@ -1,1 +1,1 @@
-"""Measured deployments and serving runs, the teacher, and the network that learns both."""
+"""Training data, the teacher, and the training of the network."""

@@ -1,8 +1,8 @@
-"""A step's breakdown: where its time goes, part by part, and the measurements behind it.
+"""Breakdown of a step's time by part, with the measurements behind it.
 
-The network's is beta x feature, the composed one what kernels and overheads add up to. The two lump
-launches differently: a measured kernel's time holds its launch, while the network charges launches
-per layer.
+The network's breakdown is beta x feature; the composed one is the sum of kernels and overheads. The
+two attribute launches differently: a measured kernel's time includes its launch, while the network
+charges launches per layer.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from pinn.surrogate import deployment_features as speculation
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training.teacher import Teacher
 
-#: Parts of a step and what each holds, in the order of every table and plot.
+#: Parts of a step and the content of each, in the order of every table and plot.
 PARTS: dict[str, str] = {
     "weights": "projections, dense and shared layers, output head with one token: their weights",
     "matmul_arithmetic": "what further tokens add to them: arithmetic",
@@ -32,12 +32,12 @@ PARTS: dict[str, str] = {
     "sampling": "drawing the next tokens from the logits",
     "host": "scheduling, input preparation, work per request",
 }
-#: The part that steps have under speculative decoding alone, where a draft runs on the GPU.
+#: Part of steps under speculative decoding alone, where a draft model runs on the GPU.
 DRAFTING: dict[str, str] = {"drafting": "the draft's layers and head, pass by pass"}
 
-#: Matrix multiplications: what one token takes is ``weights``, the rest ``matmul_arithmetic``.
+#: Matrix multiplications: the time of one token is ``weights``, the rest ``matmul_arithmetic``.
 _GEMM = "gemm"
-#: Step feature -> its part; ``gemm`` is split in two.
+#: Step feature -> part of the breakdown; ``gemm`` is split in two.
 PART_OF_FEATURE: dict[str, str] = {name: f.part for name, f in STEP_FEATURES.items()}
 #: Part of a composed step -> part of the breakdown.
 PART_OF_OPERATOR: dict[str, str] = {
@@ -51,17 +51,17 @@ _ONE_TOKEN = UniformBatches(*(np.array([x]) for x in (1.0, 0.0, 0.0, 0.0, 0.0)))
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Where the time of one step goes; seconds throughout.
+    """Time of one step by part; seconds throughout.
 
     Attributes:
-        batch: The batch as written.
-        floor: Physical floor of the step.
-        network: By part, from the network's betas.
-        features: By step feature, from the same.
-        composed: By part, from kernels and overheads; None without kernel surrogates or under
+        batch: Text of the batch.
+        floor: Roofline lower bound of the step.
+        network: Part -> time by the network's betas.
+        features: Step feature -> time by the network's betas.
+        composed: Part -> time by kernels and overheads; None without kernel surrogates or under
             speculative decoding.
-        kernels: The kernels that it is composed of, longest first; their times are as measured,
-            without the multipliers in ``composed``.
+        kernels: Kernels of the composed step, longest first. Their times are as measured, without
+            the multipliers in ``composed``.
     """
 
     batch: str
@@ -81,14 +81,14 @@ def breakdown(
     """Break down one step.
 
     The composed step takes the decodes of a batch to be equal, and its prefill chunks likewise
-    (``pinn.physics.batch_sums.alike``); the network does not need to. Steps that verify
-    drafted tokens are not composed.
+    (``pinn.physics.batch_sums.alike``); the network does not need to. Steps that verify drafted
+    tokens are not composed.
 
     Args:
         deployment: Model, GPU and configuration.
-        batch: As ``parse_batch`` reads it.
-        beta: The network's coefficients for the deployment.
-        teacher: Kernel surrogates and scalars; None to use the network alone.
+        batch: Text of the batch, as ``parse_batch`` reads it.
+        beta: Coefficients that the network predicts for the deployment.
+        teacher: Kernel surrogates and calibration factors; None to use the network alone.
 
     Raises:
         PinnError: If the batch cannot be read or is empty.
@@ -128,7 +128,10 @@ def _by_part(
     seconds: Float[np.ndarray, " entries"],
     one_token: Float[np.ndarray, " entries"],
 ) -> dict[str, float]:
-    """Sums by part; multiplications are cut at what one token takes, which is never more."""
+    """Return sums by part, with multiplications split at the time of one token.
+
+    One token never takes more than the whole step.
+    """
     found = dict.fromkeys(PARTS, 0.0)
     entries = zip(part_of.values(), seconds.tolist(), one_token.tolist(), strict=True)
     for part, whole, single in entries:

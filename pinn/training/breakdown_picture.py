@@ -1,4 +1,4 @@
-"""Picture of a step's breakdown, readable in black and white."""
+"""Picture of a step's breakdown that is readable in black and white."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ PART_LOOKS = dict(
     )
 )  # fmt: skip
 
-#: Kernels shown per step; the others are added up.
+#: Number of kernels shown per step; the others are added up.
 _KERNELS = 8
-#: Narrower segments have no number.
+#: Least share of a segment that has a number.
 _LABELLED_SHARE = 0.05
 
 
@@ -41,8 +41,8 @@ def draw(deployment: Deployment, steps: Sequence[Breakdown], path: Path) -> None
     """Draw steps: bars by part, and below each the kernels behind it.
 
     Args:
-        deployment: What the steps run on.
-        steps: Their breakdowns.
+        deployment: Deployment that runs the steps.
+        steps: Breakdowns of the steps.
         path: Picture to write; its suffix, such as ``.png``, names the format.
     """
     from matplotlib.figure import Figure
@@ -122,7 +122,7 @@ def _draw_kernels(axes: Axes, kernels: Sequence[KernelUse]) -> None:
 
 
 def _brief(kernel: KernelUse) -> str:
-    """The sizes that tell kernels of a step apart."""
+    """Return the sizes that distinguish kernels of a step, as text."""
     telling = ("m", "n", "k", "tokens", "sequences", "context_tokens", "window", "gpus", "bytes")
     return sizes_text({k: v for k, v in kernel.sizes.items() if k in telling and v})
 

@@ -17,7 +17,7 @@ from pinn.kernels.composition import COMPOSED_PARTS, compose_many
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import UniformBatches, sample_batches
 
-# Kernel-composed observations: steps of many deployments, part by part, in shards on disk.
+# Composed steps of many deployments, part by part, in shards on disk.
 
 SHARD_DEPLOYMENTS = 250
 BATCH_COLUMNS = tuple(f.name for f in fields(UniformBatches))
@@ -25,12 +25,12 @@ BATCH_COLUMNS = tuple(f.name for f in fields(UniformBatches))
 
 @dataclass(frozen=True)
 class ComposedSteps:
-    """Steps of ``m`` deployments, ``n`` batches each.
+    """Composed steps of ``m`` deployments, ``n`` batches each.
 
     Attributes:
-        deployments: The deployments.
-        batches: The batches of each.
-        parts: Seconds of each part.
+        deployments: Deployments of the steps.
+        batches: Batches of each deployment.
+        parts: Seconds of each part, ``[m, n, operators]``.
     """
 
     deployments: tuple[Deployment, ...]
@@ -44,16 +44,16 @@ def remembered_steps(
     seed: int,
     root: Path,
 ) -> ComposedSteps:
-    """Compose the steps of deployments, in a folder under ``root`` of its own for each recipe.
+    """Compose the steps of deployments, in a folder below ``root`` for each set of arguments.
 
-    Shards that are there already are kept: the files are the same to the bit however often the work
-    was interrupted.
+    Shards that exist are kept: the files are equal bit for bit, however often the work was
+    interrupted.
 
     Args:
         kernels: Fitted operator surrogates.
-        deployments: Whose steps.
-        seed: Batches of the i-th deployment are drawn with ``seed + i``.
-        root: Where steps are remembered.
+        deployments: Deployments to compose steps of.
+        seed: Seed of batches; those of the i-th deployment are drawn with ``seed + i``.
+        root: Folder of cached steps.
     """
     folder = remembered_folder(compose_shards, kernels, deployments, seed, root=root)
     return read_composed(folder, deployments)
@@ -74,7 +74,7 @@ def compose_shards(
 
 
 def read_composed(folder: Path, deployments: Sequence[Deployment]) -> ComposedSteps:
-    """Read the shards of the same deployments back."""
+    """Read the shards of steps that were composed for the same deployments."""
     starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
     shards = (pd.read_parquet(_shard_path(folder, start)) for start in starts)
     table = pd.concat(shards, ignore_index=True)

@@ -21,14 +21,14 @@ from pinn.training.teacher import FEATURE_GROUPS, Scalars, features_of_batches, 
 
 @dataclass(frozen=True)
 class DistillationSettings:
-    """How composed steps teach the network; the defaults are assumptions.
+    """Settings of training the network on composed steps; the defaults are assumptions.
 
     Attributes:
         epochs: Passes over the deployments.
         batch: Deployments per optimizer step.
         learning_rate: Peak of the one-cycle schedule of Adam.
         delta: Log error beyond which the loss grows linearly.
-        parts_weight: Of the error of a step's parts beside that of the whole.
+        parts_weight: Weight of the error of a step's parts beside that of the whole step.
     """
 
     epochs: int = 24
@@ -39,12 +39,12 @@ class DistillationSettings:
 
 
 class DistillationRows(NamedTuple):
-    """Steps of ``m`` deployments, ``n`` each, as the network learns them (float32).
+    """Steps of ``m`` deployments, ``n`` each, as the network is trained on them (float32).
 
     Attributes:
-        free: Descriptors.
-        rates: Log datasheet rates.
-        features: Step features.
+        free: Features of the deployments, ``[m, descriptors]``.
+        rates: Log datasheet rates, ``[m, rates]``.
+        features: Step features, ``[m, n, features]``.
         seconds: Composed times of each of ``PART_GROUPS``; their sum is the step's.
     """
 
@@ -59,7 +59,7 @@ class DistillationRows(NamedTuple):
 
 
 def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRows:
-    """Features and times of composed steps, overheads included."""
+    """Return features and times of composed steps, overheads included."""
     free, rates = featurize(steps.deployments)
     features = features_of_batches(steps.deployments, steps.batches)
     seconds = group_seconds(scalars, steps.parts, features)
@@ -68,7 +68,7 @@ def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRow
 
 
 class Distillation(lightning.LightningModule):
-    """The network, fitted to composed steps.
+    """Training of the network on composed steps.
 
     Step features -> network -> beta; beta x feature summed over a step -> seconds. The loss is the
     Huber loss of the log ratio to composed seconds, of whole steps and of their parts.
@@ -79,10 +79,10 @@ class Distillation(lightning.LightningModule):
     def __init__(
         self, network: CoefficientNetwork, settings: DistillationSettings, deployments: int
     ) -> None:
-        """Make everything but alpha learn.
+        """Set up training of everything but alpha.
 
         Args:
-            network: Trained in place.
+            network: Network that is trained in place.
             settings: Loss and optimizer, kept in ``hparams`` and in every saved state.
             deployments: Number of deployments to train on, which sets the length of the schedule.
         """
@@ -91,12 +91,12 @@ class Distillation(lightning.LightningModule):
         self.network, self.settings = network, settings
         self.steps = settings.epochs * -(-deployments // settings.batch)
         self.register_buffer("groups", torch.tensor(FEATURE_GROUPS, dtype=torch.float32), False)
-        # Before a strategy wraps the module: DDP waits for the gradient of all that learns.
+        # Before a strategy wraps the module: DDP waits for the gradient of every trained parameter.
         network.requires_grad_(True)
         network.alpha_base.requires_grad_(False)
 
     def training_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
-        """Huber loss of the log step times, and of steps of which one group alone is predicted."""
+        """Return the Huber loss of log step times, and of steps with one group alone predicted."""
         predicted = self._group_seconds(batch)
         whole = batch.seconds.sum(-1, keepdim=True)
         in_place = predicted + (whole - batch.seconds).clamp(min=0)
@@ -106,14 +106,14 @@ class Distillation(lightning.LightningModule):
         return loss
 
     def validation_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
-        """Median absolute percentage error of held-out steps."""
+        """Return the median absolute percentage error of held-out steps."""
         predicted, composed = (s.sum(-1) for s in (self._group_seconds(batch), batch.seconds))
         median = 100 * (predicted / composed - 1).abs().median()
         self.log("val_median_ape_percent", median, prog_bar=True, batch_size=len(batch.free))
         return median
 
     def _group_seconds(self, batch: DistillationRows) -> Float[Tensor, "m n groups"]:
-        """Predicted seconds of each of ``PART_GROUPS``."""
+        """Return the predicted seconds of each of ``PART_GROUPS``."""
         beta, _ = self.network(batch.free, batch.rates)
         return torch.einsum("mnf,mf,fg->mng", batch.features, beta.float(), self.groups)
 
@@ -124,7 +124,7 @@ class Distillation(lightning.LightningModule):
         return log_huber(predicted, measured, torch.ones(()), delta) / seconds.numel()
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Adam on everything that makes betas, in one cycle."""
+        """Return Adam on all parameters behind betas, with a one-cycle schedule."""
         learned = [p for p in self.network.parameters() if p.requires_grad]
         optimizer = torch.optim.Adam(learned, lr=self.settings.learning_rate)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -163,7 +163,7 @@ class DistillationData(lightning.LightningDataModule):
     def __init__(
         self, train: DistillationRows, held_out: DistillationRows | None, batch: int, seed: int
     ) -> None:
-        """Keep the data.
+        """Keep the data for the loaders.
 
         Args:
             train: Steps to train on.

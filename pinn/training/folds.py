@@ -1,8 +1,8 @@
-"""Trainings that hold models or GPUs out, each remembered on disk.
+"""Trainings that hold out models or GPUs, each cached on disk.
 
-A held-out model trains nothing: not its kernels, not its measured deployments, not its serving
-runs, and no near copy of it either. A held-out GPU takes its deployments and runs along, and its
-kernels where the fold says so.
+A held-out model is in no training data: neither its kernels, its measured deployments and its
+serving runs, nor those of its near copies. With a held-out GPU, its deployments and runs are held
+out; its kernels are where the fold says so.
 """
 
 import json
@@ -33,12 +33,12 @@ from pinn.training.teacher import Teacher
 
 @dataclass(frozen=True)
 class Fold:
-    """One training.
+    """Training data of one fold.
 
     Attributes:
-        rows: Measured deployments to learn from.
-        runs: Serving runs to learn from.
-        exclude: What the kernels are without.
+        rows: Measured deployments to train on.
+        runs: Serving runs to train on.
+        exclude: Models and GPUs whose kernels are excluded.
     """
 
     rows: ServingRows
@@ -47,14 +47,14 @@ class Fold:
 
 
 def fold_of(rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion) -> Fold:
-    """The fold of training rows: with the runs that may be learned from beside them.
+    """Return the fold of training rows, with the serving runs that it may be trained on.
 
-    Runs of a left-out model go, and those on a GPU that none of the rows is on any more.
+    Runs of a held-out model are excluded, and runs on a GPU that is in none of the rows.
 
     Args:
-        rows: Those to train on.
-        runs: All.
-        exclude: What the kernels are without.
+        rows: Measured deployments to train on.
+        runs: All serving runs.
+        exclude: Models and GPUs whose kernels are excluded.
     """
     gpus = {d.gpu.name for d in rows.deployments}
     kept = tuple(
@@ -67,21 +67,21 @@ def fold_of(rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion) 
 
 
 def without_model(rows: ServingRows, model: ModelSpec) -> ServingRows:
-    """The measured deployments of other models; near copies go too."""
+    """Return the measured deployments of models that are no near copies of a model."""
     other = np.array([not is_near_copy(d.model, model) for d in rows.deployments])
     return rows.take(other[rows.deployment])
 
 
 def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
-    """What a fold learns; the same fold is learned once.
+    """Train a fold, or read its cached training.
 
     Args:
-        learner: The recipe.
-        fold: What to learn from.
-        root: Folder in which folds are remembered.
+        learner: Learner with its settings.
+        fold: Training data.
+        root: Folder of cached folds.
     """
     surrogates = fitted_surrogates(learner.kernels, fold.exclude)
-    # Where surrogates lie decides nothing; their content does.
+    # The cache depends on the surrogates' content, not on their folder.
     plain = replace(learner.kernels, released=None, cache="", tables="")
     recipe, aside = replace(learner, kernels=plain), {"kernels": learner.kernels}
     place = remembered_folder(_learn, recipe, fold, surrogates.digest(), root=root, aside=aside)
@@ -92,7 +92,7 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
 
 
 CHECKPOINT = "checkpoint.safetensors"
-#: When a fold says for the first time what it is doing.
+#: Seconds until a fold first reports its progress.
 _FIRST_S = 30.0
 
 
@@ -108,13 +108,13 @@ def _learn(
 
 
 def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers: Workers) -> None:
-    """Learn folds side by side, so that each is remembered.
+    """Train folds side by side, so that each is cached.
 
     Args:
-        learner: The recipe.
-        folds: To learn.
-        root: Folder in which folds are remembered.
-        workers: Where they run.
+        learner: Learner with its settings.
+        folds: Folds to train.
+        root: Folder of cached folds.
+        workers: Processes that the folds run in.
     """
     began_s = time.monotonic()
     for done, (i, _) in enumerate(workers.run(partial(_learn_one, learner, root), folds), 1):

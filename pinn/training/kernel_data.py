@@ -17,19 +17,20 @@ from pinn.training.synthetic import catalog_deployments, synthetic_deployments
 
 @dataclass(frozen=True)
 class KernelSettings:
-    """Where kernels come from and how many deployments are composed of them.
+    """Sources of kernel measurements, and the number of deployments that are composed of them.
 
     Attributes:
         released: Folder of fitted surrogates that come with the project, one sub-folder per
             exclusion; None fits them anew.
-        cache: Folder in which surrogates and composed steps are remembered.
-        gpus: On which steps are composed.
-        synthetic: Synthetic deployments.
-        catalog: Draws of deployments of known models.
-        validation: Further synthetic deployments, never trained on, for the validation error.
-        seed: Of surrogates, deployments and batches.
-        tables: Folder of newer kernel tables (``make kernel-tables``), which surrogates are fitted
-            to; empty for those of the installed package.
+        cache: Folder of cached surrogates and composed steps.
+        gpus: Names of the GPUs that steps are composed for.
+        synthetic: Number of synthetic deployments.
+        catalog: Number of draws of deployments of known models.
+        validation: Number of further synthetic deployments, never trained on, for the validation
+            error.
+        seed: Seed of surrogates, deployments and batches.
+        tables: Folder of newer kernel tables (``make kernel-tables``) to fit surrogates to; empty
+            for those of the installed package.
     """
 
     released: str | None = "checkpoints/kernels"
@@ -43,9 +44,10 @@ class KernelSettings:
 
 
 def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSurrogates:
-    """Surrogates without the excluded kernels: released, remembered or fitted now.
+    """Return surrogates without the excluded kernels: released, cached or fitted now.
 
-    Released ones tell in their metadata which code fitted them; no other code makes them invalid.
+    The metadata of released surrogates names the code that fitted them; they stay valid for other
+    code.
     """
     if settings.released is not None:
         folder = Path(settings.released) / exclude.slug()
@@ -78,7 +80,7 @@ def validation_steps(
 ) -> ComposedSteps | None:
     """Compose the steps of further synthetic deployments; None where none are asked for.
 
-    They are drawn with seeds of their own: what is trained on does not depend on them.
+    Deployments are drawn with seeds of their own, so that the training data do not depend on them.
     """
     if settings.validation == 0:
         return None
@@ -88,13 +90,13 @@ def validation_steps(
 
 
 def training_deployments(settings: KernelSettings, exclude: Exclusion) -> list[Deployment]:
-    """Draw what steps are composed for: no near copy of a held-out model, no held-out GPU."""
+    """Draw deployments to compose steps for: no near copy of a held-out model, no held-out GPU."""
     gpus, allowed = _gpus(settings, exclude), _allowed(exclude)
     synthetic = synthetic_deployments(settings.synthetic, gpus, settings.seed + 1, allowed)
     return synthetic + catalog_deployments(settings.catalog, gpus, settings.seed + 2, allowed)
 
 
-#: Offset of the seed of validation deployments and of their batches: no training draws with it.
+#: Offset of the seed of validation deployments and batches, which no training uses.
 _VALIDATION_SEED = 1_000_000
 
 

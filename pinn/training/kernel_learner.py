@@ -1,4 +1,4 @@
-"""The one recipe: kernels train the network, measured servers a few global scalars and alpha."""
+"""Training of the network on kernels, and of calibration factors and alpha on measured servers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from pinn.training.trainer import TrainerFactory, last_state
 def run_parts(
     kernels: KernelSurrogates, runs: Sequence[MeasuredRun]
 ) -> Float[np.ndarray, "runs operators features"]:
-    """Projected betas of each run's operators; equal deployments are projected once."""
+    """Return projected betas of each run's operators; equal deployments are projected once."""
     deployments = list(dict.fromkeys(run.deployment for run in runs))
     if not deployments:
         return np.zeros((0, len(COMPOSED_PARTS), len(STEP_FEATURES)))
@@ -48,13 +48,13 @@ def learn_from_runs(
     serving: ServingRows,
     settings: RunFitSettings,
 ) -> RunFit:
-    """Fit scalars, departures and alpha to measured deployments and runs.
+    """Fit calibration factors, per-model effects and alpha to measured deployments and runs.
 
     Args:
         kernels: Surrogates to compose steps of.
-        runs: To train on; may be none.
+        runs: Serving runs to train on; may be none.
         serving: Measured deployments to train on.
-        settings: How.
+        settings: Settings of the fit.
     """
     of_serving = projected_parts(kernels, serving.deployments)
     evidence = Evidence(runs, run_parts(kernels, runs), serving, of_serving)
@@ -63,12 +63,13 @@ def learn_from_runs(
 
 @dataclass(frozen=True)
 class Learned:
-    """What one training gives.
+    """Result of one training.
 
     Attributes:
-        teacher: Kernels and shared scalars.
-        fit: The scalars, what models that ran depart from them by, and alpha.
-        network: Distilled from the teacher, shared scalars alone; its alpha is the fit's.
+        teacher: Kernels and the calibration factors that all models share.
+        fit: Calibration factors, per-model effects and alpha.
+        network: Network distilled from the teacher, which has no per-model effects; its alpha is
+            the fit's.
     """
 
     teacher: Teacher
@@ -78,15 +79,15 @@ class Learned:
 
 @dataclass(frozen=True)
 class KernelLearner:
-    """The one recipe: kernels teach the network, measured servers a few global scalars and alpha.
+    """Learner: kernels train the network, measured servers fit calibration factors and alpha.
 
     Attributes:
-        kernels: Where kernels come from.
-        network: Size and bounds.
-        distillation: How composed steps teach the network.
-        run_fit: How measured deployments and runs teach scalars and alpha.
-        trainer: Makes the Lightning trainer, given ``max_epochs`` and ``folder``.
-        seed: Of the initial weights and of the order of deployments.
+        kernels: Sources of kernel measurements.
+        network: Size and bounds of the network.
+        distillation: Settings of training the network on composed steps.
+        run_fit: Settings of fitting calibration factors and alpha to measured servers.
+        trainer: Function of ``max_epochs`` and ``folder`` that returns the Lightning trainer.
+        seed: Seed of the initial weights and of the order of deployments.
     """
 
     kernels: kernel_data.KernelSettings
@@ -104,9 +105,9 @@ class KernelLearner:
         Args:
             rows: Measured deployments to train on.
             runs: Serving runs to train on; may be none.
-            exclude: Held-out models and GPUs: their kernels, near copies and synthetic
-                deployments are left out.
-            folder: Of logs and of the state to resume from.
+            exclude: Held-out models and GPUs, whose kernels, near copies and synthetic deployments
+                are excluded.
+            folder: Folder of logs and of the state to resume from.
         """
         surrogates = kernel_data.fitted_surrogates(self.kernels, exclude)
         fit = learn_from_runs(surrogates, runs, rows, self.run_fit)

@@ -15,36 +15,36 @@ from pinn.simulator.simulate import measured_job, simulate_many
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Figure -> its weight in the fit. Means weigh most; a TTFT's 99th percentile depends on the few
-#: cold prompts at the start of a run, which says little about anything else.
+#: Metric -> weight in the fit. Means weigh most. A TTFT's 99th percentile depends on the few cold
+#: prompts at the start of a run, which carry little other information.
 FIGURE_WEIGHTS = {
     "e2e_mean_s": 1.0, "e2e_p90_s": 0.3, "e2e_p99_s": 0.2, "ttft_mean_s": 1.0, "ttft_p90_s": 0.3,
     "itl_mean_s": 0.5,
 }  # fmt: skip
 
-#: Half the relative change of beta by which a figure's gain is measured.
+#: Half the relative change of beta that a metric's gain is measured by.
 _NUDGE = 0.01
-#: Near saturation a small change of the step time changes E2E many times as much.
+#: Bounds of a gain: near saturation E2E changes many times as much as the step time.
 _GAINS = (0.3, 10.0)
 
 
 @dataclass(frozen=True)
 class RunRows:
-    """``n`` figures of measured runs.
+    """Rows of ``n`` metrics of measured runs.
 
-    Around the coefficients they were simulated with, log figure = log ``simulated`` +
+    Around the coefficients of the simulation, log metric = log ``simulated`` +
     (``gain`` x change of ``step_features . beta`` + change of ``request_features . alpha``) /
     ``simulated``.
 
     Attributes:
         run: Index of each row's run.
-        step_features: Mean step features behind the figure.
-        request_features: Mean request features behind it.
-        simulated: The figure in simulation.
-        measured_s: As it was measured.
-        gain: How many times as much the figure changes as its batches' own time: slower steps
-            also make larger batches and longer queues.
-        weight: Of each row in the fit.
+        step_features: Mean step features of the metric, ``[n, step_features]``.
+        request_features: Mean request features of the metric, ``[n, request_features]``.
+        simulated: Simulated metric, seconds.
+        measured_s: Measured metric, seconds.
+        gain: Change of the metric per change of its batches' own time. Slower steps also make
+            larger batches and longer queues.
+        weight: Weight of each row in the fit.
     """
 
     run: Int[np.ndarray, " n"]
@@ -56,7 +56,7 @@ class RunRows:
     weight: Float[np.ndarray, " n"]
 
 
-#: The rows of no run.
+#: Rows without any run.
 NO_RUNS = RunRows(
     np.zeros(0, dtype=np.int64),
     np.zeros((0, len(STEP_FEATURES))),
@@ -68,15 +68,15 @@ NO_RUNS = RunRows(
 def run_rows(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], workers: int = 1
 ) -> RunRows:
-    """Simulate measured runs and work out what each measured figure depends on.
+    """Simulate measured runs and return each measured metric with its features.
 
-    A figure that reacts strongly counts less: its error is that of the step times, amplified. Runs
-    of one model share the weight of the square root of their stages.
+    A metric that reacts strongly counts less: its error is that of the step times, amplified. Runs
+    of one model together have a weight proportional to the square root of their stages.
 
     Args:
-        runs: What was measured.
-        latencies: Coefficients of each.
-        workers: Threads.
+        runs: Measured serving runs.
+        latencies: Coefficients of each run's deployment.
+        workers: Number of threads.
     """
     jobs = [
         measured_job(la.deployment, run.workload, replace(la, beta=la.beta * (1 + sign * _NUDGE)))
@@ -99,7 +99,7 @@ def run_rows(
 def _columns(
     run: MeasuredRun, latency: LinearLatency, simulated: Sequence[Run]
 ) -> tuple[np.ndarray, ...]:
-    """Columns of ``RunRows`` after the index; weights are those of the figures alone."""
+    """Return the columns of ``RunRows`` after the index; weights are those of the metrics alone."""
     less, base, more = simulated
     places = itertools.product(run.stages, FIGURE_WEIGHTS)
     figures = [(stage, figure) for stage, figure in places if figure in run.measured[stage]]
@@ -115,7 +115,7 @@ def _columns(
 
 
 def _model_weights(runs: Sequence[MeasuredRun]) -> np.ndarray:
-    """1 / sqrt(stages of the same model) of each run."""
+    """Return 1 / sqrt(stages of the same model) of each run."""
     names = [run.deployment.model.name for run in runs]
     stages = dict.fromkeys(names, 0)
     for name, run in zip(names, runs, strict=True):

@@ -1,10 +1,10 @@
 """Calibration factors and alpha, fitted to measured deployments and serving runs.
 
 The shared factors are those of ``pinn.training.teacher``, fitted to measured deployments and, where
-there are any, to serving runs at once; so is alpha, which means the same in both. A model that ran
-may differ from them by per-model effects: one factor for every operator, and one for all overheads
-together. So the peculiarity of one model (an engine path of its own) does not bend what all models
-share, and an unseen model gets the shared factors alone.
+there are any, to serving runs at once. Alpha is fitted likewise, since it means the same in both. A
+model that ran may differ from them by per-model effects: one factor for every operator, and one for
+all overheads together. So the peculiarity of one model (an engine path of its own) does not bend
+the shared factors, and an unseen model gets the shared factors alone.
 
 All parameters are logarithms of factors on their priors, estimated by
 ``pinn.measurements.estimate``.
@@ -42,16 +42,17 @@ _EFFECTS = np.eye(_DIRECT, _OWN)
 _EFFECTS[_OPERATORS:_SHARED, -1] = 1.0
 _EFFECTS[_SHARED:] = 0.0
 
-#: No coefficient is looked for farther from its prior: an exponential there says nothing any more.
+#: Farthest that a coefficient is looked for from its prior, in spreads: beyond, exponentials are
+#: void.
 FARTHEST_SPREADS = 6.0
 
-#: Most Gauss-Newton steps of a refit: numerical.
+#: Most Gauss-Newton steps of a refit: a numerical limit.
 _STEPS = 200
-#: After so many rounds only half of each change is taken: near saturation the batches answer so
-#: strongly that whole ones would swing around the solution.
+#: Rounds after which only half of each change is applied: near saturation the batches react so
+#: strongly that whole changes would swing around the solution.
 _WHOLE_ROUNDS = 3
-#: A change that leaves half of the figures wrong by more than this, and by more than before, is
-#: halved: they are no longer linear that far, and fitting on from there can end elsewhere.
+#: Median error above which a change that increases it is halved. That far from the solution metrics
+#: are no longer linear, and fitting on can end elsewhere.
 _TOO_FAR = 0.25
 
 Logs = Float[np.ndarray, " logs"]
@@ -59,20 +60,21 @@ Logs = Float[np.ndarray, " logs"]
 
 @dataclass(frozen=True)
 class RunFitSettings:
-    """How measured servers teach scalars and alpha.
+    """Settings of fitting calibration factors and alpha to measured servers.
 
     Attributes:
         rounds: Most rounds of simulating and fitting.
-        tolerance: Root mean square log change of the simulated figures at which the rounds end.
-        noise: Standard deviation of a figure's log error.
+        tolerance: Root mean square log change of the simulated metrics at which the rounds end.
+        noise: Standard deviation of a metric's log error.
         outlier: Log error beyond which the loss grows linearly.
-        operator_spread: Of a model's factor on one operator, standard deviation of its log.
-        overhead_spread: Of a model's factor on all overheads, and of that on sampling.
-        alpha_spread: Of each alpha around its prior.
+        operator_spread: Standard deviation of the log of a model's factor on one operator.
+        overhead_spread: Standard deviation of the log of a model's factor on all overheads, and
+            of its factor on sampling.
+        alpha_spread: Standard deviation of the log of each alpha over its prior.
         tpot_delta: Log error of a deployment's TPOT beyond which the loss grows linearly.
-        ttft_delta: The same for its TTFT.
-        ttft_weight: Of a deployment's TTFT beside its TPOT.
-        workers: Simulations at a time.
+        ttft_delta: Log error of a deployment's TTFT beyond which the loss grows linearly.
+        ttft_weight: Weight of a deployment's TTFT beside its TPOT.
+        workers: Number of simulations at a time.
     """
 
     rounds: int = 5
@@ -90,11 +92,11 @@ class RunFitSettings:
 
 @dataclass(frozen=True)
 class RunFit:
-    """What measured deployments and runs taught.
+    """Calibration factors, per-model effects and alpha, fitted to measured deployments and runs.
 
     Attributes:
-        scalars: Shared by every deployment.
-        departures: Model -> log factors of each operator, then of all overheads.
+        scalars: Calibration factors that every deployment shares.
+        departures: Model -> per-model effects: log factors of each operator, then of all overheads.
         alpha: Seconds per request feature in a simulation.
     """
 
@@ -105,7 +107,7 @@ class RunFit:
     alpha: Float[np.ndarray, " request_features"] = field(default_factory=PRIOR_ALPHA.copy)
 
     def of_model(self, model: str) -> teacher.Scalars:
-        """The scalars of a model: its own if it ran, else the shared ones."""
+        """Return the factors of a model: with its own effects if it ran, else the shared ones."""
         if model not in self.departures:
             return self.scalars
         factors = np.exp(self.departures[model])
@@ -113,7 +115,7 @@ class RunFit:
         return teacher.Scalars(shared.multipliers * factors[:-1], shared.overheads * factors[-1])
 
     def to_json(self) -> dict[str, object]:
-        """By name."""
+        """Return the fit by name, ready for JSON."""
         names = (*COMPOSED_PARTS, "overheads")
         return {
             **self.scalars.to_json(),
@@ -126,7 +128,7 @@ class RunFit:
 
 
 def run_fit_from_json(values: Mapping[str, Mapping[str, Any]]) -> RunFit:
-    """Rebuild what ``RunFit.to_json`` wrote; an alpha that is not there keeps its prior.
+    """Rebuild the fit from the values of ``RunFit.to_json``; a missing alpha keeps its prior.
 
     Raises:
         PinnError: If an operator is missing or a name is unknown.
@@ -150,7 +152,7 @@ class Evidence:
         run_parts: Projected betas of each run's operators.
         serving: Measured deployments.
         serving_parts: Projected betas of each of ``serving.deployments``.
-        rows: Figures of the runs, once they are simulated.
+        rows: Metrics of the runs, once they are simulated.
     """
 
     runs: Sequence[MeasuredRun]
@@ -169,7 +171,7 @@ def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -
     """Return the most probable factors and alpha, near those of the rows' simulation.
 
     Args:
-        evidence: What was measured.
+        evidence: Measurements to fit to.
         current: Factors and alpha that the rows were simulated with.
         settings: Noise and spreads.
     """
@@ -205,17 +207,17 @@ def _spreads(models: int, settings: RunFitSettings) -> Logs:
 
 @dataclass(frozen=True)
 class _Figures:
-    """Measured figures as sums of seconds that each scale with a factor.
+    """Measured metrics as sums of seconds that each scale with a factor.
 
     Attributes:
         terms: Seconds of each factor and alpha at its prior.
         model: Index of each row's model; -1 for the shared factors alone.
-        offset_s: Seconds beside them; for runs, the sum as simulated, subtracted.
-        measured_s: Measured figure.
+        offset_s: Seconds without a factor; for runs, the simulated sum, subtracted.
+        measured_s: Measured metric.
         weight: Weight of each row's loss.
         delta: Log error beyond which the loss grows linearly.
-        simulated_s: Simulated figure, to which the change of the sum is added; None where the sum
-            is the figure.
+        simulated_s: Simulated metric, to which the change of the sum is added; None where the sum
+            is the metric.
     """
 
     terms: Float[np.ndarray, "n factors"]
@@ -227,7 +229,7 @@ class _Figures:
     simulated_s: Float[np.ndarray, " n"] | None = None
 
     def seconds(self, logs: Logs) -> Float[np.ndarray, "n factors"]:
-        """Return the terms, scaled."""
+        """Return the terms, scaled by their factors."""
         own = np.vstack([logs[_DIRECT:].reshape(-1, _OWN), np.zeros(_OWN)])
         return self.terms * np.exp(logs[:_DIRECT] + own[self.model] @ _EFFECTS.T)
 
@@ -256,7 +258,7 @@ class _Figures:
 
 
 def _figures(evidence: Evidence, start: Logs, settings: RunFitSettings) -> list[_Figures]:
-    """Return the figures of runs, then TPOT and TTFT of measured deployments."""
+    """Return the metrics of runs, then TPOT and TTFT of measured deployments."""
     rows, serving = evidence.rows, evidence.serving
     of_run = np.unique(np.array(evidence.models, dtype=str), return_inverse=True)[1]
     terms = _terms(evidence.run_parts[rows.run], rows.step_features, rows.request_features)
@@ -312,7 +314,7 @@ def _unpack(logs: Logs, models: Sequence[str]) -> RunFit:
 def run_latencies(
     fit: RunFit, runs: Sequence[MeasuredRun], parts: Float[np.ndarray, "runs operators features"]
 ) -> list[LinearLatency]:
-    """Return the coefficients that a fit gives each run's deployment."""
+    """Return the coefficients of each run's deployment by a fit."""
     return [
         LinearLatency(d := run.deployment, fit.of_model(d.model.name).betas(of_run), fit.alpha)
         for run, of_run in zip(runs, parts, strict=True)
@@ -321,10 +323,10 @@ def run_latencies(
 
 @dataclass(frozen=True)
 class RunSimulation:
-    """Measured runs, simulated and fitted to in turn; an ``estimate.Simulation`` of log factors.
+    """Simulation of measured runs for a fit in rounds; an ``estimate.Simulation`` of log factors.
 
     Attributes:
-        evidence: Runs and measured deployments; without rows.
+        evidence: Runs and measured deployments, without rows.
         settings: Noise, spreads and rounds.
     """
 
@@ -333,11 +335,11 @@ class RunSimulation:
 
     @property
     def names(self) -> list[str]:
-        """The models that ran."""
+        """Names of the models that ran."""
         return sorted(set(self.evidence.models))
 
     def simulate(self, logs: Logs) -> RunRows:
-        """Return the runs' figures with these log factors."""
+        """Return the runs' metrics with these log factors."""
         runs, parts = self.evidence.runs, self.evidence.run_parts
         latencies = run_latencies(_unpack(logs, self.names), runs, parts)
         return run_rows(runs, latencies, self.settings.workers)
@@ -349,18 +351,18 @@ class RunSimulation:
         return _pack(found, self.names)
 
     def misfit(self, rows: RunRows, logs: Logs) -> float:  # noqa: ARG002  the prior has no say
-        """Return the median relative error of a figure, but no less than ``_TOO_FAR``."""
+        """Return the median relative error of a metric, but no less than ``_TOO_FAR``."""
         error = float(np.median(np.abs(rows.simulated / rows.measured_s - 1)))
         note(f"median error of a figure {100 * error:.2f} %")
         return max(error, _TOO_FAR)
 
 
 def fit_in_rounds(evidence: Evidence, settings: RunFitSettings) -> RunFit:
-    """Fit scalars, departures and alpha to measured deployments and runs.
+    """Fit calibration factors, per-model effects and alpha to measured deployments and runs.
 
-    Every round simulates the runs with what was learned so far and fits to the batches that came
-    out; a change that went too far is halved. It ends when the figures hardly change any more.
-    Without runs one fit is all: the batches of closed loops hardly depend on the coefficients.
+    Every round simulates the runs with the present fit and fits to the resulting batches; a change
+    that goes too far is halved. The rounds end when the metrics hardly change. Without runs, one
+    fit suffices: the batches of closed loops hardly depend on the coefficients.
     """
     if not evidence.runs:
         return fit_to_runs(evidence, RunFit(), settings)

@@ -1,4 +1,4 @@
-"""The network fitted to measured deployments alone."""
+"""Training of the network on measured deployments alone."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -24,17 +24,17 @@ from pinn.training.trainer import TrainerFactory, last_state
 
 @dataclass(frozen=True)
 class ServingFitSettings:
-    """How measured deployments teach the network.
+    """Settings of training the network on measured deployments.
 
     Attributes:
-        steps: Optimizer steps, each on all rows.
-        learning_rate: Of Adam, annealed to 0 along a cosine.
+        steps: Number of optimizer steps, each on all rows.
+        learning_rate: Initial rate of Adam, annealed to 0 along a cosine.
         base_spread: Standard deviation of the shared base's Gaussian prior, in log units.
-        correction_spread: The same for the configuration corrections; small, because a handful
-            of models cannot identify them.
+        correction_spread: Standard deviation of the prior of configuration corrections, in log
+            units; small, because a handful of models cannot identify them.
         ttft_weight: Weight of the TTFT loss beside that of TPOT.
         tpot_delta: Log error beyond which the TPOT loss grows linearly.
-        ttft_delta: The same for TTFT.
+        ttft_delta: Log error beyond which the TTFT loss grows linearly.
     """
 
     steps: int = 600
@@ -46,7 +46,7 @@ class ServingFitSettings:
     ttft_delta: float = 0.2
 
 
-#: A TTFT is at least this share of its steps, however much of the API server's work they hide.
+#: Least share of its steps' time in a TTFT, however much of the API server's work they hide.
 LEAST_STEPS_SHARE = 0.5
 
 Seconds = TypeVar("Seconds", Tensor, np.ndarray)
@@ -55,11 +55,11 @@ Seconds = TypeVar("Seconds", Tensor, np.ndarray)
 def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
     """Return where TTFT is ``LEAST_STEPS_SHARE`` x steps, not steps + beside.
 
-    What the API server does while the engine works is no more than the steps' own time.
+    Work of the API server that overlaps with the steps hides no more than a part of their time.
 
     Args:
         steps: Seconds of the steps from hand-over to first token.
-        beside: Seconds of work beside them; negative where steps hide work.
+        beside: Seconds of work beside the steps; negative where steps hide work.
     """
     return steps + beside < LEAST_STEPS_SHARE * steps
 
@@ -69,7 +69,7 @@ TensorBatch = dict[str, Shaped[Tensor, "..."]]
 
 
 class Repeat(IterableDataset[TensorBatch]):
-    """The full batch, over and over: 825 rows fit one step."""
+    """Full batch, repeated: 825 rows fit one step."""
 
     def __init__(self, batch: TensorBatch, times: int) -> None:
         self.batch, self.times = batch, times
@@ -79,7 +79,7 @@ class Repeat(IterableDataset[TensorBatch]):
 
 
 def serving_batch(rows: ServingRows) -> TensorBatch:
-    """The rows as tensors, with the embedding of their deployments."""
+    """Return the rows as tensors, with the features of their deployments."""
     free, rates = featurize(rows.deployments)
     arrays = {
         "free": free,
@@ -99,7 +99,7 @@ def serving_batch(rows: ServingRows) -> TensorBatch:
 def predict_rows(
     network: CoefficientNetwork, batch: TensorBatch
 ) -> tuple[Float[Tensor, " rows"], Float[Tensor, " rows"]]:
-    """TPOT and TTFT in seconds of every row, for the batches that it was simulated with."""
+    """Return TPOT and TTFT in seconds of every row, for the batches of its simulation."""
     beta, alpha = network(batch["free"], batch["rates"])
     beta, alpha = beta[batch["deployment"]], alpha[batch["deployment"]]
     tpot = (beta * batch["tpot_features"]).sum(-1)
@@ -110,17 +110,17 @@ def predict_rows(
 
 
 class ServingFit(lightning.LightningModule):
-    """Fits the network to measured deployments by maximum a posteriori."""
+    """Maximum a posteriori fit of the network to measured deployments."""
 
     def __init__(self, network: CoefficientNetwork, settings: ServingFitSettings) -> None:
         super().__init__()
         self.save_hyperparameters({**asdict(settings), "network": asdict(network.settings)})
         self.network, self.settings = network, settings
-        # Before a strategy wraps the module: DDP waits for the gradient of all that learns.
+        # Before a strategy wraps the module: DDP waits for the gradient of every trained parameter.
         network.requires_grad_(True)
 
     def training_step(self, batch: TensorBatch) -> Float[Tensor, ""]:
-        """Loss of all rows plus the negative log priors."""
+        """Return the loss of all rows plus the negative log priors."""
         s = self.settings
         tpot, ttft = predict_rows(self.network, batch)
         loss = s.ttft_weight * log_huber(ttft, batch["ttft"], batch["weight"], s.ttft_delta)
@@ -131,7 +131,7 @@ class ServingFit(lightning.LightningModule):
         return loss
 
     def _penalty(self, batch: TensorBatch) -> Tensor:
-        """Half the squared log deviations from the prior, in units of their spreads."""
+        """Return half the squared log deviations from the prior, in units of their spreads."""
         s, network = self.settings, self.network
         bases = (network.beta_base**2).sum() + (network.alpha_base**2).sum()
         penalty = bases / s.base_spread**2 / 2
@@ -142,31 +142,31 @@ class ServingFit(lightning.LightningModule):
         return penalty
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Adam on every parameter, annealed along a cosine."""
+        """Return Adam on every parameter, annealed along a cosine."""
         s = self.settings
         optimizer = torch.optim.Adam(self.network.parameters(), lr=s.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, s.steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-#: Lightning counts epochs; an epoch of this many full-batch steps keeps its overhead small.
+#: Full-batch steps per epoch; Lightning's overhead per epoch is then small.
 STEPS_PER_EPOCH = 100
 
 
 def serving_loader(rows: ServingRows) -> DataLoader[TensorBatch]:
-    """One epoch of full-batch steps."""
+    """Return the loader of one epoch of full-batch steps."""
     return DataLoader(Repeat(serving_batch(rows), STEPS_PER_EPOCH), batch_size=None)
 
 
 @dataclass(frozen=True)
 class ServingLearner:
-    """Learns the network from measured deployments alone.
+    """Learner of the network from measured deployments alone.
 
     Attributes:
-        network: Size and bounds; ``corrected=False`` gives one global vector.
-        fit: How to fit.
-        trainer: Makes the Lightning trainer, given ``max_epochs`` and ``folder``.
-        seed: Of the initial weights.
+        network: Size and bounds of the network; ``corrected=False`` gives one global vector.
+        fit: Settings of the fit.
+        trainer: Function of ``max_epochs`` and ``folder`` that returns the Lightning trainer.
+        seed: Seed of the initial weights.
     """
 
     network: NetworkSettings
@@ -186,6 +186,6 @@ class ServingLearner:
 
 
 def predict(network: CoefficientNetwork, rows: ServingRows) -> SimulatedRows:
-    """What a network says of rows: their benchmarks, simulated with its coefficients."""
+    """Predict rows by simulating their benchmarks with a network's coefficients."""
     found = predict_coefficients(network, rows.deployments)
     return simulate_rows(rows, found.beta, found.alpha)

@@ -1,4 +1,4 @@
-"""Rows that the network learns: measured deployments with their features."""
+"""Measured deployments as rows of features that the network is trained on."""
 
 from __future__ import annotations
 
@@ -25,36 +25,37 @@ from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
 # Measured deployments as rows that are linear in the coefficients.
 #
-# Each row's benchmark is simulated once, with every coefficient at its prior. Which requests
-# share a step hardly depends on how long steps take, so the batches of that run hold for other
-# coefficients too: mean TPOT and TTFT are sums of step features and of the API server's work.
-# Learning takes these sums; what a learned network says of a row is simulated anew
+# Each row's benchmark is simulated once, with every coefficient at its prior. The requests that
+# share a step hardly depend on how long steps take, so other coefficients have nearly the same
+# batches. Mean TPOT and TTFT are then sums of step features and of the API server's work.
+# Training uses these sums. Predictions of a trained network simulate the benchmark anew
 # (``pinn.training.serving_rows``).
 
-#: Coefficients before any data: what rows are simulated with.
+#: Coefficients before any data, which rows are simulated with.
 PRIOR_BETA = np.array([f.prior for f in STEP_FEATURES.values()])
 PRIOR_ALPHA = np.array([f.prior for f in REQUEST_FEATURES.values()])
 
 
 @dataclass(frozen=True)
 class ServingRows:
-    """``n`` closed-loop measurements of ``m`` deployments.
+    """Measurements of ``m`` deployments: ``n`` closed loops, as rows of features.
 
     TPOT = beta . tpot_features; TTFT = beta . ttft_features + alpha . request_features +
     ttft_offset_s.
 
     Attributes:
-        measured: Each row's deployment, load and measurements.
-        deployments: The distinct deployments.
+        measured: Deployment, load and measurements of each row.
+        deployments: Distinct deployments.
         deployment: Index of each row's deployment.
-        tpot_features: Mean step features of a decode interval.
-        ttft_features: Summed step features of the steps from hand-over to first token.
-        request_features: Of the mean request: what each second of an alpha adds to its TTFT.
-        ttft_offset_s: The rest of TTFT: the API server works while the engine does, so less than
-            the sum of its work is waited for.
-        tpot_floor_s: Mean physical floor of a decode interval.
-        ttft_floor_s: Summed floors of the steps from hand-over to first token.
-        weight: Of each row in a loss; mean 1.
+        tpot_features: Mean step features of a decode interval, ``[n, step_features]``.
+        ttft_features: Step features summed over the steps from hand-over to first token.
+        request_features: Request features of the mean request: seconds that each second of an
+            alpha adds to its TTFT.
+        ttft_offset_s: Rest of TTFT. The API server works while the engine does, so a request waits
+            for less than the sum of its work.
+        tpot_floor_s: Mean roofline lower bound of a decode interval.
+        ttft_floor_s: Sum of the lower bounds of the steps from hand-over to first token.
+        weight: Weight of each row in a loss; mean 1.
     """
 
     measured: tuple[MeasuredDeployment, ...]
@@ -78,21 +79,21 @@ class ServingRows:
 
     @property
     def concurrency(self) -> Int[np.ndarray, " n"]:
-        """Clients of each row's benchmark."""
+        """Number of clients of each row's benchmark."""
         return np.array([m.concurrency for m in self.measured])
 
     @property
     def tpot_s(self) -> Float[np.ndarray, " n"]:
-        """Measured mean time per output token."""
+        """Measured mean time per output token, seconds."""
         return np.array([m.tpot_s for m in self.measured])
 
     @property
     def ttft_s(self) -> Float[np.ndarray, " n"]:
-        """Measured mean time to first token."""
+        """Measured mean time to first token, seconds."""
         return np.array([m.ttft_s for m in self.measured])
 
     def take(self, keep: Bool[np.ndarray, " n"]) -> ServingRows:
-        """The rows where ``keep`` is true, with the deployments they need and fresh weights."""
+        """Return the rows where ``keep`` is true, with their deployments and fresh weights."""
         used, index = np.unique(self.deployment[keep], return_inverse=True)
         deployments = tuple(self.deployments[i] for i in used)
         values = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -107,7 +108,7 @@ class ServingRows:
 
 
 def model_weights(models: Sequence[str]) -> Float[np.ndarray, " n"]:
-    """1 / sqrt(rows of the same model), scaled to mean 1: no model drowns the others."""
+    """Return 1 / sqrt(rows of the same model), scaled to mean 1, so that no model dominates."""
     if not len(models):
         return np.zeros(0)
     _, index, counts = np.unique(np.array(models), return_inverse=True, return_counts=True)
@@ -116,10 +117,10 @@ def model_weights(models: Sequence[str]) -> Float[np.ndarray, " n"]:
 
 
 def serving_rows(observations: pd.DataFrame) -> ServingRows:
-    """Simulate observations once; from then on their rows are read from disk.
+    """Return observations as rows, simulated once and cached on disk.
 
     Args:
-        observations: Table as ``observations.read_observations`` gives it.
+        observations: Table as ``observations.read_observations`` returns it.
     """
     measured = measured_deployments(observations)
     deployments = tuple(dict.fromkeys(m.deployment for m in measured))
@@ -146,13 +147,13 @@ _COLUMNS = (
 
 
 def mean_sums(observations: pd.DataFrame) -> pd.DataFrame:
-    """Features, offset and floors of every observation, simulated with prior coefficients."""
+    """Return features, offset and lower bounds of every observation, by prior coefficients."""
     jobs = prior_jobs(measured_deployments(observations))
     return pd.DataFrame(map_runs(_sums, jobs), columns=list(_COLUMNS))
 
 
 def prior_jobs(measured: Sequence[MeasuredDeployment]) -> list[Job]:
-    """The benchmarks of measured deployments with prior coefficients."""
+    """Return the benchmarks of measured deployments, with prior coefficients."""
     return [
         measured_job(m.served, m.workload, LinearLatency(m.served, PRIOR_BETA, PRIOR_ALPHA))
         for m in measured
@@ -173,15 +174,15 @@ def _sums(job: Job, run: Run) -> list[float]:
     ]  # fmt: skip
 
 
-# What coefficients say of measured deployments: their benchmarks, simulated with them.
+# Predictions of measured deployments: their benchmarks, simulated with given coefficients.
 
 
 class SimulatedRows(NamedTuple):
     """Means over the requests of each row's benchmark.
 
     Attributes:
-        tpot_s: Time per output token after the first.
-        ttft_s: Time to first token, from the moment of sending.
+        tpot_s: Time per output token after the first, seconds.
+        ttft_s: Time from sending to the first token, seconds.
     """
 
     tpot_s: Float[np.ndarray, " n"]
@@ -193,12 +194,12 @@ def simulate_rows(
     beta: Float[np.ndarray, "m step_features"],
     alpha: Float[np.ndarray, "m request_features"],
 ) -> SimulatedRows:
-    """Simulate every row.
+    """Simulate the benchmark of every row.
 
     Args:
         rows: Measured deployments.
         beta: Step coefficients of each of ``rows.deployments``.
-        alpha: Request coefficients of each.
+        alpha: Request coefficients of each of ``rows.deployments``.
     """
     jobs = [
         measured_job(m.served, m.workload, LinearLatency(m.served, beta[i], alpha[i]))
@@ -208,7 +209,7 @@ def simulate_rows(
 
 
 def mean_times(jobs: Sequence[Job], workers: int | None = None) -> SimulatedRows:
-    """Simulate benchmarks."""
+    """Simulate benchmarks and return their mean times."""
     return SimulatedRows(*np.array(map_runs(_means, jobs, workers)).reshape(-1, 2).T)
 
 

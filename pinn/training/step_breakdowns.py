@@ -1,4 +1,4 @@
-"""Breakdowns of a configuration's steps, with the kernels behind them: JSON and tables."""
+"""Breakdowns of a configuration's steps as JSON and tables, with the kernels behind them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from pinn.surrogate.batch_marks import batch_marks
 from pinn.training.breakdown import DRAFTING, PART_OF_FEATURE, PARTS, Breakdown
 from pinn.units import MICROSECOND
 
-#: Closer than this ratio, a kernel counts as measured.
+#: Largest ratio of sizes at which a kernel counts as measured.
 NEAR = 1.1
-#: Steps that a table has side by side.
+#: Number of steps that a table has side by side.
 _ABREAST = 2
 _MORE = (
     "More: --explain (what parts hold; the step composed of measured kernels), --plot, --json FILE."
 )
-#: Sizes that say nothing: no window, a gate, no parallelism.
+#: Sizes that are not worth printing: no window, a gate, no parallelism.
 _USUAL = {"window": 0.0, "matrices": 3.0, "tensor_parallel": 1.0, "expert_parallel": 1.0}
 
 
 @dataclass(frozen=True, repr=False)
 class StepBreakdowns:
-    """Where the time of a configuration's steps goes.
+    """Breakdowns of a configuration's steps.
 
     Attributes:
         deployment: Model, GPU and engine configuration.
-        steps: The breakdown of each batch.
+        steps: Breakdown of each batch.
         sources: Origin of the network, the kernels and the overheads, in words.
     """
 
@@ -46,11 +46,11 @@ class StepBreakdowns:
 
     @cached_property
     def marks(self) -> list[list[str]]:
-        """For each step, limits of the engine and of the training data that it exceeds."""
+        """Limits of the engine and of the training data that each step exceeds."""
         return batch_marks([parse_batch(step.batch) for step in self.steps], self.deployment)
 
     def to_json(self) -> JsonObject:
-        """Return what ``pinn breakdown --json`` writes; times are in microseconds.
+        """Return the document of ``pinn breakdown --json``; times are in microseconds.
 
         Keys: ``model``, ``asked_as``, ``gpu``, ``serving``, perhaps ``notices``, ``sources``, and
         ``steps``, a list of ``batch``, ``floor_us``, ``network_us``, ``composed_us``, ``parts``
@@ -58,7 +58,7 @@ class StepBreakdowns:
         ``network_us``), ``kernels`` (``operator``, ``format``, ``sizes``, ``runs``, ``us_each``,
         ``composed_us``, ``nearest``: the closest measured kernel, ``stretch``: the largest ratio
         between a size and that of the nearest kernel, 1 where the kernel itself was measured) and
-        ``marks``. What is composed of measured kernels is null without kernel surrogates.
+        ``marks``. Without kernel surrogates, composed times are null.
         """
         serving = self.deployment.serving
         notice = unread_notice(serving.engine, serving.engine_version)
@@ -77,7 +77,8 @@ class StepBreakdowns:
         """Print the parts of each step, and how much of it was measured.
 
         Args:
-            explain: Print also the composed step, what each part holds, and the kernels.
+            explain: Whether to print the composed step, the content of each part and the kernels
+                too.
         """
         serving = asdict(self.deployment.serving)
         flags = ", ".join(f"{k} {v}" for k, v in serving.items() if _worth_showing(k, v))
@@ -118,13 +119,13 @@ class StepBreakdowns:
         return [_steps_table(self.steps[first : first + _ABREAST]) for first in firsts]
 
     def draw(self, path: Path) -> None:
-        """Draw the steps by part, and the kernels behind each; the suffix names the format."""
+        """Draw the steps by part, with the kernels behind each; the suffix names the format."""
         from pinn.training.breakdown_picture import draw
 
         draw(self.deployment, self.steps, path)
 
     def __repr__(self) -> str:
-        """Return what ``pinn breakdown`` prints."""
+        """Return the text that ``pinn breakdown`` prints."""
         return printed(self.show).rstrip("\n")
 
     def _repr_html_(self) -> str:
@@ -183,7 +184,7 @@ def stretch_of(use: KernelUse) -> float | None:
 
 
 def sizes_text(sizes: Mapping[str, float]) -> str:
-    """Return sizes as words, whole numbers as such."""
+    """Return sizes as words, whole numbers without decimals."""
     return " ".join(
         f"{name} {size:.0f}" if size == int(size) else f"{name} {size:.6g}"
         for name, size in sizes.items()
@@ -204,7 +205,7 @@ def _worth_showing(name: str, value: object) -> bool:
 
 
 def _steps_table(steps: Sequence[Breakdown]) -> Grid:
-    """Return the parts of steps side by side, by the network, and the roofline lower bound."""
+    """Return the network's parts of steps side by side, and the roofline lower bound."""
     headings = ((Column(f"{step.batch}: us", most=20), "%") for step in steps)
     names = dict.fromkeys(name for step in steps for name in step.network)
     rows = {name: [step.network.get(name) for step in steps] for name in names}
@@ -258,7 +259,7 @@ def _kernels_table(kernels: Sequence[KernelUse]) -> Grid:
 
 
 def _rests_on(kernels: Sequence[KernelUse], gpu: str) -> str:
-    """Say in one sentence how much of the kernels' time was measured."""
+    """Return a sentence about how much of the kernels' time was measured."""
     total = sum(use.total_seconds for use in kernels)
     near = sum(use.total_seconds for use in kernels if _is_near(use, gpu))
     far = max(kernels, key=lambda use: stretch_of(use) or 0.0)

@@ -1,4 +1,4 @@
-"""Deployments that nobody measured, to compose steps of."""
+"""Synthetic deployments to compose steps of."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,16 +17,16 @@ from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
 from pinn.training.synthetic_models import synthetic_model
 
-#: Share of the GPU memory that weights may fill. An assumption: vLLM uses 0.9 and keeps keys there.
+#: Largest share of GPU memory for weights. An assumption: vLLM's 0.9 includes the KV cache.
 WEIGHTS_SHARE = 0.85
-#: By what rates of a card that could exist differ from a real one's at most, in log units: an
-#: H200's memory is 1.43 times as fast as an H100's, its arithmetic the same (their datasheets).
+#: Largest difference, in log units, of a synthetic GPU's rates from a real one's. An H200's memory
+#: is 1.43 times as fast as an H100's, its arithmetic the same (their datasheets).
 OTHER_RATES = 0.4
-#: How many deployments run on real cards for one on a card that could exist. With as many of one as
-#: of the other the network repeats its teacher less well on real ones (0.95 % off for 0.74 %).
+#: Deployments on real GPUs for each one on a synthetic GPU. With one for one, the network fits its
+#: teacher less well on real GPUs (error 0.95 % instead of 0.74 %).
 REAL_CARDS = 3
-#: The release of vLLM whose defaults composed steps have: no all-reduce is fused with a norm, as in
-#: the tables that they are composed of.
+#: Release of vLLM whose defaults composed steps have. Like the kernel tables, it fuses no
+#: all-reduce with a norm.
 TAUGHT_RELEASE = "0.15.1"
 
 
@@ -36,13 +36,14 @@ def synthetic_deployments(
     seed: int,
     allowed: Callable[[ModelSpec], bool] = lambda _: True,
 ) -> list[Deployment]:
-    """Draw deployments; the same arguments give the same ones.
+    """Draw synthetic deployments; equal arguments give equal deployments.
 
     Args:
-        count: How many.
-        gpus: Where three of four run; the others run on cards that could exist, one like each.
-        seed: Of the draw.
-        allowed: Whether a model may occur; false for near copies of a held-out one.
+        count: Number of deployments.
+        gpus: GPUs of three deployments of four; the others run on synthetic GPUs, one like each.
+        seed: Seed of the draw.
+        allowed: Function that returns whether a model may occur; false for near copies of a
+            held-out model.
 
     Raises:
         PinnError: If there is no GPU.
@@ -61,7 +62,7 @@ def synthetic_deployments(
 
 
 def _like(draw: np.random.Generator, gpu: GpuSpec) -> GpuSpec:
-    """A card of the same chip with other rates, so that the network can place one it never saw."""
+    """Return a GPU of the same chip with other rates, so that the network sees more rates."""
     memory, compute, link = np.exp(draw.uniform(-OTHER_RATES, OTHER_RATES, 3)).tolist()
     return replace(
         gpu,
@@ -75,13 +76,13 @@ def _like(draw: np.random.Generator, gpu: GpuSpec) -> GpuSpec:
 def _place(
     draw: np.random.Generator, model: ModelSpec, gpus: Sequence[GpuSpec]
 ) -> Deployment | None:
-    """The model on the first GPU kind, in random order, that has room and kernels for it."""
+    """Place the model on the first GPU kind, in random order, that has room and kernels for it."""
     placed = (_split(draw, model, gpus[int(i)]) for i in draw.permutation(len(gpus)))
     return next(filter(None, placed), None)
 
 
 def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deployment | None:
-    """The model on one GPU kind, split in a random way; None where that does not fit."""
+    """Split the model in a random way on one GPU kind; None where that does not fit."""
     serving = _flags(
         tensor_parallel_size=int(draw.choice([1, 2, 4, 8])),
         data_parallel_size=int(draw.choice([1, 1, 1, 1, 1, 1, 2, 4, 8])) if model.moe else 1,
@@ -94,10 +95,10 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
 
 
 def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment | None:
-    """The deployment, with whole experts where its own cannot be cut; None where neither starts.
+    """Return the deployment, with whole experts where its own cannot be cut.
 
-    None, too, where its weights do not fit. The newest release is asked: ``TAUGHT_RELEASE`` sets
-    defaults, and a later model has them too.
+    None where neither starts or the weights do not fit. The newest release is checked:
+    ``TAUGHT_RELEASE`` sets defaults, and they apply to later models too.
     """
     room, ranks = WEIGHTS_SHARE * gpu.memory_bytes, serving.tensor_parallel_size
     if _weight_bytes(model, 1, 1, 1) > room * ranks * serving.data_parallel_size:
@@ -113,14 +114,14 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
     return None
 
 
-#: Flags, and some in place of others: they are few, and checking them takes long.
+#: Cached flags, alone and with replacements: there are few, and checking them takes long.
 _flags, _other = cache(ServingSpec), cache(replace)
 
 
 def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
-    """It, and the same by other kernels of the experts where those have a descriptor.
+    """Yield the deployment, and copies of it with other expert kernels that are a feature.
 
-    mxfp4's by Marlin are embedded as int4's, which are drawn anyway.
+    Marlin kernels of mxfp4 have the features of int4's, which are drawn anyway.
     """
     yield deployment
     for kernels in (CUTLASS, TRITON):
@@ -131,7 +132,7 @@ def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
 
 
 def weight_bytes(deployment: Deployment) -> float:
-    """Weights on one GPU, the input embedding left out."""
+    """Return the bytes of weights on one GPU, without the input embedding."""
     recipe = deployment.recipe
     experts = recipe.expert_tensor_parallel_size, recipe.expert_parallel_size
     return _weight_bytes(deployment.model, recipe.tensor_parallel_size, *experts)
@@ -151,9 +152,10 @@ _SCHEMES = ("native", "fp8", "nvfp4", "int4", "mxfp4_mxfp8")
 
 @cache
 def catalog_models() -> tuple[ModelSpec, ...]:
-    """Every model of the catalogue as published, in order of name, whose kernels are composed.
+    """Return every model of the catalog as published, in order of name, whose kernels are composed.
 
-    Recurrent and sparse mixers are left out: the network learns attention over keys.
+    Models with recurrent or sparse mixers are excluded: the network is trained on attention over
+    keys.
     """
     models = (load_model(name) for name in sorted(list_models()))
     return tuple(model for model in models if model.is_plain)
@@ -165,13 +167,14 @@ def catalog_deployments(
     seed: int,
     allowed: Callable[[ModelSpec], bool] = lambda _: True,
 ) -> list[Deployment]:
-    """Draw deployments of known models; the same arguments give the same ones.
+    """Draw deployments of known models; equal arguments give equal deployments.
 
     Args:
-        count: How many draws; those that do not fit in memory or do not divide are left out.
-        gpus: Where they may run.
-        seed: Of the draw.
-        allowed: Whether a model may occur; false for near copies of a held-out one.
+        count: Number of draws; those that do not fit in memory or do not divide are dropped.
+        gpus: GPUs that deployments may run on.
+        seed: Seed of the draw.
+        allowed: Function that returns whether a model may occur; false for near copies of a
+            held-out model.
     """
     models = [m for m in catalog_models() if allowed(m)]
     draw = np.random.default_rng(seed)

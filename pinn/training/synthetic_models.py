@@ -1,4 +1,4 @@
-"""Models that could exist: sizes, layers and number formats drawn at random."""
+"""Synthetic models: sizes, layers and number formats drawn at random."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,9 +17,9 @@ from pinn.specs.model import (
 )
 from pinn.specs.precision import precision
 
-#: Number formats of (attention, dense FFN and shared experts, routed experts), with the share of
-#: synthetic models that have them; the mixtures are those of published checkpoints, the shares, as
-#: all chances of this file, assumptions.
+#: Share of synthetic models -> number formats of attention, of dense FFN and shared experts, and of
+#: routed experts. The combinations are those of published checkpoints; the shares, as all
+#: probabilities of this file, are assumptions.
 FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
     (0.20, ("bf16", "bf16", "bf16")),
     (0.10, ("fp8", "fp8", "fp8")),
@@ -36,7 +36,7 @@ FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
 )
 
 
-#: How requests sample, equally often: as benchmarks do, as vLLM by itself, and as models ask for.
+#: Sampling parameters, equally often: those of benchmarks, of vLLM, and of models.
 SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(temperature=0),
     Sampling(),
@@ -45,13 +45,13 @@ SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(top_k=20, top_p=0.8, repetition_penalty=1.05),
 )
 
-#: Widths beside the hidden size, least and most: of a dense FFN, and of all experts that a token
-#: is routed to. Published models of the catalogue have 2.3 to 8 and 1.6 to 7.
+#: Widths over the hidden size, least and most: of a dense FFN, and of all experts that a token
+#: is routed to. Published models of the catalog have 2.3 to 8 and 1.6 to 7.
 DENSE_WIDTHS, ACTIVE_WIDTHS = (2, 8), (1, 8)
 
 
 def synthetic_model(draw: np.random.Generator, name: str) -> ModelSpec:
-    """Draw a model."""
+    """Draw a synthetic model."""
     hidden = _multiple(draw, 1024, 16384, 256)
     layers = int(np.clip(round(2.9 * hidden**0.33 * np.exp(draw.normal(0, 0.35))), 8, 128))
     attention = _attention(draw, hidden)
@@ -92,7 +92,7 @@ def _attention(draw: np.random.Generator, hidden: int) -> AttentionSpec | Latent
 def _ffns(
     draw: np.random.Generator, hidden: int, layers: int
 ) -> list[tuple[int, DenseFfnSpec | MoeFfnSpec]]:
-    """(layers, feed-forward part): dense, experts, or some dense layers before the experts."""
+    """Draw (layers, feed-forward part): dense, experts, or some dense layers before experts."""
     gated = draw.random() < 0.95
     dense = DenseFfnSpec(
         _multiple(draw, DENSE_WIDTHS[0] * hidden, DENSE_WIDTHS[1] * hidden, 256), gated
@@ -112,7 +112,10 @@ def _ffns(
 
 
 def _in_blocks(ffn: DenseFfnSpec | MoeFfnSpec) -> DenseFfnSpec | MoeFfnSpec:
-    """The layer with widths that eight GPUs, of experts two, cut between blocks of 128 scales."""
+    """Return the layer with widths that can be cut between blocks of 128 scales.
+
+    Eight GPUs can cut dense layers, two can cut experts.
+    """
     if isinstance(ffn, DenseFfnSpec):
         return replace(ffn, width=-(-ffn.width // 1024) * 1024)
     shared = -(-ffn.shared_width // 1024) * 1024
@@ -124,7 +127,7 @@ def _groups(
     attention: AttentionSpec | LatentAttentionSpec,
     ffns: list[tuple[int, DenseFfnSpec | MoeFfnSpec]],
 ) -> Iterator[LayerGroup]:
-    """Layers by shape; one model in five has windows in some or all of its layers."""
+    """Yield layers by shape; one model in five has windows in some or all of its layers."""
     if isinstance(attention, LatentAttentionSpec) or draw.random() > 0.2:
         yield from (LayerGroup(count, attention, ffn) for count, ffn in ffns)
         return
@@ -140,6 +143,6 @@ def _groups(
 
 
 def _multiple(draw: np.random.Generator, low: float, high: float, unit: int) -> int:
-    """Log-uniform between two sizes, rounded to a multiple of a unit."""
+    """Draw a size log-uniformly between two, rounded to a multiple of a unit."""
     value = np.exp(draw.uniform(np.log(low), np.log(high)))
     return max(round(float(value) / unit), 1) * unit

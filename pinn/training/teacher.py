@@ -1,4 +1,4 @@
-"""The teacher: scalars, and how parts of composed steps become step features."""
+"""Teacher: calibration factors, and the projection of composed steps onto step features."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -16,24 +16,23 @@ from pinn.physics.batch_sums import UniformBatches, sample_batches, uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.surrogate.step_features import STEP_FEATURES, Overhead, step_features
 
-# The few global scalars that serving data set: kernel multipliers and overheads.
+# Calibration factors, which serving data set: multipliers of kernels, and overheads.
 #
-# A handful of measured models cannot teach how coefficients depend on a configuration, but they
-# can set about a dozen numbers that every configuration shares: by how much kernels in an engine
-# differ from kernels measured alone, by how much sampling exceeds the bytes that it moves, and
-# what the parts cost that nobody measured (norms, rotary embedding, host). Each has a log-normal
-# prior.
+# A handful of measured models cannot identify how coefficients depend on a configuration. They can
+# identify about a dozen numbers that every configuration shares. These are the difference of
+# kernels in an engine from kernels measured alone, of sampling from the bytes that it moves, and
+# the cost of unmeasured parts (norms, rotary embedding, host). Each has a log-normal prior.
 
-#: Step feature -> cost of one unit of it that no kernel holds, as the registry has it.
+#: Step feature -> cost of one unit of it beyond the measured kernels, as in the registry.
 OVERHEADS: dict[str, Overhead] = {
     name: feature.overhead for name, feature in STEP_FEATURES.items() if feature.overhead
 }
 
-#: Kernels were measured on the same engine, so their multipliers stay near 1. Chosen, as the
-#: spreads of the overheads, by leaving one model out of the training models of every outer fold
-#: (LOG.md).
+#: Spread of kernel multipliers. Kernels were measured on the same engine, so multipliers stay near
+#: 1. Chosen, as the spreads of the overheads, by holding out one model among the training models of
+#: every outer fold (LOG.md).
 MULTIPLIER_SPREAD = 0.05
-#: An assumption. Sampling was timed on one GPU, with PyTorch's operators outside an engine.
+#: Spread of sampling, an assumption: it was timed on one GPU, by PyTorch outside an engine.
 SAMPLING_SPREAD = 0.15
 #: Standard deviation of each multiplier's logarithm, in the order of ``COMPOSED_PARTS``.
 MULTIPLIER_SPREADS = tuple(
@@ -43,11 +42,11 @@ MULTIPLIER_SPREADS = tuple(
 
 @dataclass(frozen=True)
 class Scalars:
-    """What turns composed kernels into a step.
+    """Calibration factors that turn composed kernels into a step.
 
     Attributes:
-        multipliers: Of each operator, in the order of ``COMPOSED_PARTS``.
-        overheads: Of each step feature, in the order of ``STEP_FEATURES``; 0 where none.
+        multipliers: Factor of each operator, in the order of ``COMPOSED_PARTS``.
+        overheads: Overhead of each step feature, in the order of ``STEP_FEATURES``; 0 where none.
     """
 
     multipliers: Float[np.ndarray, " operators"]
@@ -56,18 +55,18 @@ class Scalars:
     def step_seconds(
         self, parts: Float[np.ndarray, "*n operators"], features: Float[np.ndarray, "*n features"]
     ) -> Float[np.ndarray, "*n"]:
-        """Steps composed of kernels and overheads."""
+        """Return seconds of steps composed of kernels and overheads."""
         return parts @ self.multipliers + features @ self.overheads
 
     def betas(
         self, projected: Float[np.ndarray, "... operators features"]
     ) -> Float[np.ndarray, "... features"]:
-        """Betas of deployments from the projection of each part; never below their lower bounds."""
+        """Return betas of deployments by the projection of each part, at least their bounds."""
         betas = np.einsum("o,...of->...f", self.multipliers, projected) + self.overheads
         return np.maximum(betas, _BOUNDS)
 
     def to_json(self) -> dict[str, dict[str, float]]:
-        """By name."""
+        """Return the factors by name, ready for JSON."""
         overheads = zip(STEP_FEATURES, self.overheads.tolist(), strict=True)
         return {
             "multipliers": dict(zip(COMPOSED_PARTS, self.multipliers.tolist(), strict=True)),
@@ -76,7 +75,7 @@ class Scalars:
 
 
 def saved_scalars(values: Mapping[str, Mapping[str, float]]) -> Scalars:
-    """Scalars from their JSON, as a checkpoint's metadata keeps them.
+    """Return calibration factors from their JSON in a checkpoint's metadata.
 
     Raises:
         PinnError: If an operator is missing or a step feature unknown.
@@ -95,21 +94,21 @@ def saved_scalars(values: Mapping[str, Mapping[str, float]]) -> Scalars:
 
 
 def prior_scalars() -> Scalars:
-    """The priors alone: what kernels say without any serving data."""
+    """Return the priors of the calibration factors: kernels without any serving data."""
     overheads = [OVERHEADS[n].prior if n in OVERHEADS else 0.0 for n in STEP_FEATURES]
     return Scalars(np.ones(len(COMPOSED_PARTS)), np.array(overheads))
 
 
-# Parts of a step that share no feature: what the network can be taught of each by itself.
+# Groups of parts of a step that share no feature, each of which can be fitted by itself.
 #
-# A whole step does not say which feature its time belongs to: of a mixture's long prompt,
-# experts that move activations and attention that grows with its tokens look alike, and a
-# network that had them confused was 60 % off where a model has much of the one and little of the
-# other (LOG.md).
+# A whole step does not tell which feature its time belongs to. In a long prompt of a
+# mixture-of-experts model, experts that move activations and attention that grows with tokens look
+# alike. A network that confused them had errors of 60 % on models with much of the one and little
+# of the other (LOG.md).
 
 
 def _joined() -> list[set[str]]:
-    """Parts, those together that some feature explains both of; and a group that explains none."""
+    """Return groups of parts that share a feature, and a last group of unexplained features."""
     groups = [{part} for part in COMPOSED_PARTS]
     for feature in STEP_FEATURES.values():
         shared = [group for group in groups if group & set(feature.explains)]
@@ -118,8 +117,8 @@ def _joined() -> list[set[str]]:
     return [*groups, set()]
 
 
-#: Names of the parts of each group, in order of the registry; those of the last, which no kernel
-#: explains, are overheads alone.
+#: Names of the parts of each group, in order of the registry. The last group has no kernels, only
+#: overheads.
 PART_GROUPS: tuple[tuple[str, ...], ...] = tuple(
     tuple(part for part in COMPOSED_PARTS if part in group) for group in _joined()
 )
@@ -144,10 +143,10 @@ def group_seconds(
     parts: Float[np.ndarray, "*n operators"],
     features: Float[np.ndarray, "*n features"],
 ) -> Float[np.ndarray, "*n groups"]:
-    """Seconds of each group of steps, overheads included; their sum is the step.
+    """Return seconds of each group of steps, overheads included; their sum is the step.
 
     Args:
-        scalars: Multipliers and overheads.
+        scalars: Calibration factors.
         parts: Composed seconds of each part.
         features: Step features.
     """
@@ -155,16 +154,16 @@ def group_seconds(
     return kernels + (features * scalars.overheads) @ FEATURE_GROUPS
 
 
-# From composed steps to betas: the non-negative combination of step features that fits best.
+# Betas of composed steps: the non-negative combination of step features that fits best.
 
-#: The features that may explain each part of a step; they are non-negative and grow as it does.
+#: Part of a step -> features that may explain it, which are non-negative and grow with it.
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     operator: tuple(name for name, f in STEP_FEATURES.items() if operator in f.explains)
     for operator in COMPOSED_PARTS
 }
 
-#: Weight of the whole step's error beside those of its parts: parts then make up for each other,
-#: which took the error of steps at batches not fitted from 1.8 to 1.4 % (LOG.md).
+#: Weight of the whole step's error beside those of its parts, so that parts compensate each other.
+#: It took the error of steps at batches not fitted from 1.8 to 1.4 % (LOG.md).
 WHOLE_WEIGHT = 2.0
 
 _NAMES = list(STEP_FEATURES)
@@ -176,13 +175,13 @@ def project(
 ) -> Float[np.ndarray, "parts features"]:
     """Explain each part of a deployment's steps by its features.
 
-    Betas do not go below their lower bounds, which keep every step above its physical floor.
-    Errors are weighed by the whole step's time, so a part that hardly matters is not fitted at the
-    expense of one that does; all parts are solved for at once, with the error of their sum.
+    Betas do not go below their lower bounds, which keep every step above its roofline lower bound.
+    Errors are weighted by the whole step's time, so a small part is not fitted at the expense of a
+    large one. All parts are solved for at once, with the error of their sum.
 
     Args:
         features: Step features of ``n`` steps.
-        parts: Seconds of each part of them.
+        parts: Seconds of each part of the steps.
 
     Returns:
         One vector of betas per part; their sum gives the step.
@@ -208,18 +207,18 @@ def project(
 
 
 def _columns(operator: str, features: Float[np.ndarray, "n features"]) -> list[int]:
-    """Features that may explain a part and occur at all."""
+    """Return the places of features that may explain a part and are not all 0."""
     columns = [_NAMES.index(name) for name in EXPLAINED_BY[operator]]
     return [c for c in columns if features[:, c].any()]
 
 
-# The teacher: kernels, their composition and the scalars, projected per deployment.
+# Teacher: kernels, their composition and calibration factors, projected per deployment.
 
 
 def projected_parts(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int = 0
 ) -> Float[np.ndarray, "n operators features"]:
-    """Betas of each part of ``n`` deployments' steps, fitted to 96 composed batches each."""
+    """Return betas of each part of ``n`` deployments' steps, fitted to 96 composed batches each."""
     batches = [sample_batches(seed + i) for i in range(len(deployments))]
     parts = compose_many(kernels, deployments, batches)
     return np.array(list(map(project, features_of_batches(deployments, batches), parts)))
@@ -228,7 +227,7 @@ def projected_parts(
 def features_of_batches(
     deployments: Sequence[Deployment], batches: Sequence[UniformBatches]
 ) -> Float[np.ndarray, "m n features"]:
-    """Step features of ``n`` batches of each of ``m`` deployments."""
+    """Return step features of ``n`` batches of each of ``m`` deployments."""
     names = (f.name for f in fields(UniformBatches))
     of_all = {name: np.stack([getattr(of_one, name) for of_one in batches]) for name in names}
     pairs = zip(deployments, batches, strict=True)
@@ -239,16 +238,16 @@ def features_of_batches(
 
 @dataclass(frozen=True)
 class Teacher:
-    """The slower, more exact path from a deployment to betas.
+    """Path from a deployment to betas that is slower and more exact than the network.
 
     Attributes:
         kernels: Operator surrogates.
-        scalars: Multipliers and overheads that serving data set.
+        scalars: Calibration factors, fitted to serving data.
     """
 
     kernels: KernelSurrogates
     scalars: Scalars
 
     def betas(self, deployments: Sequence[Deployment]) -> Float[np.ndarray, "n features"]:
-        """Betas of deployments."""
+        """Return the betas of deployments."""
         return self.scalars.betas(projected_parts(self.kernels, deployments))

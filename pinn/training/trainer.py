@@ -1,4 +1,4 @@
-"""The Lightning trainer of every fit."""
+"""Lightning trainer of every fit."""
 
 import logging
 import multiprocessing
@@ -14,18 +14,18 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from pinn.errors import PinnError
 
-#: Name of the state, without its suffix, that an interrupted fit resumes from.
+#: Name, without its suffix, of the state that an interrupted fit resumes from.
 _LAST = "last"
 
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """One CPU process with a progress bar; fields are arguments of Lightning's trainer.
+    """Devices of a fit; fields are arguments of Lightning's trainer.
 
     Attributes:
         accelerator: Kind of device, such as ``cpu`` or ``gpu``.
         devices: Number of devices.
-        strategy: Such as ``ddp`` on several devices.
+        strategy: Lightning strategy, such as ``ddp`` on several devices.
         progress: Whether to show a progress bar on stderr.
     """
 
@@ -35,10 +35,10 @@ class TrainerSettings:
     progress: bool = True
 
     def check(self) -> None:
-        """Refuse devices that this machine does not have.
+        """Check that this machine has the devices.
 
         Raises:
-            PinnError: With Lightning's reason.
+            PinnError: If it has not; the message has Lightning's reason.
         """
         _silence_lightning()
         try:
@@ -56,7 +56,7 @@ class TrainerSettings:
             raise PinnError(f"{given} strategy={self.strategy}: {reason}: {remedy}") from error
 
 
-#: Makes the trainer of a fit, given ``max_epochs`` and ``folder``.
+#: Function of ``max_epochs`` and ``folder`` that returns the trainer of a fit.
 TrainerFactory = Callable[..., lightning.Trainer]
 
 
@@ -102,7 +102,7 @@ def last_state(folder: Path) -> Path | None:
 
 
 def _silence_lightning() -> None:
-    """Leave out Lightning's hints on what every fit here does on purpose."""
+    """Silence Lightning's hints on what every fit here does on purpose."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     for hint in (
         "does not have many workers",  # a batch is a slice of tensors in memory

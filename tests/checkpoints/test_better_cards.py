@@ -1,4 +1,4 @@
-"""A GPU that is better in every figure of its datasheet is not slower, whatever it runs."""
+"""Law: a GPU that is better in every number of its datasheet is not slower, whatever it runs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_width
 from pinn.training.teacher import features_of_batches, saved_scalars
 
-#: No interval reaches less far, so none is computed for cells that differ less.
+#: Least ratio of times that is compared with an interval: no interval is narrower than this.
 SLOWER = 1.025
 
-#: The one step of composed kernels that is slower on the better card than the network's interval
-#: reaches: int4 experts, which were not timed on Blackwell, take 12.6 % more there, not 12.2.
+#: The one step of composed kernels that is slower on the better GPU than the network's interval
+#: allows: int4 experts, which were not timed on Blackwell, take 12.6 % more there instead of 12.2.
 KNOWN = ("B200-SXM", "H200-SXM", "mistralai/Mixtral-8x7B-v0.1 int4", 8, "1 decode @ 1024")
 
 CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
@@ -45,7 +45,7 @@ def released() -> Surrogate:
 
 
 def allowed_ratio(cell: Cell) -> float:
-    """How much slower the better GPU may be predicted: as far as its interval reaches."""
+    """Return how much slower the better GPU may be predicted: by as much as its interval allows."""
     checkpoint = CHECKPOINTS / "pinn.safetensors"
     deployment = deployments()[cell.better, cell.model, cell.tensor_parallel_size]
     calibration = read_calibration(checkpoint)
@@ -54,13 +54,13 @@ def allowed_ratio(cell: Cell) -> float:
 
 
 def features(keys) -> np.ndarray:
-    """Step features, ``[keys, batches, features]``."""
+    """Return step features, ``[keys, batches, features]``."""
     chosen = [deployments()[key] for key in keys]
     return features_of_batches(chosen, [batches()] * len(chosen))
 
 
 def named(c: Cell) -> tuple:
-    """Better card, worse card, model, TP and batch."""
+    """Return the better GPU, the worse GPU, model, TP and batch of a cell."""
     return c.better, c.worse, " ".join(MODELS[c.model]), c.tensor_parallel_size, c.batch
 
 
@@ -110,7 +110,7 @@ def assert_network_law(released: Surrogate, keys) -> None:
 
 
 def test_in_steps_composed_of_kernels(released):
-    """Every third model, since lattices of a thousand kernels take their time."""
+    """Check every third model, since lattices of a thousand kernels take their time."""
     keys = [k for k in deployments() if k[0] in HELD and k[1] % 3 == 0 and k[2] in (1, 8)]
     chosen = [deployments()[key] for key in keys]
     kernels = KernelSurrogates.load(CHECKPOINTS / "kernels" / "all")

@@ -1,9 +1,9 @@
-"""The shipped recipe's figures on models left out, asked of its folds' networks again.
+"""Errors of the shipped training on held-out models, recomputed by its folds' networks.
 
-The folder ``checkpoints/left_out`` holds a network for each model of the measured deployments that
-learned from everything but that model. A fixed third of the quick rows is simulated anew with them:
-what comes out must be what the table beside them says (``scripts/score_left_out.py``), and must not
-be worse than stated here.
+The folder ``checkpoints/left_out`` has a network for each model of the measured deployments,
+trained on everything but that model. A fixed third of the quick rows is simulated anew with these
+networks. The results must agree with the table beside them (``scripts/score_left_out.py``) and must
+not be worse than the bars below.
 """
 
 import numpy as np
@@ -18,15 +18,14 @@ from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data.silicon import read_silicon
 
-#: Largest median absolute errors of all sampled rows, in percent; they were 1 point lower when
-#: this was written.
+#: Largest median APE of all sampled rows, in percent; it was 1 point lower when the bars were set.
 TPOT_BAR, TTFT_BAR = 6.0, 11.8
 
 FOLDS = sorted((find_checkpoint().parent / "left_out").glob("*.safetensors"))
 
 
 def sampled_rows():
-    """Every third quick row (short outputs, at most 64 clients) of each model, in file order."""
+    """Return every third quick row (short outputs, at most 64 clients) of each model, in order."""
     rows, _ = read_silicon()
     quick = rows[(rows["output_tokens"] == 1024) & (rows["concurrency"] <= 64)]
     return quick.groupby("model", group_keys=False).nth(slice(None, None, 3))
@@ -34,7 +33,7 @@ def sampled_rows():
 
 @pytest.fixture(scope="module")
 def fresh():
-    """Predicted and measured TPOT and TTFT of the sample, by row."""
+    """Return predicted and measured TPOT and TTFT of the sample, by row."""
     networks = {
         load_checkpoint(path).metadata["excluded"]["models"][0]: load_checkpoint(path).network
         for path in FOLDS

@@ -1,4 +1,4 @@
-"""The shipped checkpoint scores on its panel what the ledger says of it."""
+"""The shipped checkpoint's scorecard agrees with its line in the ledger."""
 
 import os
 from pathlib import Path
@@ -11,12 +11,12 @@ from pinn.common.files import file_sha256, find_checkpoint
 from pinn.evaluation.panel import LEDGER, group_scores, sum_up
 from pinn.evaluation.panel_rows import panel_rows
 
-#: Of a group's score, in percent: what rounding in the ledger leaves.
+#: Difference of a group's score, in percent, that rounding in the ledger allows.
 ROUNDING = 0.01
 
 
 def given(name):
-    """Paths that a variable names; none where it is not set."""
+    """Return the paths in an environment variable; none where it is not set."""
     return [Path(path) for path in os.environ.get(name, "").split(os.pathsep) if path]
 
 

@@ -1,4 +1,4 @@
-"""The checkpoint in the repository: it loads, keeps the laws, and carries its own record."""
+"""The checkpoint in the repository loads, keeps the laws, and carries its own record."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_its_steps_respect_the_floor_and_grow_with_context_on_every_gpu(released
     spec = load_model(model)
     tp = tp if model != "Qwen3-30B-A3B" else min(tp, 4)
     for name in list_gpus():
-        # A T4 has no kernels of mxfp4; laws of times hold there all the same.
+        # A T4 has no kernels of mxfp4; laws of times apply all the same.
         flags = ServingSpec(tensor_parallel_size=tp)
         deployment = Deployment(spec, load_gpu(name), flags, force=True)
         times = batch_seconds(released.coefficients([deployment]).beta[0], deployment, BATCHES)

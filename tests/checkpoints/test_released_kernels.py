@@ -1,4 +1,4 @@
-"""The kernel surrogates in the repository: they learned from what the readers keep today."""
+"""The kernel surrogates in the repository were fitted to the rows that the readers keep today."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ KERNELS = Path(__file__).parents[2] / "checkpoints" / "kernels"
 
 
 def test_they_learned_from_as_many_rows_as_the_readers_keep():
-    """Trainings take these fits whatever the readers say: a change of theirs must fit anew."""
+    """Check row counts: trainings use these fits, so a change of the readers must fit them anew."""
     for exclusion in exclusions():
         kept = exclusion.apply(kernel_tables())
         rows = {operator.name: len(getattr(kept, operator.name)) for operator in OPERATORS}

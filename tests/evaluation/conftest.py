@@ -5,7 +5,7 @@ from silicon_row import raw_row
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory):
-    """Four measurements of two models."""
+    """Return four measurements of two models as a file."""
     path = tmp_path_factory.mktemp("source") / "silicon_sample.csv"
     rows = [
         raw_row(

@@ -12,7 +12,7 @@ DEPLOYMENTS = 30
 
 
 def scores(error, with_rows=True, seed=0, rows=4):
-    """Everything off by about ``error`` (a share), by deployment."""
+    """Return scores of a method whose error is about ``error`` (a share) in every deployment."""
     draw = np.random.default_rng(seed)
     of_deployment = error * draw.uniform(0.5, 1.5, DEPLOYMENTS)
     index = np.repeat(np.arange(DEPLOYMENTS), rows)

@@ -1,4 +1,4 @@
-"""Every configuration composes, and what cannot be used is refused in one line."""
+"""Every configuration composes, and an unusable one is refused in one line."""
 
 import dataclasses
 import re
@@ -17,7 +17,7 @@ from pinn.evaluation.config import CHOICES, ExperimentConfig, choices
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
-#: Folders that hold no choices of a training: experiments, and what ``pinn plan`` tries.
+#: Folders without choices of a training: experiments, and the settings of ``pinn plan``.
 OTHERS = {"experiment", "plan"}
 FILES = sorted(path for path in CONF.glob("*/*.yaml") if path.parent.name not in OTHERS)
 GROUPS = [f"{path.parent.name}={path.stem}" for path in FILES]
@@ -26,7 +26,7 @@ SETTINGS = ("network", "fit", "run_fit", "trainer")
 
 
 def check(config):
-    """Everything has a value of its type, and defaults of settings are those of their classes."""
+    """Check that values have their types, and that defaults are those of the settings' classes."""
     assert isinstance(config, ExperimentConfig)
     assert config.output_dir == f"results/{config.experiment_name}"
     for name in SETTINGS:
@@ -56,7 +56,7 @@ def test_the_first_comment_of_an_experiment_is_its_command(experiment):
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_an_experiment_holds_overrides_only(experiment):
-    """Each of its values differs from what is composed without it."""
+    """Check that each value of an experiment differs from what is composed without it."""
     text = yaml.safe_load((CONF / "experiment" / f"{experiment}.yaml").read_text())
     plain = dataclasses.asdict(configure())
     for key, value in text.items():
@@ -76,7 +76,7 @@ def test_expected_experiments_are_there():
 
 
 def test_the_recipe_of_the_released_checkpoint():
-    """Values that the released checkpoint was trained with."""
+    """Check the values that the released checkpoint was trained with."""
     config = configure("+experiment=release")
     assert (config.run_fit.rounds, config.fit.steps, config.fit.learning_rate) == (5, 600, 0.03)
     assert (config.network.hidden, config.network.depth) == (128, 2)
@@ -94,7 +94,7 @@ def test_help_has_a_line_for_every_experiment_and_choice():
 
 @pytest.fixture
 def train(tmp_path, monkeypatch, capsys):
-    """Run ``train.py`` and return its output, that on stderr where it ends with a fault."""
+    """Return a function that runs ``train.py`` and returns its stdout; stderr if it fails."""
     monkeypatch.chdir(tmp_path)
 
     def run(*overrides, code=None):

@@ -1,4 +1,4 @@
-"""Cells: made once, timed, and read back without the times."""
+"""Cells are made once, timed, and read back without the times."""
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ LEARNED = []
 
 
 def learn_slowly(train, exclude, folder):
-    """The roofline; how often it was learned is counted."""
+    """Return the roofline, and count how often it was learned."""
     LEARNED.append(folder)
     return roofline().learn(train, exclude, folder)
 

@@ -11,7 +11,7 @@ import pytest
 from pinn.evaluation.decisions import SLACK, decide, decision_table
 from pinn.training.data.silicon import read_silicon
 
-#: An independent script: main(predictions.csv, silicon.parquet) prints a table by method.
+#: Path of an independent script: main(predictions.csv, silicon.parquet) prints a table by method.
 TOOL = os.environ.get("PINN_DECISION_LOSS_TOOL")
 PREDICTIONS = Path(__file__).parents[2] / "checkpoints" / "pinn.predictions.csv"
 
@@ -23,7 +23,7 @@ def observations():
 
 @pytest.fixture(scope="module")
 def predictions():
-    """Left-out models by three methods."""
+    """Return predictions of held-out models by three methods."""
     rows = pd.read_csv(PREDICTIONS)
     methods = ["network", "aiconfigurator", "roofline"]
     return rows[(rows["split"] == "leave-one-model-out") & rows["method"].isin(methods)]
@@ -31,13 +31,13 @@ def predictions():
 
 @pytest.fixture(scope="module")
 def overall(predictions, observations):
-    """Of all models, by method."""
+    """Return decisions of all models together, by method."""
     table = decision_table(decide(predictions, observations))
     return table[table["held_out"] == "all"].set_index("method")
 
 
 def _offer(tpot_s, measured_s, clients=(8, 16, 32)):
-    """Deployments of one model, on 1, 2 and 2 GPUs, with little to wait for a first token."""
+    """Return deployments of one model, on 1, 2 and 2 GPUs, whose TTFT is negligible."""
     count = len(tpot_s)
     observations = pd.DataFrame(
         {
@@ -67,7 +67,7 @@ def _offer(tpot_s, measured_s, clients=(8, 16, 32)):
 
 def test_a_perfect_method_loses_nothing():
     decided = decide(*_offer([0.008, 0.009, 0.014], [0.008, 0.009, 0.014]))
-    # Only from 15 ms on do three hold the limit: 8 / 8 ms, 16 / 9 ms / 2, 32 / 14 ms / 2.
+    # At least three meet the limit only from 15 ms on: 8 / 8 ms, 16 / 9 ms / 2, 32 / 14 ms / 2.
     assert decided["limit_s"].tolist() == [0.015, 0.02, 0.03, 0.05]
     assert (decided["picked"] == "row 2").all()
     assert (decided["loss"] == 0).all()

@@ -1,4 +1,4 @@
-"""Measured deployments with prefill and decode apart: the rule, and the steady state of a row."""
+"""Measured disaggregated P/D deployments: the filter, and the steady state of a row."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_shares_of_experts_that_would_cut_a_block_are_whole_experts(rows):
 
 
 def test_servers_of_a_pool_are_started_for_their_pool(rows):
-    """Graphs hold a decode server's share, and prefill servers the engine's budget."""
+    """Check that graphs cover a decode server's share, and prefill servers the engine's budget."""
     for _, row in rows[rows["engine"] != "vllm"].iterrows():
         pools = measured_pools(row)
         ranks = pools.decode_workers * pools.decode.recipe.data_parallel_size
@@ -88,7 +88,7 @@ def _steady(rows, concurrency):
 
 @pytest.mark.parametrize("concurrency", [4, 64, 1024])
 def test_clients_are_conserved(rows, concurrency):
-    """Those that wait for a first token and those that decode are all of them."""
+    """Check that clients waiting for a first token and clients decoding add up to all clients."""
     pools, _, _, state = _steady(rows, concurrency)
     assert 0 < state.batch * pools.decode_workers <= concurrency
     assert state.ttft_s > 0
@@ -97,7 +97,7 @@ def test_clients_are_conserved(rows, concurrency):
 def test_more_clients_never_quicken_a_token(rows):
     found = [_steady(rows, clients)[3].tpot_s for clients in (1, 16, 64, 256, 1024, 4096)]
     assert found == sorted(found)
-    # Beyond what the prefill pool computes they wait before it.
+    # More clients than prefill workers can serve wait in front of them.
     assert found[-1] == pytest.approx(found[-2], rel=1e-3)
 
 

@@ -1,4 +1,4 @@
-"""Scores of other engines' rows: which network predicts a row, and what the table adds up."""
+"""Scores of other engines' rows: the network that predicts a row, and the lines of the table."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ ROW = {
 
 
 def cells(*changes):
-    """(GPU, heading) -> cell of the only grid."""
+    """Return (GPU, heading) -> cell of the only grid."""
     ((_, grid),) = engines.engine_grids(pd.DataFrame([ROW | change for change in changes]))
     headings = [column.heading for column in grid.columns]
     return {
@@ -72,7 +72,7 @@ def network_errors(scores, metric):
 
 
 def test_another_engine_and_model_that_taught_nothing_are_predicted():
-    """DeepSeek on SGLang up to 16 clients; bars of all its rows: TPOT 6.5, TTFT 25 %."""
+    """Check DeepSeek on SGLang up to 16 clients by the bars of all rows: TPOT 6.5, TTFT 25 %."""
     rows = engines.engine_rows()
     deepseek = rows["model"].str.contains("DeepSeek") & (rows["engine"] == "sglang")
     few = rows[deepseek & (rows["apart"] == "") & (rows["concurrency"] <= 16)]
@@ -83,7 +83,7 @@ def test_another_engine_and_model_that_taught_nothing_are_predicted():
 
 
 def test_prompts_that_wait_for_others_are_predicted_with_model_and_engine_left_out():
-    """Llama on TensorRT-LLM, 1024 x 1024, to 16 clients; bars of all rows: TPOT 15, TTFT 22 %."""
+    """Check Llama on TensorRT-LLM, 1024 x 1024, to 16 clients by bars: TPOT 15, TTFT 22 %."""
     rows = engines.engine_rows()
     waits = (rows["batch_wait_timeout_iters"] != "") & rows["model"].str.contains("Llama")
     few = rows[waits & (rows["apart"] == "") & (rows["concurrency"] <= 16)]
@@ -94,7 +94,7 @@ def test_prompts_that_wait_for_others_are_predicted_with_model_and_engine_left_o
 
 
 def test_an_engines_own_decode_attention_brings_predictions_closer():
-    """Llama with an 8-bit cache on H200, to 8 clients: 16 % off with the time of vLLM's kernels."""
+    """Check Llama with an 8-bit cache on H200, to 8 clients: error 16 % by vLLM's kernels."""
     rows = engines.engine_rows()
     llama = rows["model"].str.contains("Llama-3.3") & (rows["engine"] == "trtllm")
     few = rows[llama & (rows["gpu"] == "h200_sxm") & (rows["concurrency"] <= 8)]
@@ -104,7 +104,7 @@ def test_an_engines_own_decode_attention_brings_predictions_closer():
 
 
 def test_mxfp4_experts_of_another_engine_are_predicted_by_vllms_kernels():
-    """gpt-oss on TensorRT-LLM, H200, TP 2 to 8, prompts of 8192: model and engine left out."""
+    """Check gpt-oss on TensorRT-LLM, H200, TP 2 to 8, prompts of 8192; model and engine unseen."""
     rows = engines.engine_rows()
     oss = rows["model"].str.contains("gpt-oss") & (rows["engine"] == "trtllm")
     chosen = (rows["prompt_tokens"] == 8192) & (rows["tensor_parallel_size"] > 1)

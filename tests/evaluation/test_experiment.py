@@ -39,7 +39,7 @@ def done(source, tmp_path_factory):
 
 
 def test_make_train_in_small(source, tmp_path):
-    """The command of README, in the small setting that docs/training.md states."""
+    """Check the command of README, in the small setting that docs/training.md states."""
     assert command_on("README.md", "make train")[0] == ["make", "train"]
     root = Path(__file__).parents[2]
     recipe = (root / "Makefile").read_text().split("\ntrain: ", 1)[1].split("\n\n", 1)[0]
@@ -142,7 +142,7 @@ def test_without_serving_runs_it_says_what_is_missing(source, tmp_path, caplog):
 
 
 def test_the_shipped_recipe_is_that_of_every_experiment():
-    """What a checkpoint learns from depends on no choice of what is left out."""
+    """Check that the settings of training do not depend on any choice of held-out data."""
     recipes = {
         recipe_sha256(configure(*experiment))
         for experiment in (

@@ -30,7 +30,7 @@ ROWS = Mock(
     [("mixture-of-experts", "bc"), ("dense", "a"), ("low-concurrency", "ab")],
 )
 def test_a_group_holds_its_rows_and_no_others(group, members):
-    """Nothing is known of rows that are no measured deployment, such as traced steps."""
+    """Check groups, with rows that are no measured deployment, such as traced steps, in none."""
     predictions = pd.DataFrame({"row_id": ["c", "traced", "a", "b", "b"]})
     mask = group_masks([group], ROWS, predictions)[group]
     assert sorted(predictions["row_id"][mask].unique()) == list(members)

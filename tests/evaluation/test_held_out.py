@@ -1,4 +1,4 @@
-"""Errors and coefficient changes of left-out rows, read back from an experiment's folder."""
+"""Errors and coefficient changes of held-out rows, read back from an experiment's folder."""
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from pinn.training.serving_rows import serving_rows
 
 @pytest.fixture
 def folder(tmp_path):
-    """An experiment that left out each of three models."""
+    """Return the folder of an experiment that held out each of three models."""
     return write_experiment(tmp_path / "moe_ep")
 
 

@@ -1,4 +1,4 @@
-"""From the folders of experiments to the intervals of their checkpoint."""
+"""Intervals of a checkpoint from the folders of experiments."""
 
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ MODELS = sorted(set(observations()["model"]))
 
 @pytest.fixture
 def folder(tmp_path, h100_kernels):
-    """An experiment, and the kernels of its folds."""
+    """Return the folder of an experiment that has the kernels of its folds."""
     found = write_experiment(tmp_path / "moe_ep")
     for name in MODELS:
         exclude = Exclusion(models=(load_model(name),))
@@ -46,7 +46,7 @@ def test_a_checkpoint_is_calibrated_on_what_its_experiment_left_out(
     assert found.checkpoint_sha256 == file_sha256(checkpoint_path)
     # The folds gave the same coefficients as the whole.
     assert set(found.coefficients.values()) == {0.0}
-    # TPOT is 10 % off and TTFT 50 % everywhere, so both are covered, one far more tightly.
+    # TPOT errors are 10 % and TTFT errors 50 % everywhere: both are covered, TPOT far more tightly.
     assert found.half_width("tpot", rows.deployments[0], gpu_known=True) == pytest.approx(
         np.log(1.1)
     )

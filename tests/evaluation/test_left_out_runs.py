@@ -1,4 +1,4 @@
-"""Serving runs of a model are predicted by what never saw it, nor anything of its shape."""
+"""Serving runs of a model are predicted by fits that hold out the model and all of its shape."""
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ RAN = (SMALL, LLAMA_3_1, LLAMA_2, MIXTRAL, YI)
 
 @pytest.fixture(scope="module")
 def table():
-    """Deployments of two models on two GPUs."""
+    """Return deployments of two models on two GPUs."""
     cases = [(LLAMA_3_3, "fp8", 4, False, 2), (MIXTRAL, "bf16", 4, False, 2)]
     tables = [observations(cases, gpu) for gpu in ("h100_sxm", "h200_sxm")]
     whole = pd.concat(tables, ignore_index=True)
@@ -51,14 +51,14 @@ def runs():
 
 
 def models(fold):
-    """Of everything that a fold learns from."""
+    """Return the models of all training data of a fold."""
     return [d.model for d in fold.rows.deployments] + [r.deployment.model for r in fold.runs]
 
 
 def test_a_runs_shape_is_left_out_once_by_the_name_of_the_deployments(rows, runs):
     found = [model.name for model in left_out_models(rows, runs)]
     assert sorted(found) == sorted(load_model(m).name for m in (LLAMA_3_3, SMALL, MIXTRAL, YI))
-    # Whatever the order in which they ran.
+    # The result does not depend on the order in which models ran.
     backwards = [model.name for model in left_out_models(rows, runs[::-1])]
     assert backwards == found
 
@@ -71,7 +71,7 @@ def test_every_run_is_tested_once_by_what_never_saw_its_shape(rows, runs):
             assert not any(is_near_copy(model, run.deployment.model) for model in models(fold))
             (excluded,) = fold.exclude.models
             assert is_near_copy(excluded, run.deployment.model)
-        # What has another shape stays.
+        # Runs of other shapes are kept.
         assert len(fold.runs) + len(test) == len(runs)
 
 
@@ -85,7 +85,7 @@ def test_rows_and_runs_of_one_shape_leave_together(rows, runs):
 
 
 def test_a_model_that_has_rows_and_runs_is_learned_without_once(table, rows, runs):
-    """The fold behind the table of deployments is that behind the table of its runs."""
+    """Check that the deployments' table and the runs' table are from the same folds."""
     measured = Measured(table, rows, tuple(runs), None, None)
     of_rows = split_folds({"leave-one-model-out": leave_one_out("model", table)}, measured)
     of_runs = [fold for fold, _ in run_folds(rows, runs)]

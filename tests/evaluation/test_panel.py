@@ -1,4 +1,4 @@
-"""The panel: what a score adds up, whose noise a small group has, which checkpoint it prefers."""
+"""Scorecard: sums of a score, noise of small groups, and the choice between two checkpoints."""
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint, save_checkpoi
 
 
 def rows(group="deployments: a", configurations=6, tpot=0.1, ttft=0.2, seed=0):
-    """Two loads of every configuration, with the same errors but for a little noise."""
+    """Return two loads of every configuration, with equal errors but for a little noise."""
     draw = np.random.default_rng(seed)
     found = []
     for i in range(configurations):
@@ -41,7 +41,7 @@ def rows(group="deployments: a", configurations=6, tpot=0.1, ttft=0.2, seed=0):
     return pd.DataFrame(found, columns=columns).assign(half=0.15)
 
 
-#: Of a recipe whose seeds agree.
+#: Training noise of settings whose seeds agree.
 QUIET = pd.Series({"deployments: a": 0.0, "deployments: b": 0.0})
 
 
@@ -102,7 +102,7 @@ def test_a_better_mean_excuses_a_group_that_is_a_little_worse_alone(worse_by, ve
 
 
 def test_one_of_many_groups_may_be_worse_by_chance():
-    """One group of thirty whose draws are above 0 in 99 of 100 is no evidence; alone it is."""
+    """Check that one group of thirty at 99 % is no evidence of worsening, while one alone is."""
     many = [f"deployments: {name}" for name in "abcdefghijklmnopqrstuvwxyz"]
     quiet = pd.Series(0.0, many)
     before = panel(*(rows(name, 12) for name in many))
@@ -153,7 +153,7 @@ def test_what_another_seed_does_as_well_is_no_worse_group():
     _, verdict = compare_panels(before, after, QUIET + 0.4)
     assert verdict.startswith("better;")
     assert verdict.endswith(": deployments: b")
-    # A group that no seed has scored moves as the others do in the median.
+    # A group without a score by other seeds has the median noise of the others.
     _, verdict = compare_panels(before, after, (QUIET + 0.6).rename({"deployments: b": "new"}))
     assert verdict == BETTER
 

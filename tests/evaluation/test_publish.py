@@ -1,4 +1,4 @@
-"""A checkpoint is kept with its own tables and intervals, and with no others."""
+"""A checkpoint is published with its own tables and intervals, and with no others."""
 
 import pandas as pd
 import pytest
@@ -9,7 +9,7 @@ from pinn.evaluation.folds import CHECKPOINT_COLUMN, TABLES, publish
 
 @pytest.fixture
 def trained(tmp_path):
-    """A checkpoint, its tables and its intervals."""
+    """Return a checkpoint with its tables and its intervals."""
     folder = tmp_path / "results"
     folder.mkdir()
     table = pd.DataFrame({"stage": ["0", "all"], "error": [0.25, 1.5]})

@@ -1,4 +1,4 @@
-"""The released checkpoint on the runs that it learned from, on models left out, and overloaded."""
+"""Errors of the released checkpoint on runs it was trained on, held-out models and overload."""
 
 import os
 from pathlib import Path
@@ -13,13 +13,13 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.surrogate.surrogate import Surrogate
 
-#: The only mixture of experts among the runs, and the only model that is more than 6 % off.
+#: The only mixture-of-experts model among the runs, and the only model with errors above 6 %.
 SCOUT = "scout"
 
 
 @pytest.fixture(scope="module")
 def released():
-    """The checkpoint of the repository, which serving runs taught."""
+    """Return the checkpoint of the repository, which was trained on serving runs."""
     surrogate = Surrogate.load(find_checkpoint())
     assert "departures" in surrogate.checkpoint.metadata["scalars"]
     return surrogate
@@ -47,7 +47,7 @@ def record(method):
 
 @pytest.fixture(scope="module")
 def taught(released):
-    """Its scores on all of them."""
+    """Return the checkpoint's scores on all runs of its training data."""
     path = data("PINN_SERVING_RUNS")
     runs, _ = read_measured_runs(path, path.parents[1] / "model_configs")
     return scores(released, runs)
@@ -60,9 +60,9 @@ def mean_errors(scored):
 
 
 def test_runs_are_close_and_none_is_ranked_wrongly(taught):
-    """The network learns what all models share; what is one model's own stays an error.
+    """Check the network's errors: it learns what all models share, so per-model effects remain.
 
-    Bars lie a point above what they were when this was written.
+    Bars lie a point above the errors at the time when they were set.
     """
     means = mean_errors(taught)
     assert len(means) == 15
@@ -70,20 +70,20 @@ def test_runs_are_close_and_none_is_ranked_wrongly(taught):
     dense = means[~means.index.str.contains(SCOUT)]
     assert (dense.max() <= [5.7, 9.1, 5.7]).all(), means
     assert ranking_inversions(taught) == []
-    # What lies beside the checkpoint is what it gives.
+    # The scores beside the checkpoint are those of its network.
     beside = record(NETWORK).set_index(["run", "stage", "figure"])["predicted_s"]
     now = taught.set_index(["run", "stage", "figure"])["predicted_s"]
     assert now.to_dict() == pytest.approx(beside.to_dict(), rel=1e-3)
 
 
 def test_the_worst_taught_run_is_no_worse_than_it_was(taught):
-    """Scout's reasoning load, of which the network of 2026-11-26 was within these."""
+    """Check Scout's reasoning load, on which the network of 2026-11-26 was within these bars."""
     means = mean_errors(taught)
     assert (means.max() <= [12.5, 16.4, 12.5]).all(), means
 
 
 def test_the_record_of_models_left_out_is_of_every_run_and_of_these_measurements():
-    """The figures themselves are asked again by the release experiment, which takes minutes."""
+    """Check the record's rows; the release experiment computes the errors again, in minutes."""
     path = data("PINN_SERVING_RUNS")
     runs, _ = read_measured_runs(path, path.parents[1] / "model_configs")
     found = record(NETWORK + LEFT_OUT)

@@ -1,4 +1,4 @@
-"""Scores of serving runs and their ranking."""
+"""Scores of serving runs, and their ranking."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from pinn.training.run_scalars import RunFit, run_latencies
 
 @pytest.fixture(scope="module")
 def scored():
-    """Runs that were measured 10 % faster than the simulation says."""
+    """Return scores of runs that were measured 10 % faster than the simulation predicts."""
     runs = three_runs()
     latencies = run_latencies(RunFit(), runs, np.stack([operator_betas()] * len(runs)))
     seen = [measured(run, latency) for run, latency in zip(runs, latencies, strict=True)]

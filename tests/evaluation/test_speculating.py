@@ -1,4 +1,4 @@
-"""Measured deployments that hide what they drafted, on a few rows of each engine."""
+"""Measured deployments with unknown numbers of drafted tokens, on a few rows of each engine."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_the_more_is_accepted_the_less_a_token_takes(scores):
 
 
 def test_at_best_every_draft_is_a_token(scores):
-    """Four tokens a step are at most four times as quick, and a draft is never free."""
+    """Check that four tokens a step are at most four times as fast, and that drafts take time."""
     assert (scores["tpot_s_0.9"] > scores["tpot_s_plain"] / 4).all()
 
 

@@ -1,4 +1,4 @@
-"""Workers end with the process that started them, however that ends, and let go of its pipes."""
+"""Workers end with the process that started them, however that ends, and close its pipes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if __name__ == "__main__":
 
 
 def started(folder):
-    """A process whose two workers are at work, and their ids."""
+    """Start a process with two workers at work, and return it with their ids."""
     script = folder / "script.py"
     script.write_text(_CODE)
     path = os.pathsep.join([str(Path(worker_tasks.__file__).parent), *sys.path])
@@ -54,7 +54,7 @@ def started(folder):
 
 
 def has_ended(pid):
-    """Whether a process is gone, or dead and not yet waited for."""
+    """Return whether a process is gone, or dead and not yet waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except OSError:
@@ -67,7 +67,7 @@ def has_ended(pid):
     [
         (signal.SIGINT, 128 + signal.SIGINT, "stopping: one thing is kept\n"),
         (signal.SIGTERM, 128 + signal.SIGTERM, "stopping: one thing is kept\n"),
-        (signal.SIGKILL, -signal.SIGKILL, None),  # nothing is left that could say so
+        (signal.SIGKILL, -signal.SIGKILL, None),  # a killed process prints nothing
     ],
 )
 def test_workers_end_with_their_parent(tmp_path, number, status, says):
@@ -78,7 +78,7 @@ def test_workers_end_with_their_parent(tmp_path, number, status, says):
         assert process.stderr.readline() == says
         assert time.monotonic() - sent < 2
         says = ""
-    # Returns when nobody holds the pipes any more; a worker sleeps for minutes.
+    # communicate() returns when no process has the pipes open; a worker sleeps for minutes.
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == status
     assert says in (said, None)
@@ -107,5 +107,5 @@ def test_long_commands_say_what_is_kept(tmp_path, words):
     )
     assert process.returncode == 128 + signal.SIGINT, process.stderr
     assert "stopping: " in process.stderr
-    # A look writes nothing where it is taken.
+    # A look (evaluate --fast) writes nothing into the working directory.
     assert words is _TRAIN or list(here.iterdir()) == []

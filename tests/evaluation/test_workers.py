@@ -1,4 +1,4 @@
-"""Workers: the same results and errors from this process, from several, and from Ray."""
+"""Workers give the same results and errors in this process, in several, and on Ray."""
 
 import os
 import sys
@@ -24,18 +24,18 @@ from pinn.training.trainer import TrainerSettings, make_trainer
 
 NUMBERS = range(4)
 SQUARES = {i: i**2 for i in NUMBERS}
-#: Without one, Ray writes one into the home directory.
+#: Token of Ray; without one, Ray writes one into the home directory.
 RAY_TOKEN = uuid4().hex
 
 
 @pytest.fixture(scope="module")
 def on_ray():
-    """Two workers of a Ray of their own, which lasts until the run that started it is over."""
+    """Return two workers of a Ray of their own, which ends with the run that started it."""
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[test]'")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_AUTH_TOKEN", RAY_TOKEN)
-        patch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # Another Ray, which is left alone.
+        patch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # another Ray, which is not used
         patch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
         workers = Workers("ray", 2)
         run = workers.run(square_where, NUMBERS)
@@ -47,7 +47,7 @@ def on_ray():
 
 
 def run_together(workers, folder):
-    """Squares and the processes that made them; no process makes them all."""
+    """Return squares and the processes that computed them; no process computes them all."""
     folder.mkdir()
     done = dict(workers.run(square_together, [(i, folder) for i in NUMBERS]))
     return {i: square for i, (square, _) in done.items()}, {pid for _, pid in done.values()}
@@ -94,7 +94,7 @@ def test_cells_made_on_ray_are_those_made_here(on_ray, tmp_path):
 
 
 def made_cells(workers, folder):
-    """Predictions for every model, which two methods made without it."""
+    """Return predictions for every model by two methods that hold it out."""
     measured = observations()
     splits = {"leave-one-model-out": leave_one_out("model", measured)}
     learner = ServingLearner(

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from pinn.errors import PinnError
 
-#: Far longer than it takes to start a process on a busy machine.
+#: Seconds that are far more than starting a process takes on a busy machine.
 PATIENCE_S = 60.0
 
 
 def square_where(number):
-    """The square, the process and its folder."""
+    """Return the square, the process and its folder."""
     return number**2, os.getpid(), Path.cwd()
 
 
 def square_together(task):
-    """The square and the process, once another process is at work as well."""
+    """Return the square and the process, once another process is at work as well."""
     number, folder = task
     (folder / str(os.getpid())).touch()
     until = time.monotonic() + PATIENCE_S
@@ -34,12 +34,12 @@ def refuse(number):
 
 
 def interrupt(_config):
-    """What a long command runs, interrupted."""
+    """Raise the interrupt of a long command."""
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(PATIENCE_S)
 
 
 def sleep_on(folder):
-    """Say which process this is, and work for longer than any test."""
+    """Record the id of this process, and sleep for longer than any test."""
     (folder / str(os.getpid())).touch()
     time.sleep(10 * PATIENCE_S)

@@ -1,4 +1,4 @@
-"""A small evaluation folder: made-up predictions of made-up measurements."""
+"""Small evaluation folder: made-up predictions of made-up measurements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ METHODS = {
 
 
 def observations() -> pd.DataFrame:
-    """Two loads of every model on every GPU at two parallelisms."""
+    """Return two loads of every model on every GPU at two parallelisms."""
     rows = [
         observation_row(
             row_id=f"{model} {gpu} {tp} {concurrency}",
@@ -46,7 +46,7 @@ def observations() -> pd.DataFrame:
 
 
 def predictions(rows: pd.DataFrame) -> pd.DataFrame:
-    """Every method in two kinds of split; errors are drawn with the method's own spread."""
+    """Return every method in two kinds of split, with errors of the method's own spread."""
     draw = np.random.default_rng(0)
     tables = [
         pd.DataFrame(
@@ -68,7 +68,7 @@ def predictions(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_evaluation(folder: Path) -> Path:
-    """Everything that a report reads, but for what a checkpoint says."""
+    """Write all tables that a report reads, except a checkpoint's own."""
     rows = observations()
     report = ReadReport("made up", "1", "", len(rows), len(rows))
     write_observations(rows, folder / "observations" / "silicon.parquet", report)
@@ -85,7 +85,7 @@ def write_evaluation(folder: Path) -> Path:
 
 
 def judged(level: float) -> pd.DataFrame:
-    """Twenty rows of each model and metric inside or outside an interval of a level."""
+    """Return twenty rows of each model and metric, inside or outside an interval of a level."""
     inside = np.arange(20) < 20 * level
     rows = [
         pd.DataFrame({"half": 0.15, "covered": inside, "error": np.where(inside, 0.1, 0.2)}).assign(

@@ -1,4 +1,4 @@
-"""Means of a formula's own basis functions over the steps that each benchmark's simulation made."""
+"""Means of a formula's basis functions over the simulated steps of each benchmark."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The page needs no other file, says what it rests on, and shows something."""
+"""The page needs no other file, names its data, and has visible content."""
 
 import base64
 import html.parser
@@ -26,7 +26,7 @@ EVIDENCE = "4 models <of> which 3 are made up"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """An evaluation with everything that a report can show."""
+    """Return the folder of an evaluation with everything that a report can show."""
     return write_evaluation(tmp_path_factory.mktemp("evaluation"))
 
 
@@ -36,7 +36,7 @@ def page(folder):
 
 
 class Page(html.parser.HTMLParser):
-    """What a page refers to, what its tables say below themselves, and its pictures."""
+    """Parser of a page's references, of the text below its tables, and of its pictures."""
 
     def __init__(self, text):
         super().__init__()
@@ -104,7 +104,7 @@ def test_pictures_are_not_empty_in_grey(folder):
 
 
 def test_looks_differ_in_marker_and_in_grey():
-    """CIE lightness of the colours, which is all that a grey print keeps."""
+    """Check the CIE lightness of the colours, which is all that a grey print keeps."""
     linear = np.array([to_rgb(colour) for _, colour in MARKERS])
     linear = np.where(linear <= 0.04045, linear / 12.92, ((linear + 0.055) / 1.055) ** 2.4)
     lightness = 116 * np.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
@@ -147,7 +147,7 @@ def test_the_released_intervals_are_such_a_table(folder):
 
 
 def test_the_summary_compares_on_rows_that_both_predict(folder):
-    """A peer that fails on half of the rows is compared on the others."""
+    """Check that a peer that fails on half of the rows is compared on the others."""
     tables = read_tables(folder)
     rows = tables.predictions
     mine = rows[(rows["split"] == "leave-one-model-out") & (rows["method"] == "network")]
@@ -199,5 +199,5 @@ def test_a_browser_shows_it(page, tmp_path):
     pixels = np.asarray(Image.open(shot).convert("L"))
     written = pixels < 200
     assert 0.01 < written.mean() < 0.5
-    # Something stands in every fifth of the page.
+    # Every fifth of the page has some content.
     assert all(part.any() for part in np.array_split(written, 5))

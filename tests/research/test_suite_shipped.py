@@ -1,4 +1,4 @@
-"""Predictions of a published checkpoint's folds stand in only where they are what they claim."""
+"""Predictions of a published checkpoint's folds are used only for its own data and splits."""
 
 import pandas as pd
 import pytest

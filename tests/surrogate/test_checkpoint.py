@@ -1,4 +1,4 @@
-"""A checkpoint gives back the very network, or says in one line why it cannot."""
+"""A checkpoint restores the network bit for bit, or is refused with a reason in one line."""
 
 import json
 from errno import ENOSPC

@@ -1,4 +1,4 @@
-"""Coefficient sets survive the disk to the bit and refuse another deployment."""
+"""Coefficient sets are restored from disk bit for bit and refuse another deployment."""
 
 import json
 from pathlib import Path

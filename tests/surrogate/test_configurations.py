@@ -188,7 +188,7 @@ def test_a_bad_file_is_refused_in_one_line_that_names_it(tmp_path, name, content
 
 
 def other(flag):
-    """A value of the flag that is not its default."""
+    """Return a value of the flag that is not its default."""
     if flag.name == "override_generation_config":
         return '{"top_k": 5}'
     if flag.name == "speculative_config":
@@ -206,7 +206,7 @@ def other(flag):
     return (flag.default or 15) + 1 if flag.kind == "int" else (flag.default or 0.8) / 2
 
 
-#: Flags whose only value is that nothing of the kind is asked for.
+#: Flags of which only the default is accepted.
 REFUSED = ("disaggregation_mode",)
 
 
@@ -216,7 +216,7 @@ REFUSED = ("disaggregation_mode",)
     ids=lambda flag: flag.name,
 )
 def test_every_serving_flag_reaches_the_deployment(flag):
-    """As text, in every spelling of the command line, and it is a setting of its own."""
+    """Check a flag as text in every spelling of the command line, and as a setting of its own."""
     value = other(flag)
     served = {"model": "Qwen/Qwen3-30B-A3B", "gpu": "H100"}
     if flag.engines:

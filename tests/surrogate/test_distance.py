@@ -1,4 +1,4 @@
-"""Where a deployment lies among the measured ones."""
+"""Distance of a deployment from the measured ones."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The steepest bends that the network can learn still never make a faster GPU slower."""
+"""Law: a faster GPU is never slower, even with the steepest elasticities that can be learned."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from pinn.surrogate.surrogate import batch_work, predict_coefficients, step_seco
 
 
 def steepest(bias):
-    """A network in whose box everything lies, every elasticity at one end of its range."""
+    """Return a network with an unlimited range, every elasticity at one end of its bounds."""
     d, r = np.full(len(DESCRIPTORS), 100.0), np.full(len(RATES), 5.0)
     network = CoefficientNetwork(NetworkSettings(), InputScale(0 * d, d / d, -d, d, -r, r))
     with torch.no_grad():

@@ -20,7 +20,7 @@ def embedded(seed, spread=1.0):
 
 
 def random_network(seed, settings):
-    """Weights that reach the bounds of some corrections and not of others."""
+    """Return weights that reach the bounds of some corrections and not of others."""
     torch.manual_seed(seed)
     network = CoefficientNetwork(settings, fit_scale(*embedded(seed))).double()
     with torch.no_grad():

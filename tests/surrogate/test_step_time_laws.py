@@ -1,4 +1,4 @@
-"""What holds for every model, GPU, configuration and batch, whatever the network has learned."""
+"""Laws of step times for every model, GPU, configuration and batch, with any weights."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from pinn.surrogate.surrogate import (
 from pinn.training.synthetic import weight_bytes
 from pinn.units import GIB
 
-#: Sums of the same terms in another order may differ by this much.
+#: Relative difference of sums of the same terms in another order.
 ROUNDING = 1e-12
 
 
@@ -130,7 +130,7 @@ def faster(deployment, doubled):
 
 
 def offloading(deployment, bytes_):
-    """The deployment with so many bytes of weights kept in host memory."""
+    """Return the deployment with so many bytes of weights in host memory."""
     return replace(
         deployment, serving=replace(deployment.serving, cpu_offload_gb=float(bytes_ / GIB))
     )

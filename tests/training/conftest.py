@@ -15,13 +15,13 @@ from pinn.training.serving_fit import ServingFitSettings, ServingLearner
 from pinn.training.serving_rows import ServingRows, serving_rows
 from pinn.training.trainer import TrainerSettings, make_trainer
 
-#: Measured time / floor of each of the five.
+#: Measured time over the lower bound, for each of the five measurements.
 _ABOVE = np.array([1.4, 1.6, 2.6, 2.9, 3.3])
 
 
 @pytest.fixture(scope="session")
 def rows() -> ServingRows:
-    """The measurements, each some way above its floor."""
+    """Return five measurements, each above its roofline lower bound."""
     found = serving_rows(observations())
     tpot_s, ttft_s = _ABOVE * found.tpot_floor_s, 1.2 * _ABOVE * found.ttft_floor_s + 0.01
     return with_times(found, tpot_s, ttft_s)
@@ -29,7 +29,7 @@ def rows() -> ServingRows:
 
 @pytest.fixture
 def learner() -> ServingLearner:
-    """Quiet, small and quick."""
+    """Return a learner that is quiet, small and quick."""
     return ServingLearner(
         NetworkSettings(hidden=16, depth=1),
         ServingFitSettings(steps=300, learning_rate=0.02),
@@ -40,7 +40,7 @@ def learner() -> ServingLearner:
 
 @pytest.fixture(scope="session")
 def released(h100_kernels, tmp_path_factory) -> Path:
-    """Quickly fitted surrogates where released ones lie."""
+    """Return a folder of released surrogates with quickly fitted ones in it."""
     folder = tmp_path_factory.mktemp("released")
     h100_kernels.save(folder / "all")
     return folder
@@ -48,7 +48,7 @@ def released(h100_kernels, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def kernel_learner(released, tmp_path, monkeypatch) -> KernelLearner:
-    """The recipe with seven composed deployments and a small network."""
+    """Return the kernel learner with seven composed deployments and a small network."""
     monkeypatch.setattr(composed, "SHARD_DEPLOYMENTS", 3)
     return KernelLearner(
         KernelSettings(str(released), str(tmp_path / "cache"), ["H100-SXM"], 7, 0, validation=2),
@@ -62,5 +62,5 @@ def kernel_learner(released, tmp_path, monkeypatch) -> KernelLearner:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Of logs and the state to resume from."""
+    """Return the folder of logs and of the state to resume from."""
     return tmp_path / "logs"

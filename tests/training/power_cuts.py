@@ -1,4 +1,4 @@
-"""Fits that stop the hard way, and networks that must not tell."""
+"""Fits that are interrupted abruptly, and the check that networks do not depend on it."""
 
 import lightning
 import numpy as np
@@ -7,7 +7,7 @@ from pinn.training.trainer import TrainerSettings, make_trainer
 
 
 class Interrupt(lightning.Callback):
-    """Stops a fit the hard way, in the middle of an epoch."""
+    """Callback that stops a fit abruptly, in the middle of an epoch."""
 
     def __init__(self, step):
         self.step = step
@@ -18,7 +18,7 @@ class Interrupt(lightning.Callback):
 
 
 def interrupted_trainer(step, **settings):
-    """Raises when the optimizer has made so many steps."""
+    """Return a trainer factory that raises when the optimizer has made so many steps."""
     trainer = make_trainer(TrainerSettings(progress=False), **settings)
     trainer.callbacks.append(Interrupt(step))
     return trainer

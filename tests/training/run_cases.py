@@ -1,4 +1,4 @@
-"""Small made-up runs whose every figure a simulation gives, and operators of priors."""
+"""Small made-up runs with simulated metrics, and operators with prior betas."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pinn.specs.serving import ServingSpec
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training.teacher import EXPLAINED_BY
 
-#: Features that an earlier operator of the list explains already.
+#: Names of the step features, in the order of beta.
 _NAMES = list(STEP_FEATURES)
 
 
 def operator_betas() -> np.ndarray:
-    """Each operator's betas: the priors of the features that explain it alone."""
+    """Return each operator's betas: the priors of features that no earlier operator explains."""
     betas, taken = np.zeros((len(COMPOSED_PARTS), len(_NAMES))), {"layer", "request", "activations"}
     for row, operator in enumerate(COMPOSED_PARTS):
         for name in EXPLAINED_BY[operator]:
@@ -37,12 +37,12 @@ def operator_betas() -> np.ndarray:
 
 
 def wide(model, name):
-    """A model of a size whose weights take milliseconds to read."""
+    """Return a model of a size whose weights take milliseconds to read."""
     return replace(model, name=name, hidden_size=4096, vocab_size=32000)
 
 
 def made_up_run(name: str, model, rate: float = 4.0) -> MeasuredRun:
-    """A run without measurements."""
+    """Return a run without measurements."""
     serving = ServingSpec(max_num_batched_tokens=2048, max_num_seqs=32, max_model_len=4096)
     workload = shared_prefix(
         [Stage(rate, 30.0), Stage(2 * rate, 30.0)],
@@ -56,14 +56,14 @@ def made_up_run(name: str, model, rate: float = 4.0) -> MeasuredRun:
 
 
 def on_h100(name: str, model: str, **serving) -> MeasuredRun:
-    """A run without measurements of a model of the catalogue."""
+    """Return a run without measurements of a model of the catalog."""
     run = made_up_run(name, load_model(model))
     spec = replace(run.deployment.serving, **serving)
     return replace(run, deployment=Deployment(load_model(model), load_gpu("H100"), spec))
 
 
 def measured(run: MeasuredRun, latency: LinearLatency) -> MeasuredRun:
-    """The run with the figures that a simulation gives it."""
+    """Return the run with simulated metrics as its measurements."""
     simulated = simulate(run.deployment, run.workload, latency)
     figures = {
         stage: {figure: figure_seconds(simulated, stage, figure) for figure in FIGURES}
@@ -73,7 +73,7 @@ def measured(run: MeasuredRun, latency: LinearLatency) -> MeasuredRun:
 
 
 def three_runs() -> list[MeasuredRun]:
-    """Two dense models and a mixture."""
+    """Return runs of two dense models and of a mixture-of-experts model."""
     return [
         made_up_run("a", wide(DENSE, "dense-a")),
         made_up_run("b", replace(wide(DENSE, "dense-b"), hidden_size=2048)),

@@ -10,7 +10,7 @@ from observation_row import observation_row
 
 from pinn.training.serving_rows import ServingRows
 
-#: Model, precision, tensor parallel, expert parallel, concurrency.
+#: Cases: model, precision, tensor parallel, expert parallel, concurrency.
 FIVE = (
     ("meta-llama/Meta-Llama-3.1-8B", "bf16", 1, False, 2),
     ("meta-llama/Meta-Llama-3.1-8B", "bf16", 1, False, 8),
@@ -21,7 +21,7 @@ FIVE = (
 
 
 def observations(cases=FIVE, gpu: str = "h100_sxm") -> pd.DataFrame:
-    """Made-up measurements; their times mean nothing."""
+    """Return made-up measurements, whose times are arbitrary."""
     rows = [
         observation_row(
             row_id=f"row {i}",
@@ -42,7 +42,7 @@ def observations(cases=FIVE, gpu: str = "h100_sxm") -> pd.DataFrame:
 
 
 def with_times(rows: ServingRows, tpot_s: np.ndarray, ttft_s: np.ndarray) -> ServingRows:
-    """The rows as if these had been measured."""
+    """Return the rows with other measured times."""
     measured = tuple(
         replace(m, tpot_s=float(tpot), ttft_s=float(ttft))
         for m, tpot, ttft in zip(rows.measured, tpot_s, ttft_s, strict=True)

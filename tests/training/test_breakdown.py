@@ -106,7 +106,7 @@ def test_the_kernels_used_add_up_to_the_composed_parts(h100_kernels, name):
     parts = compose(h100_kernels, deployment, batch)[0]
     for operator, seconds in zip(COMPOSED_PARTS, parts, strict=True):
         mine = [use.total_seconds for use in used if use.operator == operator]
-        # Nobody measured sampling.
+        # Sampling was not measured.
         assert sum(mine) == pytest.approx(0.0 if operator == "sampling" else seconds)
     assert sorted(used, key=lambda use: -use.total_seconds) == used
 

@@ -31,7 +31,7 @@ def test_a_rebuild_is_bit_identical(h100_kernels, deployments, tmp_path):
 
 
 def test_no_shard_depends_on_what_was_looked_up_before(h100_kernels, deployments, tmp_path):
-    """Networks differ in the last bits with the rows they are asked for together."""
+    """Check shards for bits: networks' last bits depend on the rows that are evaluated together."""
     together = remembered_steps(h100_kernels, deployments, 0, tmp_path / "together").parts
     h100_kernels.save(tmp_path)
     for i in reversed(range(len(deployments))):
@@ -42,7 +42,7 @@ def test_no_shard_depends_on_what_was_looked_up_before(h100_kernels, deployments
 
 @pytest.fixture
 def made(monkeypatch):
-    """Shards that are composed from now on: the number of each, and of all."""
+    """Return a list of the shards composed from now on: the number of each, and of all."""
     found = []
     monkeypatch.setattr(
         composed, "doing", lambda text: found.append(tuple(map(int, re.findall(r"\d+", text))))

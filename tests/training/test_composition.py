@@ -81,7 +81,7 @@ def test_a_chunk_of_latent_attention_expands_and_attends_to_what_is_cached(h100_
 
 
 def test_compressed_attention_takes_what_its_modules_took(h100_kernels):
-    """One decode at 4,096 on an H100 at TP 8: 92 us in 21 sparse layers, 49 in 22 (tables)."""
+    """Check one decode at 4,096 on an H100, TP 8: 92 us in 21 sparse layers, 49 in 22 (tables)."""
     deployment = on_h100(COMPRESSED, tensor_parallel_size=8)
     whole = compose(h100_kernels, deployment, one(1, 4096))
     groups = deployment.model.layer_groups
@@ -103,7 +103,7 @@ def test_residual_streams_are_mixed_around_each_half_of_a_layer(h100_kernels):
 
 
 def test_eight_bit_activations_make_mxfp4_experts_multiply_faster(h100_kernels):
-    """By the floor alone: these surrogates never saw such a kernel."""
+    """Check times by the roofline bound alone: these surrogates are fitted to no such kernel."""
     bf16, mxfp8 = (
         Deployment(with_precision(load_model(MOE), label), load_gpu("B200"), ServingSpec())
         for label in ("bf16", "mxfp4_mxfp8")

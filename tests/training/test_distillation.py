@@ -1,4 +1,4 @@
-"""The module and the data of the distillation: loss, validation, hyperparameters."""
+"""Module and data of the distillation: loss, validation, hyperparameters."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ from pinn.training.trainer import last_state
 
 @pytest.fixture
 def rows(kernel_learner):
-    """Composed steps of seven deployments."""
+    """Return composed steps of seven deployments."""
     surrogates = fitted_surrogates(kernel_learner.kernels, Exclusion())
     steps = composed_steps(kernel_learner.kernels, surrogates, Exclusion())
     return distillation_rows(steps, prior_scalars())
@@ -43,7 +43,7 @@ def module_for(rows, **settings):
 
 
 def predicted_seconds(module, rows):
-    """What the network gives each group, in numpy."""
+    """Return the seconds that the network predicts for each group, in numpy."""
     beta = module.network(rows.free, rows.rates)[0].detach().numpy()
     return np.einsum("mnf,mf,fg->mng", rows.features.numpy(), beta, FEATURE_GROUPS)
 
@@ -84,7 +84,7 @@ def test_hyperparameters_are_in_every_saved_state(kernel_learner, rows, tmp_path
 
 
 def test_validation_changes_nothing_that_is_trained(kernel_learner, rows, tmp_path):
-    """Whatever is validated on, the same deployments give the same bits."""
+    """Check that validation data do not change the bits of the trained network."""
     with_it = kernel_learner.distil(rows, rows.take(slice(3)), tmp_path / "with")
     without = kernel_learner.distil(rows, None, tmp_path / "without")
     for name, array in with_it.state_dict().items():

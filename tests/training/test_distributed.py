@@ -1,4 +1,4 @@
-"""Lightning's strategies: several processes learn what one learns."""
+"""Lightning's strategies: several processes learn the same as one."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,7 +10,7 @@ from pinn.training.trainer import TrainerSettings, make_trainer
 
 
 def test_two_processes_fit_what_one_fits(rows, learner, tmp_path):
-    """Each has all rows, so the mean of their gradients is the gradient of one."""
+    """Check equality: each process has all rows, so the mean of their gradients is that of one."""
     brief = replace(learner, fit=replace(learner.fit, steps=STEPS_PER_EPOCH))
     two = partial(make_trainer, TrainerSettings(devices=2, strategy="ddp_spawn", progress=False))
     alone, together = (

@@ -1,4 +1,4 @@
-"""The example of the page: a released checkpoint, fine-tuned on rows of one's own."""
+"""Example of docs/training.md: a released checkpoint, fine-tuned on a user's own rows."""
 
 import shutil
 from pathlib import Path

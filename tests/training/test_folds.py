@@ -1,4 +1,4 @@
-"""What a fold leaves to learn from, and that what it learned is found again and only then."""
+"""Training data of a fold, and the cache of its training."""
 
 from dataclasses import dataclass, replace
 
@@ -24,7 +24,7 @@ CASES = [(LLAMA_3_3, "fp8", 4, False, 2), (MIXTRAL, "bf16", 4, False, 2)]
 
 @pytest.fixture(scope="module")
 def on_two_gpus():
-    """Two models on H100 and on H200."""
+    """Return two models on H100 and on H200."""
     tables = [observations(CASES, gpu) for gpu in ("h100_sxm", "h200_sxm")]
     table = pd.concat(tables, ignore_index=True)
     return serving_rows(table.assign(row_id=[f"{i} {g}" for i, g in enumerate(table["gpu"])]))
@@ -72,7 +72,7 @@ def test_nothing_left_out_keeps_everything(on_two_gpus, runs):
 
 @dataclass(frozen=True)
 class Counting(KernelLearner):
-    """Counts its trainings."""
+    """Learner that counts its trainings."""
 
     def learn(self, rows, runs, exclude, folder):
         learned.append((rows, runs, exclude))
@@ -137,7 +137,7 @@ def test_another_recipe_is_another_fold(counting, rows, tmp_path):
 
 
 def test_other_rows_runs_or_measurements_are_another_fold(counting, rows, tmp_path, monkeypatch):
-    """Which fold is asked for, without training any."""
+    """Check the key of a fold for changed data, without training any fold."""
     run = replace(on_h100("a", SMALL), measured={"all": {"ttft_mean_s": 0.02}})
     longer = with_times(rows, rows.tpot_s, rows.ttft_s * 1.001)
     slower = replace(run, measured={"all": {"ttft_mean_s": 0.021}})

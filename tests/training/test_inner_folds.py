@@ -1,4 +1,4 @@
-"""The script that compares recipes by a second model that is left out."""
+"""Script that compares recipes on a second model that is held out."""
 
 import inner_folds
 import numpy as np

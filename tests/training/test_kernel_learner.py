@@ -1,4 +1,4 @@
-"""Learning from kernels: the same bits again, also after a power cut in the middle."""
+"""Learning from kernels gives equal bits again, also after a power cut in the middle."""
 
 from dataclasses import replace
 from functools import partial
@@ -17,13 +17,13 @@ from pinn.training.distillation import distillation_rows
 from pinn.training.kernel_data import composed_steps, fitted_surrogates
 from pinn.training.run_scalars import RunFit, run_latencies
 
-#: Of the distillation: 5 epochs of 7 deployments, 2 at a time.
+#: Optimizer steps of the distillation: 5 epochs of 7 deployments, 2 at a time.
 STEPS = 5 * 4
 
 
 @pytest.fixture
 def whole(kernel_learner, rows, tmp_path):
-    """What learning gives without a cut."""
+    """Return the result of learning without an interruption."""
     return kernel_learner.learn(rows, (), Exclusion(), tmp_path / "whole")
 
 
@@ -59,7 +59,7 @@ def test_the_network_says_the_alpha_that_was_fitted(rows, whole):
 
 
 def test_what_is_one_models_own_does_not_bend_the_network(kernel_learner, rows, tmp_path):
-    """A model whose steps take 1.6 times as long as kernels say, and one whose do not."""
+    """Check one model whose steps take 1.6 times as long as its kernels, and one as kernels say."""
     runs = [on_h100("slow", "Qwen/Qwen2.5-7B-Instruct"), on_h100("plain", "google/gemma-2-9b")]
     parts = np.stack([operator_betas()] * 2)
     truth = run_latencies(RunFit(), runs, parts)
@@ -74,11 +74,11 @@ def test_what_is_one_models_own_does_not_bend_the_network(kernel_learner, rows, 
     slow, plain = (learned.fit.departures[run.deployment.model.name] for run in runs)
     assert slow.max() > plain.max() + 0.1
     error = error_on_composed(longer, learned)
-    assert error < 0.3  # of the shared scalars' steps, on few deployments
+    assert error < 0.3  # error of steps by the shared factors, on few deployments
 
 
 def test_distillation_teaches_the_composed_steps(kernel_learner, rows, tmp_path, whole):
-    """More passes over a few deployments come closer to the teacher on them."""
+    """Check that more passes over a few deployments come closer to the teacher on them."""
     longer = replace(kernel_learner, distillation=replace(kernel_learner.distillation, epochs=60))
     learned = longer.learn(rows, (), Exclusion(), tmp_path / "longer")
     errors = [error_on_composed(kernel_learner, result) for result in (whole, learned)]
@@ -86,7 +86,7 @@ def test_distillation_teaches_the_composed_steps(kernel_learner, rows, tmp_path,
 
 
 def error_on_composed(learner, learned):
-    """Median relative error of the network on the steps that it learned from."""
+    """Return the median relative error of the network on the steps that it was trained on."""
     steps = composed_steps(learner.kernels, learned.teacher.kernels, Exclusion())
     rows = distillation_rows(steps, learned.teacher.scalars)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Near copies of a held-out model, named by hand, train nothing."""
+"""Near copies of a held-out model, named by hand, are in no training data."""
 
 from dataclasses import replace
 

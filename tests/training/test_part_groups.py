@@ -1,4 +1,4 @@
-"""Parts of a step that the network is taught each by itself."""
+"""Groups of parts of a step on which the network is trained separately."""
 
 import numpy as np
 

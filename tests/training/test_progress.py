@@ -1,4 +1,4 @@
-"""Training shows which fold it is at, in whole lines."""
+"""Training shows the fold that it is at, in whole lines."""
 
 from pinn.common.workers import Workers
 from pinn.kernels.exclusion import Exclusion
@@ -6,7 +6,7 @@ from pinn.training.folds import Fold, learn_all
 
 
 class Idle(Workers):
-    """Workers that are done at once."""
+    """Workers that finish at once."""
 
     def run(self, _work, tasks):
         return ((i, None) for i, _ in enumerate(tasks))

@@ -48,10 +48,10 @@ def test_betas_keep_their_lower_bounds(features):
 
 
 def test_every_step_counts_by_its_relative_error(features):
-    """So a step ten times as long, in all it does, says the same.
+    """Check that a step ten times as long in all its parts gives an equal projection.
 
-    Betas may differ: some features are the same column but for a factor (layers and the weights of
-    one deployment).
+    Betas may differ: some features are proportional to others (layers and the weights of one
+    deployment).
     """
     draw = np.random.default_rng(0)
     parts = features.sum(-1, keepdims=True) * draw.uniform(
@@ -65,7 +65,7 @@ def test_every_step_counts_by_its_relative_error(features):
 
 
 def test_parts_make_up_for_each_other_in_the_whole_step(features):
-    """The whole step's error is smaller than that of parts that are explained one by one."""
+    """Check that the whole step's error is smaller than that of parts explained one by one."""
     draw = np.random.default_rng(0)
     parts = features.sum(-1, keepdims=True) * draw.uniform(
         0.5, 2, (len(features), len(COMPOSED_PARTS))

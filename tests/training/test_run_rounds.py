@@ -1,4 +1,4 @@
-"""Rounds of simulating and fitting: when whole changes are taken, and when half of them."""
+"""Rounds of simulating and fitting: which changes are applied whole, and which by half."""
 
 from dataclasses import replace
 
@@ -16,14 +16,14 @@ SETTINGS = RunFitSettings(rounds=5)
 
 
 def logs(fit):
-    """Logarithm that all multipliers have in common."""
+    """Return the logarithm that all multipliers have in common."""
     (found,) = set(np.log(fit.scalars.multipliers).round(9))
     return found
 
 
 @pytest.fixture
 def rounds(monkeypatch, rows):
-    """Run rounds whose fit always wants one more e-fold, given each round's error of figures."""
+    """Return a function that runs rounds with given errors, each fit wanting one more e-fold."""
 
     def run(errors):
         starts, seconds = [], iter(errors)

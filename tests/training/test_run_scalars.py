@@ -1,4 +1,4 @@
-"""Runs teach what they can tell: shared scalars, each model's departure, alpha."""
+"""Fits to serving runs: shared calibration factors, per-model effects, alpha."""
 
 from dataclasses import replace
 
@@ -39,21 +39,21 @@ def parts(runs):
 
 
 def taught(runs, parts, serving, truth, settings=SETTINGS):
-    """What runs teach that behave as ``truth`` says."""
+    """Return runs that behave as ``truth``, and the fit to them."""
     seen = [measured(r, la) for r, la in zip(runs, run_latencies(truth, runs, parts), strict=True)]
     serving_parts = np.stack([operator_betas()] * len(serving.deployments))
     return seen, fit_in_rounds(Evidence(seen, parts, serving, serving_parts), settings)
 
 
 def linear_times(rows, truth):
-    """Measured deployments whose times are those of the sums."""
+    """Return measured deployments with times by the sums of features."""
     beta = truth.scalars.betas(operator_betas())
     beside = rows.request_features @ truth.alpha + rows.ttft_offset_s
     return with_times(rows, rows.tpot_features @ beta, rows.ttft_features @ beta + beside)
 
 
 def simulated_times(rows, truth):
-    """Measured deployments whose times are those of a simulation."""
+    """Return measured deployments with times by a simulation."""
     deployments = len(rows.deployments)
     beta = np.tile(truth.scalars.betas(operator_betas()), (deployments, 1))
     found = simulate_rows(rows, beta, np.tile(truth.alpha, (deployments, 1)))
@@ -69,7 +69,7 @@ def errors(fit, runs, parts, figure="e2e_mean_s"):
 
 
 def dot_products(fit, runs, parts):
-    """Rows of runs that behave as a fit says, and what their features say."""
+    """Return rows of runs that behave as a fit predicts, and the dot products of their features."""
     latencies = run_latencies(fit, runs, parts)
     seen = [measured(run, latency) for run, latency in zip(runs, latencies, strict=True)]
     rows = run_rows(seen, latencies)
@@ -88,7 +88,7 @@ def test_a_figure_is_the_dot_product_of_its_features(runs, parts):
 
 
 def test_a_servers_work_is_waited_for_once_at_most(runs, parts):
-    """What it did before a request came costs that request nothing."""
+    """Check that a server's work before a request came costs that request nothing."""
     rows, linear = dot_products(RunFit(), runs, parts)
     share = (linear / rows.simulated).reshape(-1, len(FIGURE_WEIGHTS))
     means = np.array(["mean" in figure for figure in FIGURE_WEIGHTS])
@@ -134,7 +134,7 @@ def test_a_slow_server_shows_in_alpha(runs, parts, rows):
 
 
 def slow_server(factor):
-    """A server that takes requests in so many times as slowly as the prior says."""
+    """Return a server that takes requests in so many times as slowly as the prior."""
     names, alpha = list(REQUEST_FEATURES), RunFit().alpha.copy()
     for name in ("arrival_to_queue.constant", "arrival_to_queue.prompt_token"):
         alpha[names.index(name)] *= factor
@@ -142,7 +142,7 @@ def slow_server(factor):
 
 
 def repeated(rows, index):
-    """Rows by number, each as often as it is named."""
+    """Return rows by index, each as often as it is named."""
     per_row = {k: v[index] for k, v in vars(rows).items() if isinstance(v, np.ndarray)}
     models = [rows.deployments[i].model.name for i in per_row["deployment"]]
     changed = per_row | {"weight": model_weights(models)}
@@ -150,7 +150,7 @@ def repeated(rows, index):
 
 
 def intake_s(fit, prompt_tokens=300):
-    """Seconds that a fit's server takes one request in."""
+    """Return the seconds that a fit's server takes to take one request in."""
     constant, token = (
         fit.alpha[list(REQUEST_FEATURES).index(f"arrival_to_queue.{name}")]
         for name in ("constant", "prompt_token")
@@ -160,17 +160,17 @@ def intake_s(fit, prompt_tokens=300):
 
 @pytest.mark.parametrize("factor", [0.6, 2.0])
 def test_alpha_means_the_same_with_runs_and_without(runs, parts, rows, factor):
-    """Benchmarks and runs of one server, simulated: either finds it, and says the other's times."""
+    """Check that simulated benchmarks and runs of a server give its alpha and the others' times."""
     truth = slow_server(factor)
     serving = simulated_times(rows, truth)
     seen, together = taught(runs, parts, serving, truth, replace(SETTINGS, rounds=8))
-    # Five measurements move no prior.
+    # Five measurements hardly move a prior.
     many = repeated(serving, np.repeat(np.arange(len(serving)), 60))
     serving_parts = np.stack([operator_betas()] * len(rows.deployments))
     alone = fit_in_rounds(Evidence([], parts[:0], many, serving_parts), SETTINGS)
     before = errors(RunFit(), seen, parts, "ttft_mean_s").max()
-    # Rows are linear around the prior alone, and launching prompts is uncertain beside it: they
-    # find some of the way and runs the rest.
+    # Rows are linear around the prior alone, and launching prompts is uncertain beside alpha: rows
+    # find a part of the difference, runs the rest.
     for fit, left in ((alone, 0.7), (together, 0.4)):
         assert abs(np.log(intake_s(fit) / intake_s(truth))) < left * abs(np.log(factor))
         assert errors(fit, seen, parts, "ttft_mean_s").max() < left * before
@@ -198,7 +198,7 @@ def test_scalars_of_another_version_are_refused():
 
 
 def test_a_ttft_whose_steps_hide_all_work_still_tells_of_the_steps(rows):
-    """A first token takes half of its steps' time at least, so the fit has something to go by."""
+    """Check that the fit uses such rows: a first token takes at least half of its steps' time."""
     parts = np.stack([operator_betas()] * len(rows.deployments))
     beta = prior_scalars().betas(operator_betas())
     steps_s = 1.1 * rows.ttft_features @ beta

@@ -1,4 +1,4 @@
-"""Fits: they can overfit, repeat to the bit, and go on where they were interrupted."""
+"""Fits can overfit, repeat to the bit, and resume after an interruption."""
 
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ def test_a_network_can_overfit_a_few_rows(rows, learner, folder):
     tpot, ttft = (x.numpy() for x in predict_rows(network, serving_batch(rows)))
     assert error_summary(tpot, rows.tpot_s).mean < 2
     assert error_summary(ttft, rows.ttft_s).mean < 4
-    # Simulated, TTFT is a little off where the server's work and the steps' change places.
+    # Simulated TTFT differs a little where the server's work and the steps' change places.
     found = predict(network, rows)
     assert error_summary(found.tpot_s, rows.tpot_s).mean < 2
     assert error_summary(found.ttft_s, rows.ttft_s).mean < 12
@@ -74,7 +74,7 @@ def test_a_fit_logs_its_loss_and_shows_nothing(rows, learner, folder, capsys):
 
 
 def test_work_beside_the_steps_hides_half_of_them_at_most(rows, learner, folder):
-    """TTFT is the steps and what is waited for beside them, and never less than half the steps."""
+    """Check that TTFT is the steps and the waited work, and at least half the steps."""
     network = learner.learn(rows, folder)
     batch = serving_batch(rows)
     beta, _ = network(batch["free"], batch["rates"])

@@ -1,4 +1,4 @@
-"""Rows that are linear in the coefficients say what a simulation of their benchmarks says."""
+"""Rows that are linear in the coefficients agree with simulations of their benchmarks."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from pinn.training.serving_rows import (
 
 @pytest.fixture(scope="module")
 def measured_rows():
-    """Two quick benchmarks of each model on each GPU that it was measured on."""
+    """Return two quick benchmarks of each model on each GPU that it was measured on."""
     found, _ = read_silicon()
     quick = found[(found["concurrency"] <= 64) & (found["output_tokens"] == 1024)]
     pairs = quick.groupby(["model", "gpu"])
@@ -24,7 +24,7 @@ def measured_rows():
 
 
 def both(rows, beta, alpha):
-    """(TPOT, TTFT) as the sums say, and as simulations do."""
+    """Return (TPOT, TTFT) by the sums of features, and by simulations."""
     linear = (
         rows.tpot_features @ beta,
         rows.ttft_features @ beta + rows.request_features @ alpha + rows.ttft_offset_s,
@@ -62,13 +62,13 @@ def test_every_coefficient_only_adds_time(measured_rows):
     assert (measured_rows.ttft_features >= 0).all()
     assert (measured_rows.request_features >= 0).all()
     assert (measured_rows.tpot_floor_s > 0).all()
-    # The floor is that of the steps, and a TTFT has a step at least.
+    # The lower bound is that of the steps, and a TTFT has at least one step.
     assert (measured_rows.ttft_floor_s >= 0.5 * measured_rows.tpot_floor_s).all()
     assert (measured_rows.tpot_features @ PRIOR_BETA > measured_rows.tpot_floor_s).all()
 
 
 def test_what_a_server_does_at_once_is_waited_for_less_than_once(measured_rows):
-    """Its work while the engine works costs no time, so the rest of TTFT is nothing or less."""
+    """Check that the rest of TTFT is at most 0: work while the engine works costs no time."""
     assert (measured_rows.ttft_offset_s < 1e-6).all()
 
 

@@ -23,7 +23,7 @@ GPUS = [load_gpu("H100"), load_gpu("B200")]
 
 
 def chip(deployment):
-    """Its GPU, or the one that a card which could exist is like."""
+    """Return the name of a deployment's GPU, or of the GPU that its synthetic GPU is like."""
     return deployment.gpu.name.removesuffix(" like")
 
 
@@ -37,17 +37,17 @@ def test_more_deployments_keep_the_first_ones():
 
 
 def test_weights_fit_in_memory():
-    """With room for keys and values in what vLLM takes of the memory."""
+    """Check room for keys and values in vLLM's share of the memory."""
     for drawn in (synthetic_deployments(100, GPUS, 0), catalog_deployments(200, GPUS, 0)):
         room = [d.recipe.memory_share * d.gpu.memory_bytes for d in drawn]
         left = np.array(room) - [weight_bytes(d) for d in drawn]
         assert (left > 0.04 * np.array([d.gpu.memory_bytes for d in drawn])).all()
-        # And large models are drawn: they fill a good part of it.
+        # Large models are drawn, too: they fill a good part of the memory.
         assert (left / room < 0.4).any()
 
 
 def test_no_split_of_a_model_holds_less_of_it_than_its_share():
-    """What is passed over without a look at its recipe, since a share is too much, never fits."""
+    """Check that models skipped by a quick estimate of their share would not fit."""
     for d in synthetic_deployments(100, GPUS, 0):
         ranks = d.serving.tensor_parallel_size * d.serving.data_parallel_size
         whole = ServingSpec(engine_version=d.serving.engine_version)
@@ -65,7 +65,7 @@ def test_draws_span_experts_latent_attention_windows_and_parallelism():
 
 
 def test_published_models_are_as_wide_as_drawn_ones():
-    """Mixtures beyond it, gpt-oss with four times its hidden size, were up to 24 % off."""
+    """Check widths: errors on MoE models beyond them (gpt-oss, 4 x hidden size) reached 24 %."""
     for model in catalog_models():
         for group in model.layer_groups:
             least, most = DENSE_WIDTHS
@@ -110,7 +110,7 @@ def test_other_kernels_of_the_experts_are_learned_from_beside_the_engines_own():
 
 
 def test_a_quarter_of_the_draws_run_on_cards_that_could_exist_one_beside_each_real_one():
-    """One of each chip, with rates of its own, so that the network can place a card between two."""
+    """Check one synthetic GPU of each chip, so that the network can interpolate between GPUs."""
     drawn = synthetic_deployments(600, GPUS, 0)
     cards = {d.gpu.name: d.gpu for d in drawn}
     assert set(cards) == {"H100-SXM", "H100-SXM like", "B200-SXM", "B200-SXM like"}

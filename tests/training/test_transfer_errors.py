@@ -1,4 +1,4 @@
-"""The script that says how well the network repeats its teacher."""
+"""Script that measures how well the network repeats its teacher."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A small calibration whose numbers are easy to follow."""
+"""Small calibrations whose numbers are easy to follow."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ KINDS = (
 )
 
 
-#: vLLM on a GPU, with layers of full width.
+#: Deployment without traits: vLLM on a GPU with serving data, with layers of full width.
 PLAIN = Deployment(load_model("meta-llama/Llama-3.1-8B"), load_gpu("H100"), ServingSpec())
-#: What widens the intervals of ``widened``: an engine twice, a GPU by 1.35, narrow layers hardly.
+#: Trait -> log width of ``widened``: factor 2 for an engine, 1.35 for a GPU, 1.05 for narrow
+#: layers.
 WIDENED = {
     "a GPU without serving data": 0.3,
     "an engine other than vLLM": 0.7,
@@ -34,7 +35,7 @@ WIDENED = {
 
 
 def small_calibration(checkpoint: Path) -> StatedIntervals:
-    """Step time 10 % and TTFT 30 %; 20 % and 40 % on GPUs without serving data."""
+    """Return half-widths of 10 % (step time) and 30 % (TTFT); 20 % and 40 % on unserved GPUs."""
     return StatedIntervals(
         file_sha256(checkpoint),
         {"tpot": HalfWidth(0.1, 0.2), "ttft": HalfWidth(0.3, 0.4)},
@@ -45,5 +46,5 @@ def small_calibration(checkpoint: Path) -> StatedIntervals:
 
 
 def widened(checkpoint: Path) -> StatedIntervals:
-    """The same, wider for traits: ``WIDENED``, TTFT by a factor of its own."""
+    """Return the small calibration with intervals widened by the traits in ``WIDENED``."""
     return replace(small_calibration(checkpoint), widths=Widths(WIDENED))

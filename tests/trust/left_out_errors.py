@@ -1,4 +1,4 @@
-"""Made-up errors of left-out groups, with a known law."""
+"""Made-up errors of held-out groups, with a known distribution."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def left_out_errors(
     seed: int = 0,
     split: str = LOMO,
 ) -> pd.DataFrame:
-    """Errors of every model on every GPU, normal with a spread that is the same for a group's rows.
+    """Return errors of every model on every GPU, normal with a spread that a group's rows share.
 
     Half of the models have experts, which take up to all of the time of their steps.
 
     Args:
         models: Number of models.
-        law: What adds to the standard deviation: ``base``, and ``experts`` per share of the time.
+        law: Terms of the standard deviation: ``base``, and ``experts`` per share of the time.
         gpus: Number of GPUs.
-        rows: Per group.
-        seed: Of the draws.
-        split: Kind of split that left them out.
+        rows: Number of rows per group.
+        seed: Seed of the errors.
+        split: Kind of split that held the groups out.
     """
     draw = np.random.default_rng(seed)
     model, gpu = (x.ravel() for x in np.meshgrid(range(models), range(gpus), indexing="ij"))

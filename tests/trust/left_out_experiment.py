@@ -1,4 +1,4 @@
-"""A folder as a leave-one-model-out experiment leaves it, made up of four measurements."""
+"""Folder of a leave-one-model-out experiment, made up of four measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MEASURED = (
 
 
 def observations() -> pd.DataFrame:
-    """Four measurements of three models on H100."""
+    """Return four measurements of three models on H100."""
     rows = [
         observation_row(
             row_id=f"row {i}",
@@ -40,7 +40,7 @@ def observations() -> pd.DataFrame:
 
 
 def write_experiment(folder: Path) -> Path:
-    """Observations, splits and predictions: TPOT 10 % too long, TTFT half of the measured one."""
+    """Write observations, splits and predictions: TPOT 10 % too long, TTFT half of the measured."""
     rows = observations()
     report = ReadReport("made up", "1", "", len(rows), len(rows))
     write_observations(rows, folder / "observations" / "silicon.parquet", report)

@@ -1,4 +1,4 @@
-"""The intervals beside a checkpoint: what they give, how they are kept, when they are refused."""
+"""Intervals beside a checkpoint: their values, their file, and its refusal."""
 
 import json
 
@@ -30,7 +30,7 @@ def checkpoint(tmp_path):
 
 @pytest.fixture
 def written(checkpoint):
-    """A checkpoint with intervals beside it."""
+    """Return a checkpoint with intervals beside it."""
     write_calibration(small_calibration(checkpoint), calibration_path(checkpoint))
     return checkpoint
 

@@ -1,4 +1,4 @@
-"""The chance that a limit is held."""
+"""Probability that a limit is met."""
 
 from statistics import NormalDist
 
@@ -36,7 +36,8 @@ def test_the_interval_of_normal_rows_holds_its_level():
         quantile = NormalDist().inv_cdf((1 + level) / 2)
         law = error_law(rows, np.full(4000, quantile), np.ones(4000))
         inside = [law.chance(np.exp(end * half), half) for end in (-1, 1)]
-        # The chance to hold a limit is 1 half-width away at either end of the interval.
+        # The probability of meeting a limit is taken 1 half-width away at either end of the
+        # interval.
         assert inside[0] - inside[1] == pytest.approx(level, abs=0.05)
 
 

@@ -1,4 +1,4 @@
-"""Quantiles in which groups count, and the score of intervals."""
+"""Quantiles by groups, and the score of intervals."""
 
 import numpy as np
 import pandas as pd

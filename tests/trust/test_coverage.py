@@ -1,4 +1,4 @@
-"""Coverage is judged by intervals that never saw the group."""
+"""Coverage is computed by intervals that were calibrated without the group."""
 
 import numpy as np
 import pandas as pd

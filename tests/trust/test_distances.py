@@ -1,4 +1,4 @@
-"""Distances from measured kernels, and remembering them."""
+"""Distances from measured kernels, and their cache."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_a_step_without_kernels_has_no_distance(h100_kernels):
 
 @pytest.fixture
 def checkpoint(tmp_path, monkeypatch, checkpoint_path, h100_kernels):
-    """A checkpoint with kernels beside it and an empty cache."""
+    """Return a checkpoint with kernels beside it and an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "pinn.safetensors"
     path.write_bytes(checkpoint_path.read_bytes())

@@ -1,4 +1,4 @@
-"""Constant half-widths cover what they should; gains magnify, TTFT and decodes add up to E2E."""
+"""Constant half-widths cover their level; gains magnify, TTFT and decodes add up to E2E."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Errors of left-out serving runs, against runs that were simulated instead of measured."""
+"""Errors of held-out serving runs whose measured values are simulated."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def latency(checkpoint_path, llama_8b_h100):
 
 
 def run_of(latency, rate_per_s):
-    """A run whose measured figures are those of a simulation."""
+    """Return a run whose measured metrics are those of a simulation."""
     n = 200
     offsets = np.arange(n) / rate_per_s
     workload = Workload("even", np.full(n, 512), np.full(n, 64), offsets)

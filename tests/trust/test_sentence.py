@@ -1,4 +1,4 @@
-"""What is said of a prediction: what left-out rows of its kind showed, and what is different."""
+"""Sentence about a prediction: errors of held-out rows of its kind, and what is different."""
 
 import re
 
@@ -15,13 +15,13 @@ from pinn.surrogate.uncertainty.network_evidence import describe_trust
 
 
 def numbers(found):
-    """Every number in the sentence."""
+    """Return every number in the sentence."""
     return {float(number) for number in re.findall(r"[+-]?\d+\.?\d*", found["sentence"])}
 
 
 @pytest.fixture
 def describe(tmp_path):
-    """Describe a model of which a share of the time is in experts."""
+    """Return a function that describes the trust in a deployment."""
     path = tmp_path / "pinn.safetensors"
     path.write_bytes(b"a network")
     plain = small_calibration(path)
@@ -73,7 +73,7 @@ def test_what_widens_intervals_is_named_with_its_factor(describe, tmp_path):
     assert one["sentence"].endswith(
         "Its intervals are widened by an engine other than vLLM (x 2.0)."
     )
-    # Narrow layers widen by less than is worth a word, a plain deployment has nothing that does.
+    # Narrow layers widen too little to be named; a plain deployment has no trait that widens.
     for model in ("Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-8B"):
         assert "widened" not in describe(model, calibration=calibration)["sentence"]
     assert "widened" not in describe(engine="sglang")["sentence"]

@@ -1,4 +1,4 @@
-"""Ends of simulated figures hold the value, follow the step time, and widen near saturation."""
+"""Ends of simulated metrics contain the value, follow the step time, and widen near saturation."""
 
 import math
 
@@ -24,7 +24,7 @@ def latency(checkpoint_path, llama_8b_h100):
 
 
 def open_loop(rate_per_s, requests=400):
-    """Equal requests at even intervals."""
+    """Return equal requests at even intervals."""
     return Workload(
         "even",
         np.full(requests, 512),
@@ -34,7 +34,7 @@ def open_loop(rate_per_s, requests=400):
 
 
 def capacity_per_s(latency):
-    """Requests per second when all are there at once."""
+    """Return the requests per second of a server when all requests arrive at once."""
     run = Job(latency.deployment, open_loop(1e6), latency).run()
     return len(run.requests) / run.requests.finish_s.max()
 

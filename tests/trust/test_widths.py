@@ -1,4 +1,4 @@
-"""Half-widths by what is known beforehand: wider where errors are, right on groups not seen."""
+"""Half-widths by traits: wider where errors are, right on held-out groups."""
 
 from math import exp, log
 from pathlib import Path
@@ -25,7 +25,7 @@ from pinn.surrogate.uncertainty.width_fit import (
 from pinn.surrogate.uncertainty.widths import TRAITS, WIDE_LAYER, Widths
 
 ENGINE, GPU, NARROW, SPREAD = TRAITS
-#: Constants that errors are compared with.
+#: Constant half-widths that errors are compared with.
 HALF = {"tpot": 0.5, "ttft": 1.0}
 
 
@@ -34,10 +34,10 @@ def deployment(model="meta-llama/Llama-3.1-8B", engine=VLLM, **flags) -> Deploym
 
 
 def drawn(groups=40, gain=2.0, seed=0, each=6, rows=12) -> pd.DataFrame:
-    """Left-out rows of groups, every other one of another engine, whose spread is ``gain`` times.
+    """Return held-out rows of groups, every other one of an engine with ``gain`` times the spread.
 
-    A group's rows share half of their errors' variance. TTFT is twice as uncertain as TPOT.
-    Of the others 90 % lie inside the constant.
+    A group's rows share half of their errors' variance. TTFT errors are twice as large as TPOT
+    errors. On the first engine 90 % lie inside the constant.
     """
     draw = np.random.default_rng(seed)
     tables = []
@@ -68,14 +68,14 @@ def share_inside(rows, half):
 
 
 def test_widths_are_twice_as_wide_where_errors_are():
-    """The same draws with the same spread everywhere tell what is chance."""
+    """Check factors over those fitted to the same draws with equal spreads, which show chance."""
     found, alike = (fit_widths(drawn(gain=gain)).traits for gain in (2.0, 1.0))
     gain = {name: exp(weight - alike[name]) for name, weight in found.items()}
     assert gain == pytest.approx({ENGINE: 2.0, GPU: 1.0, NARROW: 1.0, SPREAD: 1.0}, rel=0.05)
 
 
 def test_what_hardly_occurs_hardly_counts():
-    """One group of a hundred that is three times as far off does not make a trait of that size."""
+    """Check that one group of a hundred with errors three times as large gives a smaller factor."""
     rows = drawn(groups=100, gain=1.0)
     mine = rows["group"] == "group 7"
     rows = rows.assign(error=rows["error"].where(~mine, 3 * rows["error"]))
@@ -94,7 +94,7 @@ def test_a_group_has_no_say_in_its_own_widths():
 
 
 def test_nested_widths_cover_their_level_and_beat_the_constant():
-    """90 % of groups that were not seen, with both engines; a constant covers too few of one."""
+    """Check 90 % coverage of held-out groups of both engines; a constant covers too few of one."""
     rows = drawn(groups=100)
     half, constant = nested_half_widths(rows), constant_half_widths(rows)
     assert share_inside(rows, half) == pytest.approx(0.9, abs=0.03)
@@ -119,7 +119,7 @@ def test_the_order_and_names_of_rows_do_not_matter():
 
 
 def test_groups_weigh_the_same_and_what_is_in_them_too():
-    """Whatever the number of their rows, configurations and metrics."""
+    """Check weights of groups with other numbers of rows, configurations and metrics."""
     rows = drawn(groups=3)
     few = (rows["group"] != "group 0") | (rows["configuration"] == "c0")
     rows = rows[few & ~((rows["group"] == "group 1") & (rows["metric"] == "ttft"))]

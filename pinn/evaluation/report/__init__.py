@@ -1,1 +1,1 @@
-"""A page of figures and tables of an evaluation."""
+"""Page of figures and tables of an evaluation."""

@@ -1,4 +1,4 @@
-"""The tables of an evaluation folder, and what a page is made of."""
+"""Tables of an evaluation folder, and the pictures and grids of its page."""
 
 import base64
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from pinn.measurements.deployments.observations import read_observations
 
 # The tables of an evaluation folder that a report is drawn from.
 
-#: What predictions are shown of beside the split's other methods.
+#: Method whose predictions are shown beside those of the split's other methods.
 METHOD = "network"
 
 #: Tables that an evaluation may have beside its predictions and results.
 _OTHERS = ("ranking", "coverage", "stated", "decisions")
 
-#: In place of one of them.
+#: Empty table in place of a missing one.
 _EMPTY = pd.DataFrame(columns=["split", "metric", "part", "level", "coverage", "n"])
 
 _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_tokens"]
@@ -30,17 +30,20 @@ _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_token
 
 @dataclass(frozen=True)
 class Tables:
-    """Everything that a report shows; a table that was not made is empty.
+    """Tables that a report shows; a table that was not made is empty.
 
     Attributes:
-        predictions: As ``pinn.evaluation.crossvalidation.read_cells`` returns them, with the
-            columns ``model``, ``gpu``, ``concurrency``, ``prompt_tokens`` and ``output_tokens``.
-        results: As ``pinn.evaluation.metrics.summarize`` does.
-        ranking: As ``pinn.evaluation.comparison.rank`` does.
-        coverage: As ``pinn.surrogate.uncertainty.interval_fit.calibration_curve`` does.
-        stated: What the intervals of the checkpoint whose predictions are shown cover, as
-            ``pinn.surrogate.uncertainty.interval_fit.coverage_table`` has it; empty where none are.
-        decisions: As ``pinn.evaluation.decisions.decision_table`` does.
+        predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them,
+            with the columns ``model``, ``gpu``, ``concurrency``, ``prompt_tokens`` and
+            ``output_tokens``.
+        results: Errors as ``pinn.evaluation.metrics.summarize`` returns them.
+        ranking: Ranking as ``pinn.evaluation.comparison.rank`` returns it.
+        coverage: Coverage as ``pinn.surrogate.uncertainty.interval_fit.calibration_curve`` returns
+            it.
+        stated: Coverage of the intervals of the checkpoint whose predictions are shown, as
+            ``pinn.surrogate.uncertainty.interval_fit.coverage_table`` returns it; empty without
+            such a checkpoint.
+        decisions: Losses as ``pinn.evaluation.decisions.decision_table`` returns them.
     """
 
     predictions: pd.DataFrame
@@ -51,27 +54,27 @@ class Tables:
     decisions: pd.DataFrame
 
     def of_split(self, name: str) -> pd.DataFrame:
-        """All predictions of measured deployments in one kind of split."""
+        """Return all predictions of measured deployments in one kind of split."""
         rows = self.predictions
         return rows[(rows["split"] == name) & rows["model"].notna()]
 
     def of_network(self, name: str) -> pd.DataFrame:
-        """Those of the method ``METHOD``."""
+        """Return the predictions by the method ``METHOD`` in one kind of split."""
         rows = self.of_split(name)
         return rows[rows["method"] == METHOD]
 
     def left_out_coverage(self) -> pd.DataFrame:
-        """Coverage of all rows of each split, and of each model or GPU that it leaves out."""
+        """Return coverage of all rows of each split, and of each model or GPU that it holds out."""
         rows = self.coverage
         by = np.where(rows["split"].str.contains("gpu"), "gpu", "model")
         return rows[(rows["part"] == "all") | (rows["part"] == by)]
 
 
 def read_tables(folder: Path) -> Tables:
-    """Read what ``python train.py +experiment=suite`` wrote.
+    """Read the tables that ``python train.py +experiment=suite`` wrote.
 
     Raises:
-        PinnError: If the folder holds no results.
+        PinnError: If the folder has no results.
     """
     results = folder / "results.csv"
     if not results.is_file():
@@ -89,12 +92,12 @@ def read_tables(folder: Path) -> Tables:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure.
+    """Figure of a page.
 
     Attributes:
-        name: Of the PNG file, without its suffix.
-        caption: Says what is shown, n, data and split.
-        content: The PNG's bytes.
+        name: Name of the PNG file, without its suffix.
+        caption: Description of the figure's content, with n, data and split.
+        content: Bytes of the PNG.
     """
 
     name: str
@@ -103,12 +106,12 @@ class Picture:
 
     @property
     def png(self) -> str:
-        """The picture as text, for a page that needs no other file."""
+        """Base64 text of the picture, for a page that needs no other file."""
         return base64.b64encode(self.content).decode()
 
 
 def picture(name: str, figure: Figure | None, caption: str) -> list[Picture]:
-    """A figure as a list of one, or of none."""
+    """Return a figure as a list of one picture; an empty list for no figure."""
     return [] if figure is None else [Picture(name, caption, png(figure))]
 
 
@@ -116,7 +119,7 @@ def picture(name: str, figure: Figure | None, caption: str) -> list[Picture]:
 
 
 def result_grids(tables: Tables) -> list[Grid]:
-    """Every method of every split on all its rows, one table per split."""
+    """Return every method's errors on all rows, one table per split."""
     columns = {"metric": "metric", "method": "method", "rows": "n"}
     columns |= {f"{name} %": f"{name}:.1f" for name in ("median", "mean", "p90", "bias")}
     columns |= {"Pearson r": "pearson_r:.3f", "p99 inversions": "inversions:.0f"}
@@ -134,7 +137,7 @@ def result_grids(tables: Tables) -> list[Grid]:
 
 
 def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
-    """Median errors by method, one column per left-out part; nothing where there are none."""
+    """Return median errors by method, one column per held-out part; no grid without rows."""
     rows = tables.results
     rows = rows[(rows["split"] == split) & (rows["metric"] == metric)]
     parts = tables.predictions.loc[tables.predictions["split"] == split, "held_out"].unique()
@@ -152,7 +155,7 @@ def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
 
 
 def ranking_grids(tables: Tables) -> list[Grid]:
-    """Who is first, per split and metric, with the bootstrap's intervals."""
+    """Return the ranking of methods per split and metric, with the bootstrap's intervals."""
     columns = {"method": "method", "median %": "median:.1f", "low": "low:.1f", "high": "high:.1f"}
     columns |= {"behind, low": "behind_low:+.1f", "behind, high": "behind_high:+.1f"}
     columns |= {"verdict": "verdict"}
@@ -170,7 +173,7 @@ def ranking_grids(tables: Tables) -> list[Grid]:
 
 
 def decision_grids(tables: Tables) -> list[Grid]:
-    """What picking deployments by predictions costs, one table per split."""
+    """Return the throughput lost by picking deployments by predictions, one table per split."""
     grids = []
     for split, part in tables.decisions.groupby("split", sort=False):
         caption = (
@@ -184,7 +187,7 @@ def decision_grids(tables: Tables) -> list[Grid]:
 
 
 def coverage_grid(tables: Tables) -> list[Grid]:
-    """Coverage and width of the 90 % intervals of every left-out part."""
+    """Return coverage and width of the 90 % intervals of every held-out part."""
     coverage = tables.left_out_coverage()
     if coverage.empty:
         return []

@@ -12,25 +12,22 @@ from pinn.evaluation.metrics import percent_errors
 from pinn.evaluation.report.contents import Tables
 from pinn.training.data.released import PEERS
 
-# Errors of every left-out model and GPU as dots: one dot a deployment, a bar across their
-# median.
-#
-# A median of rows hides that rows of a deployment share their error; a deployment is one dot.
+# Errors of every held-out model and GPU as dots: one dot a row, a bar across their median.
 
-#: Methods that are shown side by side, where they are there.
+#: Methods that are shown side by side, where they have predictions.
 METHODS = (
     "network", "teacher", "network, no kernels", "global vector", "BLIS, published",
     "gradient-boosted trees", "roofline, constant efficiencies", *PEERS,
 )  # fmt: skip
 
-#: Where a legend stands.
+#: Position of a legend.
 _Place = Literal["outside upper right", "outside lower center", "outside upper center"]
-#: Errors beyond are drawn at the edge, in percent.
+#: Largest error of the axis, percent; larger errors are drawn at the edge.
 EDGE = 100.0
 
 
 def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
-    """Absolute percentage errors by left-out part and method; None where nothing was predicted."""
+    """Draw absolute percentage errors by held-out part and method; None without predictions."""
     of_split = tables.of_split(split)
     there = [name for name in METHODS if (of_split["method"] == name).any()]
     if not there:
@@ -52,7 +49,7 @@ def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
 
 
 def _with_legend(figure: Figure, looks: Looks, place: _Place, size: float = 6) -> Figure:
-    """The figure, which says outside its axes what each marker stands for."""
+    """Add a legend of the markers outside the axes, and return the figure."""
     first = figure.axes[0]
     handles = [
         first.plot([], [], marker, color=colour, label=short(name), markersize=size)[0]
@@ -81,10 +78,10 @@ _NAMES = {"tpot": "time per output token", "ttft": "time to first token"}
 
 
 def agreement_figure(rows: pd.DataFrame, metric: str) -> Figure | None:
-    """One panel per left-out part, one marker per GPU; None where nothing was predicted.
+    """Draw predicted against measured times, one plot per held-out part; None without predictions.
 
     Args:
-        rows: With ``held_out``, ``model``, ``gpu``, and for the metric ``tpot_s`` and
+        rows: Table with ``held_out``, ``model``, ``gpu``, and for the metric ``tpot_s`` and
             ``tpot_measured_s`` in seconds.
         metric: ``tpot`` or ``ttft``.
     """
@@ -120,7 +117,7 @@ def agreement_figure(rows: pd.DataFrame, metric: str) -> Figure | None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two, at most six unless the decades alone are more."""
+    """Return round numbers between two: at most six, or the decades where those are more."""
     for digits in ((1, 2, 5), (1, 3), (1,)):
         ticks = [digit * 10.0**power for power in range(-2, 7) for digit in digits]
         found = [tick for tick in ticks if low <= tick <= high]
@@ -129,11 +126,11 @@ def _ticks(low: float, high: float) -> list[float]:
     return found
 
 
-# Do intervals cover what they promise? Nested coverage against the level asked for.
+# Coverage of intervals against their level, each calibrated without the held-out part.
 
 
 def calibration_figure(tables: Tables) -> Figure | None:
-    """A panel per split and metric: all rows as a line, left-out parts as markers."""
+    """Draw coverage against level by split and metric: all rows as a line, parts as markers."""
     rows = tables.left_out_coverage()
     if rows.empty:
         return None
@@ -165,7 +162,10 @@ def calibration_figure(tables: Tables) -> Figure | None:
 
 
 def load_figure(rows: pd.DataFrame) -> Figure | None:
-    """TPOT above, TTFT below; concurrency left, lengths right; None where nothing was predicted."""
+    """Draw errors by load: TPOT above, TTFT below, concurrency left, lengths right.
+
+    The result is None without predictions.
+    """
     if rows.empty:
         return None
     prompts, outputs = (rows[f"{of}_tokens"].astype(int).astype(str) for of in ("prompt", "output"))

@@ -1,4 +1,4 @@
-"""Write the page and its pictures."""
+"""Writer of the page of an evaluation and of its pictures."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +14,9 @@ from pinn.evaluation.report.contents import METHOD, Picture, Tables
 #: Title of a section of the page -> its figures and tables.
 Sections = Mapping[str, Sequence[Picture | Grid]]
 
-# What a page says first: how far off the network is on what it never saw, and who comes next.
+# First lines of a page: errors of the network on held-out data, and the best peer's.
 
-#: Kind of split -> what was unseen.
+#: Kind of split -> kind of held-out part.
 _UNSEEN = {
     "leave-one-model-out": "models",
     "leave-one-gpu-out": "GPUs",
@@ -25,12 +25,12 @@ _UNSEEN = {
 _COVERED = {split: f"unseen {what}" for split, what in _UNSEEN.items()}
 _COVERED |= {folds.RUN_ERRORS_SPLIT: "serving runs of unseen models"}
 
-#: Methods that are this package's own, or that saw what they predict: no peers.
+#: Methods of this package, and methods that saw the rows that they predict: no peers.
 _NO_PEERS = ("network", "teacher", "global vector", "blackbox, per configuration")
 
 
 def summary(tables: Tables) -> list[tuple[str, str]]:
-    """Up to five lines: label and text; one line where the network was not evaluated."""
+    """Return up to five lines of label and text; one line where the network was not evaluated."""
     shown = {split: rows for split in _UNSEEN if len(rows := tables.of_network(split))}
     if not shown:
         return [("Left out", f"no predictions of the method {METHOD!r}: see the sections below.")]
@@ -47,7 +47,7 @@ def summary(tables: Tables) -> list[tuple[str, str]]:
 
 
 def _compared(rows: pd.DataFrame, metric: str) -> str:
-    """Median error of the network and of the best peer on rows that both predict."""
+    """Return the network's median error, and the best peer's on rows that both predict."""
     error = metrics.percent_errors(metrics.with_e2e(rows), metric).abs()
     wide = rows.assign(error=error).pivot_table(index="row_id", columns="method", values="error")
     if METHOD not in wide:
@@ -64,7 +64,7 @@ def _compared(rows: pd.DataFrame, metric: str) -> str:
 
 
 def _covered(tables: Tables) -> str:
-    """By the intervals of the checkpoint whose predictions are shown, else by this page's own."""
+    """Return coverage of the intervals of the checkpoint that is shown, or of this page's own."""
     rows = tables.stated
     if rows.empty:
         rows = tables.coverage[(tables.coverage["level"] - 0.9).abs() < 1e-9]
@@ -77,7 +77,7 @@ def _covered(tables: Tables) -> str:
 
 
 def _shipped(tables: Tables) -> dict[str, str]:
-    """Which predictions were taken from a checkpoint's own folds, and the checkpoint's SHA-256."""
+    """Return which predictions are from a checkpoint's own folds, and the checkpoint's SHA-256."""
     mark = metrics.CHECKPOINT_COLUMN
     kept = tables.predictions.reindex(columns=["split", "method", mark]).dropna(subset=mark)
     methods = kept.groupby("split", sort=False)["method"].unique().map(", ".join)
@@ -96,7 +96,7 @@ _TITLES = {
 
 
 def make_sections(tables: Tables) -> Sections:
-    """Everything that can be shown, by the title of its section; some may hold nothing."""
+    """Return all pictures and grids by the title of their section; a section may be empty."""
     found = {
         title: _left_out(tables, split)
         for split, title in _TITLES.items()
@@ -162,18 +162,18 @@ DOCS_PICTURES = ("accuracy-leave-one-model-out-tpot", "agreement-leave-one-model
 
 
 def write_report(folder: Path, evidence: str, images: Path | None = None) -> Path:
-    """Write ``report.html``, which needs no other file, and the same pictures as PNG files.
+    """Write ``report.html``, which needs no other file, and its pictures as PNG files.
 
     Args:
-        folder: Of an evaluation; ``figures`` in it gets the pictures.
-        evidence: What every table rests on.
-        images: Another folder that gets those in ``DOCS_PICTURES``.
+        folder: Folder of an evaluation; its folder ``figures`` gets the pictures.
+        evidence: Data behind every table.
+        images: Folder that also gets the pictures in ``DOCS_PICTURES``; None for none.
 
     Returns:
-        The page.
+        Path of the page.
 
     Raises:
-        PinnError: If the folder holds no results.
+        PinnError: If the folder has no results.
     """
     tables = contents.read_tables(folder)
     sections = make_sections(tables)
@@ -187,7 +187,7 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
 
 
 def render(tables: Tables, sections: Sections, evidence: str) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     return pages.template("pinn.evaluation.report", "page.html.j2").render(
         summary=summary(tables), shipped=_shipped(tables), sections=sections, evidence=evidence
     )

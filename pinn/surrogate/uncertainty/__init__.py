@@ -1,1 +1,1 @@
-"""How far predictions can be trusted: intervals, and distances to what was measured."""
+"""Trust in predictions: intervals, and distances from the training data."""

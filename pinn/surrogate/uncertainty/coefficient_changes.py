@@ -1,4 +1,4 @@
-"""Change of each coefficient when a held-out group becomes known."""
+"""Change of each coefficient when a held-out group is added to the training data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.surrogate.uncertainty.held_out import shape_of
 
-# How much coefficients change when a group's own kernels and rows become known.
+# Change of coefficients when a group's own kernels and rows are added to the training data.
 #
 # The networks of the folds are an ensemble, each without one model or GPU (a delete-group
-# jackknife). For a left-out deployment a fold's network gives the coefficients that an unseen
-# one would get; the network of everything gives what they are once the group is known. No
-# measurement tells a single coefficient, so this is what its interval can be calibrated on: it
-# holds what leaving out kernels and rows does, not what the features themselves leave out.
+# jackknife). For a held-out deployment, a fold's network predicts the coefficients of an unseen
+# deployment; the network trained on everything predicts those of a known one. A single coefficient
+# cannot be measured, so its interval is calibrated on the difference. This includes the effect of
+# held-out kernels and rows, but not of what the features omit.
 
 
 @dataclass(frozen=True)
 class FoldNetwork:
-    """What a fold learned, and whom it has never seen.
+    """Network of a fold, with the deployments that it holds out.
 
     Attributes:
         split: Kind of split.
-        left_out: Deployments that were left out.
-        checkpoint: The fold's network.
+        left_out: Held-out deployments.
+        checkpoint: File of the fold's network.
     """
 
     split: str
@@ -39,11 +39,11 @@ class FoldNetwork:
 
 
 def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.DataFrame:
-    """Log changes of every coefficient of left-out deployments.
+    """Return log changes of every coefficient of held-out deployments.
 
     Args:
-        checkpoint: The network of everything.
-        folds: Of the same recipe.
+        checkpoint: Checkpoint of the network trained on everything.
+        folds: Networks of folds, trained with the same settings.
 
     Returns:
         Columns ``split``, ``model``, ``shape``, ``gpu`` and ``NAMES``, one row per split and

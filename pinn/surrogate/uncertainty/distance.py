@@ -1,4 +1,4 @@
-"""Distance of a deployment from what a checkpoint was trained on; answers are cached on disk."""
+"""Distance of a deployment from a checkpoint's training data, cached on disk."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.gpu import load_gpu
 
-# A distance from the measured kernels, as commands pass it on; computing it is elsewhere.
+# Distance from the measured kernels, as commands pass it on; ``held_out`` computes it.
 
-#: Step by which a deployment as a whole is located.
+#: Batch that stands for a deployment as a whole.
 REFERENCE_BATCH = "32 decode @ 2000"
 
 
 @dataclass(frozen=True)
 class KernelDistance:
-    """How far one step lies from the measured kernels.
+    """Distance of one step from the measured kernels.
 
     Attributes:
-        total: Mean distance of its kernels in log units, weighted by their time; 0 where each was
-            measured itself, 0.69 where a size of each is twice or half of a measured one.
-        by_operator: The same, split by operator; the parts add up to ``total``.
+        total: Mean distance of its kernels in log units, weighted by their time. It is 0 where
+            each kernel was measured itself, 0.69 where a size of each is twice or half of a
+            measured one.
+        by_operator: Operator -> its part of ``total``.
         elsewhere: Share of the time in kernels whose nearest measurement is of another GPU.
     """
 
@@ -35,11 +36,11 @@ class KernelDistance:
     elsewhere: float
 
 
-# Which GPUs a checkpoint learned serving data of.
+# GPUs with serving data in a checkpoint's training data.
 
 
 def gpu_is_known(checkpoint: Path, deployment: Deployment) -> bool:
-    """Whether the checkpoint learned from serving data of the deployment's GPU.
+    """Return whether the checkpoint was trained on serving data of the deployment's GPU.
 
     Raises:
         PinnError: If the checkpoint cannot be used.
@@ -48,7 +49,7 @@ def gpu_is_known(checkpoint: Path, deployment: Deployment) -> bool:
 
 
 def served_gpus(checkpoint: Path) -> list[str]:
-    """Names of the GPUs whose serving data a checkpoint learned from.
+    """Return the names of the GPUs whose serving data a checkpoint was trained on.
 
     Raises:
         PinnError: If the checkpoint cannot be used.
@@ -57,7 +58,7 @@ def served_gpus(checkpoint: Path) -> list[str]:
 
 
 def measured_gpus(checkpoint: Path) -> dict[str, str]:
-    """Return what was measured on each GPU by its name: kernels, or also servers.
+    """Return the kind of measurements by GPU name: kernels alone, or kernels and servers.
 
     Raises:
         PinnError: If the checkpoint cannot be used.
@@ -75,16 +76,15 @@ def _served(checkpoint: Path) -> list[str]:
     return sorted({gpu for _, _, gpu in names})
 
 
-# Distances for commands: the surrogates that belong to a checkpoint, answers kept on disk.
+# Distances for commands, by the kernel surrogates that belong to a checkpoint.
 #
-# Loading what knows the measured kernels takes longer than a simulation, so its answer is
-# remembered.
+# Loading the kernel surrogates takes longer than a simulation, so distances are cached on disk.
 
 
 def locate(
     checkpoint: Path, deployment: Deployment, batch: str = REFERENCE_BATCH
 ) -> KernelDistance:
-    """How far a step of a deployment lies from the kernels that a checkpoint learned from.
+    """Return the distance of a deployment's step from a checkpoint's training kernels.
 
     Raises:
         PinnError: If there are no kernel surrogates, or the batch cannot be read.
@@ -95,7 +95,7 @@ def locate(
 def locate_each(
     checkpoint: Path, deployment: Deployment, batches: Sequence[str]
 ) -> list[KernelDistance]:
-    """How far steps of a deployment lie from the kernels that a checkpoint learned from.
+    """Return the distances of a deployment's steps from a checkpoint's training kernels.
 
     Raises:
         PinnError: If there are no kernel surrogates, or the batch cannot be read.
@@ -106,13 +106,13 @@ def locate_each(
             "no kernel surrogates beside the checkpoint, so its distance from the data is unknown: "
             "fit them with 'python train.py kernels=on'"
         )
-    # The JSON file holds the hash of the file beside it.
+    # The JSON file has the hash of the file beside it, so the cache's key covers both.
     found = remembered_value(_distances, folder / "kernels.json", deployment, list(batches))
     return [KernelDistance(**each) for each in found]
 
 
 def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
-    """Inputs beyond a checkpoint's training range, in standard deviations, farthest first.
+    """Return inputs beyond a checkpoint's training range, in standard deviations, farthest first.
 
     Raises:
         PinnError: If the checkpoint cannot be used.

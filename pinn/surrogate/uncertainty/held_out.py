@@ -16,26 +16,26 @@ from pinn.specs.model import ModelSpec
 from pinn.surrogate.uncertainty.distance import REFERENCE_BATCH, KernelDistance
 from pinn.surrogate.uncertainty.kinds import Situation, kind_of, place_of
 
-# How far a step lies from what was measured: the stretch of its kernels, weighted by their time.
+# Distance of a step from measured kernels: the mean over its kernels, weighted by their time.
 #
-# A step is composed of kernels. Each was interpolated from measured ones, and its distance is
-# that to the nearest of them in log units. Nothing here was fitted to errors of predictions.
+# A step is composed of kernels. Each is interpolated from measured ones, and its distance is that
+# to the nearest of them in log units. Distances are not fitted to errors of predictions.
 
-#: Distance of a kernel of which nothing like it was measured: a factor of four in a size.
+#: Distance of a kernel without any similar measurement: a factor of four in a size.
 UNMEASURED = float(np.log(4.0))
 
 
 def kernel_distance(
     kernels: KernelSurrogates, deployment: Deployment, batch: str = REFERENCE_BATCH
 ) -> KernelDistance:
-    """Locate one step.
+    """Return the distance of one step from measured kernels.
 
-    Left out: how well the operator is interpolated, and everything that is no kernel.
+    Not included: the quality of an operator's interpolation, and everything that is no kernel.
 
     Args:
-        kernels: Fitted surrogates, which know what they were fitted to.
+        kernels: Fitted surrogates with the sizes that they were fitted to.
         deployment: Model, GPU and configuration.
-        batch: As ``parse_batch`` reads it.
+        batch: Text of the step's batch, as ``parse_batch`` reads it.
 
     Raises:
         PinnError: If the batch cannot be read or runs no kernel.
@@ -54,9 +54,9 @@ def kernel_distance(
 
 
 def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
-    """Log ratio of bandwidths or arithmetic, the larger, to the GPU of the nearest kernel.
+    """Return the larger log ratio, of bandwidth or of arithmetic, to the nearest kernel's GPU.
 
-    0 where that is pooled over several GPUs.
+    0 where the nearest kernel is pooled over several GPUs.
     """
     if use.nearest is None or use.nearest.gpu == gpu.name:
         return 0.0
@@ -69,21 +69,21 @@ def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
     )
 
 
-# What is known of left-out rows before they are measured.
+# Descriptions of held-out rows by what is known of them before they are measured.
 
-#: Columns of a description: the kind of weights, what is known of the GPU, and the whole distance
-#: from measured kernels.
+#: Columns of a description: kind of weights, what is known of the GPU, and total distance from
+#: measured kernels.
 DESCRIPTION = ("kind", "place", "distance")
 
-#: A deployment, its batch as ``pinn.specs.batch.parse_batch`` reads it, and whether serving data of
-#: its GPU were learned from.
+#: Deployment, its batch as ``pinn.specs.batch.parse_batch`` reads it, and whether serving data of
+#: its GPU are in the training data.
 Step = tuple[Deployment, str, bool]
 
 
 def situation(
     kernels: KernelSurrogates, deployment: Deployment, batch: str, gpu_known: bool = True
 ) -> Situation:
-    """Where a step lies for those who know these kernels.
+    """Return the situation of a step with these kernels as training data.
 
     Raises:
         PinnError: If the batch cannot be read or runs no kernel.
@@ -92,7 +92,7 @@ def situation(
 
 
 def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.DataFrame:
-    """Describe steps, each for those who know these kernels; some 30 ms each.
+    """Describe steps with these kernels as training data; some 30 ms each.
 
     Returns:
         One row per step, columns ``DESCRIPTION``.
@@ -103,12 +103,12 @@ def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.Data
 
 
 def decode_step(requests: float, prompt_tokens: float, output_tokens: float) -> str:
-    """The step in the middle of so many requests' answers."""
+    """Return the step in the middle of so many requests' answers, as text."""
     return f"{max(round(requests), 1)} decode @ {max(int(prompt_tokens + output_tokens / 2), 1)}"
 
 
 def shape_of(model: ModelSpec) -> str:
-    """Main shapes of a model; those of equal shape count as one when models are left out.
+    """Return the main shapes of a model as text; models of equal shape are held out together.
 
     >>> from pinn.specs.catalog import load_model
     >>> shape_of(load_model("meta-llama/Llama-3.3-70B-Instruct"))

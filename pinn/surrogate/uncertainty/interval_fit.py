@@ -1,4 +1,4 @@
-"""How intervals are fitted to errors on what was left out, and how well they cover."""
+"""Fit of intervals to errors on held-out data, and their coverage."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,29 +15,29 @@ from pinn.surrogate.uncertainty.intervals import HalfWidth, StatedIntervals
 from pinn.surrogate.uncertainty.kinds import kinds_of_errors
 from pinn.surrogate.uncertainty.quantiles import LEVEL, Values, error_law, weighted_quantile
 
-# Half-widths of TPOT, TTFT and E2E: two are learned, the third and all gains follow from them.
+# Half-widths of TPOT, TTFT and E2E: two are fitted, the third and all gains follow from them.
 #
-# A half-width is a constant: the 90 % quantile of absolute log errors of what was left out,
-# every model on a GPU counting once (split conformal prediction over groups). One is for GPUs
-# whose serving data were learned from, of errors on left-out models; one for others, of those on
-# left-out GPUs too. Each is the widest of its kinds of left-out data, so that a kind with small
-# errors (serving runs at low load) does not narrow the others. Sums of up to 15 properties of a
-# deployment were no better (LOG.md of 2026-11-24).
+# A half-width is a constant: the 90 % quantile of absolute log errors on held-out data, every model
+# on a GPU counting once (split conformal prediction over groups). One half-width is for GPUs with
+# serving data in the training data, from errors on held-out models. Another is for other GPUs, from
+# errors on held-out GPUs too. Each is the widest over its kinds of held-out data, so that a kind
+# with small errors (serving runs at low load) does not narrow the others. Sums of up to 15
+# properties of a deployment were no better (LOG.md of 2026-11-24).
 #
-# Step time moves everything one way. A run whose queues magnify it has gains above 1, log change
-# of a figure per log change of the step time; a closed loop below saturation has gains of 1.
-# TTFT has a half-width of its own, and the wider of both holds. E2E is a TTFT and the decodes
-# after it, so that its ends are the sum of theirs.
+# An error of the step time moves all metrics in one direction. A gain is the log change of a metric
+# per log change of the step time. It is above 1 in a run whose queues magnify an error, and 1 in a
+# closed loop below saturation. TTFT has a half-width of its own, and the wider of both applies. E2E
+# is a TTFT and the decodes after it, so its ends are the sums of theirs.
 
-#: Metrics with an interval; ITL is TPOT's mean by another name.
+#: Metrics with an interval; ITL is another name of TPOT's mean.
 METRICS = ("tpot", "ttft", "e2e")
 
-#: Columns of a table of errors that say how step time reaches a row's figures.
+#: Columns of a table of errors with each metric's gain per step time.
 GAINS = tuple(f"{metric}_gain" for metric in METRICS)
 
 
 def left_out_column(split: str) -> str | None:
-    """What a kind of split leaves out, of training and of the calibration alike; None for neither.
+    """Return the column that a kind of split holds out, of training and calibration alike, or None.
 
     >>> left_out_column("leave-one-gpu-and-its-kernels-out")
     'gpu'
@@ -48,15 +48,15 @@ def left_out_column(split: str) -> str | None:
 
 
 def fit_half_widths(errors: pd.DataFrame, level: float = LEVEL) -> dict[str, HalfWidth]:
-    """The half-widths of step time and of TTFT.
+    """Fit the half-widths of step time and of TTFT.
 
     Args:
-        errors: Columns ``split``, ``shape`` (models of equal shape share it), ``gpu``, ``tpot`` and
-            ``ttft`` (log errors), and ``GAINS``.
-        level: Share to cover.
+        errors: Table with the columns ``split``, ``shape`` (models of equal shape share it),
+            ``gpu``, ``tpot`` and ``ttft`` (log errors), and ``GAINS``.
+        level: Share of measurements to cover.
 
     Raises:
-        PinnError: If there are fewer than two models, so that none can be left out.
+        PinnError: If there are fewer than two models, so that none can be held out.
     """
     models = errors["shape"].nunique()
     if models < 2:
@@ -79,7 +79,7 @@ def _fit(errors: pd.DataFrame, metric: str, level: float) -> HalfWidth:
 
 
 def row_weights(errors: pd.DataFrame) -> Values:
-    """Weights that add up to 1: groups count the same, in a group its splits, in a split its rows.
+    """Return weights that add up to 1: by groups, in a group by splits, in a split by rows.
 
     A model's shape on a GPU is a group.
 
@@ -95,12 +95,12 @@ def row_weights(errors: pd.DataFrame) -> Values:
 
 
 def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str, Values]:
-    """Log half-widths of every metric.
+    """Return log half-widths of every metric.
 
     Args:
-        found: Of ``METRICS``.
-        rows: Columns ``split``, ``GAINS``, and ``ttft_share`` of the predicted E2E. The GPU of a
-            row is known unless its split left it out.
+        found: Half-widths of ``pinn.surrogate.uncertainty.intervals.METRICS``.
+        rows: Table with the columns ``split``, ``GAINS``, and ``ttft_share`` of the predicted E2E.
+            The GPU of a row is known unless its split holds it out.
     """
     known = rows["split"].map(lambda split: left_out_column(split) != "gpu").to_numpy(bool)
     step, ttft = (np.where(known, found[m].known, found[m].unknown) for m in intervals.METRICS)
@@ -110,25 +110,26 @@ def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str,
     return {"tpot": moved["tpot"], "ttft": ttft, "e2e": np.log(np.exp(moved["e2e"]) + beyond)}
 
 
-# Do the intervals hold? Each left-out part is judged by intervals calibrated on the others.
+# Coverage: intervals of each held-out part are calibrated on the others.
 
 #: Levels of the calibration curve.
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
-#: Columns that tell a judged row.
+#: Columns that identify a row.
 _ROW = ["split", "row_id", "model", "shape", "gpu", "group"]
 
 
 def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
-    """Half-widths for each left-out row, calibrated without its model or its GPU.
+    """Return half-widths for each held-out row, calibrated without its model or its GPU.
 
-    What is left out of training is also left out of the calibration, in every split and with every
-    choice made there: a left-out model's rows on any GPU, those of models of its shape, a left-out
-    GPU's rows of any model.
+    A part that is held out of training is also held out of the calibration, in every split and with
+    every choice made there. For a held-out model, that is all rows of models of its shape, on any
+    GPU. For a held-out GPU, it is that GPU's rows of any model.
 
     Args:
-        errors: Of one or more experiments; columns as ``pinn.evaluation.crossvalidation.COLUMNS``.
-        level: Share to cover.
+        errors: Errors of one or more experiments, with the columns
+            ``pinn.evaluation.crossvalidation.COLUMNS``.
+        level: Share of measurements to cover.
 
     Returns:
         Columns ``split``, ``row_id``, ``model``, ``shape``, ``gpu``, ``group``, ``left_out``,
@@ -151,7 +152,7 @@ def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame
 
 
 def left_out_parts(errors: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
-    """Each left-out part's name, the rows that may calibrate it in any split, and its own rows."""
+    """Yield each held-out part's name, the rows that may calibrate it, and its own rows."""
     columns = errors["split"].map({s: left_out_column(s) for s in errors["split"].unique()})
     for column in ("shape", "gpu"):
         judged = errors[columns == column]
@@ -161,11 +162,11 @@ def left_out_parts(errors: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, pd
 
 
 def coverage_table(judged: pd.DataFrame) -> pd.DataFrame:
-    """Coverage and width per kind of split and metric: for all and for each model or GPU.
+    """Return coverage and width per kind of split and metric: for all and for each model or GPU.
 
     For all, every model counts once, however many rows it has: coverage is the mean of the models'
-    coverages, width the mean of their widths; ``median_width`` is that of all rows. For one model
-    or GPU they are those of its rows.
+    coverages, width the mean of their widths. ``median_width`` is the median over all rows. For one
+    model or GPU, coverage and width are over its rows.
 
     Returns:
         Columns ``split``, ``metric``, ``part`` (``all``, ``model`` or ``gpu``), ``name``, ``n``,
@@ -186,7 +187,7 @@ def coverage_table(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def _coverage(part: pd.DataFrame, by: str) -> dict[str, float]:
-    """Of a part's groups, each counting once."""
+    """Return the coverage of a part, every one of its groups counting once."""
     groups = part.groupby(by)
     coverage = groups["covered"].mean()
     return {
@@ -200,10 +201,10 @@ def _coverage(part: pd.DataFrame, by: str) -> dict[str, float]:
 
 
 def calibration_curve(errors: pd.DataFrame) -> pd.DataFrame:
-    """Coverage of nested intervals at every level of ``LEVELS``.
+    """Return the coverage of nested intervals at every level of ``LEVELS``.
 
     Returns:
-        ``coverage_table`` with a column ``level``.
+        Table of :func:`coverage_table` with a column ``level``.
     """
     tables = [
         coverage_table(nested_intervals(errors, level)).assign(level=level) for level in LEVELS
@@ -211,7 +212,7 @@ def calibration_curve(errors: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-# Calibrating intervals on everything that was left out.
+# Calibration of intervals on all held-out data.
 
 
 def calibrate(
@@ -220,15 +221,15 @@ def calibrate(
     checkpoint: Path,
     sources: Sequence[Mapping[str, object]],
 ) -> StatedIntervals:
-    """Calibrate on everything that was left out, and judge it by nested calibrations.
+    """Calibrate intervals on all held-out data, and evaluate them by nested calibrations.
 
     Args:
-        errors: As ``pinn.evaluation.crossvalidation.held_out_errors`` and
-            ``pinn.evaluation.folds.run_error_rows``, of one or more experiments.
-        coefficient_changes: As
+        errors: Errors as ``pinn.evaluation.crossvalidation.held_out_errors`` and
+            ``pinn.evaluation.folds.run_error_rows`` return them, of one or more experiments.
+        coefficient_changes: Changes as
             ``pinn.surrogate.uncertainty.coefficient_changes.coefficient_changes`` returns them.
-        checkpoint: What the intervals belong to.
-        sources: For the record.
+        checkpoint: Checkpoint that the intervals belong to.
+        sources: Experiments behind the errors, for the record.
     """
     judged = nested_intervals(errors)
     found = fit_half_widths(errors)
@@ -248,7 +249,7 @@ def calibrate(
 
 
 def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
-    """Quantile of the absolute log change of every coefficient, every group counting once."""
+    """Return the quantile of each coefficient's absolute log change, every group counting once."""
     weight = row_weights(changes)
     sizes = changes[list(NAMES)].abs()
     return {name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL) for name in NAMES}

@@ -1,6 +1,6 @@
-"""Intervals that hold what they promise on what was left out, wider where less is known.
+"""Intervals calibrated on held-out data, wider where less is known; their file beside a checkpoint.
 
-That of a step's time too, and what is said beside it.
+Intervals of a step's time, and the sentence about what widens them, are included.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pinn.surrogate.uncertainty.kinds import KindErrors
 from pinn.surrogate.uncertainty.quantiles import LEVEL, ErrorLaw
 from pinn.surrogate.uncertainty.widths import TRAITS, Widths
 
-# What intervals need, as a small JSON file beside the checkpoint that it belongs to.
+# Intervals are kept in a small JSON file beside the checkpoint that they belong to.
 
 SCHEMA = "pinn intervals 4"
 
-#: What a checkpoint says of itself that its intervals repeat.
+#: Keys of a checkpoint's metadata that its intervals repeat.
 BELONGS = ("recipe_sha256", "data_sha256")
 
-#: Part of the coefficients -> metric whose error is common to all of them.
+#: Part of the coefficients -> metric whose error its coefficients share.
 _COMMON = {"beta": "tpot", "alpha": "ttft"}
 
 #: Metrics that have a half-width.
@@ -37,11 +37,11 @@ Ends = tuple[float, float]
 
 @dataclass(frozen=True)
 class HalfWidth:
-    """Half of an interval in log units.
+    """Half of an interval's width, in log units.
 
     Attributes:
-        known: On a GPU whose serving data were learned from.
-        unknown: On another.
+        known: Half-width on a GPU with serving data in the training data.
+        unknown: Half-width on another GPU.
     """
 
     known: float
@@ -53,17 +53,17 @@ class StatedIntervals:
     """Intervals of one checkpoint.
 
     Attributes:
-        checkpoint_sha256: Of the checkpoint's file.
-        half_widths: ``tpot`` (step time) and ``ttft`` -> log half-width of a left-out model.
-        widths: What a deployment's are multiplied by; nothing before they are fitted.
+        checkpoint_sha256: SHA-256 of the checkpoint's file.
+        half_widths: ``tpot`` (step time) and ``ttft`` -> log half-width of a held-out model.
+        widths: Factors of half-widths by traits of a deployment; none before they are fitted.
         coefficients: ``beta.NAME`` and ``alpha.NAME`` -> log half-width of its own change.
-        kinds: Left-out rows by kind, and how wrong they were.
+        kinds: Errors of held-out rows by kind.
         errors: ``tpot`` -> values of an :class:`ErrorLaw`.
         belongs: ``recipe_sha256`` and ``data_sha256`` of the checkpoint.
-        sources: Experiments behind it, for the record.
+        sources: Experiments behind the intervals, for the record.
         coverage: Rows of ``pinn.surrogate.uncertainty.interval_fit.coverage_table``: nested, never
             in-sample.
-        level: Share that intervals are to cover.
+        level: Share of measurements that intervals are to cover.
     """
 
     checkpoint_sha256: str
@@ -78,17 +78,17 @@ class StatedIntervals:
     widths: Widths = field(default_factory=Widths)
 
     def half_width(self, metric: str, deployment: Deployment, gpu_known: bool) -> float:
-        """Log half-width of ``tpot`` or ``ttft``.
+        """Return the log half-width of ``tpot`` or ``ttft``.
 
         Args:
-            metric: Which.
-            deployment: What is predicted.
-            gpu_known: Whether the checkpoint learned from serving data of the GPU.
+            metric: ``tpot`` or ``ttft``.
+            deployment: Deployment that is predicted.
+            gpu_known: Whether serving data of its GPU are in the checkpoint's training data.
         """
         return self.log_half_widths(deployment, gpu_known)[metric]
 
     def log_half_widths(self, deployment: Deployment, gpu_known: bool) -> dict[str, float]:
-        """``tpot`` and ``ttft`` -> :meth:`half_width`."""
+        """Return ``tpot`` and ``ttft`` -> :meth:`half_width`."""
         factor = self.widths.of(deployment, gpu_known)
         return {
             metric: factor * (half.known if gpu_known else half.unknown)
@@ -96,27 +96,28 @@ class StatedIntervals:
         }
 
     def wider_for(self, deployment: Deployment, gpu_known: bool) -> str:
-        """What widens a deployment's intervals, as a sentence; empty where nothing does."""
+        """Return what widens a deployment's intervals, as a sentence; empty where nothing does."""
         found = self.widths.reasons(deployment, gpu_known)
         *first, last = [f"{name} (x {factor:.1f})" for name, factor in found.items()] or [""]
         named = f"{', '.join(first)} and {last}" if first else last
         return f"Its intervals are widened by {named}." if named else ""
 
     def error_law(self, metric: str) -> ErrorLaw:
-        """How measured times lie around predicted ones."""
+        """Return the distribution of measured times around predicted ones."""
         return ErrorLaw(tuple(self.errors[metric]))
 
     def coefficient_intervals(
         self, values: Mapping[str, float], half_widths: Mapping[str, float]
     ) -> dict[str, Ends]:
-        """Ends of the intervals of coefficients, such as ``beta.gemm``; 0 stays 0.
+        """Return the ends of the intervals of coefficients, such as ``beta.gemm``; 0 stays 0.
 
-        Their own change when a group becomes known and the error of the times that they make, TPOT
-        for beta and TTFT for alpha, add up in quadrature.
+        Two parts add up in quadrature. One is the coefficient's own change when a group becomes
+        known. The other is the error of the metric that it enters, TPOT for beta and TTFT for
+        alpha.
 
         Args:
             values: Name -> coefficient.
-            half_widths: As :meth:`log_half_widths` gives them.
+            half_widths: Half-widths as :meth:`log_half_widths` returns them.
         """
         common = {kind: half_widths[metric] for kind, metric in _COMMON.items()}
         return {
@@ -126,23 +127,23 @@ class StatedIntervals:
 
 
 def around(value: float, half: float) -> Ends:
-    """A value's ends at a log half-width."""
+    """Return a value's ends at a log half-width."""
     return value * math.exp(-half), value * math.exp(half)
 
 
 def calibration_path(checkpoint: Path) -> Path:
-    """Where a checkpoint's intervals lie."""
+    """Return the path of a checkpoint's intervals."""
     return checkpoint.with_suffix(".intervals.json")
 
 
 def write_calibration(found: StatedIntervals, path: Path) -> None:
-    """Write the file; it appears whole or not at all."""
+    """Write the intervals' file; it appears whole or not at all."""
     values = dict(vars(found))
     files.write_json_file(path, {"schema": SCHEMA, **values.pop("belongs"), **values}, indent=1)
 
 
 def read_calibration(checkpoint: Path) -> StatedIntervals:
-    """The intervals of a checkpoint.
+    """Read the intervals of a checkpoint.
 
     Raises:
         PinnError: If there are none beside it, or they belong to another checkpoint or layout.
@@ -179,13 +180,13 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
 
 
 def step_half_width(half_widths: Mapping[str, float], batch: str) -> float:
-    """Half-width of a step's interval in log units; with prefill work the wider of two.
+    """Return the half-width of a step's interval in log units; with prefill work the wider of two.
 
-    TTFT teaches the half-width of steps with prompts, TPOT that of all.
+    The half-width of steps with prompts comes from errors of TTFT, that of all steps from TPOT.
 
     Args:
-        half_widths: Of what runs the step (:meth:`StatedIntervals.log_half_widths`).
-        batch: Of the step.
+        half_widths: Half-widths of the deployment (:meth:`StatedIntervals.log_half_widths`).
+        batch: Text of the step's batch.
 
     Raises:
         PinnError: If the batch cannot be read.

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
 from pinn.surrogate.uncertainty.distance import KernelDistance, gpu_is_known, locate
 
-# Kinds of predictions in words, and how wrong left-out rows of each kind were.
+# Kinds of predictions in words, and the errors of held-out rows of each kind.
 
-#: Share of a step's kernel time measured on other GPUs from which a GPU's kernels are unmeasured.
+#: Largest share of a step's kernel time measured on other GPUs where a GPU's kernels are measured.
 _ELSEWHERE = 0.5
 
 MEASURED = "a measured GPU"
@@ -28,18 +28,18 @@ UNSERVED = "a GPU without serving data"
 
 UNMEASURED = "a GPU without such kernels or serving data"
 
-#: Instead of a kind or a place: all of them.
+#: Value in place of a kind or a place: all of them.
 ANY = "any"
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known of a step before it is measured.
+    """Facts of a step that are known before it is measured.
 
     Attributes:
         deployment: Model, GPU and configuration.
-        distance: Of the step from measured kernels.
-        gpu_known: Whether serving data of this GPU were learned from.
+        distance: Distance of the step from measured kernels.
+        gpu_known: Whether serving data of this GPU are in the training data.
     """
 
     deployment: Deployment
@@ -49,16 +49,16 @@ class Situation:
 
 @dataclass(frozen=True)
 class KindErrors:
-    """How wrong left-out rows of one kind were.
+    """Errors of held-out rows of one kind.
 
     Attributes:
-        kind: Weights, such as ``4-bit experts``; or ``any``.
+        kind: Kind of weights, such as ``4-bit experts``; or ``any``.
         place: What was known of the GPU; or ``any``.
         rows: Number of rows.
-        models: Number of models among them.
+        models: Number of models among the rows.
         median: Median absolute relative error of TPOT.
-        p90: Its 90th percentile.
-        farthest: Largest distance from measured kernels among them.
+        p90: 90th percentile of the absolute relative error of TPOT.
+        farthest: Largest distance from measured kernels among the rows.
     """
 
     kind: str
@@ -71,13 +71,13 @@ class KindErrors:
 
     @property
     def words(self) -> str:
-        """The kind in words."""
+        """Kind and place in words."""
         what = "all" if self.kind == ANY else self.kind
         return what if self.place == ANY else f"{what} on {self.place}"
 
 
 def kind_of(model: ModelSpec) -> str:
-    """Bits of the weights that most of a model is, and whether they are experts.
+    """Return the bits of most of a model's weights, and whether they are experts, in words.
 
     >>> from pinn.specs.catalog import load_model
     >>> kind_of(load_model("openai/gpt-oss-120b")), kind_of(load_model("Qwen/Qwen3-8B"))
@@ -89,22 +89,23 @@ def kind_of(model: ModelSpec) -> str:
 
 
 def weight_bits(found: Precision) -> int:
-    """Bits of a weight without its share of the scales: 32, 16, 8 or 4."""
+    """Return the bits of a weight without its share of the scales: 32, 16, 8 or 4."""
     return next(bits for bits in (32, 16, 8, 4) if 8 * found.bytes_per_weight >= bits)
 
 
 def place_of(situation: Situation) -> str:
-    """What is known of the GPU."""
+    """Return what is known of the GPU, in words."""
     if situation.gpu_known:
         return MEASURED
     return UNMEASURED if situation.distance.elsewhere > _ELSEWHERE else UNSERVED
 
 
 def kinds_of_errors(errors: pd.DataFrame) -> list[KindErrors]:
-    """Every kind at every place, then kinds at any place, then everything.
+    """Return errors of every kind at every place, then of kinds at any place, then of all rows.
 
     Args:
-        errors: Columns ``kind``, ``place``, ``shape``, ``distance`` and ``tpot``, a log error.
+        errors: Table with the columns ``kind``, ``place``, ``shape``, ``distance`` and ``tpot``, a
+            log error.
     """
     parts = [
         *(((str(k), str(p)), part) for (k, p), part in errors.groupby(["kind", "place"])),
@@ -123,16 +124,16 @@ def _summed_up(kind: str, place: str, part: pd.DataFrame) -> KindErrors:
 
 
 def nearest_kind(kinds: Sequence[KindErrors], kind: str, place: str) -> KindErrors:
-    """The kind itself, else the same weights at any place, else everything."""
+    """Return the errors of a kind; else of the same weights at any place, else of all rows."""
     wanted = [(kind, place), (kind, ANY), (ANY, ANY)]
     of = {(k.kind, k.place): k for k in kinds}
     return next(of[key] for key in wanted if key in of)
 
 
-# How wide the interval of one step's time is.
+# Situation of one step.
 
 
 def situation_of(checkpoint: Path, deployment: Deployment, batch: str) -> Situation:
-    """Where a step lies from what was measured."""
+    """Return what is known of a step: its deployment, distance and GPU."""
     distance = locate(checkpoint, deployment, batch)
     return Situation(deployment, distance, gpu_is_known(checkpoint, deployment))

@@ -1,4 +1,4 @@
-"""Evidence for the coefficients of a network: what held-out data and distances say, in words."""
+"""Evidence for the coefficients of a network, in words: held-out errors and distances."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,9 +30,9 @@ def network_evidence(
     """Return the evidence for coefficients of a network.
 
     Args:
-        checkpoint: Trained network, with intervals and kernel surrogates beside it.
-        found: Its coefficients.
-        deployment: What they belong to.
+        checkpoint: Checkpoint of the network, with intervals and kernel surrogates beside it.
+        found: Coefficients that the network predicts.
+        deployment: Deployment of the coefficients.
         batches: Batches to time.
     """
     distance, outside = _distance(checkpoint, deployment)
@@ -61,7 +61,7 @@ def network_evidence(
 
 
 def _learned(found: CoefficientSet) -> dict[str, float]:
-    """Return the coefficients that data determined, by their full names."""
+    """Return the coefficients that were fitted to data, by their full names."""
     values = found.coefficients.values[0].tolist()
     taught = [True] * len(found.beta) + found.taught.tolist()
     return {n: v for n, v, known in zip(NAMES, values, taught, strict=True) if known}
@@ -101,7 +101,7 @@ def _distance_words(
 
 
 def _far(stated: StatedIntervals, distance: float) -> list[str]:
-    """Return a mark where a batch's kernels lie farther from measured ones than any held out."""
+    """Return a mark where a batch's kernels are farther from measured ones than any held out."""
     farthest = max(kind.farthest for kind in stated.kinds)
     if distance <= farthest:
         return []
@@ -111,9 +111,9 @@ def _far(stated: StatedIntervals, distance: float) -> list[str]:
     ]
 
 
-# What is known of a prediction's error in plain words.
+# Sentences about the error to expect of a prediction.
 
-#: Most inputs that a sentence names.
+#: Largest number of inputs that a sentence names.
 _NAMED = 4
 
 _UNTAUGHT = "It has layers beside attention over keys, which alone was taught: expect more error."
@@ -122,16 +122,16 @@ _UNTAUGHT = "It has layers beside attention over keys, which alone was taught: e
 def describe_trust(
     situation: Situation, outside: Mapping[str, float], calibration: StatedIntervals
 ) -> dict[str, Any]:
-    """What left-out data of the same kind showed, ready for JSON.
+    """Return the errors of held-out data of the same kind, ready for JSON.
 
     Args:
-        situation: Of the step that stands for the whole.
+        situation: Situation of the step that stands for the whole deployment.
         outside: Inputs beyond the training range, in standard deviations, farthest first.
-        calibration: Of the checkpoint.
+        calibration: Intervals of the checkpoint.
 
     Returns:
         ``kind`` of weights, ``place`` (what is known of the GPU), ``kernel_distance``, its parts
-        ``by_operator``, ``beyond_left_out`` (whether it lies farther than every left-out row) and
+        ``by_operator``, ``beyond_left_out`` (whether it is farther than every held-out row) and
         ``sentence``.
     """
     farthest = max(kind.farthest for kind in calibration.kinds)
@@ -155,7 +155,7 @@ def describe_trust(
 
 
 def _shown(situation: Situation, calibration: StatedIntervals) -> str:
-    """How wrong left-out rows of the kind were, or of the nearest kind that there is."""
+    """Return a sentence with the errors of held-out rows of the kind, or of the nearest kind."""
     kind, place = kind_of(situation.deployment.model), place_of(situation)
     found = nearest_kind(calibration.kinds, kind, place)
     asked = f"{kind} on {place}"
@@ -185,6 +185,6 @@ def _stretch_words(situation: Situation, farthest: float, beyond: bool) -> str:
 
 
 def named_inputs(outside: Mapping[str, float]) -> str:
-    """Inputs beyond the training range and by how much, the first few by name."""
+    """Return inputs beyond the training range and by how much, the first few by name."""
     named = ", ".join(f"{name} ({by:+.1f})" for name, by in list(outside.items())[:_NAMED])
     return f"{named} and {len(outside) - _NAMED} more" if len(outside) > _NAMED else named

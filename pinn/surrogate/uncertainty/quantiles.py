@@ -1,4 +1,4 @@
-"""Quantiles of held-out errors (split conformal prediction), and the chance to hold a limit."""
+"""Quantiles of held-out errors (split conformal prediction), and probability to meet a limit."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-# Quantiles of errors of left-out groups, in which every group counts once.
+# Quantiles of errors of held-out groups, in which every group counts once.
 #
 # A group is a model on a GPU; models of equal shape are one. Its rows differ only in load and
 # share their error, so each group counts once, however many rows it has and however many splits
-# left it out.
+# hold it out.
 #
-# What so few groups guarantee: split conformal prediction covers a new exchangeable group with
-# 90 % only from nine groups on (``ceil(0.9 (n + 1)) <= n``), and a dozen of model x GPU are not
-# exchangeable, since they share a few models. So 90 % holds on average over groups like these,
-# not for each of them; an unseen model can lie outside in half of its rows.
+# Few groups guarantee little: split conformal prediction covers a new exchangeable group with 90 %
+# only from nine groups on (``ceil(0.9 (n + 1)) <= n``). A dozen pairs of model and GPU are not
+# exchangeable, since they share a few models. So 90 % is an average over groups like these, not a
+# guarantee for each of them; half of the rows of an unseen model can lie outside.
 
 #: Share of values that intervals are to cover.
 LEVEL = 0.9
 
-#: Half of such an interval over the standard deviation, where errors are normal.
+#: Half of a 90 % interval over the standard deviation, where errors are normal.
 NORMAL_QUANTILE = 1.645
 
 Values = Float[np.ndarray, " n"]
 
 
 def weighted_quantile(values: Values, weight: Values, level: float) -> float:
-    """Smallest value up to which at least a share ``level`` of the weight lies.
+    """Return the smallest value up to which at least a share ``level`` of the weight lies.
 
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.ones(3), 0.6)
     2.0
@@ -41,15 +41,15 @@ def weighted_quantile(values: Values, weight: Values, level: float) -> float:
     return float(values[order][min(first, len(values) - 1)])
 
 
-# The chance that a predicted time holds its limit.
+# Probability that a measured time meets its limit.
 #
-# Left-out rows tell how measured times lie around predicted ones: log(measured / predicted), in
-# half-widths of each row's interval. A prediction's own half-width turns such an error into one
-# of its own time, as a conformal predictive distribution does (Vovk et al. 2019, "Nonparametric
-# predictive distributions based on conformal prediction"). So the chance of holding a limit
-# falls gradually, where a margin would fall off a cliff, and no margin has to be chosen.
+# Held-out rows have the distribution of log(measured / predicted), in half-widths of each row's
+# interval. A prediction's own half-width scales such an error to one of its own time. This is a
+# conformal predictive distribution (Vovk et al. 2019, "Nonparametric predictive distributions based
+# on conformal prediction"). So the probability of meeting a limit falls gradually near the
+# limit, and no margin has to be chosen.
 
-#: Equally likely errors that a law is kept as, each the middle of its share.
+#: Number of equally likely errors that represent a distribution, each the middle of its share.
 COUNT = 20
 
 _SHARES = (np.arange(COUNT) + 0.5) / COUNT
@@ -57,7 +57,7 @@ _SHARES = (np.arange(COUNT) + 0.5) / COUNT
 
 @dataclass(frozen=True)
 class ErrorLaw:
-    """How measured times lie around predicted ones.
+    """Distribution of measured times around predicted ones.
 
     Attributes:
         errors: Equally likely values of log(measured / predicted), in half-widths of the interval.
@@ -66,7 +66,7 @@ class ErrorLaw:
     errors: Sequence[float]
 
     def chance(self, excess: Values, half: Values) -> Values:
-        """Chance that a limit is held.
+        """Return the probability that a time meets its limit.
 
         Args:
             excess: Predicted time as a share of its limit.
@@ -79,11 +79,12 @@ class ErrorLaw:
         return (times <= 1).mean(axis=-1)
 
     def held(self, holds: Callable[[float], bool]) -> float:
-        """Chance that limits are held that only a trial can judge; found by bisection.
+        """Return the probability that limits are met which only a trial can tell, by bisection.
 
         Args:
-            holds: Whether they are held with times off by so many half-widths. If they are with
-                some, they are with shorter times.
+            holds: Function of an error in half-widths that returns whether the limits are met with
+                times changed by it. If they are met with some times, they are met with shorter
+                ones.
 
         >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).held(lambda error: error < 1.5)
         0.75
@@ -93,12 +94,12 @@ class ErrorLaw:
 
 
 def error_law(errors: Values, half: Values, weight: Values) -> ErrorLaw:
-    """The law of left-out rows.
+    """Return the distribution of errors of held-out rows.
 
     Args:
-        errors: log(measured / predicted).
+        errors: log(measured / predicted) of each row.
         half: Log half-widths of the rows' intervals.
-        weight: What each row counts.
+        weight: Weight of each row.
     """
     scaled = errors / half
     return ErrorLaw(tuple(weighted_quantile(scaled, weight, share) for share in _SHARES))

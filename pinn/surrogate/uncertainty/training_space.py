@@ -1,4 +1,4 @@
-"""Distance of a deployment's inputs from those that the network was trained on."""
+"""Distance of a deployment's inputs from the network's training inputs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from pinn.engines.deployment import Deployment
 from pinn.surrogate.checkpoint import Checkpoint
 from pinn.surrogate.featurizer import DESCRIPTORS, MIN_SCALE, RATES, featurize
 
-# How far deployments lie from those a checkpoint was measured on.
+# Distance of deployments from the measured ones in a checkpoint's training data.
 
 
 @dataclass(frozen=True)
 class Distances:
-    """Where ``n`` deployments lie, in standard deviations of the training descriptors.
+    """Distances of ``n`` deployments from the training inputs, in their standard deviations.
 
     Attributes:
         nearest: Index of the nearest measured deployment; -1 where the checkpoint has none.
-        distance: Euclidean distance to it over all descriptors and log rates; NaN without one.
-        outside: By how much each descriptor, then each rate, leaves the training range: negative
-            below it, positive above, 0 inside.
+        distance: Euclidean distance to the nearest over all features and log rates; NaN without
+            one.
+        outside: Distance of each feature, then each rate, from the training range: negative below
+            it, positive above, 0 inside.
     """
 
     nearest: Int[np.ndarray, " n"]
@@ -31,7 +32,7 @@ class Distances:
     outside: Float[np.ndarray, "n inputs"]
 
     def outside_names(self, row: int) -> dict[str, float]:
-        """The inputs of one deployment that leave the training range, farthest first."""
+        """Return the inputs of one deployment that leave the training range, farthest first."""
         found = zip((*DESCRIPTORS, *RATES), self.outside[row].tolist(), strict=True)
         away = [(name, value) for name, value in found if abs(value) > _ROUNDING]
         return dict(sorted(away, key=lambda item: -abs(item[1])))
@@ -42,15 +43,15 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class TrainingSpace:
-    """The checkpoint's measured deployments in standardized coordinates.
+    """Measured deployments of a checkpoint's training data in standardized coordinates.
 
     Attributes:
-        anchors: One row per measured deployment.
-        names: What each is called.
-        centre: Subtracted from raw inputs.
-        scale: Divides them.
-        low: Smallest standardized value in training.
-        high: Largest.
+        anchors: Standardized inputs, one row per measured deployment.
+        names: Name of each deployment.
+        centre: Means that are subtracted from raw inputs.
+        scale: Scales that divide centred inputs.
+        low: Smallest standardized value of each input in training.
+        high: Largest standardized value of each input in training.
     """
 
     anchors: Float[np.ndarray, "m inputs"]
@@ -61,7 +62,7 @@ class TrainingSpace:
     high: Float[np.ndarray, " inputs"]
 
     def locate(self, deployments: Sequence[Deployment]) -> Distances:
-        """Find the nearest measured deployment of each."""
+        """Return each deployment's distance from the nearest measured one."""
         at = (np.concatenate(featurize(deployments), axis=1) - self.centre) / self.scale
         outside = np.minimum(at - self.low, 0.0) + np.maximum(at - self.high, 0.0)
         if not len(self.anchors):
@@ -72,10 +73,10 @@ class TrainingSpace:
         return Distances(nearest, distance[np.arange(len(at)), nearest], outside)
 
     def held_out_distances(self) -> Float[np.ndarray, " m"]:
-        """From each measured deployment to the nearest of another model.
+        """Return the distance of each measured deployment to the nearest one of another model.
 
-        So far from the data lay the models that were left out when errors were measured. Empty
-        where all are of one model.
+        Models that an evaluation held out were at these distances from the training data. Empty
+        where all deployments are of one model.
         """
         models = np.array([name.rpartition(" on ")[0] for name in self.names])
         if len(set(models.tolist())) < 2:
@@ -86,7 +87,7 @@ class TrainingSpace:
 
 
 def training_space(checkpoint: Checkpoint) -> TrainingSpace:
-    """The training data of a checkpoint, standardized as its network does; rates likewise."""
+    """Return the training data of a checkpoint, standardized as by its network; rates likewise."""
     of, raw, d = checkpoint.network.input_scale, checkpoint.anchors, len(DESCRIPTORS)
     rates = raw[:, d:] if len(raw) else np.zeros((1, len(RATES)))
     rate_scale = np.maximum(rates.std(0), MIN_SCALE)
@@ -101,6 +102,6 @@ def training_space(checkpoint: Checkpoint) -> TrainingSpace:
 def _pairwise(
     a: Float[np.ndarray, "n inputs"], b: Float[np.ndarray, "m inputs"]
 ) -> Float[np.ndarray, "n m"]:
-    """Euclidean distances, by the expanded square: no array over both and the inputs."""
+    """Return Euclidean distances by the expanded square, without an array over both and inputs."""
     squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
     return np.sqrt(np.maximum(squares, 0.0))

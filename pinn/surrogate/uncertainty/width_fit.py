@@ -1,8 +1,8 @@
-"""Fit how much wider or narrower intervals are by traits of a deployment, and judge it.
+"""Fit of interval widths to traits of a deployment, and its score.
 
-Half-widths of left-out models are constants by metric and kind of GPU (``interval_fit``), quantiles
+Half-widths of held-out models are constants by metric and kind of GPU (``interval_fit``), quantiles
 of errors on vLLM. Held-out groups of other engines, GPUs and sizes show how errors depend on traits
-of a deployment: logs of absolute errors over the constant are regressed on the traits, with a level
+of a deployment. Logs of absolute errors over the constant are regressed on the traits, with a level
 for each metric (ridge). A deployment without traits keeps the constant.
 """
 
@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float
 from pinn.surrogate.uncertainty.quantiles import LEVEL, weighted_quantile
 from pinn.surrogate.uncertainty.widths import TRAITS, Widths
 
-#: Of the ridge, where the weights of all rows add up to 1. Numerical: it keeps weights of traits
-#: that hardly occur near 0. A metric's level is held by next to nothing, so that one without rows
-#: has an answer.
+#: Ridge penalties, for row weights that add up to 1. The first is numerical: it keeps weights of
+#: traits that hardly occur near 0. The second leaves a metric's level almost free, but gives a
+#: level without rows a value.
 _RIDGE, _LEVEL_RIDGE = 0.003, 1e-12
-#: Errors below 1 % are as good as none.
+#: Smaller errors count as 1 %.
 _LEAST_ERROR = 0.01
 
 Rows = Float[np.ndarray, " rows"]
@@ -25,18 +25,18 @@ Mask = Bool[np.ndarray, " rows"]
 
 
 def fit_widths(rows: pd.DataFrame) -> Widths:
-    """Fit to left-out rows.
+    """Fit width factors to held-out rows.
 
     Args:
-        rows: Columns ``group``, ``configuration``, ``metric``, ``error`` (log error), ``half`` (the
-            constant's half-width) and ``TRAITS``.
+        rows: Table with the columns ``group``, ``configuration``, ``metric``, ``error`` (log
+            error), ``half`` (the constant's half-width) and ``TRAITS``.
     """
     found = _ridge(_design(rows), _log_errors(rows), group_weights(rows))
     return Widths(dict(zip(TRAITS, found[-len(TRAITS) :].tolist(), strict=True)))
 
 
 def nested_half_widths(rows: pd.DataFrame) -> Rows:
-    """Half-widths of each group's rows by a fit to the others."""
+    """Return half-widths of each group's rows by a fit to the other groups."""
     half, traits = rows["half"].to_numpy(copy=True), _traits(rows)
     for out in _groups(rows):
         if not out.all():
@@ -46,9 +46,9 @@ def nested_half_widths(rows: pd.DataFrame) -> Rows:
 
 
 def constant_half_widths(rows: pd.DataFrame, level: float = LEVEL) -> Rows:
-    """The rival: for each group's rows of a metric, the others' quantile of absolute errors.
+    """Return the baseline: for a group's rows of a metric, the others' quantile of absolute errors.
 
-    Those of a metric that no other group has are the constant's.
+    Where no other group has the metric, the half-width is the constant's.
     """
     half, weight = rows["half"].to_numpy(copy=True), group_weights(rows)
     size = rows["error"].abs().to_numpy()
@@ -61,23 +61,23 @@ def constant_half_widths(rows: pd.DataFrame, level: float = LEVEL) -> Rows:
 
 
 def interval_score(rows: pd.DataFrame, half: Rows, level: float = LEVEL) -> float:
-    """Mean width plus 2 / (1 - level) times what lies outside, every group counting once.
+    """Return mean width plus 2 / (1 - level) times the excess outside, every group counting once.
 
-    Gneiting and Raftery (2007), "Strictly proper scoring rules, prediction, and estimation",
-    section 6.2, of log errors; the smaller the better.
+    This is the interval score of log errors (Gneiting and Raftery (2007), "Strictly proper scoring
+    rules, prediction, and estimation", section 6.2); smaller is better.
     """
     beyond = np.maximum(rows["error"].abs().to_numpy() - half, 0.0)
     return float(group_weights(rows) @ (2 * half + 2 / (1 - level) * beyond))
 
 
 def with_traits(rows: pd.DataFrame, gpus_known: Mask) -> pd.DataFrame:
-    """Rows with a column for each trait of their ``deployment``."""
+    """Return the rows with a column for each trait of their ``deployment``."""
     pairs = list(zip(rows["deployment"], gpus_known.tolist(), strict=True))
     return rows.assign(**{name: [of(*pair) for pair in pairs] for name, of in TRAITS.items()})
 
 
 def group_weights(rows: pd.DataFrame) -> Rows:
-    """Weights that add up to 1: groups count once, in each its metrics, configurations and rows."""
+    """Return weights that add up to 1, equal by group, then metric, configuration and row."""
     weight, key = np.ones(len(rows)), ["group"]
     for column in ("metric", "configuration"):
         weight /= rows.groupby(key)[column].transform("nunique").to_numpy()
@@ -87,7 +87,7 @@ def group_weights(rows: pd.DataFrame) -> Rows:
 
 
 def _metrics(rows: pd.DataFrame) -> dict[str, Mask]:
-    """Metric -> its rows."""
+    """Return metric -> mask of its rows."""
     names = sorted(rows["metric"].unique())
     return {name: (rows["metric"] == name).to_numpy() for name in names}
 
@@ -101,20 +101,20 @@ def _traits(rows: pd.DataFrame) -> Float[np.ndarray, "rows traits"]:
 
 
 def _log_errors(rows: pd.DataFrame) -> Rows:
-    """Logarithm of absolute errors over the constant's half-width."""
+    """Return the logarithm of absolute errors over the constant's half-width."""
     size = np.maximum(rows["error"].abs().to_numpy(), _LEAST_ERROR)
     return np.log(size / rows["half"].to_numpy())
 
 
 def _design(rows: pd.DataFrame) -> Float[np.ndarray, "rows columns"]:
-    """A column for each metric, then one for each trait."""
+    """Return a column for each metric, then one for each trait."""
     return np.column_stack([*_metrics(rows).values(), _traits(rows)])
 
 
 def _ridge(
     design: Float[np.ndarray, "rows columns"], target: Rows, weight: Rows
 ) -> Float[np.ndarray, " columns"]:
-    """Weighted least squares; traits alone are held near 0."""
+    """Return weighted least squares with a penalty that keeps traits alone near 0."""
     share = weight / weight.sum()
     held = np.full(design.shape[1], _LEVEL_RIDGE)
     held[-len(TRAITS) :] = _RIDGE

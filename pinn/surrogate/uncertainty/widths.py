@@ -1,6 +1,6 @@
-"""How much wider or narrower intervals are by what is known of a deployment before it is measured.
+"""Factors of interval widths by traits of a deployment that are known before it is measured.
 
-``width_fit`` fits it to errors of held-out groups.
+``width_fit`` fits the factors to errors of held-out groups.
 """
 
 import math
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pinn.engines.deployment import Deployment
 from pinn.specs.serving import VLLM
 
-#: Width of a layer from which launching hardly shows in a step. An assumption.
+#: Width of a layer from which launch time hardly shows in a step. An assumption.
 WIDE_LAYER = 4096.0
 
-#: What is known beforehand, in words -> how much of it a deployment has, on a GPU whose serving
-#: data were learned from or not. Chosen for what they mean before they were fitted.
+#: Trait in words -> its amount in a deployment, on a GPU whose serving data are in the training
+#: data or not. Traits were chosen for their meaning before they were fitted.
 TRAITS: dict[str, Callable[[Deployment, bool], float]] = {
     "an engine other than vLLM": lambda d, _: float(d.serving.engine != VLLM),
     "a GPU without serving data": lambda _, gpu_known: float(not gpu_known),
@@ -22,13 +22,13 @@ TRAITS: dict[str, Callable[[Deployment, bool], float]] = {
     "experts spread over ranks": lambda d, _: float(d.recipe.expert_parallel_size > 1),
 }
 
-#: A trait that widens intervals by less goes without saying.
+#: Least factor of a trait that is named as a reason for wider intervals.
 _WORTH_SAYING = 1.1
 
 
 @dataclass(frozen=True)
 class Widths:
-    """What half-widths are multiplied by; nothing for a deployment without traits.
+    """Factors of half-widths by trait; 1 for a deployment without traits.
 
     Attributes:
         traits: Name in ``TRAITS`` -> logarithm of the factor of one unit of it.
@@ -37,11 +37,11 @@ class Widths:
     traits: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, deployment: Deployment, gpu_known: bool) -> float:
-        """What a deployment's half-widths are multiplied by."""
+        """Return the factor of a deployment's half-widths."""
         return math.prod(self._factors(deployment, gpu_known).values())
 
     def reasons(self, deployment: Deployment, gpu_known: bool) -> dict[str, float]:
-        """Traits that widen a deployment's intervals, each with its factor, the largest first."""
+        """Return traits that widen a deployment's intervals with their factors, largest first."""
         found = sorted(self._factors(deployment, gpu_known).items(), key=lambda one: -one[1])
         return {name: factor for name, factor in found if factor >= _WORTH_SAYING}
 

@@ -1,1 +1,1 @@
-"""Measured deployments and serving runs, and how they are split."""
+"""Measured deployments and serving runs, and their splits."""

@@ -14,42 +14,43 @@ from pinn.measurements.deployments import silicon as sample
 from pinn.specs.serving import SGLANG, TRTLLM
 from pinn.training.data import silicon
 
-# Which measured SGLang and TensorRT-LLM deployments are left out, one rule each, in order.
+# Filters of measured SGLang and TensorRT-LLM deployments, one rule each, in order.
 #
-# The rules are like those of :mod:`pinn.training.data.silicon`, on rows that
-# ``decode_engines`` of :mod:`pinn.measurements.deployments.silicon` gave their layout and
-# :mod:`pinn.measurements.deployments.launch_facts` their flags. None looks at what a model of ours
-# predicts.
-# Multi-token prediction (MTP) is marked nowhere in the file; the launch scripts tell of it, and
-# where both kinds fit rows of the same point that ran without (twins).
+# The rules are like those of :mod:`pinn.training.data.silicon`. They apply to rows whose layout is
+# from ``decode_engines`` of :mod:`pinn.measurements.deployments.silicon` and whose flags are from
+# :mod:`pinn.measurements.deployments.launch_facts`. None depends on a model's predictions.
+# The file does not mark multi-token prediction (MTP). Launch scripts tell of it. Where scripts with
+# and without MTP fit rows, rows of the same point that ran without it tell (twins).
 
 _ROW = ["engine", "model", "gpu", "precision"]
 _LENGTHS = ["prompt_tokens", "output_tokens"]
 _POINT = [*_LENGTHS, "concurrency", "tpot_10us"]
 
-#: Linear attention (gated delta net) and sparse attention: read apart, nothing is fitted to them.
+#: Models with linear (gated delta net) or sparse attention: read separately, nothing is fitted to
+#: them.
 OTHER_ATTENTION = ("Qwen/Qwen3.5-397B-A17B", "zhipuai/GLM-5")
 
 
 def several_nodes(rows: pd.DataFrame) -> pd.Series:
-    """GB200 rows labelled aggregated with 12 to 72 GPUs: runs over several nodes."""
+    """Mark GB200 rows that are labelled aggregated with 12 to 72 GPUs: several nodes."""
     return rows["gpu"] == "gb200"
 
 
 def speculates(rows: pd.DataFrame) -> pd.Series:
-    """Rows of which every launch script that fits speculates, and copies of them in other dumps."""
+    """Mark rows that speculate by every script that fits, and their copies in other dumps."""
     point = silicon.with_rounded_tpot(rows)[[*_ROW, *_POINT]].apply(tuple, axis=1)
     told = rows["drafts"] != ""
     return told | point.isin(set(point[told]))
 
 
 def mtp_beside_plain(rows: pd.DataFrame) -> pd.Series:
-    """DeepSeek fp8 on B200, SGLang, TP 8 without EP, measured 2026-03-25, but not in config 87.
+    """Mark DeepSeek fp8 rows on B200 of one day that may have run MTP.
 
+    They are rows of SGLang, TP 8 without EP, of 2026-03-25, without those of configuration 87.
     Scripts with and without MTP fit them. Points up to 64 requests were run twice that day on one
-    image: of 11 pairs one takes 0.67 to
-    0.91 of the other's TPOT and 1.0 to 2.1 times its TTFT, as with MTP. The database dump names
-    configurations: 87 holds the plain one; rows at other values of TPOT are the other's.
+    image. Of 11 pairs, one run takes 0.67 to 0.91 of the other's TPOT and 1.0 to 2.1 times its
+    TTFT, as with MTP. The database dump names configurations: 87 is the plain one, and rows with
+    other values of TPOT belong to the other.
     """
     suspect = (
         (rows["engine"] == SGLANG)
@@ -66,20 +67,20 @@ def mtp_beside_plain(rows: pd.DataFrame) -> pd.Series:
 
 
 def development_image(rows: pd.DataFrame) -> pd.Series:
-    """SGLang's ``nightly-dev`` and ``glm5-hopper`` images: unreleased engines."""
+    """Mark rows of SGLang's ``nightly-dev`` and ``glm5-hopper`` images: unreleased engines."""
     return rows["engine_version"].str.contains("nightly-dev|glm5-hopper")
 
 
-#: Copies as of vLLM's rows, but for the layout: dumps differ in how they store it.
+#: Copies as among vLLM's rows, without the layout, which dumps store differently.
 copy_of_a_row = partial(silicon.copy_across_dumps, key=(*_ROW, *_LENGTHS))
 
 
 def other_attention(rows: pd.DataFrame) -> pd.Series:
-    """Models whose layers have linear or sparse attention."""
+    """Mark rows of models whose layers have linear or sparse attention."""
     return rows["model"].isin(OTHER_ATTENTION)
 
 
-#: The rules in the order in which they are applied.
+#: Rules of the benchmark, then of the engines, in the order in which they are applied.
 _OF_THE_BENCHMARK: sample.Filters = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
     "GB200 over several nodes, labelled aggregated": several_nodes,
@@ -96,45 +97,45 @@ ENGINE_FILTERS: sample.Filters = {
 
 
 def shows_no_mtp(rows: pd.DataFrame) -> pd.Series:
-    """All but rows that something tells to have run multi-token prediction."""
+    """Mark all rows but those with a sign of multi-token prediction."""
     return ~(speculates(rows) | mtp_beside_plain(rows))
 
 
-#: The rules that leave the rows with hidden multi-token prediction; copies are among them.
+#: Rules that keep the rows with hidden multi-token prediction, copies included.
 MTP_FILTERS = {**_OF_THE_BENCHMARK, "no sign of multi-token prediction": shows_no_mtp}
 
 
 def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
-    """All but the other campaign's SGLang rows and those of TensorRT-LLM 1.0.0rc3.
+    """Mark all rows but the other campaign's SGLang rows and those of TensorRT-LLM 1.0.0rc3.
 
-    Its rows of TensorRT-LLM 1.2 and 1.3 state other loads than they ran: some no concurrency at
-    all, others more requests than their batch size times their replicas.
+    The campaign's rows of TensorRT-LLM 1.2 and 1.3 state other loads than they ran. Some state no
+    concurrency, others more requests than their batch size times their replicas.
     """
     checked = (rows["engine"] == SGLANG) | (rows["engine_version"] == "1.0.0rc3")
     return ~(silicon.from_other_campaign(rows) & checked)
 
 
 def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
-    """All but the other campaign's 16-bit rows."""
+    """Mark all rows but the other campaign's 16-bit rows."""
     return ~(silicon.from_other_campaign(rows) & (rows["precision"] == "bf16"))
 
 
-# Reads the measured SGLang and TensorRT-LLM deployments of ``silicon_sample.csv``.
+# Readers of the measured SGLang and TensorRT-LLM deployments of ``silicon_sample.csv``.
 #
 # They come from the same public benchmark as vLLM's (:mod:`pinn.training.data.silicon`) and are
-# read as the same closed loop. What differs is how the dumps store the layout
-# (``decode_engines`` of :mod:`pinn.measurements.deployments.silicon`) and what is left out (here).
+# read as closed loops likewise. Dumps store the layout differently (``decode_engines`` of
+# :mod:`pinn.measurements.deployments.silicon`), and other filters apply (above).
 
-#: Engines beside vLLM, by their name in the file.
+#: Engines beside vLLM, by their names in the file.
 ENGINES = (SGLANG, TRTLLM)
 
-#: Why rows are shown apart and train nothing: DeepSeek on B300 of 2026-04-17 has 3.6 to 5.8 times
-#: the TTFT of its twins on B200 where prompts have 8192 tokens (16 pairs below 128 requests) and up
-#: to 3.6 times the TPOT. Its flags are B200's. Its image (SGLang 0.5.10.post1) pins transformers
-#: 5.3.0, whose tokenizer makes the client's random prompts about five times longer on the server
-#: (InferenceX PR 937: 7,140 tokens became 35,921); the client's fix ef01c2205 of 2026-03-27 works
-#: for local model paths, and B300's script passed a hub id until 5fe6d56ee of 2026-05-15. How long
-#: each prompt was stands nowhere.
+#: Reason to show rows separately and not to train on them. DeepSeek on B300 of 2026-04-17 has 3.6
+#: to 5.8 times the TTFT of its twins on B200 where prompts have 8192 tokens (16 pairs below 128
+#: requests) and up to 3.6 times the TPOT. Its flags are B200's. Its image (SGLang 0.5.10.post1)
+#: pins transformers 5.3.0, whose tokenizer makes the client's random prompts about five times
+#: longer on the server (InferenceX PR 937: 7,140 tokens became 35,921). The client's fix ef01c2205
+#: of 2026-03-27 works for local model paths, and B300's script passed a hub id until 5fe6d56ee of
+#: 2026-05-15. The length of each prompt is not recorded.
 APART = "DeepSeek on B300, 2026-04-17: prompts about five times too long by the image's tokenizer"
 LINEAR = "linear attention, in no training; images shared with runs that speculate"
 SPARSE = "sparse attention, in no training; development images"
@@ -147,8 +148,8 @@ def read_engines(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
         path: ``silicon_sample.csv``; None for the installed package's.
 
     Returns:
-        Rows as :func:`pinn.training.data.silicon.read_silicon` gives them, with
-        ``apart``, the reason to show a row apart (empty for most); and the counts.
+        Rows as :func:`pinn.training.data.silicon.read_silicon` returns them, with ``apart``, the
+        reason to show a row separately (empty for most); and the counts.
 
     Raises:
         PinnError: As ``read_silicon``.
@@ -157,13 +158,13 @@ def read_engines(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
 
 
 def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
-    """Read the clean deployments of vLLM and of the others, without those shown apart.
+    """Read the clean deployments of vLLM and of the others, without those shown separately.
 
     Args:
         path: ``silicon_sample.csv``; None for the installed package's.
 
     Returns:
-        Rows as :func:`pinn.training.data.silicon.read_silicon` gives them, and the counts.
+        Rows as :func:`pinn.training.data.silicon.read_silicon` returns them, and the counts.
 
     Raises:
         PinnError: As ``read_silicon``.
@@ -180,53 +181,53 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
     rows = pd.concat([vllm, kept[list(sample.CANONICAL)]], ignore_index=True)
     noted = Counter(of_vllm.noted)
     noted.update(of_others.noted)
-    # Every row shown apart is of a known script.
+    # The launch script of every row shown separately is known.
     noted.subtract(others.loc[others["apart"] != "", "facts"])
     return rows, replace(of_vllm, accepted=len(rows), refused=dict(refused), noted=dict(noted))
 
 
 def read_other_campaign() -> tuple[pd.DataFrame, ReadReport]:
-    """Read the rows of a campaign with an unknown client: a check of TPOT, nothing to train on.
+    """Read the rows of a campaign with an unknown client: a check of TPOT, not for training.
 
     Returns:
-        As :func:`read_engines`. ``ttft_s`` says nothing: it holds what that client waited for.
+        Rows and counts as :func:`read_engines` returns them. ``ttft_s`` has no known meaning.
     """
     reason = "not of the other campaign, or of its TensorRT-LLM after 1.0.0rc3"
     return _read(None, {reason: not_of_checked_campaign})
 
 
 def read_dense_campaign() -> tuple[pd.DataFrame, ReadReport]:
-    """Read the same campaign's vLLM rows of a dense 16-bit model: a check of TPOT, as those are.
+    """Read the other campaign's vLLM rows of a dense 16-bit model: a check of TPOT.
 
-    Its 8-bit and expert rows state loads that cannot be: some are faster than memory allows, others
-    of one kind differ by a factor of two.
+    The campaign's 8-bit and expert rows state impossible loads. Some are faster than memory allows,
+    others of one kind differ by a factor of two.
 
     Returns:
-        As :func:`read_engines`.
+        Rows and counts as :func:`read_engines` returns them.
     """
     rules = {"not of the other campaign's dense 16-bit rows": not_dense_campaign}
     return _read(None, rules, ("vllm",))
 
 
 def read_speculating() -> tuple[pd.DataFrame, ReadReport]:
-    """Read the rows that ran multi-token prediction and do not say so: nothing to train on.
+    """Read the rows that ran multi-token prediction without saying so: not for training.
 
-    How many drafted tokens were accepted stands nowhere. ``drafts`` says how many were drafted
-    where every launch script that fits speculates.
+    The number of accepted tokens is not recorded. ``drafts`` is the number of drafted tokens where
+    every launch script that fits speculates.
 
     Returns:
-        As :func:`read_engines`.
+        Rows and counts as :func:`read_engines` returns them.
     """
     return _read(None, MTP_FILTERS)
 
 
 def read_other_attention() -> tuple[pd.DataFrame, ReadReport]:
-    """Read the rows of models with linear or sparse attention: a check, nothing to fit.
+    """Read the rows of models with linear or sparse attention: a check, not for training.
 
-    The rules are those of :func:`read_engines`; of GLM-5 every row ran on a development image.
+    The rules are those of :func:`read_engines`; every row of GLM-5 ran on a development image.
 
     Returns:
-        As :func:`read_engines`; ``apart`` is ``LINEAR`` or ``SPARSE``.
+        Rows and counts as :func:`read_engines` returns them; ``apart`` is ``LINEAR`` or ``SPARSE``.
     """
     rules = (_FOR_OTHER_ATTENTION.get(rule, (why, rule)) for why, rule in ENGINE_FILTERS.items())
     rows, report = _read(None, dict(rules))
@@ -238,7 +239,7 @@ def _released_engines_but_glm(rows: pd.DataFrame) -> pd.Series:
     return development_image(rows) & ~rows["model"].str.contains("GLM-5", regex=False)
 
 
-#: Rule -> what takes its place where models with other attention are read.
+#: Rule -> its replacement where models with other attention are read.
 _FOR_OTHER_ATTENTION: dict[sample.Rule, tuple[str, sample.Rule]] = {
     development_image: ("nightly image, but of GLM-5", _released_engines_but_glm),
     other_attention: ("attention over all keys", lambda rows: ~other_attention(rows)),
@@ -252,14 +253,14 @@ def _read(
 
 
 def _canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Decoded and filtered rows, as they ran, and which of them are shown apart."""
+    """Return decoded and filtered rows as they ran, with the reason to show some separately."""
     found = sample.canonical(rows)
     deepseek = found["model"].str.contains("DeepSeek") & (found["gpu"] == "b300_sxm")
     apart = deepseek & (found["date"] == "2026-04-17")
     return found.assign(apart=apart.map({True: APART, False: ""}))
 
 
-# Turns a foreign file into a table of observations on disk.
+# Importers from a foreign file to a table of observations on disk.
 
 
 def import_silicon(target: Path | str, source: Path | str | None = None) -> ReadReport:

@@ -1,11 +1,11 @@
-"""Tables that come with the project: what was measured, and what another estimator says of it."""
+"""Tables that come with the project: measurements, and another estimator's predictions of them."""
 
 import pandas as pd
 
 from pinn.common.files import data_folder
 from pinn.engines.recipe import MEASURED_FILE
 
-#: Other estimators -> the file of their predictions, with the package's version in its name.
+#: Other estimator -> file of its predictions, with the package's version in its name.
 PEERS = {
     "aiconfigurator": "aiconfigurator_0.12.0.csv",
     "aisimulate": "aisimulate_0.13.0.dev202610270000000085.csv",
@@ -13,22 +13,22 @@ PEERS = {
 
 
 def released_measurements() -> pd.DataFrame:
-    """Which releases of each engine the measured deployments ran, and how much of each there is.
+    """Read the releases of each engine that measured deployments ran, and the count of each.
 
-    The table is of all that is read, so that reports need no reader; ``scripts/count_measured.py``
-    writes it.
+    The table covers everything that is read, so that reports need no reader;
+    ``scripts/count_measured.py`` writes it.
     """
     path = data_folder("engines") / MEASURED_FILE
     return pd.read_csv(path, dtype={"release": str}, keep_default_na=False)
 
 
 def released_predictions(peer: str = "aiconfigurator") -> pd.DataFrame:
-    """What another estimator says of the rows of ``silicon_sample.csv`` that are scored.
+    """Read another estimator's predictions of the scored rows of ``silicon_sample.csv``.
 
-    Both compose a step from measured kernels, among them those of the very models they are asked
-    about, so on a model that pinn has never seen they have the easier task.
-    ``scripts/predict_aiconfigurator.py`` and ``scripts/predict_aisimulate.py``, which was asked for
-    vLLM's rows alone, write the files anew.
+    Both estimators compose a step from measured kernels, including those of the predicted models.
+    On a model that pinn has never seen, their task is therefore easier.
+    ``scripts/predict_aiconfigurator.py`` and ``scripts/predict_aisimulate.py`` write the files
+    anew; the latter predicts vLLM's rows alone.
 
     Args:
         peer: One of ``PEERS``.

@@ -1,8 +1,8 @@
-"""Which measured deployments of the public benchmark are left out of training.
+"""Filters of the public benchmark's measured deployments before training.
 
-One small rule each, in a fixed order. A rule takes the decoded rows of
-:mod:`pinn.measurements.deployments.silicon` and returns a mask, true where a row is to be dropped;
-it sees only the rows that the rules before it left.
+Each filter is one small rule; the order is fixed. A rule is a function of the decoded rows of
+:mod:`pinn.measurements.deployments.silicon` that returns a mask, true where a row is to be dropped.
+Each rule sees only the rows that the rules before it kept.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from pinn.specs.serving import VLLM
 
 _LENGTHS = ("prompt_tokens", "output_tokens")
 _POINT = ("model", "gpu", "precision", *_LENGTHS, "tensor_parallel_size")
-#: Rows that differ only in these columns belong to one curve of latency over concurrency.
+#: Columns that are equal in one curve of latency over concurrency.
 SERIES = (*_POINT, "data_parallel_size", "enable_expert_parallel")
 
-#: Rows that differ in one of these flags are no runs of one deployment. Prefixes that are kept
-#: change nothing here, as the benchmark's random prompts share none.
+#: Flags that are equal in runs of one deployment. Prefix caching is not one of them: it changes
+#: nothing here, as the benchmark's random prompts share no prefixes.
 SETTINGS = tuple(
     name
     for name in launch_facts.SERVING_FLAGS
@@ -36,26 +36,26 @@ SETTINGS = tuple(
 
 
 def from_other_campaign(rows: pd.DataFrame) -> pd.Series:
-    """Files under ``/Users/harrli``: their load, client and settings are not documented.
+    """Mark rows of files under ``/Users/harrli``, whose load and client are not documented.
 
-    They hold other models, lengths and engines than the public benchmark and come from another
-    tool, so the reading of concurrency and lengths that holds elsewhere is unproven for them.
+    These files have other models, lengths and engines than the public benchmark and come from
+    another tool. So the reading of concurrency and lengths is unproven for them.
     """
     return rows["source"].str.contains("harrli")
 
 
 def saturated_gpt_oss_on_h100(rows: pd.DataFrame) -> pd.Series:
-    """gpt-oss on H100 at concurrency 512: not a steady state at that load."""
+    """Mark rows of gpt-oss on H100 at concurrency 512: not a steady state at that load."""
     on_h100 = rows["model"].str.contains("gpt-oss") & (rows["gpu"] == "h100_sxm")
     return on_h100 & (rows["concurrency"] == 512)
 
 
 def copy_across_dumps(rows: pd.DataFrame, key: Sequence[str] = _POINT) -> pd.Series:
-    """Copies of one measurement in several dumps, which would weigh it twice.
+    """Mark copies of one measurement in several dumps, which would weigh it twice.
 
     A copy has the same model, GPU, precision, lengths, tensor-parallel size and concurrency, and
-    the same TPOT to 0.01 ms. The dated database dump is kept where there is one, as it names the
-    configuration and the run; else the first row of the file.
+    the same TPOT to 0.01 ms. The copy of the dated database dump is kept where there is one, as it
+    names the configuration and the run; else the first row of the file is kept.
 
     Args:
         rows: Decoded rows.
@@ -67,24 +67,24 @@ def copy_across_dumps(rows: pd.DataFrame, key: Sequence[str] = _POINT) -> pd.Ser
 
 
 def with_rounded_tpot(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with ``tpot_10us``: copies in several dumps agree in it."""
+    """Return rows with ``tpot_10us``, TPOT rounded so that copies in several dumps agree."""
     return rows.assign(tpot_10us=(rows["tpot_s"] * 1e3).round(2))
 
 
 def queueing(rows: pd.DataFrame) -> pd.Series:
-    """TTFT above 3 s and above 8 % of output tokens x TPOT: requests waited for memory.
+    """Mark rows with TTFT above 3 s and 8 % of output tokens x TPOT: requests waited for memory.
 
-    The engine was then not running the stated number of requests at once.
+    The engine of such a row did not run the stated number of requests at once.
     """
     generation_s = rows["output_tokens"] * rows["tpot_s"]
     return (rows["ttft_s"] > 3) & (rows["ttft_s"] > 0.08 * generation_s)
 
 
 def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
-    """TPOT above 1.15 times that of a row with up to 4 times the load in the same series.
+    """Mark rows with TPOT above 1.15 times that of a row with up to 4 times the load.
 
-    A step with more requests does not run faster, so the row was disturbed. Compared are rows of
-    the same series and flags and of the same date or engine version.
+    A step with more requests does not run faster, so the row was disturbed. Rows are compared
+    within the same series and flags and the same date or engine version.
     """
     same = [*SERIES, *SETTINGS]
     columns = [*same, "concurrency", "tpot_s", "date", "engine_version"]
@@ -100,9 +100,9 @@ def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
 
 
 def slower_rerun(rows: pd.DataFrame) -> pd.Series:
-    """The slower of two runs of one point, version and flags that differ by more than 15 %.
+    """Mark the slower of two runs of one point, version and flags that differ by over 15 %.
 
-    Independent re-runs differ by 0.7 % in the median, so such a gap is a disturbed run.
+    Independent re-runs have a median difference of 0.7 %, so such a gap is a disturbed run.
     """
     point = [*SERIES, *SETTINGS, "concurrency", "engine_version"]
     fastest = rows.groupby(point)["tpot_s"].transform("min")
@@ -110,7 +110,7 @@ def slower_rerun(rows: pd.DataFrame) -> pd.Series:
 
 
 def nightly_image(rows: pd.DataFrame) -> pd.Series:
-    """Nightly images: an unreleased engine, not the one whose latency is to be predicted."""
+    """Mark rows of nightly images: unreleased engines, whose latency is not to be predicted."""
     return rows["source"].str.contains("nightly")
 
 
@@ -126,7 +126,7 @@ FILTERS: Filters = {
 
 
 def read_silicon(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
-    """Read the clean aggregated vLLM deployments.
+    """Read the clean aggregated vLLM deployments of the public benchmark.
 
     Args:
         path: ``silicon_sample.csv``; None for the installed package's.

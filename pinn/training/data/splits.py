@@ -1,7 +1,7 @@
-"""Fixed splits of observations: no randomness, so a held-out set stays held out.
+"""Fixed splits of observations: no randomness, so held-out data stay held out.
 
-Outer splits hold a model, a GPU, lengths, a parallelism or a number format out and say what
-transfers.
+Outer splits hold out a model, a GPU, lengths, a parallelism or a number format. Their errors show
+how well predictions transfer.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from pinn.specs.gpu import load_gpu
 
 @dataclass(frozen=True)
 class Split:
-    """What to train on and what to test on.
+    """Rows to train on and rows to test on.
 
     Attributes:
-        name: Unique within its list, such as ``model=openai/gpt-oss-120b``.
-        held_out: The models, GPUs or deployments that the test rows belong to.
+        name: Name that is unique within its list, such as ``model=openai/gpt-oss-120b``.
+        held_out: Models, GPUs or deployments of the test rows.
         train_ids: Row ids to train on.
         test_ids: Row ids to test on; none is in ``train_ids``.
     """
@@ -41,12 +41,12 @@ class Split:
 
 
 def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
-    """One split per value, in order: all its rows are tested on, the others trained on.
+    """Return one split per value of a column, in order: its rows are tested on, others trained on.
 
     Args:
-        column: Whose values are left out; ``lengths`` stands for pairs of nominal prompt and output
-            lengths.
-        rows: Observations.
+        column: Column whose values are held out; ``lengths`` stands for pairs of nominal prompt
+            and output lengths.
+        rows: Table of observations.
 
     Raises:
         PinnError: If there is only one value.
@@ -62,7 +62,7 @@ def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
 
 
 def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
-    """One split: trained on GPUs of compute capability 9, tested on those of 10 and above.
+    """Return one split: trained on GPUs of compute capability 9, tested on 10 and above.
 
     Raises:
         PinnError: If the rows hold only one of the two.
@@ -72,13 +72,13 @@ def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
     return [_one_way(rows, "Hopper to Blackwell", hopper, blackwell, "gpu")]
 
 
-#: Formats of eight bits that the split below trains on; it tests on all with fewer bits.
+#: Eight-bit formats to train on and four-bit formats to test on, for the split below.
 EIGHT_BITS = ("fp8", "fp8_static", "fp8_block", "int8")
 FOUR_BITS = ("nvfp4", "mxfp4", "mxfp4_mxfp8", "int4")
 
 
 def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:
-    """One split: trained on fp8 deployments, tested on fp4 and int4 ones.
+    """Return one split: trained on 8-bit deployments, tested on 4-bit ones.
 
     Models that were measured in four bits alone are unseen as well.
 
@@ -89,8 +89,8 @@ def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:
     return [_one_way(rows, "8 bits to 4 bits", eight, four, "precision")]
 
 
-#: Kind of split -> what makes it of observations. Kernels of an engine that is left out, as its
-#: recipe has them, stay known.
+#: Kind of split -> function that makes it from observations. Where an engine is held out, the
+#: kernels of its resolved configuration stay in the training data.
 SPLITS: dict[str, Callable[[pd.DataFrame], list[Split]]] = {
     "leave-one-model-out": partial(leave_one_out, "model"),
     "leave-one-engine-out": partial(leave_one_out, "engine"),
@@ -104,7 +104,7 @@ SPLITS: dict[str, Callable[[pd.DataFrame], list[Split]]] = {
 
 
 def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict[str, list[Split]]:
-    """Splits of each kind, recorded in a folder so that every result can name its rows.
+    """Return splits of each kind, recorded in a folder so that every result can name its rows.
 
     Raises:
         PinnError: If a name is not a key of ``SPLITS``.
@@ -118,7 +118,7 @@ def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict
 
 
 def deployment_keys(rows: pd.DataFrame) -> pd.Series:
-    """Text that is equal for rows of one deployment, on the index of ``rows``."""
+    """Return text that is equal for rows of one deployment, on the index of ``rows``."""
     tp = rows["tensor_parallel_size"].astype("int64")
     dp = rows["data_parallel_size"].astype("int64")
     ep = (tp * dp).where(rows["enable_expert_parallel"], 1)
@@ -129,7 +129,7 @@ def deployment_keys(rows: pd.DataFrame) -> pd.Series:
 
 
 def write_splits(splits: Sequence[Split], path: Path) -> None:
-    """Record splits as JSON, so that a result can name the very rows it was tested on."""
+    """Write splits as JSON, so that a result can name the rows it was tested on."""
     write_json_file(path, splits, indent=1)
 
 

@@ -1,4 +1,4 @@
-"""Intervals whose truth is known, without a server."""
+"""Intervals of a server whose coefficients are known, without a server."""
 
 import numpy as np
 from assumed_priors import prior_coefficients
@@ -17,7 +17,7 @@ def deployment():
 
 
 def intervals(beta: np.ndarray, count: int = 400, noise: float = 0.0, seed: int = 0) -> Intervals:
-    """Windows of ten steps at random loads; the first 60 % of them belong to the first part."""
+    """Return windows of ten steps at random loads, of which the first 60 % are the first part."""
     draw = np.random.default_rng(seed)
     decodes = draw.integers(1, 128, count).astype(float)
     context = draw.uniform(100, 4000, count)

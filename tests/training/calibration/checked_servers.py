@@ -1,4 +1,4 @@
-"""Servers whose truth is known, as tables of steps and as benchmark runs, to check flags with."""
+"""Servers with known coefficients, as tables of steps and as benchmark runs, to check flags."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.step_features import step_features
 
-#: CodeLlama-34B over two H100, the server of most cases.
+#: Server of most cases: CodeLlama-34B over two H100.
 SERVER = {
     "model": "codellama/CodeLlama-34b-Instruct-hf", "gpu": "H100", "tensor_parallel_size": 2,
     "max_num_batched_tokens": 2048, "max_num_seqs": 128,
 }  # fmt: skip
 
-#: What ``vars`` of a target knows beside the flags.
+#: Keys of a target's ``vars`` that are not flags.
 _NOT_FLAGS = ("model", "gpu", "precision")
 
 
 def before(_: Deployment) -> Coefficients:
-    """What the network would say: here the priors."""
+    """Return the priors, in place of a network's coefficients."""
     return prior_coefficients(1)
 
 
 def truth(deployment: Deployment, seed: int = 0, spread: float = 0.2) -> LinearLatency:
-    """A server's own coefficients, off the priors by so much."""
+    """Return a server's own coefficients, with a log spread around the priors."""
     draw, prior = np.random.default_rng(seed), prior_coefficients(1)
     beta, alpha = (
         values[0] * np.exp(spread * draw.standard_normal(values.shape[1]))
@@ -56,7 +56,7 @@ def truth(deployment: Deployment, seed: int = 0, spread: float = 0.2) -> LinearL
 
 
 def engine_run(requests: int, rate_per_s: float, latency: LinearLatency) -> EngineRun:
-    """A small engine with a server's limits and coefficients."""
+    """Return the run of a small engine with a server's limits and coefficients."""
     draw, now, arrivals = random.Random(0), 0.0, []
     for _ in range(requests):
         now += draw.expovariate(rate_per_s)
@@ -75,13 +75,13 @@ def engine_run(requests: int, rate_per_s: float, latency: LinearLatency) -> Engi
         deployment.recipe.block_tokens,
     )
     with pytest.MonkeyPatch.context() as patch:
-        # Checking shapes anew in each of thousands of steps would be nine tenths of the time.
+        # Checking shapes anew in each of thousands of steps would take nine tenths of the time.
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
         return run_engine(arrivals, seconds, limits)
 
 
 def step_table(run: EngineRun) -> pd.DataFrame:
-    """Step summaries with the wire's names."""
+    """Return step summaries with the wire's names."""
     rows = []
     for step in run.steps:
         prefills = [p for p in step.parts if p.is_prefill]
@@ -107,14 +107,14 @@ def step_table(run: EngineRun) -> pd.DataFrame:
 
 @cache
 def traced(requests: int = 90, rate_per_s: float = 12.0, **flags: Any) -> pd.DataFrame:
-    """Step summaries of a server; not to be changed in place."""
+    """Return step summaries of a server; the table is cached, so it must not be changed."""
     server = SERVER | flags
     latency = truth(make_deployment(server))
     return step_table(engine_run(requests, rate_per_s, latency))
 
 
 def target(**flags: Any) -> Target:
-    """What a user names."""
+    """Return the target that a user names."""
     given = SERVER | flags
     serving = {k: v for k, v in given.items() if k not in _NOT_FLAGS}
     return Target(given["model"], given["gpu"], ServingSpec(**serving), given.get("precision"))
@@ -122,19 +122,19 @@ def target(**flags: Any) -> Target:
 
 @cache
 def tables_of(folder: Path, **server: Any) -> TraceTables:
-    """The tables of a server that is named rightly; flags do not change them."""
+    """Return the tables of a server under its own flags."""
     name = "-".join(map(str, sum(server.items(), ()))).replace("/", "-") or "plain"
     (folder / name).mkdir()
     return ingested(traced(**server), folder / name, **flags_of(server))
 
 
 def flags_of(server: dict[str, Any]) -> dict[str, Any]:
-    """What of a case are the server's flags."""
+    """Return the flags of the server in a case."""
     return {k: v for k, v in server.items() if k not in ("requests", "rate_per_s")}
 
 
 def ingested(table: pd.DataFrame, folder: Path, **flags: Any) -> TraceTables:
-    """Step summaries ingested under flags."""
+    """Return step summaries ingested under flags."""
     table.to_parquet(folder / "steps.parquet")
     return ingest_steps(folder / "steps.parquet", folder / "tables", target(**flags))
 

@@ -1,4 +1,4 @@
-"""Requests whose alpha is known, without a server."""
+"""Requests of a server whose alpha is known, without a server."""
 
 import numpy as np
 from assumed_priors import prior_coefficients
@@ -11,14 +11,14 @@ ALPHA = prior_coefficients(1).alpha[0]
 
 
 def true_alpha(seed: int, least: float = 0.1, most: float = 0.5) -> np.ndarray:
-    """Every alpha off by so much, up or down."""
+    """Return alphas that differ from the priors by shares between two, up or down."""
     draw = np.random.default_rng(seed)
     sign = draw.choice([-1.0, 1.0], len(ALPHA))
     return ALPHA * (1 + sign * draw.uniform(least, most, len(ALPHA)))
 
 
 def requests(alpha: np.ndarray, count: int = 300, stalls: float = 0.03, seed: int = 0):
-    """Requests that wait for short steps and long ones, or none, some of them in a stall."""
+    """Return requests that wait for short or long steps, or for none, some of them in a stall."""
     draw = np.random.default_rng(seed)
     long = draw.random(count) < 0.25
     in_flight = np.where(long, draw.uniform(0.02, 0.08, count), draw.uniform(0.006, 0.012, count))
@@ -43,5 +43,5 @@ def requests(alpha: np.ndarray, count: int = 300, stalls: float = 0.03, seed: in
 
 
 def index(name: str) -> int:
-    """Place of an alpha."""
+    """Return the place of an alpha."""
     return list(REQUEST_FEATURES).index(name)

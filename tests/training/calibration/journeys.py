@@ -1,4 +1,4 @@
-"""Journeys of servers whose alpha is known: served, written, read back and calibrated."""
+"""Journeys of servers with known alpha: served, written, read back and calibrated."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 MODEL, GPU = "meta-llama/Llama-3.1-8B", "H100"
 DEPLOYMENT = make_deployment({"model": MODEL, "gpu": GPU})
 
-#: How far alphas are off, how far single requests and steps scatter around theirs, and how many
-#: requests are stalled by how many seconds in the mean.
+#: Least and largest relative difference of alphas from the prior; relative scatter of single
+#: requests and of steps; share of stalled requests, and mean seconds of a stall.
 _OFF, _JITTER, _STEP_JITTER, _STALLED, _STALL_S = (0.1, 0.5), 0.1, 0.005, 0.02, 0.05
 
-#: Which alphas a journey shows.
+#: Places of the alphas that a journey shows.
 SHOWN = [
     NAMES.index(f"alpha.{name}")
     for name in (
@@ -49,7 +49,7 @@ SHOWN = [
 
 
 def served(truth: np.ndarray, requests: int, draw: np.random.Generator) -> EngineRun:
-    """Requests at a rate that changes, steps that jitter."""
+    """Serve requests at a changing rate by steps that jitter."""
     costs, seed, now, arrivals = step_costs([DEPLOYMENT]), random.Random(0), 0.0, []
     for i in range(requests):
         now += draw.exponential(1 / (25 if (i // 50) % 2 else 8))
@@ -61,13 +61,13 @@ def served(truth: np.ndarray, requests: int, draw: np.random.Generator) -> Engin
         return exact * seed.lognormvariate(0, _STEP_JITTER)
 
     with pytest.MonkeyPatch.context() as patch:
-        # Checking shapes anew in each of thousands of steps would be nine tenths of the time.
+        # Checking shapes anew in each of thousands of steps would take nine tenths of the time.
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
         return run_engine(arrivals, seconds, EngineLimits(8192, 256))
 
 
 def delayed(run: EngineRun, truth: np.ndarray, draw: np.random.Generator) -> EngineRun:
-    """The run with what each request takes outside its steps, but for its completion."""
+    """Add each request's time outside its steps to the run, except that of its completion."""
     arrivals, moments = [], []
     for arrival, of_request in zip(run.arrivals, run.moments, strict=True):
         jitter = np.maximum(1 + _JITTER * draw.standard_normal(4), 0)
@@ -78,14 +78,14 @@ def delayed(run: EngineRun, truth: np.ndarray, draw: np.random.Generator) -> Eng
         intake, scheduling, first, output = (tokens * parts).sum(axis=1) * jitter + stall
         after = {"QUEUED": 0.0, "SCHEDULED": scheduling, "FIRST_TOKEN": scheduling + first,
                  "FINISHED": scheduling + first + output}  # fmt: skip
-        # The writer takes the completion's time off an arrival.
+        # The writer subtracts the completion's time from an arrival.
         arrivals.append(replace(arrival, time_s=arrival.time_s - intake + alpha[5]))
         moments.append(tuple(replace(m, time_s=m.time_s + after[m.label]) for m in of_request))
     return replace(run, arrivals=tuple(arrivals), moments=tuple(moments))
 
 
 def read_back(truth: np.ndarray, requests: int, seed: int, folder: Path) -> TraceTables:
-    """The traces of a server, one step in ten written, as tables."""
+    """Return the traces of a server, one step in ten written, as tables."""
     draw = np.random.default_rng([seed, 1])
     run = delayed(served(truth, requests, draw), truth, draw)
     options = WriterOptions(step_sampling=0.1, http_s=float(truth[SHOWN[-1]]), seed=seed)
@@ -94,7 +94,7 @@ def read_back(truth: np.ndarray, requests: int, seed: int, folder: Path) -> Trac
 
 
 def trial(prior: Prior, requests: int, seed: int) -> pd.DataFrame:
-    """A server with every alpha off: truth, what came back and half-widths, an alpha a row."""
+    """Return truth, estimate and half-width of each alpha of a server whose alphas all changed."""
     draw = np.random.default_rng(seed)
     truth = prior.mean.copy()
     truth[SHOWN] *= 1 + draw.choice((-1, 1), len(SHOWN)) * draw.uniform(*_OFF, len(SHOWN))
@@ -113,10 +113,11 @@ def trial(prior: Prior, requests: int, seed: int) -> pd.DataFrame:
 
 
 def score(prior: Prior, trials: int, requests: int = 300, workers: int | None = 1) -> pd.DataFrame:
-    """One row an alpha, in percent of the truth; trials over ``workers`` processes, None for all.
+    """Return one row per alpha, in percent of the truth, over trials in ``workers`` processes.
 
-    Columns: ``within``, trials in which the truth lies in the 90 % interval; ``half_before`` and
-    ``half_after``, median half-widths; ``error_before`` and ``error_after``, median errors.
+    None uses a process per core. Columns: ``within``, trials in which the truth lies in the 90 %
+    interval; ``half_before`` and ``half_after``, median half-widths; ``error_before`` and
+    ``error_after``, median errors.
     """
     found = run_trials(partial(trial, prior, requests), trials, workers)
     rows = []

@@ -1,4 +1,4 @@
-"""Alpha: the prior where no journey tells, the truth where many do, never a step's wait."""
+"""Calibrated alpha: the prior without journeys, the truth with many, never a step's wait."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def spread(prior: Prior) -> np.ndarray:
 
 
 def off(found: AlphaCalibration, truth: np.ndarray) -> np.ndarray:
-    """How many half-widths of its 90 % interval each taught alpha is off."""
+    """Return errors of the fitted alphas, in half-widths of their 90 % intervals."""
     half = NORMAL_QUANTILE * spread(found.posterior)
     return np.abs(found.posterior.alpha - truth)[found.taught] / half[found.taught]
 
@@ -38,7 +38,7 @@ def test_known_alphas_come_back_within_their_intervals() -> None:
 
 
 def test_what_is_left_of_a_step_is_no_alpha() -> None:
-    """A simulation makes that wait itself, so only the API server's own time is kept."""
+    """Check that waiting for a step, which a simulation produces, is not in alpha."""
     truth = true_alpha(0)
     found = calibrate_alpha(requests(truth, 2000), PRIOR)
     assert found.waits["arrival_to_queue"] == pytest.approx(0.5, abs=0.05)
@@ -72,7 +72,7 @@ def test_what_no_journey_shows_keeps_its_value_and_interval() -> None:
 
 
 def test_an_alpha_far_from_its_prior_is_found() -> None:
-    """Eight times the prior, whose standard error is a half of it."""
+    """Check an alpha of eight times its prior, whose standard error is half of the prior."""
     truth = ALPHA.copy()
     truth[index("completion.constant")] *= 8
     found = calibrate_alpha(requests(truth), PRIOR)
@@ -109,7 +109,7 @@ def test_few_requests_teach_nothing() -> None:
 
 
 def test_written_journeys_give_their_alphas_back() -> None:
-    """A server through a file of traces; the script that scores 200 does the same."""
+    """Check a server through a file of traces; the script that scores 200 does the same."""
     table = score(PRIOR, 1, 150).set_index("alpha")
     assert table["within"].mean() >= 80
     assert table["error_after"].mean() < table["error_before"].mean() / 2

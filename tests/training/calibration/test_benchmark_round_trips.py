@@ -1,6 +1,6 @@
-"""Known scalars through files of benchmarks and back: few trials of what the script scores.
+"""Known calibration factors through files of benchmarks and back, in a few trials.
 
-``python scripts/score_calibration.py round-trips`` is the same with many, of every kind.
+``python scripts/score_calibration.py round-trips`` runs many trials of every kind.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ def prior_of(_):
 
 @pytest.mark.parametrize("kind", ["vllm bench", "sglang", "InferenceX"])
 def test_known_scalars_come_back_within_their_intervals(kind):
-    """SGLang's lengths begin at one token, InferenceX is of TensorRT-LLM here."""
+    """Check intervals; SGLang's lengths begin at one token, InferenceX is of TensorRT-LLM here."""
     (row,) = score(prior_of, 5, [kind]).to_dict("records")
     assert row["off_within"] >= 85
     assert row["others_within"] >= 90
@@ -26,7 +26,7 @@ def test_known_scalars_come_back_within_their_intervals(kind):
 
 
 def test_a_scalar_that_was_off_moves_towards_its_truth():
-    """Of all the scalars that one benchmark determines, most end nearer to what they are."""
+    """Check that most factors that a benchmark determines end closer to their truth."""
     tables = [round_trip("aiperf", prior_of(None), seed) for seed in range(16)]
     nearer = [
         abs(row.found - row.truth) < abs(1 - row.truth)

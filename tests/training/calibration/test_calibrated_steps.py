@@ -1,4 +1,4 @@
-"""Beta: exact where the data are, the base where they say nothing, physical everywhere."""
+"""Calibrated beta: exact where the data are, the base where there are none, physical everywhere."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_a_server_slower_by_a_factor_is_found() -> None:
 
 
 def test_scalars_that_no_step_shows_keep_their_base() -> None:
-    """A single GPU sends no messages; unseen coefficients of a seen scalar move with it."""
+    """Check that coefficients without data keep their base: a single GPU sends no messages."""
     rows = intervals(1.3 * BASE)
     unseen = [i for i, f in enumerate(STEP_FEATURES.values()) if f.scalar == "communication"]
     assert not rows.features[:, unseen].any()
@@ -38,7 +38,7 @@ def test_scalars_that_no_step_shows_keep_their_base() -> None:
 
 
 def test_no_calibrated_step_is_faster_than_its_floor() -> None:
-    """Even where the measurements are: a column that claims so is an error of the clock."""
+    """Check the bound where measurements are faster: they are errors of the clock."""
     rows = intervals(0.2 * BASE)
     found = calibrate_to(rows, BETA_PRIOR)
     assert (found.beta >= LOWER).all()

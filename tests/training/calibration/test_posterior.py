@@ -1,4 +1,4 @@
-"""Posteriors: the prior where nothing is measured, the truth where much is, intervals between."""
+"""Posteriors: the prior without measurements, the truth with many, intervals between."""
 
 import itertools
 
@@ -58,10 +58,11 @@ def test_more_rows_narrow_the_posterior_and_never_widen_it() -> None:
 
 
 def test_a_row_of_unknown_noise_tells_half_of_what_a_normal_one_would() -> None:
-    """Fisher's information of Student's t: (d + 1) / (d + 3) rows of its scale, d = 1.
+    """Check Fisher's information of Student's t: (d + 1) / (d + 3) rows of its scale, d = 1.
 
-    Five rows without a residual beside the five that the scale of 0.02 counts as: its square is
-    0.0004 x 5 / 10. They narrow a spread s to s^2 / (1 + 5 s^2 / (2 x 0.0002)).
+    There are five rows without a residual, and the scale of 0.02 counts as five more. The squared
+    scale is therefore 0.0004 x 5 / 10. The rows narrow a spread s to
+    s^2 / (1 + 5 s^2 / (2 x 0.0002)).
     """
     at = int(np.flatnonzero(np.diag(PRIOR.covariance))[0])
     variance = 0.1**2 * PRIOR.mean[at] ** 2
@@ -86,7 +87,7 @@ def test_going_on_from_a_posterior_is_fitting_to_both_at_once() -> None:
 
 
 def test_known_scalars_come_back_within_their_intervals() -> None:
-    """Of 200 servers whose scalars are off as the prior says, steps seen and unseen."""
+    """Check 200 servers with factors drawn from the prior, on steps seen and unseen."""
     rng, inside = np.random.default_rng(0), []
     unseen = prompt_features("1 prefill 2000 @ 0 + 20 decode @ 900")
     for seed in range(200):

@@ -1,6 +1,6 @@
-"""The measured run: later steps are predicted to about a percent from a few observations.
+"""Calibration on a measured run: from a few steps, later ones are predicted to about a percent.
 
-The base is the priors alone, so that no trained checkpoint decides.
+The base is the priors alone, so that the result depends on no trained checkpoint.
 """
 
 import os

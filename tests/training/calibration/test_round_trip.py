@@ -1,4 +1,4 @@
-"""Traces of a server whose coefficients are known: written, ingested, calibrated."""
+"""Traces of a server with known coefficients: written, ingested, calibrated."""
 
 import random
 from dataclasses import dataclass
@@ -33,15 +33,15 @@ from pinn.surrogate.step_features import step_features
 
 @dataclass(frozen=True)
 class Server:
-    """A server whose coefficients are known.
+    """Server whose coefficients are known.
 
     Attributes:
         eager: Whether every step is launched without CUDA graphs. With graphs, launching large
-            steps without them costs what part of their matrix products does, and runs of 600
+            steps without them costs as much as part of their matrix products, and runs of 600
             requests do not tell the two apart.
         jitter: Standard deviation of the logarithm of a step's time.
-        requests: How many it serves.
-        seed: Of the jitter and of which steps are written.
+        requests: Number of requests that it serves.
+        seed: Seed of the jitter and of the choice of written steps.
     """
 
     eager: bool
@@ -59,7 +59,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Traced:
-    """What was read back of a server's traces."""
+    """Data that are read back from a server's traces."""
 
     server: Server
     tables: TraceTables
@@ -86,7 +86,7 @@ HTTP_S = 4e-3
 
 
 def arrivals(requests: int) -> list[Arrival]:
-    """Calm and busy stretches in turn, lengths over orders of magnitude."""
+    """Return arrivals in calm and busy stretches in turn, with lengths over orders of magnitude."""
     draw, now, found = random.Random(1), 0.0, []
     for i in range(requests):
         now += draw.expovariate(50 if (i // 100) % 2 else 10)
@@ -97,7 +97,7 @@ def arrivals(requests: int) -> list[Arrival]:
 
 @pytest.fixture(scope="module", params=SERVERS)
 def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Traced:
-    """Every journey, one step in ten, steps that jitter, requests that lose their blocks."""
+    """Return traces of every journey, one step in ten, with jitter and preemption."""
     folder, server = tmp_path_factory.mktemp("round_trip"), SERVERS[request.param]
     draw, costs = np.random.default_rng(server.seed), step_costs([server.target.deployment()])
 
@@ -106,7 +106,7 @@ def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         return exact * float(np.exp(server.jitter * draw.standard_normal()))
 
     with pytest.MonkeyPatch.context() as patch:
-        # Checking shapes anew in each of thousands of steps would be nine tenths of the time.
+        # Checking shapes anew in each of thousands of steps would take nine tenths of the time.
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
         run = run_engine(arrivals(server.requests), step_seconds, EngineLimits(blocks=3000))
     assert sum(step.preempted for step in run.steps) > 5
@@ -117,7 +117,7 @@ def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_what_is_determined_comes_back(traced: Traced) -> None:
-    """Scalars and the costs of a decode step, within three of their stated standard errors."""
+    """Check factors and the costs of a decode step within three of their stated standard errors."""
     rows, found = traced.rows, traced.found
     assert accounting(traced.tables.cycles)["set aside: preemption"] > 5
     prior = beta_prior(BASE.beta[0])
@@ -135,7 +135,7 @@ def test_what_is_determined_comes_back(traced: Traced) -> None:
 
 
 def test_step_times_come_back(traced: Traced) -> None:
-    """To less than a step's own jitter, which windows of several steps average."""
+    """Check step times to less than a step's own jitter, which windows of several steps average."""
     rows = traced.rows
     before = rows.features @ BASE.beta[0] / rows.seconds - 1
     after = rows.features @ traced.found.beta / rows.seconds - 1
@@ -150,19 +150,19 @@ def test_overheads_of_requests_come_back(traced: Traced) -> None:
     names = list(REQUEST_FEATURES)
     completion = found.posterior.alpha[names.index("completion.constant")]
     assert completion == pytest.approx(HTTP_S, rel=0.03)
-    # A wait ends with a step, so single ones are anything up to its length; their mean is known.
+    # A wait ends with a step, so single waits are anything up to its length; their mean is known.
     queue = rows.targets["arrival_to_queue"]
     predicted = rows.features @ (found.posterior.alpha * phase_mask("arrival_to_queue"))
     predicted += found.waits["arrival_to_queue"] * rows.waits["arrival_to_queue"]
     known = np.isfinite(queue)
     assert known.mean() > 0.9
     assert predicted[known].mean() == pytest.approx(queue[known].mean(), rel=0.05)
-    # What is left of the step in flight is no work of the API server.
+    # The remaining time of the step in flight is no work of the API server.
     spread = np.sqrt(np.diag(found.posterior.covariance))[-len(names) :]
     constant = names.index("arrival_to_queue.constant")
     assert abs(found.posterior.alpha[constant] - HTTP_S) < 2 * spread[constant] < 1.5e-3
     assert found.waits["arrival_to_queue"] == pytest.approx(0.5, abs=0.05)
-    # The writer stamps first tokens when the step ends, so nothing is left beside the step itself.
+    # The writer stamps first tokens when the step ends, so no time is left beside the step itself.
     first_token = rows.targets["schedule_to_first_token"]
     own_step = np.nanmedian(rows.waits["schedule_to_first_token"])
     assert np.nanmedian(np.abs(first_token)) < 0.1 * own_step

@@ -1,4 +1,4 @@
-"""Verdicts: kept is what is better than noise, and worse nowhere."""
+"""Verdicts: a calibration is kept if it is better than noise, and worse nowhere."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Of inputs that do not match their flags, each is named before a fit; of those that do, none."""
+"""Inputs that do not match their flags are named before a fit; inputs that match are not."""
 
 import re
 from dataclasses import replace
@@ -84,7 +84,8 @@ def unchanged(table):
     return table
 
 
-#: Name -> (what was traced, how the file is wrong, flags that the user gave, words of the finding).
+#: Name -> (server that was traced, fault of the file, flags that the user gave, words of the
+#: finding).
 WRONG_STEPS = {
     "TP 8 for 4": ({"tensor_parallel_size": 4}, unchanged, {"tensor_parallel_size": 8},
                    "they fit --tensor-parallel-size 4"),
@@ -185,7 +186,7 @@ LLAMA = "meta-llama/Llama-3.1-8B"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A benchmark of Llama-3.1-8B on an H100 that matches its flags."""
+    """Return a benchmark of Llama-3.1-8B on an H100 that matches its flags."""
     of = served(truth, prompt=Lengths(512.0), output=Lengths(64.0), requests=160)
     (path,) = write(of, "aiperf", tmp_path_factory.mktemp("run"))
     (found,), _ = read_benchmarks([path])
@@ -204,7 +205,7 @@ def loaded(run, **load):
     return replace(run, load=replace(run.load, **load))
 
 
-#: Name -> (runs made of the right one, flags that the user gave, words of the finding).
+#: Name -> (runs with a fault, flags that the user gave, words of the finding).
 WRONG_RUNS = {
     "TP 4 for the file's 2": (
         lambda r: [stated(r, flags={"tensor_parallel_size": 2})], {"tensor_parallel_size": 4},
