@@ -40,6 +40,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "dots1": {**_EXPERTS, "first_k_dense_replace": 1},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8, "moe_topk": 2},
     "nemotron": {"num_key_value_heads": 8},
+    "dbrx": {"attn_config": {"clip_qkv": 8, "kv_n_heads": 8, "rope_theta": 500000.0}},
     "cohere_compass_text": {
         "rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}
     },

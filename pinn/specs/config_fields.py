@@ -8,7 +8,7 @@ from typing import Any
 
 from pinn.common.documents import MOST_MODEL_SIZE, check_size, misfit, read_json, written
 from pinn.common.files import data_folder
-from pinn.errors import PinnError
+from pinn.errors import PinnError, UnknownLayersError
 
 
 @cache
@@ -106,13 +106,14 @@ class ConfigFields:
         keys, value = _names(keys), self.get(*keys)
         if isinstance(value, list) and value:
             if any(each != value[0] for each in value):
-                raise self.misfit(" or ".join(keys), "be the same everywhere", value)
+                error = self.misfit(" or ".join(keys), "be the same everywhere", value)
+                raise UnknownLayersError(error)
             value = value[0]
         if value is None:
             value = default
         if value is None:
             remedy = "give the config.json of a decoder language model"
-            raise self.error(f"{' or '.join(keys)} is missing: {remedy}")
+            raise UnknownLayersError(self.error(f"{' or '.join(keys)} is missing: {remedy}"))
         key = next((key for key in keys if self.get(key) is not None), keys[0])
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if isinstance(value, bool) or not whole:
@@ -218,7 +219,8 @@ def check_supported(fields: ConfigFields) -> None:
     if kind is not None:
         listed = "docs/models.md lists the kinds of layers that are"
         fault = f"{fields.model_type} has {kind}, which is not supported: {listed}"
-        raise fields.error(f"{fault}; to read it without, {_remedy(fields, key)}")
+        error = fields.error(f"{fault}; to read it without, {_remedy(fields, key)}")
+        raise UnknownLayersError(error)
 
 
 #: Keys of families that an unsupported model comes near, the first that is there counts.
