@@ -198,8 +198,8 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
 
 # Which ``model_type`` values of a config.json are read, and why the others are refused.
 
-
-_LAYER_TYPES = frozenset(
+#: What configs call layers of attention.
+LAYER_TYPES = frozenset(
     ("full_attention", "sliding_attention", "chunked_attention", "attention", "global", "local")
 )
 
@@ -208,32 +208,16 @@ def check_supported(fields: ConfigFields) -> None:
     """Refuse models with layers that have no cost model here.
 
     Raises:
-        PinnError: If a layer kind is not supported, or the type is missing.
+        UnknownLayersError: If a layer kind is not supported, or the type is missing.
     """
-    unsupported = models_file("types.json")["unsupported"].get(fields.model_type)
-    kind, key = (unsupported, None) if unsupported else _marked_kind(fields)
     if not fields.model_type:
-        other = "give the config.json of a decoder language model"
-        remedy = _remedy(fields, None) if fields.get("hidden_size") else other
-        raise fields.error(f"model_type is missing: {remedy}")
+        raise UnknownLayersError(fields.error("model_type is missing"))
+    unsupported = models_file("types.json")["unsupported"].get(fields.model_type)
+    kind = unsupported or next((kind for kind, _ in marked_kinds(fields)), None)
     if kind is not None:
         listed = "docs/models.md lists the kinds of layers that are"
         fault = f"{fields.model_type} has {kind}, which is not supported: {listed}"
-        error = fields.error(f"{fault}; to read it without, {_remedy(fields, key)}")
-        raise UnknownLayersError(error)
-
-
-#: Keys of families that an unsupported model comes near, the first that is there counts.
-_NEAREST = (
-    ("index_topk", "deepseek_v32"), ("kv_lora_rank", "deepseek_v3"), ("experts", "mixtral"),
-)  # fmt: skip
-
-
-def _remedy(fields: ConfigFields, key: str | None) -> str:
-    """Return what to change for the nearest family that is read."""
-    near = next((name for mark, name in _NEAREST if fields.get(mark)), "llama")
-    dropped = f"drop {key} and " if key and not is_type(near, "planned") else ""
-    return f'{dropped}set "model_type": "{near}", the nearest known family, in a copy of the file'
+        raise UnknownLayersError(fields.error(fault))
 
 
 def notice(fields: ConfigFields) -> str | None:
@@ -246,26 +230,27 @@ def notice(fields: ConfigFields) -> str | None:
     return f"{fields.source}: model_type {fields.model_type!r} is {read}"
 
 
-def _marked_kind(fields: ConfigFields) -> tuple[str | None, str | None]:
-    """Return which unsupported layers a config has, and the key that says so."""
+def marked_kinds(fields: ConfigFields) -> list[tuple[str, str]]:
+    """Return which unsupported layers a config has, each with a key that says so."""
+    found = []
     if fields.get("attn_res_block_size") is not None:
-        return "attention over the outputs of earlier layers", "attn_res_block_size"
+        found.append(("attention over the outputs of earlier layers", "attn_res_block_size"))
     if fields.is_type("planned"):
-        return None, None
+        return found
     marked = models_file("types.json")["markers"].items()
     for kind, key in [(kind, key) for kind, keys in marked for key in keys]:
         value = fields.get(key)
         if value and not (isinstance(value, list) and len(set(map(str, value))) == 1):
-            return kind, key
+            found.append((kind, key))
     for key, twin in models_file("types.json")["twins"].items():
         if fields.get(key) not in (None, fields.get(twin)):
-            return "layers of different head widths or numbers of heads", key
-    others = set(map(str, fields.listed("layer_types"))) - _LAYER_TYPES
+            found.append(("layers of different head widths or numbers of heads", key))
+    others = set(map(str, fields.listed("layer_types"))) - LAYER_TYPES
     if others:
-        return f"layers of type {', '.join(sorted(others))}", "layer_types"
+        found.append((f"layers of type {', '.join(sorted(others))}", "layer_types"))
     if 0 in fields.listed("attn_type_list"):  # MiniMax: 0 linear, 1 softmax attention
-        return "linear attention", "attn_type_list"
-    return None, None
+        found.append(("linear attention", "attn_type_list"))
+    return found
 
 
 #: Ending of the config files of aiconfigurator-core.

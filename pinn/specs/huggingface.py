@@ -15,6 +15,7 @@ from pinn.specs.encoder import encoder_parameters
 from pinn.specs.layers import attentions, feed_forwards
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
 from pinn.specs.module_patterns import module_names
+from pinn.specs.nearest_family import nearest_remedy
 from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization import Quantization, read_quantization
 
@@ -168,9 +169,7 @@ def _word(fields: ConfigFields, each: object) -> str:
     is_text = isinstance(each, str | int) and not isinstance(each, bool)
     if not is_text or each not in _WORDS:
         fault = f"layers of type {written(each)} are unknown"
-        raise UnknownLayersError(
-            fields.error(f"{fault}: expected {', '.join(map(str, _WORDS))}")
-        )
+        raise UnknownLayersError(fields.error(f"{fault}: expected {', '.join(map(str, _WORDS))}"))
     return _WORDS[each]
 
 
@@ -208,10 +207,19 @@ def model_from_config(
         PinnError: If a field is missing or wrong, or a layer kind or quantization is unknown.
     """
     fields = config_fields.read_fields(config, source or name)
+    settings = ReadSettings(name, quant_config, sampling, fallback_precision)
+    try:
+        return _model_by_keys(fields, settings)
+    except UnknownLayersError as error:
+        remedy = nearest_remedy(fields, lambda other: _model_by_keys(other, settings))
+        raise UnknownLayersError(f"{error}{remedy}") from error
+
+
+def _model_by_keys(fields: ConfigFields, settings: "ReadSettings") -> model.ModelSpec:
     config_fields.check_supported(fields)
     note = config_fields.notice(fields)
     if note is not None:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, stacklevel=3)
     max_position = longest_context(fields)
     parts = layer_parts(fields, max_position)
     hidden = fields.integer("hidden_size")
@@ -225,7 +233,6 @@ def model_from_config(
         "streams": fields.integer("hc_mult", default=0, least=0),
         **(_beside_layers(fields, hidden) if fields.model_type == GEMMA_3N else {}),
     }
-    settings = ReadSettings(name, quant_config, sampling, fallback_precision)
     return model_of(fields, parts, stem, settings)
 
 

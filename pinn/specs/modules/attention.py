@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pinn.specs import mixers
 from pinn.specs.config_fields import ConfigFields
 from pinn.specs.mixers import IndexerSpec, LinearMixerSpec
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec
-from pinn.specs.modules.weights import Shape, Unrecognized, attribute, matrices, rest, vectors
+from pinn.specs.modules.weights import Shape, UnrecognizedError, attribute, matrices, rest, vectors
+from pinn.specs.precision import ACTIVATION_BYTES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,18 +58,20 @@ def read_attention(
         The attention, and its matrices beside that: gates of one value a head.
 
     Raises:
-        Unrecognized: If its weights are not those of attention that has a cost model.
+        UnrecognizedError: If its weights are not those of attention that has a cost model.
     """
     if getattr(module, "is_cross_attention", False) or "Cross" in type(module).__name__:
-        raise Unrecognized("attention to something else than the text")
+        raise UnrecognizedError("attention to something else than the text")
+    if getattr(module, "is_causal", True) is False:
+        raise UnrecognizedError("attention in both directions")
     shapes = _by_role(module)
     norms = {path for path, each in module.named_modules() if "Norm" in type(each).__name__}
     for path in vectors(module):
         owner, _, name = path.rpartition(".")
         if owner not in norms and not name.endswith(_VECTORS):
-            raise Unrecognized(f"{path}, which no attention with a cost model has")
+            raise UnrecognizedError(f"{path}, which no attention with a cost model has")
     if rest(module):
-        raise Unrecognized(f"{rest(module)[0]}, which no attention with a cost model has")
+        raise UnrecognizedError(f"{rest(module)[0]}, which no attention with a cost model has")
     if "kv_a" in shapes:
         return _latent(module, shapes, window)
     return _grouped(module, shapes, fields, window)
@@ -81,7 +85,7 @@ def _by_role(module: nn.Module) -> dict[str, Shape]:
             words[-1] = "index_wk"
         role = next((_ROLE_OF[word] for word in reversed(words) if word in _ROLE_OF), None)
         if role is None or role in found:
-            raise Unrecognized(f"its matrix {path} has no known role")
+            raise UnrecognizedError(f"its matrix {path} has no known role")
         found[role] = shape
     return found
 
@@ -90,29 +94,36 @@ def _grouped(
     module: nn.Module, shapes: dict[str, Shape], fields: ConfigFields, window: int | None
 ) -> tuple[AttentionSpec, list[Shape]]:
     if "o" not in shapes or not {"q", "qkv"} & set(shapes):
-        raise Unrecognized(f"its matrices are {', '.join(sorted(shapes))}")
+        raise UnrecognizedError(f"its matrices are {', '.join(sorted(shapes))}")
     stated = attribute(module, *_HEAD_WIDTHS)
     width = stated or mixers.head_width(fields, fields.integer("num_attention_heads"))
-    queries, shares = shapes["o"].inputs, False
-    if "qkv" in shapes:
-        asked, keys = queries, (shapes["qkv"].outputs - queries) / 2
-    else:
-        asked, shares = shapes["q"].outputs, "k" not in shapes and "v" not in shapes
-        keys = width * attribute_or(module, 1, "num_key_value_heads") if shares else -1.0
-        if {"k", "v"} <= set(shapes) and shapes["k"] == shapes["v"]:
-            keys = shapes["k"].outputs
-    gates, sides = asked == 2 * queries, []
-    if "gate" in shapes:
-        gates = shapes["gate"].outputs == queries
-        sides = [] if gates else [shapes["gate"]]
-    wrong = queries % width or keys % width or keys < width or asked not in (queries, 2 * queries)
-    if wrong or (sides and sides[0].outputs != queries // width):
+    queries, gate = shapes["o"].inputs, shapes.get("gate")
+    asked, keys = _asked(module, shapes, width)
+    sides = [gate] if gate is not None and gate.outputs != queries else []
+    gates = asked == 2 * queries or (gate is not None and not sides)
+    fits = queries % width == keys % width == 0 and keys >= width
+    if (
+        not fits
+        or asked not in (queries, 2 * queries)
+        or any(side.outputs * width != queries for side in sides)
+    ):
         text = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
-        raise Unrecognized(f"heads of {width} do not fit its matrices {text}")
+        raise UnrecognizedError(f"heads of {width} do not fit its matrices {text}")
     norm = next((n for p, n in vectors(module).items() if re.search(r"\bq_?(layer)?norm\.", p)), 0)
-    is_wide = norm == queries > width
-    heads, kv_heads = queries // width, int(keys) // width
+    heads, kv_heads, is_wide = queries // width, int(keys) // width, norm == queries > width
+    shares = "qkv" not in shapes and "k" not in shapes
     return AttentionSpec(heads, kv_heads, width, window, is_wide, gates, shares), sides
+
+
+def _asked(module: nn.Module, shapes: Mapping[str, Shape], width: int) -> tuple[int, float]:
+    """Return the rows of the query projection, and of keys; 0 where values differ from keys."""
+    if "qkv" in shapes:
+        queries = shapes["o"].inputs
+        return queries, (shapes["qkv"].outputs - queries) / 2
+    if "k" not in shapes and "v" not in shapes:
+        return shapes["q"].outputs, width * attribute_or(module, 1, "num_key_value_heads")
+    alike = shapes.get("k") == shapes.get("v")
+    return shapes["q"].outputs, shapes["k"].outputs if alike else 0
 
 
 def attribute_or(module: nn.Module, default: int, *names: str) -> int:
@@ -136,8 +147,12 @@ def _latent(
     }  # fmt: skip
     odd = [n for n, rows in expected.items() if n in shapes and shapes[n].outputs != rows]
     if queries is None or odd or shapes["o"].inputs != heads * value:
-        raise Unrecognized(f"its {odd[0] if odd else 'o'} projection is of another latent attention")
-    spec = LatentAttentionSpec(heads, down, rank, nope, rope, value, window, _indexer(module, shapes))
+        raise UnrecognizedError(
+            f"its {odd[0] if odd else 'o'} projection is of another latent attention"
+        )
+    spec = LatentAttentionSpec(
+        heads, down, rank, nope, rope, value, window, _indexer(module, shapes)
+    )
     return spec, [shapes["gate"]] if "gate" in shapes else []
 
 
@@ -149,7 +164,7 @@ def _indexer(module: nn.Module, shapes: Mapping[str, Shape]) -> IndexerSpec | No
     top_k, heads, width = (attribute_or(own, 0, *each) for each in names)
     found = tuple(shapes[role].outputs for role in ("wq_b", "index_k", "weights") if role in shapes)
     if not top_k or found != (heads * width, width, heads):
-        raise Unrecognized("its indexer's projections are of another sparse attention")
+        raise UnrecognizedError("its indexer's projections are of another sparse attention")
     return IndexerSpec(top_k, heads, width)
 
 
@@ -174,32 +189,36 @@ _RECURRENT: tuple[tuple[str, str, dict[str, str]], ...] = (
         "heads": "intermediate_size", "key_dim": "ssm_state_size",
         "conv_width": "conv_kernel_size", "step_rank": "time_step_rank"}),
 )  # fmt: skip
+#: Sizes that a kind has without an attribute, and bytes of a state's element where no config says
+#: them (pinn/specs/mixers.py: kda_mixer, lightning_mixer).
 _USUAL = {mixers.LIGHTNING: {"conv_width": 0}, mixers.MAMBA1: {"key_heads": 1, "value_dim": 1}}
+_STATE_BYTES = {mixers.KDA: 4.0, mixers.LIGHTNING: ACTIVATION_BYTES}
 
 
 def read_recurrent(module: nn.Module, fields: ConfigFields, hidden: int) -> LinearMixerSpec | None:
     """Read a recurrent mixer; None for a module that is none by its class.
 
     Raises:
-        Unrecognized: If its matrices are not those of its kind.
+        UnrecognizedError: If its matrices are not those of its kind.
     """
-    for kind, classes, names in _RECURRENT:
-        values = {size: getattr(module, name, None) for size, name in names.items()}
-        is_kind = re.search(classes, type(module).__name__)
-        if is_kind and all(isinstance(value, int) for value in values.values()):
-            break
-    else:
+    kind, values = _kind(module)
+    if kind is None:
         return None
     sizes = {"chunk_tokens": mixers.CHUNK_TOKENS[kind], **_USUAL.get(kind, {}), **values}
-    is_sized = kind in (mixers.KDA, mixers.LIGHTNING)
-    spec = LinearMixerSpec(kind, **sizes)  # type: ignore[arg-type]
-    stated = {mixers.KDA: 4.0}.get(kind, spec.state_bytes_per_element)
-    spec = LinearMixerSpec(
-        kind, **sizes,  # type: ignore[arg-type]
-        state_bytes_per_element=stated if is_sized else mixers.stated_state_bytes(fields),
-    )  # fmt: skip
+    kept = _STATE_BYTES[kind] if kind in _STATE_BYTES else mixers.stated_state_bytes(fields)
+    spec = replace(LinearMixerSpec(kind, 0, 0, 0, 0), **sizes, state_bytes_per_element=kept)
     expected = sum(prod(projection.shape()) for projection in spec.projections(hidden))
     found = sum(prod(shape) for shape in matrices(module).values())
     if found != expected:
-        raise Unrecognized(f"its projections have {found:,} weights, those of {kind} {expected:,}")
+        text = f"its projections have {found:,} weights, those of {kind} {expected:,}"
+        raise UnrecognizedError(text)
     return spec
+
+
+def _kind(module: nn.Module) -> tuple[str | None, dict[str, Any]]:
+    for kind, classes, names in _RECURRENT:
+        values = {size: getattr(module, name, None) for size, name in names.items()}
+        has_sizes = all(isinstance(value, int) for value in values.values())
+        if has_sizes and re.search(classes, type(module).__name__):
+            return kind, values
+    return None, {}

@@ -55,7 +55,7 @@ def build_text_model(fields: ConfigFields) -> BuiltModel:
     try:
         import transformers
     except ImportError as error:
-        remedy = "install pinn-serving[models] to read it off the modules of transformers"
+        remedy = "install pinn-serving[models]"
         raise PinnError(f"{fields.source}: transformers is not installed: {remedy}") from error
     version = transformers.__version__
     known = transformers.CONFIG_MAPPING
@@ -105,7 +105,9 @@ def _text_module(config: Any) -> nn.Module:
     # Other implementations need the values of masks and of routers.
     settings = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
     with torch.device("meta"):
-        module: nn.Module = factory.from_config(config, trust_remote_code=False, dtype=torch.bfloat16, **settings)
+        module: nn.Module = factory.from_config(
+            config, trust_remote_code=False, dtype=torch.bfloat16, **settings
+        )
     return module.eval()
 
 

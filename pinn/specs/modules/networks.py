@@ -10,7 +10,7 @@ from pinn.specs.model import DenseFfnSpec, MoeFfnSpec
 from pinn.specs.modules.weights import (
     Findings,
     Shape,
-    Unrecognized,
+    UnrecognizedError,
     attribute,
     children,
     matrices,
@@ -88,7 +88,7 @@ def _stacked(stacks: Sequence[tuple[int, ...]], hidden: int) -> Experts | None:
 
 
 def holder_of_experts(module: nn.Module, hidden: int) -> tuple[nn.Module, Experts] | None:
-    """Return the module whose tensors are routed experts, in a mixture of experts or the mixture."""
+    """Return the module whose tensors are routed experts: the mixture, or one inside it."""
     named = [child for name, child in children(module) if "experts" in name]
     inner = [child for each in named for _, child in children(each)]
     for each in (*named, *inner, module):
@@ -104,7 +104,7 @@ def read_experts(
     """Read a mixture of experts; None for a module that holds no routed experts.
 
     Raises:
-        Unrecognized: If something in it is neither an expert, the router nor a shared expert.
+        UnrecognizedError: If something in it is neither an expert, the router nor a shared expert.
     """
     held = holder_of_experts(module, hidden)
     if held is None:
@@ -127,9 +127,9 @@ def read_experts(
             if shape == Shape(1, hidden):
                 findings.vectors += hidden
             elif shape not in (Shape(number, hidden), *latent):
-                raise Unrecognized(f"{path or 'a matrix'} {tuple(shape)} beside the experts")
+                raise UnrecognizedError(f"{path or 'a matrix'} {tuple(shape)} beside the experts")
     if routers != 1 or len(latent) != 2 * (stream != hidden):
-        raise Unrecognized(f"{routers} routers of {number} experts")
+        raise UnrecognizedError(f"{routers} routers of {number} experts")
     _check_rest(module, own, number)
     top_k = attribute(module, *_TOP_K) or fields.integer("top_k")
     width = None if stream == hidden else stream
@@ -147,4 +147,4 @@ def _check_rest(module: nn.Module, own: set[int], number: int) -> None:
     for path, parameter in module.named_parameters():
         is_bias = parameter.dim() == 2 and "bias" in path and parameter.shape[0] == number
         if id(parameter) not in own and path not in known and not is_bias:
-            raise Unrecognized(f"{path} {tuple(parameter.shape)}")
+            raise UnrecognizedError(f"{path} {tuple(parameter.shape)}")

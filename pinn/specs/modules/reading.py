@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pinn.errors import PinnError
 from pinn.specs import model
-from pinn.specs.config_fields import ConfigFields
+from pinn.specs.config_fields import LAYER_TYPES
 from pinn.specs.layers import windows
 from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.modules.attention import is_attention, read_attention, read_recurrent
@@ -18,7 +19,7 @@ from pinn.specs.modules.building import BuiltModel
 from pinn.specs.modules.networks import network_of, read_experts
 from pinn.specs.modules.weights import (
     Findings,
-    Unrecognized,
+    UnrecognizedError,
     children,
     is_norm,
     is_table,
@@ -73,7 +74,7 @@ class ModuleReader:
     def __init__(self, built: BuiltModel, max_position: int) -> None:
         self._built, self._fields = built, built.fields
         self._findings, self._max_position = Findings(), max_position
-        module = built.module
+        module: Any = built.module
         self._table = module.get_input_embeddings()
         self._head = module.get_output_embeddings()
         self._vocab, self._hidden = self._table.weight.shape
@@ -88,9 +89,11 @@ class ModuleReader:
         self._check_calls(path)
         reach = windows(self._fields, len(layers), self._max_position)
         parts = [
-            part for i, layer in enumerate(layers) for part in self._layer(i, f"{path}.{i}", layer, reach[i])
+            part
+            for i, layer in enumerate(layers)
+            for part in self._layer(i, f"{path}.{i}", layer, reach[i])
         ]
-        if not any(part.mixer for part in parts):
+        if not any(part.mixer for part in parts) and not self._findings.unknown:
             self._findings.unknown.append("attention or recurrent mixers")
         self._outside(self._built.module, "", layers)
         self._refuse_unknown()
@@ -127,12 +130,14 @@ class ModuleReader:
         self, index: int, path: str, layer: nn.Module, window: int | None
     ) -> list[model.LayerPart]:
         """Return a layer's parts: each mixer with the network that follows, if it is the last."""
-        found = _LayerFindings([], [], [])
+        kinds = self._fields.listed("layer_types")
+        found = _LayerFindings(str(kinds[index]) if index < len(kinds) else None, [], [], [])
         self._walk(path, layer, window, found)
         experts = self._with_shared(path, found)
         networks = [experts] if experts is not None else found.networks
         recurrent_last = sorted(found.mixers, key=lambda m: isinstance(m, LinearMixerSpec))
-        mixers, pairs = [*recurrent_last] or [None], list[model.LayerPart]()
+        mixers: list[model.Mixer | None] = [*recurrent_last] or [None]
+        pairs = list[model.LayerPart]()
         pairs += [model.LayerPart(index, mixer, None) for mixer in mixers[:-1]]
         pairs.append(model.LayerPart(index, mixers[-1], networks[0] if networks else None))
         return pairs + [model.LayerPart(index, None, network) for network in networks[1:]]
@@ -146,7 +151,12 @@ class ModuleReader:
             self._findings.unknown.append(f"{path} (several mixtures of experts)")
         width = experts.shared_width + sum(network.width for network in found.networks)
         return model.MoeFfnSpec(
-            experts.experts, experts.top_k, experts.width, width, experts.gated, experts.latent_width
+            experts.experts,
+            experts.top_k,
+            experts.width,
+            width,
+            experts.gated,
+            experts.latent_width,
         )
 
     def _walk(
@@ -156,7 +166,7 @@ class ModuleReader:
         try:
             if self._recognize(module, window, found):
                 return
-        except Unrecognized as reason:
+        except UnrecognizedError as reason:
             self._findings.refuse(path, module, str(reason))
             return
         direct = {n: matrices(c)[""] for n, c in children(module) if [*matrices(c)] == [""]}
@@ -176,9 +186,7 @@ class ModuleReader:
             else:
                 self._walk(f"{path}.{name}", child, window, found)
 
-    def _recognize(
-        self, module: nn.Module, window: int | None, found: _LayerFindings
-    ) -> bool:
+    def _recognize(self, module: nn.Module, window: int | None, found: _LayerFindings) -> bool:
         findings = self._findings
         if is_norm(module):
             findings.add("norms", module)
@@ -189,9 +197,13 @@ class ModuleReader:
             return True
         elif is_attention(module):
             attention, sides = read_attention(module, self._fields, window)
+            if found.kind not in (None, *LAYER_TYPES) and not getattr(attention, "indexer", None):
+                raise UnrecognizedError(f"a layer of type {found.kind}")
             found.mixers.append(attention)
             findings.sides.update(("gate", shape) for shape in sides)
             findings.add(model.mixer_name(attention), module)
+        elif any(is_attention(child) for _, child in children(module)):
+            return False
         elif (experts := read_experts(module, self._fields, self._hidden, findings)) is not None:
             found.experts.append(experts)
             findings.add("mixtures of experts", module)
@@ -232,7 +244,8 @@ class ModuleReader:
             self._own(f"{path}.{name}", module, parameter.numel(), [*parameter.shape])
 
     def _refuse_unknown(self) -> None:
-        unknown = self._findings.unknown
+        first = {re.sub(r"\.\d+\.", ".", text): text for text in reversed(self._findings.unknown)}
+        unknown = [*reversed(first.values())]
         if unknown:
             more = f", and {len(unknown) - _MOST_NAMED} more" * (len(unknown) > _MOST_NAMED)
             raise self._error(f"not recognized: {'; '.join(unknown[:_MOST_NAMED])}{more}")
@@ -240,6 +253,7 @@ class ModuleReader:
 
 @dataclass
 class _LayerFindings:
+    kind: str | None
     mixers: list[model.Mixer]
     networks: list[model.DenseFfnSpec]
     experts: list[model.MoeFfnSpec]

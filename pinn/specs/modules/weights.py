@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Unrecognized(Exception):
+class UnrecognizedError(Exception):
     """Why a module is none of those that have a cost model."""
 
 
@@ -107,4 +107,3 @@ def children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, child in module.named_children():
         if next(child.parameters(), None) is not None:
             yield name, child
-
