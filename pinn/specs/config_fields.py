@@ -214,6 +214,9 @@ def check_supported(fields: ConfigFields) -> None:
         raise UnknownLayersError(fields.error("model_type is missing"))
     unsupported = models_file("types.json")["unsupported"].get(fields.model_type)
     kind = unsupported or next((kind for kind, _ in marked_kinds(fields)), None)
+    named = fields.root.get("architectures")
+    if not fields.is_listed and str(named).endswith("ForMaskedLM']"):
+        kind = "attention in both directions"
     if kind is not None:
         listed = "docs/models.md lists the kinds of layers that are"
         fault = f"{fields.model_type} has {kind}, which is not supported: {listed}"

@@ -16,6 +16,7 @@ from pinn.specs.layers import attentions, feed_forwards
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
 from pinn.specs.module_patterns import module_names
 from pinn.specs.nearest_family import nearest_remedy
+from pinn.specs.pooling import is_bidirectional, is_pooled
 from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization import Quantization, read_quantization
 
@@ -276,6 +277,8 @@ def model_of(
         kv_cache_precision=kv_cache,
         sampling=sampling,
         left_out=_left_out(fields),
+        pooled=is_pooled(fields.root) or fields.is_type("encoder"),
+        bidirectional=is_bidirectional(fields.root) or fields.is_type("encoder"),
         encoder_parameters=encoder_parameters(fields.root),
         **stem,
     )
@@ -382,8 +385,9 @@ def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.L
         1 + positions + sum((p.mixer is not None) + (p.ffn is not None) for p in parts)
     )
     attention = [p.mixer for p in parts if isinstance(p.mixer, model.AttentionSpec)]
+    total += hidden * fields.integer("type_vocab_size", default=0, least=0)
     qwen2 = fields.model_type.startswith("qwen2")
-    if qwen2 or fields.get("qkv_bias"):
+    if qwen2 or fields.is_type("encoder") or fields.get("qkv_bias"):
         total += sum((a.heads + 2 * a.kv_heads) * a.head_dim for a in attention)
     if fields.model_type == "gpt_oss":
         experts = [p.ffn for p in parts if isinstance(p.ffn, model.MoeFfnSpec)]

@@ -386,6 +386,9 @@ class ModelSpec:
         left_out: Parts of a multimodal model that no step here holds, in words; empty for a model
             of text alone.
         encoder_parameters: Weights of its vision encoder and projector, which take GPU memory.
+        pooled: Whether it gives vectors or scores of prompts instead of tokens: without an output
+            head and a sampler.
+        bidirectional: Whether a token attends to the whole prompt, also to what follows it.
     """
 
     name: str
@@ -405,6 +408,8 @@ class ModelSpec:
     asked_as: str = field(default="", compare=False)
     left_out: str = field(default="", compare=False)
     encoder_parameters: int = field(default=0, compare=False)
+    pooled: bool = False
+    bidirectional: bool = False
 
     def __post_init__(self) -> None:
         for name in ("name", "model_type", "asked_as"):
