@@ -145,8 +145,8 @@ def _model(name: str, precision: str | None) -> ModelSpec:
     model = load_model(name, fallback_precision=fallback)
     if model.left_out:
         warnings.warn(
-            f"{name}: its text part is timed, its {model.left_out} left out; count the tokens of "
-            "an image as tokens of the prompt",
+            f"{name}: its text part is timed, its {model.left_out} left out; give "
+            "--images-per-request, or count the tokens of an image as tokens of the prompt",
             stacklevel=2,
         )
     if model.bidirectional:

@@ -12,6 +12,7 @@ from pinn.errors import UnknownLayersError
 from pinn.specs import config_fields, mixers, model
 from pinn.specs.config_fields import ConfigFields, keys
 from pinn.specs.encoder import encoder_parameters
+from pinn.specs.images import image_reader
 from pinn.specs.layers import attentions, feed_forwards
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
 from pinn.specs.module_patterns import module_names
@@ -280,6 +281,7 @@ def model_of(
         pooled=is_pooled(fields.root) or fields.is_type("encoder"),
         bidirectional=is_bidirectional(fields.root) or fields.is_type("encoder"),
         encoder_parameters=encoder_parameters(fields.root),
+        images=image_reader(fields.root),
         **stem,
     )
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pinn.common.documents import MOST_MODEL_SIZE, check_size, is_finite, json_object, written
 from pinn.errors import PinnError, printable
+from pinn.specs.images import ImageReader
 from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Part, Projection
 from pinn.specs.precision import Precision, precision
 
@@ -388,6 +389,7 @@ class ModelSpec:
         encoder_parameters: Weights of its vision encoder and projector, which take GPU memory.
         pooled: Whether it gives vectors or scores of prompts instead of tokens: without an output
             head and a sampler.
+        images: What it makes of an image; None without images, or where that is not known.
         bidirectional: Whether a token attends to the whole prompt, also to what follows it.
     """
 
@@ -408,6 +410,7 @@ class ModelSpec:
     asked_as: str = field(default="", compare=False)
     left_out: str = field(default="", compare=False)
     encoder_parameters: int = field(default=0, compare=False)
+    images: ImageReader | None = field(default=None, compare=False)
     pooled: bool = False
     bidirectional: bool = False
 
