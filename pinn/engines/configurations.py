@@ -125,7 +125,9 @@ def make_deployment(configuration: Configuration) -> Deployment:
     flags = {name: value for name, value in configuration.items() if name in FLAGS}
     force = bool(configuration.get(FORCE.name))
     serving = _serving(tuple(flags.items()))
-    found = Deployment(with_runner(model, serving.runner), gpu, serving, force=force)
+    if serving.runner != "auto":
+        model = with_runner(model, serving.runner)
+    found = Deployment(model, gpu, serving, force=force)
     notice = unread_notice(found.serving.engine, found.serving.engine_version)
     if notice is not None:
         warnings.warn(notice, stacklevel=2)

@@ -33,6 +33,15 @@ def keys(size: str) -> tuple[str, ...]:
     return tuple(models_file("config_keys.json").get(size, (size,)))
 
 
+#: Endings of architectures that vLLM serves to generate tokens, and of those that it does not;
+#: the former go first (vllm 0.33.0 config/model.py: _SUFFIX_TO_DEFAULTS).
+_GENERATES = ("ForCausalLM", "ForConditionalGeneration", "ChatModel", "LMHeadModel")
+_POOLS = (
+    "ForTextEncoding", "ForSequenceClassification", "ForTokenClassification", "ForRewardModeling",
+    "Model",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class ConfigFields:
     """The language part of a config.json.
@@ -69,6 +78,24 @@ class ConfigFields:
             return not self.is_type("ungated")
         acts = models_file("types.json")["ungated_activations"]
         return self.get("hidden_act", "hidden_activation", "activation_function") not in acts
+
+    @property
+    def architecture(self) -> str:
+        """Name of the class that serves it; empty where the file names none."""
+        named = self.root.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else ""
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether it is served for vectors or scores: without generating tokens."""
+        pools = not self.architecture.endswith(_GENERATES) and self.architecture.endswith(_POOLS)
+        return pools or self.is_type("encoder")
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Whether tokens attend to what follows them, by type or by the architecture's name."""
+        named = "Bidirectional" in self.architecture or self.architecture.endswith("ForMaskedLM")
+        return named or self.is_type("encoder")
 
     def error(self, text: str) -> PinnError:
         """What is wrong with the file."""
@@ -214,8 +241,7 @@ def check_supported(fields: ConfigFields) -> None:
         raise UnknownLayersError(fields.error("model_type is missing"))
     unsupported = models_file("types.json")["unsupported"].get(fields.model_type)
     kind = unsupported or next((kind for kind, _ in marked_kinds(fields)), None)
-    named = fields.root.get("architectures")
-    if not fields.is_listed and str(named).endswith("ForMaskedLM']"):
+    if not fields.is_listed and fields.architecture.endswith("ForMaskedLM"):
         kind = "attention in both directions"
     if kind is not None:
         listed = "docs/models.md lists the kinds of layers that are"

@@ -17,7 +17,6 @@ from pinn.specs.layers import attentions, feed_forwards
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
 from pinn.specs.module_patterns import module_names
 from pinn.specs.nearest_family import nearest_remedy
-from pinn.specs.pooling import is_bidirectional, is_pooled
 from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization import Quantization, read_quantization
 
@@ -278,10 +277,10 @@ def model_of(
         kv_cache_precision=kv_cache,
         sampling=sampling,
         left_out=_left_out(fields),
-        pooled=is_pooled(fields.root) or fields.is_type("encoder"),
-        bidirectional=is_bidirectional(fields.root) or fields.is_type("encoder"),
+        pooled=fields.is_pooled,
+        bidirectional=fields.is_bidirectional,
         encoder_parameters=encoder_parameters(fields.root),
-        images=image_reader(fields.root),
+        images=image_reader(fields.root) if "vision_config" in fields.root else None,
         **stem,
     )
 
