@@ -83,7 +83,7 @@ def simulate(
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
-        load, flags = asked_load(asked.workload, flags, asked.seed, asked.model)
+        load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
         job = simulation_job(asked, load, flags)
         doing(f"serving {len(job.workload):,} requests")
         run, file, figure = job.run(), asked.coefficients, asked.sensitivity
@@ -188,7 +188,7 @@ def simulated_pools(
     Raises:
         PinnError: If an option says something of one engine, or the pools do not fit together.
     """
-    load, flags = asked_load(asked.workload, flags, asked.seed, asked.model)
+    load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     for name, remedy in _OF_ONE_ENGINE.items():
         if flags.get(name) is not None or getattr(asked, name, None) is not None:
             raise PinnError(f"--{name.replace('_', '-')} with --prefill and --decode: {remedy}")

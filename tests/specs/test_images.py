@@ -58,9 +58,9 @@ def test_sizes_that_are_none(size):
 
 
 def test_images_lengthen_every_prompt():
-    plain, _ = asked_load(None, LOAD, 0, VL)
+    plain, _ = asked_load(None, LOAD, 0, model=VL)
     flags = LOAD | {"images_per_request": 3, "image_size": "640x480"}
-    load, _ = asked_load(None, flags, 0, VL)
+    load, _ = asked_load(None, flags, 0, model=VL)
     own = load_model(VL).images.tokens(640, 480)
     assert own == 20 * 15
     more = load.draw().prompt_tokens - plain.draw().prompt_tokens
@@ -71,9 +71,9 @@ def test_images_lengthen_every_prompt():
 def test_images_need_a_model_that_is_known_to_read_them():
     flags = LOAD | {"images_per_request": 1}
     with pytest.raises(PinnError, match="give --model"):
-        asked_load(None, flags, 0, None)
+        asked_load(None, flags, 0)
     with pytest.raises(PinnError, match=r"not known: add the tokens .* to --input-len"):
-        asked_load(None, flags, 0, "Qwen/Qwen3-8B")
+        asked_load(None, flags, 0, model="Qwen/Qwen3-8B")
 
 
 def test_the_encoder_takes_its_arithmetic_over_the_gpus_rate():

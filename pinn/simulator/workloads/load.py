@@ -436,8 +436,8 @@ def asked_load(
     path: Path | None,
     flags: Mapping[str, FlagValue],
     seed: int | None,
-    model: str | Path | None,
     *,
+    model: str | Path | None = None,
     closed: bool = True,
 ) -> tuple[Load, dict[str, FlagValue]]:
     """The load, and the flags that are not its own.
