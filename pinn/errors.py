@@ -21,6 +21,10 @@ class RefusedError(PinnError):
     """A deployment that its engine refuses, with the reason and where the engine says so."""
 
 
+class UnknownLayersError(PinnError):
+    """A config.json whose layers its keys do not tell, or tell to be of an unknown kind."""
+
+
 class TooLargeError(PinnError):
     """A size beyond a limit of ``pinn.common.documents``."""
 

@@ -49,6 +49,8 @@ EXAMPLES = (
     "1 prefill 2048 @ 0",
     "1 prefill 512 @ 0 + 16 decode @ 600",
 )
+#: The same of a model that generates no tokens.
+POOLED_EXAMPLES = ("1 prefill 512 @ 0", "16 prefill 512 @ 0")
 
 
 @with_arguments(ServingSpec, request=PredictionRequest, deploys=True)
@@ -120,7 +122,8 @@ def file_prediction(found: CoefficientSet, deployment: Deployment) -> Prediction
 def _prediction(
     found: CoefficientSet, deployment: Deployment, evidence: FindEvidence
 ) -> Prediction:
-    return Prediction(deployment, found, start_up(deployment), evidence, EXAMPLES)
+    examples = POOLED_EXAMPLES if deployment.model.pooled else EXAMPLES
+    return Prediction(deployment, found, start_up(deployment), evidence, examples)
 
 
 def _with_names(found: CoefficientSet, configuration: Mapping[str, object]) -> CoefficientSet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
 from pinn.memory.logged_cache import with_log
 from pinn.memory.startup_log import read_startup_log
+from pinn.physics.encoder_time import image_note
 from pinn.simulator.intervals import Intervals, simulated_intervals, standing_step
 from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json
 from pinn.simulator.pools import Link, Pool, default_link, simulate_pools
@@ -81,7 +83,7 @@ def simulate(
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
-        load, flags = asked_load(asked.workload, flags, asked.seed)
+        load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
         job = simulation_job(asked, load, flags)
         doing(f"serving {len(job.workload):,} requests")
         run, file, figure = job.run(), asked.coefficients, asked.sensitivity
@@ -101,6 +103,8 @@ def simulation_job(asked: SimulationRequest, load: Load, flags: Mapping[str, Fla
     known = {} if file is None else read_coefficient_set(file).configuration()
     known |= named(asked.model, asked.gpu)
     deployment = make_deployment(canonical(known | others))
+    if load.image_tokens:
+        warnings.warn(image_note(deployment, load.flags.image_size), stacklevel=2)
     workload = load.draw(asked.rate)
     if file is None:
         latency = latency_from_checkpoint(deployment, find_checkpoint(asked.checkpoint))
@@ -184,7 +188,7 @@ def simulated_pools(
     Raises:
         PinnError: If an option says something of one engine, or the pools do not fit together.
     """
-    load, flags = asked_load(asked.workload, flags, asked.seed)
+    load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     for name, remedy in _OF_ONE_ENGINE.items():
         if flags.get(name) is not None or getattr(asked, name, None) is not None:
             raise PinnError(f"--{name.replace('_', '-')} with --prefill and --decode: {remedy}")

@@ -19,6 +19,7 @@ from pinn.specs.flags import FORCE, FlagValue
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.specs.model_variants import fallback_of, with_precision
+from pinn.specs.pooling import with_runner
 from pinn.specs.serving import ServingSpec
 
 # Configurations by name and flag, one or many, as deployments.
@@ -123,7 +124,10 @@ def make_deployment(configuration: Configuration) -> Deployment:
     gpu = _gpu(str(configuration["gpu"]))
     flags = {name: value for name, value in configuration.items() if name in FLAGS}
     force = bool(configuration.get(FORCE.name))
-    found = Deployment(model, gpu, _serving(tuple(flags.items())), force=force)
+    serving = _serving(tuple(flags.items()))
+    if serving.runner != "auto":
+        model = with_runner(model, serving.runner)
+    found = Deployment(model, gpu, serving, force=force)
     notice = unread_notice(found.serving.engine, found.serving.engine_version)
     if notice is not None:
         warnings.warn(notice, stacklevel=2)
@@ -143,10 +147,13 @@ def _model(name: str, precision: str | None) -> ModelSpec:
     model = load_model(name, fallback_precision=fallback)
     if model.left_out:
         warnings.warn(
-            f"{name}: its text part is timed, its {model.left_out} left out; count the tokens of "
-            "an image as tokens of the prompt",
+            f"{name}: its text part is timed, its {model.left_out} left out; give "
+            "--images-per-request, or count the tokens of an image as tokens of the prompt",
             stacklevel=2,
         )
+    if model.bidirectional:
+        told = "an encoder keeps no keys: the KV cache that is shown is memory that stays free"
+        warnings.warn(f"{name}: {told}; no measured server ran one", stacklevel=2)
     return model if precision is None else with_precision(model, precision)
 
 

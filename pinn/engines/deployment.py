@@ -195,6 +195,18 @@ def _with_compressed_keys(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRe
     return replace(recipe, block_tokens=COMPRESSED_BLOCK, origins=origins)
 
 
+def _with_whole_prompts(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
+    """The recipe of a model whose tokens attend to what follows: no part of a prompt stands alone.
+
+    vllm 0.33.0 config/model.py: is_chunked_prefill_supported, is_prefix_caching_supported.
+    """
+    if not d.model.bidirectional:
+        return recipe
+    origin = Origin(recipes.DESIGN, "attention in both directions: is_chunked_prefill_supported")
+    origins = {**recipe.origins, "chunked_prefill": origin, "prefix_caching": origin}
+    return replace(recipe, chunked_prefill=False, prefix_caching=False, origins=origins)
+
+
 def keeps_state_ends(d: Deployment) -> bool:
     """Whether states at the ends of blocks are kept for prefixes: two blocks a request, not one.
 
@@ -246,7 +258,7 @@ class Deployment:
         engine = self.serving.engine
         version = recipes.served_release(engine, self.serving.engine_version)
         found = kernel_choice.with_release_kernels(found, self.model, self.gpu, engine, version)
-        return _with_compressed_keys(with_states(found, self), self)
+        return _with_whole_prompts(_with_compressed_keys(with_states(found, self), self), self)
 
     @property
     def longest_context(self) -> int:

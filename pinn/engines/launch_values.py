@@ -11,6 +11,7 @@ from pinn.engines.recipe import engine_rows, release
 from pinn.errors import PinnError
 from pinn.specs.flags import TRUTH
 from pinn.specs.model_variants import SCHEMES, label_of
+from pinn.specs.pooling import GENERATE, POOLING
 from pinn.specs.quantization_block import quantization_words
 from pinn.specs.serving import DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM
 
@@ -272,6 +273,18 @@ def _object(value: object, name: str) -> dict[str, Any]:
     return dict(found)
 
 
+def _task(value: object, _: str = "") -> Read:
+    """``--task`` said it before ``--runner``; ``--convert`` makes a generating model pool."""
+    word = str(value)
+    if word in ("auto", "none", "draft", "transcription"):
+        return NOTHING
+    return Read({"runner": GENERATE if word == GENERATE else POOLING})
+
+
+def _pooling(_value: object, _: str = "") -> Read:
+    return Read({"runner": POOLING})
+
+
 def _spread(_value: object, _: str = "") -> Read:
     return Read({"enable_expert_parallel": True})
 
@@ -281,7 +294,7 @@ READERS: dict[str, Callable[[Any, str], Read]] = {
     f":{read.__name__.removeprefix('_')}": read
     for read in (
         _quantization, _dtype, _generation, _largest_graph, _chunk, _all_to_all, _spread, _balance,
-        _speculation, _overrides, _rope, _optimization, _compilation,
+        _speculation, _overrides, _rope, _optimization, _compilation, _task, _pooling,
     )
 }  # fmt: skip
 

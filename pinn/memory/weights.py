@@ -55,7 +55,8 @@ def _model_weight_bytes(
     embedding = -(-model.vocab_size // tp) * model.hidden_size * ACTIVATION_BYTES
     matmuls = (*dense_matmuls(model, tp), *idle_matmuls(model, tp))
     total = sum(m.weight_bytes for m in matmuls if not (shared_head and m.per_sequence))
-    own = 0 if model.tied_embeddings or shared_head else embedding
+    has_own = model.pooled or not model.tied_embeddings
+    own = embedding if has_own and not shared_head else 0
     total += own + model.extra_parameters * ACTIVATION_BYTES
     total += model.lookup_parameters / tp * ACTIVATION_BYTES
     if model.moe is not None:

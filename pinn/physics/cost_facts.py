@@ -359,6 +359,10 @@ class SamplerTime(NamedTuple):
     logit_s: float
 
 
+#: Of a model that draws no tokens.
+NO_SAMPLER = SamplerTime(0.0, 0.0, 0.0)
+
+
 @lru_cache(maxsize=1024)
 def sampler_time(sampling: Sampling) -> SamplerTime:
     """How long the kernels that settings ask for take."""

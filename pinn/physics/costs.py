@@ -17,7 +17,7 @@ from jaxtyping import Int
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import GATHER
 from pinn.errors import PinnError
-from pinn.physics.cost_facts import CostFacts, Flags, Values, fact_row, sampler_time
+from pinn.physics.cost_facts import NO_SAMPLER, CostFacts, Flags, Values, fact_row, sampler_time
 from pinn.specs.model import ModelSpec, Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import GIB
@@ -295,6 +295,6 @@ def _fact_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> t
         deployment.decode_attention_time,
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
-        *sampler_time(sampling),
+        *(NO_SAMPLER if model.pooled else sampler_time(sampling)),
     )
     return fact_row(model, deployment.gpu, Flags._make((*_OF_RECIPE(recipe), *others)))

@@ -56,6 +56,8 @@ def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, 
             found += _group_matmuls(model, group, tensor_parallel_size)
     for count, projection in model.side_projections:
         found += _projected([projection], count, model.precisions.dense_ffn, tensor_parallel_size)
+    if model.pooled:
+        return tuple(found)
     width, weights = -(-model.vocab_size // tensor_parallel_size), model.precisions.lm_head
     return *found, MatMul("lm_head", width, model.hidden_size, 1, weights, True)
 
@@ -213,6 +215,8 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
     for group in groups:
         for name, value in _mixer_facts(group.attention, group.count, tp).items():
             found[name] += value
+    # Pairs are counted one way. Of a window, which reaches half of it either way, they are right.
+    found["prefill_flop"] *= 1 + model.bidirectional
     return found | {
         "layers": sum(g.count * g.halves for g in groups) / 2,
         "short_all_reduces": float(sum(g.count for g in groups if _reduces_inside(g.attention))),

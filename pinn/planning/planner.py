@@ -49,7 +49,9 @@ def plan_load(
             comes nearest.
     """
     checkpoint = find_checkpoint(request.checkpoint)
-    load, flags = asked_load(request.workload, flags, request.seed, closed=False)
+    load, flags = asked_load(
+        request.workload, flags, request.seed, model=request.model, closed=False
+    )
     rate, slo = request.rate, parse_slo(request.slo)
     load, draws = draw_load(load, rate)
     check_limits(slo, draws[0])

@@ -13,6 +13,7 @@ from pinn.physics.costs import model_costs
 from pinn.simulator import engine, state
 from pinn.simulator.compiler import compiled
 from pinn.simulator.workloads.workload import Workload
+from pinn.specs.pooling import check_output
 
 # Block keys: integers that are equal where vLLM's chained block hashes would be equal.
 
@@ -74,6 +75,7 @@ def check_run(
         PinnError: If flags contradict each other, or a request exceeds max_model_len or the KV
             cache.
     """
+    check_output(deployment.model, int(workload.output_tokens.max(initial=0)))
     _check_settings(deployment, workload)
     too_long = _too_long(deployment, workload, engine)
     _check_cache_holds(deployment, workload, layout, too_long)

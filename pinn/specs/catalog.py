@@ -7,10 +7,10 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from pinn.common import documents, files
-from pinn.errors import PinnError
+from pinn.errors import PinnError, UnknownLayersError
 from pinn.specs import model_names
 from pinn.specs.config_fields import PACKAGE_SUFFIX, check_supported, name_of, read_fields
-from pinn.specs.huggingface import model_from_config, quantization_of
+from pinn.specs.huggingface import ReadSettings, model_from_config, quantization_of
 from pinn.specs.model import ModelSpec, Sampling, sampling_from_generation_config
 from pinn.specs.model_variants import Variant, find_variant
 
@@ -40,7 +40,7 @@ def load_model(
     """
     if isinstance(source, Mapping):
         name = str(source.get("_name_or_path") or "config.json")
-        return model_from_config(source, name, fallback_precision=fallback_precision)
+        return _read(source, name, ReadSettings(name, fallback_precision=fallback_precision))
     path = _as_path(source)
     if path is not None:
         sampling = _sampling(_generation_beside(path), published_as)
@@ -103,14 +103,19 @@ def _load_variant(name: str, variant: Variant) -> ModelSpec:
 def _load_file(
     path: Path, name: str, quant: Path | None, sampling: Sampling | None, fallback: str | None
 ) -> ModelSpec:
-    return model_from_config(
-        documents.read_json(path),
-        name,
-        source=str(path),
-        quant_config=None if quant is None else documents.read_json(quant),
-        sampling=sampling,
-        fallback_precision=fallback,
-    )
+    beside = None if quant is None else documents.read_json(quant)
+    settings = ReadSettings(name, beside, sampling, fallback)
+    return _read(documents.read_json(path), str(path), settings)
+
+
+def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> ModelSpec:
+    """Read a config.json by its keys, else off the modules that transformers builds for it."""
+    try:
+        return model_from_config(config, source=source, **settings._asdict())
+    except UnknownLayersError as refusal:
+        from pinn.specs.modules.from_modules import model_from_modules
+
+        return model_from_modules(config, source, settings, refusal)
 
 
 def _sampling(file: Path | None, name: str | None) -> Sampling | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pinn.common.documents import MOST_MODEL_SIZE, check_size, misfit, read_json, written
 from pinn.common.files import data_folder
-from pinn.errors import PinnError
+from pinn.errors import PinnError, UnknownLayersError
 
 
 @cache
@@ -31,6 +31,15 @@ def is_type(model_type: str, trait: str) -> bool:
 def keys(size: str) -> tuple[str, ...]:
     """Return what files call a size, the first one counts; any other key is its only name."""
     return tuple(models_file("config_keys.json").get(size, (size,)))
+
+
+#: Endings of architectures that vLLM serves to generate tokens, and of those that it does not;
+#: the former go first (vllm 0.33.0 config/model.py: _SUFFIX_TO_DEFAULTS).
+_GENERATES = ("ForCausalLM", "ForConditionalGeneration", "ChatModel", "LMHeadModel")
+_POOLS = (
+    "ForTextEncoding", "ForSequenceClassification", "ForTokenClassification", "ForRewardModeling",
+    "Model",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,24 @@ class ConfigFields:
         acts = models_file("types.json")["ungated_activations"]
         return self.get("hidden_act", "hidden_activation", "activation_function") not in acts
 
+    @property
+    def architecture(self) -> str:
+        """Name of the class that serves it; empty where the file names none."""
+        named = self.root.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else ""
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether it is served for vectors or scores: without generating tokens."""
+        pools = not self.architecture.endswith(_GENERATES) and self.architecture.endswith(_POOLS)
+        return pools or self.is_type("encoder")
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Whether tokens attend to what follows them, by type or by the architecture's name."""
+        named = "Bidirectional" in self.architecture or self.architecture.endswith("ForMaskedLM")
+        return named or self.is_type("encoder")
+
     def error(self, text: str) -> PinnError:
         """What is wrong with the file."""
         return PinnError(f"{self.source}: {text}")
@@ -106,13 +133,14 @@ class ConfigFields:
         keys, value = _names(keys), self.get(*keys)
         if isinstance(value, list) and value:
             if any(each != value[0] for each in value):
-                raise self.misfit(" or ".join(keys), "be the same everywhere", value)
+                error = self.misfit(" or ".join(keys), "be the same everywhere", value)
+                raise UnknownLayersError(error)
             value = value[0]
         if value is None:
             value = default
         if value is None:
             remedy = "give the config.json of a decoder language model"
-            raise self.error(f"{' or '.join(keys)} is missing: {remedy}")
+            raise UnknownLayersError(self.error(f"{' or '.join(keys)} is missing: {remedy}"))
         key = next((key for key in keys if self.get(key) is not None), keys[0])
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if isinstance(value, bool) or not whole:
@@ -197,8 +225,8 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
 
 # Which ``model_type`` values of a config.json are read, and why the others are refused.
 
-
-_LAYER_TYPES = frozenset(
+#: What configs call layers of attention.
+LAYER_TYPES = frozenset(
     ("full_attention", "sliding_attention", "chunked_attention", "attention", "global", "local")
 )
 
@@ -207,31 +235,18 @@ def check_supported(fields: ConfigFields) -> None:
     """Refuse models with layers that have no cost model here.
 
     Raises:
-        PinnError: If a layer kind is not supported, or the type is missing.
+        UnknownLayersError: If a layer kind is not supported, or the type is missing.
     """
-    unsupported = models_file("types.json")["unsupported"].get(fields.model_type)
-    kind, key = (unsupported, None) if unsupported else _marked_kind(fields)
     if not fields.model_type:
-        other = "give the config.json of a decoder language model"
-        remedy = _remedy(fields, None) if fields.get("hidden_size") else other
-        raise fields.error(f"model_type is missing: {remedy}")
+        raise UnknownLayersError(fields.error("model_type is missing"))
+    unsupported = models_file("types.json")["unsupported"].get(fields.model_type)
+    kind = unsupported or next((kind for kind, _ in marked_kinds(fields)), None)
+    if not fields.is_listed and fields.architecture.endswith("ForMaskedLM"):
+        kind = "attention in both directions"
     if kind is not None:
         listed = "docs/models.md lists the kinds of layers that are"
         fault = f"{fields.model_type} has {kind}, which is not supported: {listed}"
-        raise fields.error(f"{fault}; to read it without, {_remedy(fields, key)}")
-
-
-#: Keys of families that an unsupported model comes near, the first that is there counts.
-_NEAREST = (
-    ("index_topk", "deepseek_v32"), ("kv_lora_rank", "deepseek_v3"), ("experts", "mixtral"),
-)  # fmt: skip
-
-
-def _remedy(fields: ConfigFields, key: str | None) -> str:
-    """Return what to change for the nearest family that is read."""
-    near = next((name for mark, name in _NEAREST if fields.get(mark)), "llama")
-    dropped = f"drop {key} and " if key and not is_type(near, "planned") else ""
-    return f'{dropped}set "model_type": "{near}", the nearest known family, in a copy of the file'
+        raise UnknownLayersError(fields.error(fault))
 
 
 def notice(fields: ConfigFields) -> str | None:
@@ -244,26 +259,27 @@ def notice(fields: ConfigFields) -> str | None:
     return f"{fields.source}: model_type {fields.model_type!r} is {read}"
 
 
-def _marked_kind(fields: ConfigFields) -> tuple[str | None, str | None]:
-    """Return which unsupported layers a config has, and the key that says so."""
+def marked_kinds(fields: ConfigFields) -> list[tuple[str, str]]:
+    """Return which unsupported layers a config has, each with a key that says so."""
+    found = []
     if fields.get("attn_res_block_size") is not None:
-        return "attention over the outputs of earlier layers", "attn_res_block_size"
+        found.append(("attention over the outputs of earlier layers", "attn_res_block_size"))
     if fields.is_type("planned"):
-        return None, None
+        return found
     marked = models_file("types.json")["markers"].items()
     for kind, key in [(kind, key) for kind, keys in marked for key in keys]:
         value = fields.get(key)
         if value and not (isinstance(value, list) and len(set(map(str, value))) == 1):
-            return kind, key
+            found.append((kind, key))
     for key, twin in models_file("types.json")["twins"].items():
         if fields.get(key) not in (None, fields.get(twin)):
-            return "layers of different head widths or numbers of heads", key
-    others = set(map(str, fields.listed("layer_types"))) - _LAYER_TYPES
+            found.append(("layers of different head widths or numbers of heads", key))
+    others = set(map(str, fields.listed("layer_types"))) - LAYER_TYPES
     if others:
-        return f"layers of type {', '.join(sorted(others))}", "layer_types"
+        found.append((f"layers of type {', '.join(sorted(others))}", "layer_types"))
     if 0 in fields.listed("attn_type_list"):  # MiniMax: 0 linear, 1 softmax attention
-        return "linear attention", "attn_type_list"
-    return None, None
+        found.append(("linear attention", "attn_type_list"))
+    return found
 
 
 #: Ending of the config files of aiconfigurator-core.

@@ -1,4 +1,4 @@
-"""Vision encoders, of which only the weights count here: they lie in GPU memory beside the text."""
+"""Vision encoders: their weights, which lie in GPU memory beside the text."""
 
 from collections.abc import Mapping
 
@@ -30,32 +30,45 @@ def encoder_parameters(config: Mapping[str, object]) -> int:
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
         return 0
-    width, depth = _first(vision, *_WIDTH), _first(vision, *_DEPTH)
-    depth += _first(vision, "num_global_layers")  # of Llama 3.2
-    ffn = _first(vision, *_FFN) or _FFN_RATIO * width
-    matrices = 3 if vision.get("hidden_act") == _GATED else 2
-    layers = depth * (4 * width * width + matrices * width * ffn)
-    patch = _first(vision, "patch_size") ** 2 * (_first(vision, "temporal_patch_size") or 1)
-    embedding = (_first(vision, *_CHANNELS) or 3) * patch * width
-    positions = _first(vision, "num_position_embeddings", "position_embedding_size") * width
+    width, _, layers = layer_sizes(vision)
+    patch = first_size(vision, "patch_size") ** 2 * (first_size(vision, "temporal_patch_size") or 1)
+    embedding = (first_size(vision, *_CHANNELS) or 3) * patch * width
+    positions = first_size(vision, "num_position_embeddings", "position_embedding_size") * width
     return layers + embedding + positions + _projector(config, vision, width)
+
+
+def layer_sizes(vision: Mapping[str, object]) -> tuple[int, int, int]:
+    """Return the width of an encoder, its layers, and the weights of all of them."""
+    width, depth = first_size(vision, *_WIDTH), first_size(vision, *_DEPTH)
+    depth += first_size(vision, "num_global_layers")  # of Llama 3.2
+    ffn = first_size(vision, *_FFN) or _FFN_RATIO * width
+    matrices = 3 if vision.get("hidden_act") == _GATED else 2
+    return width, depth, depth * (4 * width * width + matrices * width * ffn)
+
+
+def merged_patches(config: Mapping[str, object], vision: Mapping[str, object]) -> int:
+    """Return the patches of a token's edge."""
+    kernel = vision.get("merge_kernel_size")
+    if isinstance(kernel, list) and kernel and isinstance(kernel[0], int):
+        return kernel[0]
+    key = "spatial_merge_size"
+    return first_size(vision, key) or first_size(config, key) or 1
 
 
 def _projector(config: Mapping[str, object], vision: Mapping[str, object], width: int) -> int:
     """Return the parameters between the encoder and the text's residual stream."""
     nested = config.get("text_config")
     text = nested if isinstance(nested, Mapping) else config
-    out = _first(vision, "out_hidden_size", "text_hidden_size") or _first(text, "hidden_size")
-    kernel = vision.get("merge_kernel_size")
-    merge = _first(vision, "spatial_merge_size") or _first(config, "spatial_merge_size") or 1
-    if isinstance(kernel, list) and kernel and isinstance(kernel[0], int):
-        merge = kernel[0]
+    out = first_size(vision, "out_hidden_size", "text_hidden_size") or first_size(
+        text, "hidden_size"
+    )
+    merge = merged_patches(config, vision)
     merged, deep = width * merge * merge, vision.get("deepstack_visual_indexes")
     projectors = 1 + (len(deep) if isinstance(deep, list) else 0)
     return projectors * (merged * merged + merged * out)
 
 
-def _first(config: Mapping[str, object], *names: str) -> int:
+def first_size(config: Mapping[str, object], *names: str) -> int:
     """Return the first of these keys that is a positive whole number; 0 without one."""
     values = (config.get(name) for name in names)
     return next((v for v in values if isinstance(v, int) and v > 0), 0)

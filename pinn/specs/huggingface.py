@@ -4,16 +4,19 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pinn.common import documents
 from pinn.common.documents import check_size, is_finite, written
+from pinn.errors import UnknownLayersError
 from pinn.specs import config_fields, mixers, model
 from pinn.specs.config_fields import ConfigFields, keys
 from pinn.specs.encoder import encoder_parameters
+from pinn.specs.images import image_reader
 from pinn.specs.layers import attentions, feed_forwards
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
 from pinn.specs.module_patterns import module_names
+from pinn.specs.nearest_family import nearest_remedy
 from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization import Quantization, read_quantization
 
@@ -166,8 +169,8 @@ def layer_plan(fields: ConfigFields, layers: int, usual: str | None) -> list[str
 def _word(fields: ConfigFields, each: object) -> str:
     is_text = isinstance(each, str | int) and not isinstance(each, bool)
     if not is_text or each not in _WORDS:
-        known = ", ".join(map(str, _WORDS))
-        raise fields.error(f"layers of type {written(each)} are unknown: expected {known}")
+        fault = f"layers of type {written(each)} are unknown"
+        raise UnknownLayersError(fields.error(f"{fault}: expected {', '.join(map(str, _WORDS))}"))
     return _WORDS[each]
 
 
@@ -205,38 +208,80 @@ def model_from_config(
         PinnError: If a field is missing or wrong, or a layer kind or quantization is unknown.
     """
     fields = config_fields.read_fields(config, source or name)
+    settings = ReadSettings(name, quant_config, sampling, fallback_precision)
+    try:
+        return _model_by_keys(fields, settings)
+    except UnknownLayersError as error:
+        remedy = nearest_remedy(fields, lambda other: _model_by_keys(other, settings))
+        raise UnknownLayersError(f"{error}{remedy}") from error
+
+
+def _model_by_keys(fields: ConfigFields, settings: "ReadSettings") -> model.ModelSpec:
     config_fields.check_supported(fields)
     note = config_fields.notice(fields)
     if note is not None:
-        warnings.warn(note, stacklevel=2)
-    max_position = _max_position(fields)
+        warnings.warn(note, stacklevel=3)
+    max_position = longest_context(fields)
     parts = layer_parts(fields, max_position)
-    base = _base_precision(fields)
-    quantization = quantization_of(fields, quant_config, fallback_precision)
     hidden = fields.integer("hidden_size")
-    precisions, kv_cache = _precisions(quantization, parts, hidden, base)
+    is_tied = fields.truth("tie_word_embeddings")
+    stem: dict[str, Any] = {
+        "hidden_size": hidden,
+        "vocab_size": fields.integer("vocab_size", "padded_vocab_size"),
+        "tied_embeddings": fields.is_type("tied") if is_tied is None else is_tied,
+        "max_position": max_position,
+        "extra_parameters": _extra_parameters(fields, hidden, parts),
+        "streams": fields.integer("hc_mult", default=0, least=0),
+        **(_beside_layers(fields, hidden) if fields.model_type == GEMMA_3N else {}),
+    }
+    return model_of(fields, parts, stem, settings)
+
+
+class ReadSettings(NamedTuple):
+    """What is known of a model beside its config.json; see :func:`model_from_config`."""
+
+    name: str
+    quant_config: Mapping[str, object] | None = None
+    sampling: model.Sampling | None = None
+    fallback_precision: str | None = None
+
+
+def model_of(
+    fields: ConfigFields,
+    parts: Sequence[model.LayerPart],
+    stem: Mapping[str, Any],
+    settings: ReadSettings,
+) -> model.ModelSpec:
+    """Return the model of these layers, with the formats that its config.json states.
+
+    Args:
+        fields: The config.json.
+        parts: The parts of each layer, first to last.
+        stem: Fields of ``ModelSpec`` that say what is beside the layers, by name.
+        settings: What is known beside the config.json.
+    """
+    quantization = quantization_of(fields, settings.quant_config, settings.fallback_precision)
+    base = _base_precision(fields)
+    precisions, kv_cache = _precisions(quantization, parts, stem["hidden_size"], base)
     if fields.is_type("compressed"):
         precisions, kv_cache = _compressed_formats(fields, precisions), precision("fp8")
     shapes = Counter((part.mixer, part.ffn) for part in parts)
+    sampling = settings.sampling
     if sampling is None:
-        sampling = model.sampling_from_generation_config(config, source or name)
-    is_tied = fields.truth("tie_word_embeddings")
+        sampling = model.sampling_from_generation_config(fields.root, fields.source)
     return model.ModelSpec(
-        name=name,
-        model_type=str(config.get("model_type") or fields.model_type),
-        hidden_size=hidden,
-        vocab_size=fields.integer("vocab_size", "padded_vocab_size"),
+        name=settings.name,
+        model_type=str(fields.root.get("model_type") or fields.model_type),
         layer_groups=tuple(model.LayerGroup(count, *shape) for shape, count in shapes.items()),
         precisions=precisions,
         kv_cache_precision=kv_cache,
-        tied_embeddings=fields.is_type("tied") if is_tied is None else is_tied,
-        max_position=max_position,
-        extra_parameters=_extra_parameters(fields, hidden, parts),
-        **(_beside_layers(fields, hidden) if fields.model_type == GEMMA_3N else {}),
-        streams=fields.integer("hc_mult", default=0, least=0),
         sampling=sampling,
         left_out=_left_out(fields),
+        pooled=fields.is_pooled,
+        bidirectional=fields.is_bidirectional,
         encoder_parameters=encoder_parameters(fields.root),
+        images=image_reader(fields.root) if "vision_config" in fields.root else None,
+        **stem,
     )
 
 
@@ -248,7 +293,7 @@ def _left_out(fields: ConfigFields) -> str:
     return " and ".join(f"{part} encoder" for part in parts)
 
 
-def _max_position(fields: ConfigFields) -> int:
+def longest_context(fields: ConfigFields) -> int:
     """Longest context (vLLM's ``_get_and_verify_max_len``)."""
     found = [fields.integer(key) for key in keys("max_position") if fields.get(key) is not None]
     longest = min(found, default=2048)
@@ -336,13 +381,14 @@ def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.L
     experts. Leaves out norms of single heads, output biases and the extra norms of Gemma (below
     0.01 %).
     """
-    positions = _max_position(fields) if fields.is_type("positions") else 0
+    positions = longest_context(fields) if fields.is_type("positions") else 0
     total = hidden * (
         1 + positions + sum((p.mixer is not None) + (p.ffn is not None) for p in parts)
     )
     attention = [p.mixer for p in parts if isinstance(p.mixer, model.AttentionSpec)]
+    total += hidden * fields.integer("type_vocab_size", default=0, least=0)
     qwen2 = fields.model_type.startswith("qwen2")
-    if qwen2 or fields.get("qkv_bias"):
+    if qwen2 or fields.is_type("encoder") or fields.get("qkv_bias"):
         total += sum((a.heads + 2 * a.kv_heads) * a.head_dim for a in attention)
     if fields.model_type == "gpt_oss":
         experts = [p.ffn for p in parts if isinstance(p.ffn, model.MoeFfnSpec)]

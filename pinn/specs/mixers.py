@@ -319,7 +319,7 @@ def gated_delta_mixer(fields: ConfigFields) -> LinearMixerSpec:
         key_dim=fields.integer("linear_key_head_dim"),
         value_dim=fields.integer("linear_value_head_dim"),
         conv_width=fields.integer("linear_conv_kernel_dim", default=4),
-        state_bytes_per_element=_state_bytes(fields),
+        state_bytes_per_element=stated_state_bytes(fields),
     )  # fmt: skip
 
 
@@ -367,7 +367,7 @@ def _mamba1(
         MAMBA1, heads=channels, key_heads=1, key_dim=fields.integer(state, default=16), value_dim=1,
         conv_width=fields.integer(taps, default=4),
         step_rank=default if stated in (None, "auto") else fields.integer(rank),
-        chunk_tokens=CHUNK_TOKENS[MAMBA1], state_bytes_per_element=_state_bytes(fields),
+        chunk_tokens=CHUNK_TOKENS[MAMBA1], state_bytes_per_element=stated_state_bytes(fields),
     )  # fmt: skip
 
 
@@ -379,7 +379,7 @@ def _mamba2(
         key_dim=fields.integer(state), value_dim=fields.integer(width),
         conv_width=fields.integer("mamba_d_conv", "conv_kernel", default=4),
         chunk_tokens=fields.integer("mamba_chunk_size", "chunk_size", default=CHUNK_TOKENS[MAMBA2]),
-        state_bytes_per_element=_state_bytes(fields),
+        state_bytes_per_element=stated_state_bytes(fields),
     )  # fmt: skip
 
 
@@ -389,7 +389,7 @@ nemotron_mixer = partial(_mamba2, "mamba_num_heads", "mamba_head_dim", "ssm_stat
 mamba2_mixer = partial(_mamba2, "num_heads", "head_dim", "state_size", "n_groups")
 
 
-def _state_bytes(fields: ConfigFields) -> float:
+def stated_state_bytes(fields: ConfigFields) -> float:
     """Bytes of an element: what the config asks for, else the model's 16 bits.
 
     vLLM's ``--mamba-ssm-cache-dtype auto`` (v1 config/cache.py) does the same.

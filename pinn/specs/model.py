@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pinn.common.documents import MOST_MODEL_SIZE, check_size, is_finite, json_object, written
 from pinn.errors import PinnError, printable
+from pinn.specs.images import ImageReader
 from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Part, Projection
 from pinn.specs.precision import Precision, precision
 
@@ -386,6 +387,10 @@ class ModelSpec:
         left_out: Parts of a multimodal model that no step here holds, in words; empty for a model
             of text alone.
         encoder_parameters: Weights of its vision encoder and projector, which take GPU memory.
+        pooled: Whether it gives vectors or scores of prompts instead of tokens: without an output
+            head and a sampler.
+        images: What it makes of an image; None without images, or where that is not known.
+        bidirectional: Whether a token attends to the whole prompt, also to what follows it.
     """
 
     name: str
@@ -405,6 +410,9 @@ class ModelSpec:
     asked_as: str = field(default="", compare=False)
     left_out: str = field(default="", compare=False)
     encoder_parameters: int = field(default=0, compare=False)
+    images: ImageReader | None = field(default=None, compare=False)
+    pooled: bool = False
+    bidirectional: bool = False
 
     def __post_init__(self) -> None:
         for name in ("name", "model_type", "asked_as"):

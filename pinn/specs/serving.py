@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pinn.errors import PinnError
 from pinn.specs.flags import check_flags, flag, flags_of
 from pinn.specs.model import Sampling, overridden
+from pinn.specs.pooling import GENERATE, POOLING
 from pinn.specs.speculation import MOST_TOKENS, NONE, read_acceptance
 
 VLLM, SGLANG, TRTLLM = ENGINES = ("vllm", "sglang", "trtllm")
@@ -18,6 +19,7 @@ DEEPEP = "deepep"
 CUDAGRAPH_MODES = FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, PIECEWISE, NO_GRAPHS = (
     "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "NONE",
 )  # fmt: skip
+RUNNERS = ("auto", GENERATE, POOLING)
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 
@@ -58,6 +60,7 @@ class ServingSpec:
     max_loras: int = flag(1, least=1, engines=(VLLM,))
     max_lora_rank: int = flag(16, least=1, engines=(VLLM,))
     kv_cache_dtype: str = flag("auto", allowed=KV_CACHE_DTYPES)
+    runner: str = flag("auto", allowed=RUNNERS)
     generation_config: str = flag("auto", allowed=GENERATION_CONFIGS)
     override_generation_config: str = flag("")
     engine: str = flag(VLLM, allowed=ENGINES, decides_cost=True)

@@ -28,11 +28,10 @@ def test_unsupported_layer_kinds_are_named(name, kind):
     ("marker", "kind"),
     [
         ({"layer_types": ["linear_attention"] * 8}, "linear_attention"),
-        ({"index_topk": 2048}, 'DSA.*"deepseek_v32", the nearest known family'),
-        ({"zero_expert_num": 8}, 'compute nothing.*drop zero_expert_num and set .*"llama"'),
+        ({"index_topk": 2048}, 'DSA.*drop index_topk and set .*"llama", the nearest known family'),
         (
-            {"lambda_std_dev": 0.1, "num_experts": 8},
-            'differential.*drop lambda_std_dev .*"mixtral"',
+            {"lambda_std_dev": 0.1, "num_experts": 8, "num_experts_per_tok": 2},
+            'differential.*drop lambda_std_dev and set .*"mixtral"',
         ),
         ({"num_attention_heads_per_layer": [8, 16] * 4}, "numbers of heads"),
         ({"global_head_dim": 512, "head_dim": 256}, "head widths"),
@@ -44,6 +43,23 @@ def test_unsupported_layer_kinds_are_named(name, kind):
 def test_markers_count_under_any_type(parse, marker, kind, model_type):
     with pytest.raises(PinnError, match=kind):
         parse(model_type=model_type, **marker)
+
+
+def test_a_mixture_is_never_read_as_a_dense_model(parse):
+    with pytest.raises(PinnError, match="compute nothing") as error:
+        parse(zero_expert_num=8)  # nothing says how many compute something
+    assert '"llama"' not in str(error.value)
+
+
+def test_the_remedy_for_unknown_recurrent_layers_is_a_family_that_has_them(config):
+    sizes = {"linear_num_key_heads": 8, "linear_num_value_heads": 16}
+    sizes |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
+    plan = {"layer_types": ["linear_attention", "full_attention"] * 4}
+    refused = config(model_type="brand_new", **sizes, **plan)
+    with pytest.raises(PinnError, match='set "model_type": "qwen3_next" in a copy'):
+        model_from_config(refused, "test")
+    model = model_from_config(refused | {"model_type": "qwen3_next"}, "test")
+    assert mixer_names(model) == "4 gated delta net, 4 full attention"
 
 
 def test_sizes_of_some_layers_that_equal_those_of_others_mark_nothing(parse):
@@ -86,7 +102,7 @@ def test_an_unlisted_model_with_latent_keys_has_latent_attention(parse):
 
 
 def test_a_missing_type_is_refused(parse):
-    with pytest.raises(PinnError, match='model_type is missing: set "model_type": "llama"'):
+    with pytest.raises(PinnError, match=r'type is missing; to read .*set "model_type": "llama"'):
         parse(model_type=...)
 
 

@@ -35,7 +35,9 @@ from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECON
 from pinn.errors import PinnError
 from pinn.simulator.workloads import arrivals, workload
 from pinn.simulator.workloads.workload import Workload
+from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, check_flags, flag, flags_apart, flags_of
+from pinn.specs.images import parse_size
 from pinn.units import MICROSECOND, MILLISECOND
 
 # A recorded load: a CSV trace.
@@ -296,22 +298,28 @@ class LoadFlags:
         least=0,
         spelled={_BENCH: "random_prefix_len"},
     )
+    images_per_request: int = flag(
+        0, "Images of a request, whose tokens are part of its prompt.", least=0, most=1000
+    )
+    image_size: str = flag("1024x1024", "Size of each image.", unit="pixels")
 
     def __post_init__(self) -> None:
         check_flags(self)
+        parse_size(self.image_size)
 
     @property
     def given(self) -> dict[str, FlagValue]:
         """Flags that are not the default."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
 
-    def draw(self, rate_per_s: float | None, seed: int) -> Workload:
+    def draw(self, rate_per_s: float | None, seed: int, image_tokens: int = 0) -> Workload:
         """The requests.
 
         Args:
             rate_per_s: At which they are sent, in the mean of a Poisson process; None or infinite
                 for at once, ``concurrency`` of them at a time.
             seed: Of the random draws.
+            image_tokens: Tokens of each prompt's images.
 
         Raises:
             PinnError: If flags are missing or contradict each other.
@@ -332,18 +340,25 @@ class LoadFlags:
             stages = [arrivals.Stage(rate, count / rate)]
             offset, _ = arrivals.stage_arrivals(stages, arrivals.POISSON, rng)
         check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten it")
-        prompt = self.prefix_len + self._lengths(self.input_len, count, rng)
+        prompt = self.prefix_len + image_tokens + self._lengths(self.input_len, count, rng)
         output = self._lengths(self.output_len, count, rng)
         group = np.full(count, 0 if self.prefix_len else -1)
         shared = workload.share_prompts(group, np.full(count, self.prefix_len))
-        found = Workload(self.title, prompt, output, offset, **shared, concurrency=self.concurrency)
+        found = Workload(
+            self.titled(image_tokens),
+            prompt,
+            output,
+            offset,
+            **shared,
+            concurrency=self.concurrency,
+        )
         is_open = rate < math.inf and self.concurrency is None and count > 1
         return workload.at_rate(found, rate) if is_open else found
 
-    @property
-    def title(self) -> str:
+    def titled(self, image_tokens: int = 0) -> str:
         """``1024 tokens in, 256 out``."""
-        return f"{self.prefix_len + (self.input_len or 0)} tokens in, {self.output_len} out"
+        prompt = self.prefix_len + (self.input_len or 0) + image_tokens
+        return f"{prompt} tokens in, {self.output_len} out"
 
     def _count(self, rate_per_s: float) -> int:
         if self.duration is None:
@@ -372,11 +387,13 @@ class Load:
         path: Of the file; None for flags.
         flags: In place of a file.
         seed: Of the random draws; None for the file's own, or 0.
+        image_tokens: Tokens of each prompt's images.
     """
 
     path: Path | None
     flags: LoadFlags
     seed: int | None = None
+    image_tokens: int = 0
 
     def draw(self, rate_per_s: float | None = None, seed: int | None = None) -> Workload:
         """The requests.
@@ -392,12 +409,12 @@ class Load:
         seed = self.seed if seed is None else seed
         if self.path is not None:
             return load_workload(self.path, seed, rate_per_s)
-        return self.flags.draw(rate_per_s, seed or 0)
+        return self.flags.draw(rate_per_s, seed or 0, self.image_tokens)
 
     @property
     def title(self) -> str:
         """Path of the file, or the flags in words."""
-        return self.flags.title if self.path is None else str(self.path)
+        return self.flags.titled(self.image_tokens) if self.path is None else str(self.path)
 
     @property
     def words(self) -> list[str]:
@@ -416,7 +433,12 @@ class Load:
 
 
 def asked_load(
-    path: Path | None, flags: Mapping[str, FlagValue], seed: int | None, closed: bool = True
+    path: Path | None,
+    flags: Mapping[str, FlagValue],
+    seed: int | None,
+    *,
+    model: str | Path | None = None,
+    closed: bool = True,
 ) -> tuple[Load, dict[str, FlagValue]]:
     """The load, and the flags that are not its own.
 
@@ -424,6 +446,7 @@ def asked_load(
         path: Of a file; None where flags say it.
         flags: Of the load and others.
         seed: Of random draws.
+        model: Name or path of the model, which decides what images come to.
         closed: Whether clients may wait for answers, which an error then advises too.
 
     Raises:
@@ -437,4 +460,22 @@ def asked_load(
         when = "--concurrency 64, or with --rate 8" if closed else "--rate 8"
         remedy = f"give {_LENGTHS} with {when} --duration 600, or --workload FILE"
         raise PinnError(f"nothing says what is sent: {remedy}")
-    return Load(path, LoadFlags(**given), seed), rest
+    own = LoadFlags(**given)
+    return Load(path, own, seed, _image_tokens(own, model)), rest
+
+
+def _image_tokens(flags: LoadFlags, model: str | Path | None) -> int:
+    """Return the tokens of a prompt's images.
+
+    Raises:
+        PinnError: If the model is not named, or nothing is known of its images.
+    """
+    if not flags.images_per_request:
+        return 0
+    if model is None:
+        raise PinnError("--images-per-request: the tokens of an image depend on it: give --model")
+    found = load_model(model)
+    if found.images is None:
+        fault = f"--images-per-request: what {found.name} makes of an image is not known"
+        raise PinnError(f"{fault}: add the tokens of its images to --input-len")
+    return flags.images_per_request * found.images.tokens(*parse_size(flags.image_size))

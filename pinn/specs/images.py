@@ -1,0 +1,107 @@
+"""Images of a prompt: how many tokens one becomes, and the arithmetic of its encoder."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pinn.errors import PinnError
+from pinn.specs import encoder
+
+GRID, ROWS, FIXED = "grid", "rows", "fixed"
+#: ``model_type`` -> how its processor cuts an image (transformers 5.24). GRID: a token per merged
+#: patch of the image at its own size (models/qwen2_vl/image_processing_qwen2_vl.py: smart_resize;
+#: glm4v's is alike for one frame). ROWS: the same with a token at the end of each row, longer
+#: images scaled down (pixtral/processing_pixtral.py: _get_num_multimodal_tokens). FIXED: as many
+#: whatever the size (gemma3/processing_gemma3.py, llava/processing_llava.py).
+_RULES = {
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), GRID),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe"), GRID),
+    **dict.fromkeys(("mistral3", "pixtral"), ROWS),
+    **dict.fromkeys(("gemma3", "gemma3n", "llava"), FIXED),
+}
+_FIXED_KEYS = ("mm_tokens_per_image", "vision_soft_tokens_per_image", "image_seq_length")
+#: Pixtral's longest edge where the configuration states none (configuration_pixtral.py).
+_LONGEST = 1024
+
+
+@dataclass(frozen=True)
+class ImageReader:
+    """What a model makes of an image.
+
+    Attributes:
+        rule: ``grid``, ``rows`` or ``fixed``.
+        patch: Pixels of a patch's edge.
+        merge: Patches of a token's edge.
+        limit: Tokens of every image (``fixed``), or pixels of the longest edge (``rows``).
+        layer_weights: Weights of the encoder's layers, each multiplied once per patch.
+        width: Of the encoder's stream.
+        full_layers: Layers in which all patches attend to each other.
+    """
+
+    rule: str
+    patch: int
+    merge: int
+    limit: int
+    layer_weights: int
+    width: int
+    full_layers: int
+
+    def tokens(self, width: int, height: int) -> int:
+        """Return the tokens of the prompt that an image of so many pixels becomes."""
+        columns, rows = self._grid(width, height)
+        if self.rule == FIXED:
+            return self.limit
+        return rows * (columns + (self.rule == ROWS))
+
+    def encoder_flop(self, width: int, height: int) -> float:
+        """Return the operations of the encoder's layers: matrix products and attention."""
+        columns, rows = self._grid(width, height)
+        patches = columns * rows * self.merge**2
+        return 2.0 * self.layer_weights * patches + 4.0 * self.full_layers * self.width * patches**2
+
+    def _grid(self, width: int, height: int) -> tuple[int, int]:
+        """Return the merged patches of a row and of a column."""
+        edge = self.patch * self.merge
+        if self.rule == FIXED:
+            side = max(round(self.limit**0.5), 1)
+            return side, side
+        if self.rule == GRID:
+            return max(round(width / edge), 1), max(round(height / edge), 1)
+        ratio = max(width / self.limit, height / self.limit, 1.0)
+        return tuple(-(-int(pixels / ratio) // edge) for pixels in (width, height))  # type: ignore[return-value]
+
+
+def image_reader(config: Mapping[str, object]) -> ImageReader | None:
+    """Return what a config.json's model makes of an image; None where that is not known."""
+    vision, rule = config.get("vision_config"), _RULES.get(str(config.get("model_type")))
+    if rule is None or not isinstance(vision, Mapping):
+        return None
+    if rule == FIXED and vision.get("model_type") == "pixtral":
+        rule = ROWS
+    patch = encoder.first_size(vision, "patch_size")
+    merge = encoder.merged_patches(config, vision)
+    limit = encoder.first_size(config, *_FIXED_KEYS)
+    if rule == ROWS:
+        limit = encoder.first_size(vision, "image_size") or _LONGEST
+    width, depth, weights = encoder.layer_sizes(vision)
+    full = vision.get("fullatt_block_indexes")  # Qwen2.5-VL's others attend within windows
+    layers = len(full) if isinstance(full, list) else depth
+    if not (patch and width and depth) or (rule == FIXED and not limit):
+        return None
+    if rule == FIXED:  # the encoder sees all patches, which are pooled to the tokens
+        merge = max(round(encoder.first_size(vision, "image_size") / patch / limit**0.5), 1)
+    return ImageReader(rule, patch, merge, limit, weights, width, layers)
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Return the width and height of a size such as ``1024x768``.
+
+    Raises:
+        PinnError: If it is none.
+
+    >>> parse_size("1024x768")
+    (1024, 768)
+    """
+    parts = text.lower().split("x")
+    if len(parts) != 2 or not all(part.isdecimal() and 0 < int(part) <= 10**5 for part in parts):
+        raise PinnError(f"--image-size must be pixels such as 1024x768, got {text!r:.40}")
+    return int(parts[0]), int(parts[1])

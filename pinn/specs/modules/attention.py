@@ -1,0 +1,224 @@
+"""Attention and recurrent mixers by their classes and the shapes of their projections."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from pinn.specs import mixers
+from pinn.specs.config_fields import ConfigFields
+from pinn.specs.mixers import IndexerSpec, LinearMixerSpec
+from pinn.specs.model import AttentionSpec, LatentAttentionSpec
+from pinn.specs.modules.weights import Shape, UnrecognizedError, attribute, matrices, rest, vectors
+from pinn.specs.precision import ACTIVATION_BYTES
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# Attention: roles of projections by their names, sizes by their shapes.
+
+_CLASS = re.compile(r"(Attention|Attn)(?!.*(Layer|Block)$)")
+#: Names of projections, without affixes, by role.
+_ROLES = {
+    "q": ("q", "wq", "query"),
+    "k": ("k", "wk", "key"),
+    "v": ("v", "wv", "value"),
+    "qkv": ("qkv", "wqkv", "query_key_value", "c_attn", "att", "w_pack"),
+    "o": ("o", "wo", "out", "dense", "c", "attention_out", "output"),
+    "gate": ("g", "gate", "output_gate"),
+    "q_a": ("q_a",), "q_b": ("q_b",), "kv_a": ("kv_a_proj_with_mqa",), "kv_b": ("kv_b",),
+    "wq_b": ("wq_b",), "index_k": ("index_wk",), "weights": ("weights",),
+}  # fmt: skip
+_ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
+_AFFIX = re.compile(r"^(?:project_|linear_)|(?:_proj|_lin|_linear)$")
+#: Vectors of attention that change nothing but numbers, beside norms and biases.
+_VECTORS = ("bias", "sinks", "sink")
+_HEAD_WIDTHS = ("head_dim", "head_size", "attention_head_size", "d_head", "dim_head", "depth")
+
+
+def is_attention(module: nn.Module) -> bool:
+    """Whether a module is attention, by its class."""
+    return bool(_CLASS.search(type(module).__name__))
+
+
+def read_attention(
+    module: nn.Module, fields: ConfigFields, window: int | None
+) -> tuple[AttentionSpec | LatentAttentionSpec, list[Shape]]:
+    """Read attention.
+
+    Args:
+        module: An attention module.
+        fields: The model's configuration.
+        window: Tokens that a query may look back on; None for all.
+
+    Returns:
+        The attention, and its matrices beside that: gates of one value a head.
+
+    Raises:
+        UnrecognizedError: If its weights are not those of attention that has a cost model.
+    """
+    if getattr(module, "is_cross_attention", False) or "Cross" in type(module).__name__:
+        raise UnrecognizedError("attention to something else than the text")
+    if getattr(module, "is_causal", True) is False:
+        raise UnrecognizedError("attention in both directions")
+    shapes = _by_role(module)
+    norms = {path for path, each in module.named_modules() if "Norm" in type(each).__name__}
+    for path in vectors(module):
+        owner, _, name = path.rpartition(".")
+        if owner not in norms and not name.endswith(_VECTORS):
+            raise UnrecognizedError(f"{path}, which no attention with a cost model has")
+    if rest(module):
+        raise UnrecognizedError(f"{rest(module)[0]}, which no attention with a cost model has")
+    if "kv_a" in shapes:
+        return _latent(module, shapes, window)
+    return _grouped(module, shapes, fields, window)
+
+
+def _by_role(module: nn.Module) -> dict[str, Shape]:
+    found: dict[str, Shape] = {}
+    for path, shape in matrices(module).items():
+        words = [_AFFIX.sub("", word) for word in path.lower().split(".")]
+        if "indexer" in words and words[-1] == "wk":
+            words[-1] = "index_wk"
+        role = next((_ROLE_OF[word] for word in reversed(words) if word in _ROLE_OF), None)
+        if role is None or role in found:
+            raise UnrecognizedError(f"its matrix {path} has no known role")
+        found[role] = shape
+    return found
+
+
+def _grouped(
+    module: nn.Module, shapes: dict[str, Shape], fields: ConfigFields, window: int | None
+) -> tuple[AttentionSpec, list[Shape]]:
+    if "o" not in shapes or not {"q", "qkv"} & set(shapes):
+        raise UnrecognizedError(f"its matrices are {', '.join(sorted(shapes))}")
+    stated = attribute(module, *_HEAD_WIDTHS)
+    width = stated or mixers.head_width(fields, fields.integer("num_attention_heads"))
+    queries, gate = shapes["o"].inputs, shapes.get("gate")
+    asked, keys = _asked(module, shapes, width)
+    sides = [gate] if gate is not None and gate.outputs != queries else []
+    gates = asked == 2 * queries or (gate is not None and not sides)
+    fits = queries % width == keys % width == 0 and keys >= width
+    if (
+        not fits
+        or asked not in (queries, 2 * queries)
+        or any(side.outputs * width != queries for side in sides)
+    ):
+        text = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise UnrecognizedError(f"heads of {width} do not fit its matrices {text}")
+    norm = next((n for p, n in vectors(module).items() if re.search(r"\bq_?(layer)?norm\.", p)), 0)
+    heads, kv_heads, is_wide = queries // width, int(keys) // width, norm == queries > width
+    shares = "qkv" not in shapes and "k" not in shapes
+    return AttentionSpec(heads, kv_heads, width, window, is_wide, gates, shares), sides
+
+
+def _asked(module: nn.Module, shapes: Mapping[str, Shape], width: int) -> tuple[int, float]:
+    """Return the rows of the query projection, and of keys; 0 where values differ from keys."""
+    if "qkv" in shapes:
+        queries = shapes["o"].inputs
+        return queries, (shapes["qkv"].outputs - queries) / 2
+    if "k" not in shapes and "v" not in shapes:
+        return shapes["q"].outputs, width * attribute_or(module, 1, "num_key_value_heads")
+    alike = shapes.get("k") == shapes.get("v")
+    return shapes["q"].outputs, shapes["k"].outputs if alike else 0
+
+
+def attribute_or(module: nn.Module, default: int, *names: str) -> int:
+    """Return an attribute that is a whole number, else the default."""
+    return attribute(module, *names) or default
+
+
+def _latent(
+    module: nn.Module, shapes: dict[str, Shape], window: int | None
+) -> tuple[LatentAttentionSpec, list[Shape]]:
+    heads = attribute_or(module, 0, "num_heads", "num_attention_heads")
+    rank, nope, rope, value = (
+        attribute_or(module, 0, name)
+        for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    )
+    down = shapes["q_a"].outputs if "q_a" in shapes else None
+    queries = shapes.get("q_b" if down else "q")
+    expected = {
+        "kv_a": rank + rope, "kv_b": heads * (nope + value), "gate": heads,
+        "q" if down is None else "q_b": heads * (nope + rope),
+    }  # fmt: skip
+    odd = [n for n, rows in expected.items() if n in shapes and shapes[n].outputs != rows]
+    if queries is None or odd or shapes["o"].inputs != heads * value:
+        raise UnrecognizedError(
+            f"its {odd[0] if odd else 'o'} projection is of another latent attention"
+        )
+    spec = LatentAttentionSpec(
+        heads, down, rank, nope, rope, value, window, _indexer(module, shapes)
+    )
+    return spec, [shapes["gate"]] if "gate" in shapes else []
+
+
+def _indexer(module: nn.Module, shapes: Mapping[str, Shape]) -> IndexerSpec | None:
+    own = next((m for m in module.modules() if "Indexer" in type(m).__name__), None)
+    if own is None:
+        return None
+    names = (("index_topk", "topk", "top_k"), ("n_heads", "num_heads"), ("head_dim",))
+    top_k, heads, width = (attribute_or(own, 0, *each) for each in names)
+    found = tuple(shapes[role].outputs for role in ("wq_b", "index_k", "weights") if role in shapes)
+    if not top_k or found != (heads * width, width, heads):
+        raise UnrecognizedError("its indexer's projections are of another sparse attention")
+    return IndexerSpec(top_k, heads, width)
+
+
+# Recurrent mixers by their classes.
+
+#: Kind, classes, and attributes: value heads, key heads, key width, value width, taps, and the last
+#: field of the kind.
+_RECURRENT: tuple[tuple[str, str, dict[str, str]], ...] = (
+    (mixers.GATED_DELTA, "GatedDeltaNet", {
+        "heads": "num_v_heads", "key_heads": "num_k_heads", "key_dim": "head_k_dim",
+        "value_dim": "head_v_dim", "conv_width": "conv_kernel_size"}),
+    (mixers.KDA, "DeltaAttention", {
+        "heads": "num_heads", "key_heads": "num_heads", "key_dim": "head_dim",
+        "value_dim": "head_dim", "conv_width": "conv_kernel_size"}),
+    (mixers.LIGHTNING, "LightningAttention", {
+        "heads": "num_attention_heads", "key_heads": "num_attention_heads", "key_dim": "head_dim",
+        "value_dim": "head_dim"}),
+    (mixers.MAMBA2, "Mamba|Mixer", {
+        "heads": "num_heads", "key_heads": "n_groups", "key_dim": "ssm_state_size",
+        "value_dim": "head_dim", "conv_width": "conv_kernel_size", "chunk_tokens": "chunk_size"}),
+    (mixers.MAMBA1, "Mamba|Mixer", {
+        "heads": "intermediate_size", "key_dim": "ssm_state_size",
+        "conv_width": "conv_kernel_size", "step_rank": "time_step_rank"}),
+)  # fmt: skip
+#: Sizes that a kind has without an attribute, and bytes of a state's element where no config says
+#: them (pinn/specs/mixers.py: kda_mixer, lightning_mixer).
+_USUAL = {mixers.LIGHTNING: {"conv_width": 0}, mixers.MAMBA1: {"key_heads": 1, "value_dim": 1}}
+_STATE_BYTES = {mixers.KDA: 4.0, mixers.LIGHTNING: ACTIVATION_BYTES}
+
+
+def read_recurrent(module: nn.Module, fields: ConfigFields, hidden: int) -> LinearMixerSpec | None:
+    """Read a recurrent mixer; None for a module that is none by its class.
+
+    Raises:
+        UnrecognizedError: If its matrices are not those of its kind.
+    """
+    kind, values = _kind(module)
+    if kind is None:
+        return None
+    sizes = {"chunk_tokens": mixers.CHUNK_TOKENS[kind], **_USUAL.get(kind, {}), **values}
+    kept = _STATE_BYTES[kind] if kind in _STATE_BYTES else mixers.stated_state_bytes(fields)
+    spec = replace(LinearMixerSpec(kind, 0, 0, 0, 0), **sizes, state_bytes_per_element=kept)
+    expected = sum(prod(projection.shape()) for projection in spec.projections(hidden))
+    found = sum(prod(shape) for shape in matrices(module).values())
+    if found != expected:
+        text = f"its projections have {found:,} weights, those of {kind} {expected:,}"
+        raise UnrecognizedError(text)
+    return spec
+
+
+def _kind(module: nn.Module) -> tuple[str | None, dict[str, Any]]:
+    for kind, classes, names in _RECURRENT:
+        values = {size: getattr(module, name, None) for size, name in names.items()}
+        has_sizes = all(isinstance(value, int) for value in values.values())
+        if has_sizes and re.search(classes, type(module).__name__):
+            return kind, values
+    return None, {}

@@ -1,0 +1,142 @@
+"""The text model that transformers builds for a config.json: shapes on the meta device."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pinn.common.documents import MOST_LAYERS, check_size
+from pinn.errors import PinnError
+from pinn.specs.config_fields import ConfigFields, read_fields
+
+if TYPE_CHECKING:
+    from torch import nn
+
+#: Tokens of the one forward pass. Without weights their number does not matter.
+_TOKENS = 16
+#: Keys that would make transformers load code, kernels or weights of somebody else.
+_UNSAFE = ("auto_map", "quantization_config", "compression_config", "use_pretrained_backbone")
+_LAYERS = re.compile(r"(^|_)layers?$")
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """A text model without weights.
+
+    Attributes:
+        module: The whole model, with its output head if it has one.
+        fields: Its configuration with the defaults of its configuration class.
+        calls: Calls of each module, by path, in one forward pass.
+        version: Release of transformers.
+    """
+
+    module: nn.Module
+    fields: ConfigFields
+    calls: Mapping[str, int]
+    version: str
+
+    @property
+    def title(self) -> str:
+        """The model's class and where it comes from."""
+        return f"{type(self.module).__name__} of transformers {self.version}"
+
+
+def build_text_model(fields: ConfigFields) -> BuiltModel:
+    """Build the language part of a config.json with transformers' own code, and run it once.
+
+    Nothing is loaded: neither weights nor code of a model's folder.
+
+    Raises:
+        PinnError: If transformers is missing, does not know the type, or cannot build or run it.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        remedy = "install pinn-serving[models]"
+        raise PinnError(f"{fields.source}: transformers is not installed: {remedy}") from error
+    version = transformers.__version__
+    known = transformers.CONFIG_MAPPING
+    root_type = str(fields.root.get("model_type") or fields.model_type)
+    if root_type not in known:
+        raise PinnError(
+            f"{fields.source}: transformers {version} does not know {root_type!r} either: install "
+            "a newer one"
+        )
+    _check_layers(fields)
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        root = known[root_type].from_dict(_safe(fields.root))
+        config = root.get_text_config(decoder=True)
+        module = _text_module(config)
+        calls = _calls(module)
+    except Exception as error:  # code of any model may fail in any way
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        fault = f"transformers {version} cannot build and run it without weights"
+        raise PinnError(f"{fields.source}: {fault} ({reason:.200})") from error
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+    values = config.to_dict()
+    return BuiltModel(module, read_fields(values, fields.source), calls, version)
+
+
+def _safe(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration without what asks for code, kernels, or weights."""
+    kept = {k: v for k, v in values.items() if k not in _UNSAFE and "implementation" not in str(k)}
+    return {k: _safe(v) if isinstance(v, Mapping) else v for k, v in kept.items()}
+
+
+def _check_layers(fields: ConfigFields) -> None:
+    """Refuse more layers than are built in a second."""
+    for key, value in (*fields.root.items(), *fields.text.items()):
+        if _LAYERS.search(key) and isinstance(value, int):
+            check_size(value, MOST_LAYERS, f"{fields.source}: {key}", "correct the file")
+
+
+def _text_module(config: Any) -> nn.Module:
+    import torch
+    from transformers import AutoModel, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
+    factory: Any = AutoModelForCausalLM if config.model_type in CAUSAL else AutoModel
+    # Other implementations need the values of masks and of routers.
+    settings = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
+    with torch.device("meta"):
+        module: nn.Module = factory.from_config(
+            config, trust_remote_code=False, dtype=torch.bfloat16, **settings
+        )
+    return module.eval()
+
+
+def _calls(module: nn.Module) -> Counter[str]:
+    """Count the calls of each module in a forward pass, which alone shows layers that run again.
+
+    Code that asks for values, which are not there, hears that all hold (masks ask whether nothing
+    is masked), and finds none that are not zero (loops over the experts that got a token).
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class WithoutValues(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func in (torch.Tensor.__bool__, torch.Tensor.item) and args[0].is_meta:
+                return True
+            if func in (torch.Tensor.nonzero, torch.nonzero) and args[0].is_meta:
+                return torch.empty(0, args[0].dim(), dtype=torch.long)
+            return func(*args, **(kwargs or {}))
+
+    def counter(path: str) -> Callable[..., None]:
+        return lambda *_: calls.update([path])
+
+    calls: Counter[str] = Counter()
+    for path, each in module.named_modules():
+        each.register_forward_hook(counter(path))
+    with torch.device("meta"), torch.no_grad(), WithoutValues():
+        tokens = torch.zeros(1, _TOKENS, dtype=torch.long)
+        module(tokens, attention_mask=torch.ones_like(tokens), use_cache=False)
+    return calls

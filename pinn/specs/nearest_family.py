@@ -1,0 +1,57 @@
+"""The nearest known family of a config.json that is refused, and what to set to read it as one."""
+
+import warnings
+from collections.abc import Callable, Iterator
+
+from pinn.errors import PinnError
+from pinn.specs.config_fields import ConfigFields, is_type, marked_kinds
+from pinn.specs.model import ModelSpec
+
+#: Keys that families have -> the family, the nearest first.
+_FAMILIES = (
+    (("index_topk", "kv_lora_rank"), "deepseek_v32"), (("kv_lora_rank",), "deepseek_v3"),
+    (("linear_num_key_heads",), "qwen3_next"), (("linear_attn_config",), "kimi_linear"),
+    (("linear_num_heads",), "kimi_linear"), (("hybrid_override_pattern",), "nemotron_h"),
+    (("mamba_n_heads",), "granitemoehybrid"), (("mamba_d_state",), "jamba"),
+    (("experts",), "mixtral"), (("hidden_size",), "llama"),
+)  # fmt: skip
+
+
+def nearest_remedy(fields: ConfigFields, read: Callable[[ConfigFields], ModelSpec]) -> str:
+    """Return what to change in a copy of a file so that it is read; empty where nothing helps.
+
+    Args:
+        fields: The refused config.json.
+        read: Reads the fields of a changed one.
+    """
+    marked = list(dict.fromkeys(key for _, key in marked_kinds(fields)))
+    for family in _candidates(fields):
+        has_them = is_type(family, "planned")
+        keys = [] if has_them else marked
+        if _reads(fields, family, keys, read):
+            how = "as the nearest known family" if has_them or not fields.model_type else "without"
+            first = f"drop {', '.join(keys)} and " if keys else ""
+            near = "" if how != "without" else ", the nearest known family,"
+            return f'; to read it {how}, {first}set "model_type": "{family}"{near} in a copy of it'
+    return "" if fields.model_type else ": give the config.json of a decoder language model"
+
+
+def _candidates(fields: ConfigFields) -> Iterator[str]:
+    for needed, family in _FAMILIES:
+        if all(fields.get(key) for key in needed):
+            yield family
+
+
+def _reads(
+    fields: ConfigFields, family: str, dropped: list[str], read: Callable[[ConfigFields], ModelSpec]
+) -> bool:
+    """Return whether a family reads the file; one without experts is none of a mixture's."""
+    text = {k: v for k, v in fields.text.items() if k not in dropped} | {"model_type": family}
+    has_experts = any("expert" in key and value for key, value in fields.text.items())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = read(ConfigFields(text, text, fields.source))
+    except PinnError:
+        return False
+    return found.moe is not None or not has_experts

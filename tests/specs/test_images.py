@@ -1,0 +1,85 @@
+"""Images as tokens of the prompt, and the arithmetic of their encoder."""
+
+import pytest
+
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.physics.encoder_time import encoder_seconds, image_note
+from pinn.simulator.workloads.load import asked_load
+from pinn.specs.catalog import load_model
+from pinn.specs.gpu import load_gpu
+from pinn.specs.images import image_reader, parse_size
+from pinn.specs.serving import ServingSpec
+
+QWEN = {"depth": 32, "hidden_size": 1280, "patch_size": 14, "spatial_merge_size": 2}
+PIXTRAL = {"model_type": "pixtral", "hidden_size": 1024, "num_hidden_layers": 24, "patch_size": 14}
+SIGLIP = {"hidden_size": 1152, "num_hidden_layers": 27, "patch_size": 14, "image_size": 896}
+LOAD = {"input_len": 100, "output_len": 10, "concurrency": 4, "num_prompts": 8}
+VL = "Qwen/Qwen3-VL-8B-Instruct"
+
+
+def reader(model_type, vision, **more):
+    return image_reader({"model_type": model_type, "vision_config": vision, **more})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "vision", "size", "tokens"),
+    [
+        ("qwen2_5_vl", QWEN, (1024, 768), 37 * 27),  # edges of 28 pixels: 36.6 and 27.4
+        ("qwen3_vl", QWEN | {"patch_size": 16}, (1024, 1024), 32 * 32),
+        ("qwen2_vl", QWEN, (10, 10), 1),
+        ("mistral3", PIXTRAL | {"image_size": 1540}, (1540, 770), 28 * (55 + 1)),  # a break a row
+        ("mistral3", PIXTRAL | {"image_size": 1540}, (3080, 1540), 28 * (55 + 1)),  # half as long
+        ("pixtral", PIXTRAL, (1024, 28), 1 * (37 + 1)),
+    ],
+)
+def test_tokens_of_an_image_by_hand(model_type, vision, size, tokens):
+    assert reader(model_type, vision, spatial_merge_size=2).tokens(*size) == tokens
+
+
+def test_tokens_that_do_not_depend_on_the_size():
+    own = reader("gemma3", SIGLIP, mm_tokens_per_image=256)
+    assert own.tokens(100, 100) == own.tokens(4000, 3000) == 256
+    # All 64 x 64 patches pass 27 layers, and are pooled afterwards.
+    layers = 27 * (4 * 1152**2 + 2 * 1152 * 4 * 1152)
+    assert own.encoder_flop(1, 1) == 2 * layers * 4096 + 4 * 27 * 1152 * 4096**2
+
+
+def test_what_is_not_known_is_none():
+    assert reader("brand_new", QWEN) is None
+    assert image_reader({"model_type": "qwen3_vl"}) is None
+    assert reader("gemma3", SIGLIP) is None  # nothing says how many
+
+
+@pytest.mark.parametrize("size", ["", "1024", "0x5", "axb", "1x2x3", "9999999x1"])
+def test_sizes_that_are_none(size):
+    with pytest.raises(PinnError, match="--image-size must be pixels"):
+        parse_size(size)
+
+
+def test_images_lengthen_every_prompt():
+    plain, _ = asked_load(None, LOAD, 0, model=VL)
+    flags = LOAD | {"images_per_request": 3, "image_size": "640x480"}
+    load, _ = asked_load(None, flags, 0, model=VL)
+    own = load_model(VL).images.tokens(640, 480)
+    assert own == 20 * 15
+    more = load.draw().prompt_tokens - plain.draw().prompt_tokens
+    assert (more == 3 * own).all()
+    assert load.title == "1000 tokens in, 10 out"
+
+
+def test_images_need_a_model_that_is_known_to_read_them():
+    flags = LOAD | {"images_per_request": 1}
+    with pytest.raises(PinnError, match="give --model"):
+        asked_load(None, flags, 0)
+    with pytest.raises(PinnError, match=r"not known: add the tokens .* to --input-len"):
+        asked_load(None, flags, 0, model="Qwen/Qwen3-8B")
+
+
+def test_the_encoder_takes_its_arithmetic_over_the_gpus_rate():
+    gpu, model = load_gpu("H100"), load_model(VL)
+    one, two = (Deployment(model, gpu, ServingSpec(tensor_parallel_size=n)) for n in (1, 2))
+    seconds = encoder_seconds(one, model.images, "1024x1024")
+    assert seconds == pytest.approx(model.images.encoder_flop(1024, 1024) / 989e12, rel=1e-3)
+    assert encoder_seconds(two, model.images, "1024x1024") == seconds / 2
+    assert "1,024 tokens of the prompt" in image_note(one, "1024x1024")
