@@ -24,18 +24,21 @@ _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 _QUANTIZATION = {
     "quantization": Flag("Format to serve the model in, such as fp8.", shown="as its config says")
 }
-#: And where deployments are timed that nobody measured.
-_BESIDE = {
+#: And where one server is asked about; and where deployments are timed that nobody measured.
+_SERVED = {
     **_QUANTIZATION,
     "serve": Flag("Launch command to read model and flags from; flags beside it go first."),
-    FORCE.name: FORCE,
 }
+_BESIDE = {**_SERVED, FORCE.name: FORCE}
 #: An option's name in the help of a command.
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
 def with_arguments(
-    *specifications: type, request: type | None = None, deploys: bool = False
+    *specifications: type,
+    request: type | None = None,
+    deploys: bool = False,
+    serves: bool = False,
 ) -> Callable[[_Function], _Function]:
     """Give a function that takes ``**given`` every argument in its signature and its help.
 
@@ -44,10 +47,12 @@ def with_arguments(
         request: Of the command of the same name; what the function declares itself is left out.
         deploys: Whether it times deployments that nobody measured: it takes ``serve`` and
             ``force``, too.
+        serves: Whether it is about one server: it takes ``serve``, too.
     """
     declared = _declared(specifications)
     if specifications:
-        declared = {**(_BESIDE if deploys else _QUANTIZATION), **declared}
+        beside = _BESIDE if deploys else _SERVED if serves else _QUANTIZATION
+        declared = {**beside, **declared}
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)

@@ -32,7 +32,7 @@ from pinn.surrogate.coefficient_set import NAMED, read_coefficient_set
 _SPECIFICATIONS = (ServingSpec, EngineSpec, GivenLoad)
 
 
-@with_arguments(*_SPECIFICATIONS, request=CalibrationRequest)
+@with_arguments(*_SPECIFICATIONS, request=CalibrationRequest, serves=True)
 def calibrate(
     benchmarks: str | Path | Sequence[str | Path] = (),
     model: str | Path | None = None,
@@ -52,6 +52,8 @@ def calibrate(
     """
     own = {"benchmarks": benchmarks, "model": model, "gpu": gpu}
     asked, flags = read_request(CalibrationRequest, given, *_SPECIFICATIONS, **own)
+    if started := flags.pop("model", None):  # of the launch command
+        asked = replace(asked, model=asked.model or started)
     if sum(map(bool, (asked.observations, asked.benchmarks, asked.steps))) != 1:
         raise PinnError(
             "give --observations FOLDER of 'pinn ingest', --benchmarks FILES, or --steps FOLDER of "
@@ -64,7 +66,7 @@ def calibrate(
         found = _fit_steps(asked.steps, asked, start, flags)
     else:
         found = _fit_benchmarks(asked, start, flags)
-    return CalibratedServer(found, asked.append is not None, tuple(start.notes))
+    return CalibratedServer(found, asked.append is not None, tuple(start.notes), start.left_out)
 
 
 def _fit_traces(
@@ -96,7 +98,7 @@ def _fit_benchmarks(
     given = _earlier(asked.append) | named(asked.model, asked.gpu) | flags
     model, gpu = given.pop("model", None), given.pop("gpu", None)
     server, load = split_flags(given)
-    runs = _read_runs(asked.benchmarks or [], load, start.notes)
+    runs = _read_runs(asked.benchmarks or [], load, start)
     target = benchmark_target(runs, model, gpu, server)
     deployment, names = target.deployment(), _named(vars(target))
     _note_release(deployment, start.notes)
@@ -115,7 +117,7 @@ def _fit_steps(
     target = measured.target(asked.model, asked.gpu, server)
     deployment, names = target.deployment(), _named(vars(target))
     _note_release(deployment, start.notes)
-    runs = _read_runs(measured.serving, load, start.notes) if measured.serving else []
+    runs = _read_runs(measured.serving, load, start) if measured.serving else []
     spec = measured.engine(engine)
     if asked.memory_log is not None:  # goes before the cache that steps were measured with
         spec = replace(spec, num_gpu_blocks_override=engine.get("num_gpu_blocks_override"))
@@ -154,10 +156,11 @@ def _note_release(deployment: Deployment, notes: list[str]) -> None:
         notes.append(f"release not stated: assumed {assumed} (--engine-version names it)")
 
 
-def _read_runs(paths: list[Path], load: GivenLoad, notes: list[str]) -> list[BenchmarkRun]:
+def _read_runs(paths: list[Path], load: GivenLoad, start: Start) -> list[BenchmarkRun]:
     runs, report = read_benchmarks(paths, load)
     assumed = dict.fromkeys(text for run in runs for text in run.assumed)
-    notes += [*left_out_lines(report.refused), *(f"assumed: {text}" for text in assumed)]
+    start.notes += [*left_out_lines(report.located), *(f"assumed: {text}" for text in assumed)]
+    start.left_out += report.read - report.accepted
     return runs
 
 

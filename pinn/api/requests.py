@@ -186,7 +186,8 @@ class MeasureRequest:
             1, 16, 64 and 256 clients of 1000x200]
         script: Write the program for another machine, and run nothing.
         python: Interpreter that has the engine.
-        serve: Also load a server on this machine, before the steps.
+        serve: Also start a server on this machine and load it, before the steps. Takes no launch
+            command, as --serve of other commands does; flags of the server stand beside it.
         port: Of that server; 0 for a free one.
         force: Measure on a card that is in use, or a model that should not fit.
     """

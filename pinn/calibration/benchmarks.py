@@ -297,9 +297,8 @@ def _mean_step(runs: Runs) -> tuple[float, float]:
     for run in runs:
         load = run.load
         rate = run.figures.get("requests_per_s", load.rate_per_s)
-        first = run.figures.get("ttft_mean_s", 0.0)
-        gap = run.figures.get("tpot_mean_s", run.figures.get("itl_mean_s", 0.0))
-        length = run.figures.get("e2e_mean_s", first + gap * load.output.mean)
+        first, gap = run.typical_s("ttft") or 0.0, run.typical_s("tpot", "itl") or 0.0
+        length = run.typical_s("e2e") or first + gap * load.output.mean
         in_flight = load.concurrency or load.requests
         requests.append(min(rate * length, in_flight) if rate else in_flight)
         context.append(load.prompt.mean + load.output.mean / 2)

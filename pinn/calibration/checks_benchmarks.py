@@ -197,8 +197,7 @@ def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
     prompt = run.load.prompt.mean
     prefill = uniform_sums(prefill_requests=one, prefill_tokens=prompt * one, window=window)
     first = float(floor_seconds(costs, prefill)[0])
-    gap = run.figures.get("tpot_mean_s", run.figures.get("itl_mean_s"))
-    ttft = run.figures.get("ttft_mean_s")
+    gap, ttft = run.typical_s("tpot", "itl"), run.typical_s("ttft")
     if gap is not None and gap < decode:
         yield (
             f"{gap * 1e3:.3g} ms a token, but reading the weights of {deployment.model.name} "
@@ -224,7 +223,7 @@ def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
 
 def _ratio(runs: Runs, coefficients_of: CoefficientsOf) -> Callable[[Deployment], float]:
     """Median of measured over simulated times between tokens."""
-    names = ("tpot_mean_s", "itl_mean_s", "e2e_mean_s")
+    names = ("tpot_mean_s", "itl_mean_s", "e2e_mean_s", "tpot_p50_s", "itl_p50_s")
     known = [(r, n) for r in runs if (n := next((n for n in names if n in r.figures), ""))]
     known = sorted(known, key=lambda pair: pair[0].load.requests)[:_SIMULATED]
 

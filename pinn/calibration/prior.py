@@ -205,6 +205,7 @@ class Start:
         checkpoint: Trained network; None for the usual one.
         force: Whether a fit goes on although what was measured does not match the flags.
         notes: What people should know of the fit, in order; whoever finds something adds it.
+        left_out: Files of benchmarks, runs and lines of them that could not be read.
 
     Raises:
         PinnError: If both files are given.
@@ -217,6 +218,7 @@ class Start:
             raise PinnError("--append goes on from a posterior, --base from coefficients: give one")
         self.append, self.base, self.checkpoint, self.force = append, base, checkpoint, force
         self.notes: list[str] = []
+        self.left_out = 0
 
     def coefficients(self, deployment: Deployment) -> CoefficientSet:
         """The coefficients before."""

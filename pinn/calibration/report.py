@@ -28,11 +28,13 @@ class CalibratedServer:
         fit: Fit to the measurements.
         appended: Whether it continues an earlier calibration.
         notes: What was left out, assumed or does not match.
+        left_out: Files of benchmarks, runs and lines of them that could not be read.
     """
 
     fit: fit.Fit
     appended: bool
     notes: tuple[str, ...]
+    left_out: int = 0
 
     @property
     def kept(self) -> bool:

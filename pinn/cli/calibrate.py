@@ -7,13 +7,14 @@ import typer
 
 from pinn.api.requests import CalibrationRequest
 from pinn.cli.options import Details, engine_flags, output
+from pinn.cli.outputs import PARTLY_READ
 from pinn.common.screen import say
 from pinn.engines.engine_spec import EngineSpec
 from pinn.measurements.benchmarks.reading import GivenLoad
 from pinn.specs.serving import ServingSpec
 
 
-@engine_flags(ServingSpec, EngineSpec, GivenLoad)
+@engine_flags(ServingSpec, EngineSpec, GivenLoad, serves=True)
 def calibrate(
     asked: CalibrationRequest,
     more: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None,
@@ -28,11 +29,15 @@ def calibrate(
     that were measured, or figures of benchmarks whose loads are simulated, move a handful of
     scalars (step constant, bytes, arithmetic, attention, ...) and, less, single coefficients. What
     the measurements do not show keeps its value and its interval. The result is judged on later
-    time, loads or batches that were left out; if it is not better there, nothing is written.
+    time, loads or batches that were left out; if it is not better there, nothing is written and
+    the exit status is 1. It is 3 where files of benchmarks, or lines of them, could not be read.
 
     Examples:
       pinn calibrate --benchmarks results/*.json --model Llama-3.1-8B --gpu H100
         --max-num-seqs 256 -o server.json
+
+      pinn calibrate --benchmarks results/*.json --gpu H100
+        --serve 'vllm serve Qwen/Qwen3-32B -tp 2' -o server.json
 
       pinn ingest vllm traces.json -o run1 --model Llama-3.1-8B --gpu H100
 
@@ -56,3 +61,5 @@ def calibrate(
         raise typer.Exit(1)  # a script that goes on would use a file that is not there
     found.save(out)
     typer.echo(f"wrote {out}")
+    if found.left_out:
+        raise typer.Exit(PARTLY_READ)

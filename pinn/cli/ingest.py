@@ -1,7 +1,5 @@
 """``pinn ingest``."""
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,43 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from pinn.cli.options import engine_flags
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
+from pinn.cli.outputs import PARTLY_READ
 from pinn.measurements.benchmarks.reading import GivenLoad, split_flags
+from pinn.measurements.benchmarks.run_table import run_lines
 from pinn.measurements.traces import ingestion, trace_tables
 from pinn.measurements.traces.trace_tables import Target
 from pinn.specs.serving import ServingSpec
-from pinn.units import MILLISECOND
-
-# Benchmark runs in print.
-
-#: A server that answered less than this share of the rate it was asked for is overloaded.
-_KEPT_UP = 0.9
-_SHOWN = ("ttft", "tpot", "itl", "e2e")
-
-
-def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
-    """A table of runs and, below it, what was assumed of them."""
-    heads = " ".join(f"{name.upper():>9s}" for name in _SHOWN)
-    lines = [f"{'mean, ms':40s} {heads}  load"]
-    for run in runs:
-        cells = " ".join(_milliseconds(run.figures.get(f"{name}_mean_s")) for name in _SHOWN)
-        end = run.name if len(run.name) <= 40 else "..." + run.name[-37:]
-        lines.append(f"{end:40s} {cells}  {run.load.text}")
-        if run.failed:
-            lines.append(f"{'':40s} {run.failed} of {run.served + run.failed} requests failed")
-        served, rate = run.figures.get("requests_per_s"), run.load.rate_per_s
-        if served is not None and rate is not None and served < _KEPT_UP * rate:
-            text = f"overloaded: served {served:.3g} of {rate:.3g} requests/s"
-            lines.append(f"{'':40s} {text}")
-    tools = sorted(Counter(run.tool for run in runs).items())
-    lines.append("\n" + ", ".join(f"{n} of {tool}" for tool, n in tools))
-    assumed = dict.fromkeys(text for run in runs for text in run.assumed)
-    return lines + [f"assumed: {text}" for text in assumed]
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return f"{'-':>9s}" if seconds is None else f"{seconds / MILLISECOND:9.4g}"
-
 
 app = typer.Typer(
     no_args_is_help=True, help="Read a server's traces into tables, with a report of what was read."
@@ -75,7 +42,7 @@ def _target(asked: IngestRequest, flags: dict[str, Any]) -> Target | None:
 
 
 @app.command()
-@engine_flags(ServingSpec)
+@engine_flags(ServingSpec, serves=True)
 def vllm(
     traces: Annotated[Path, typer.Argument()],
     asked: IngestRequest,
@@ -102,7 +69,7 @@ def vllm(
 
 
 @app.command()
-@engine_flags(ServingSpec)
+@engine_flags(ServingSpec, serves=True)
 def steps(
     file: Annotated[Path, typer.Argument()], asked: IngestRequest, *, flags: dict[str, Any]
 ) -> None:
@@ -130,25 +97,33 @@ def steps(
 
 
 @app.command()
-@engine_flags(ServingSpec, GivenLoad)
+@engine_flags(ServingSpec, GivenLoad, serves=True)
 def benchmarks(
     files: Annotated[list[Path], typer.Argument()], asked: IngestRequest, *, flags: dict[str, Any]
 ) -> None:
     """Read result files of serving benchmarks, metrics pages and logs, of any known tool.
 
     vllm bench serve, sglang.bench_serving, aiperf and genai-perf, guidellm, inference-perf,
-    InferenceX, llm-d-benchmark; pairs of /metrics pages of vLLM and SGLang; vLLM's iteration log
-    and its request spans. The content tells which tool wrote a file.
+    InferenceX, llm-d-benchmark, llmperf, the latency profile generator; what vLLM's and SGLang's
+    benchmark print, and tables of 'vllm bench sweep'; /metrics pages of vLLM and SGLang; vLLM's
+    iteration log and its request spans. The content tells which tool wrote a file. What cannot be
+    read is left out, counted and named, and the exit status is 3.
 
-    Example: pinn ingest benchmarks *.json -o run1 --model Llama-3.1-8B --gpu H100
+    Examples:
+      pinn ingest benchmarks *.json -o run1 --model Llama-3.1-8B --gpu H100
+
+      pinn ingest benchmarks results/ -o run1 --gpu H100
+        --serve 'vllm serve Qwen/Qwen3-32B -tp 2'
 
     Options:
-        files: Files or folders; metrics pages in pairs, the earlier first.
+        files: Files or folders; metrics pages in pairs, the earlier first, or one with --duration.
     """
     server, given = split_flags(flags)
     named = ingestion.GivenServer(asked.model, asked.gpu, server)
     runs, report = ingestion.ingest_benchmarks(files, asked.out, named, given)
     _tell(asked.out, "\n".join([report.table(), "", *run_lines(runs)]))
+    if report.refused:
+        raise typer.Exit(PARTLY_READ)
 
 
 def _tell(folder: Path, text: str) -> None:

@@ -41,6 +41,11 @@ def measure(
     """
     from pinn.api.measuring import measuring_program
 
+    if asked.serve and any(" serve " in word or "launch_server" in word for word in more or ()):
+        raise PinnError(
+            "measure's --serve takes no launch command: give --model and the flags of the server "
+            "beside it"
+        )
     found = measuring_program(asked, flags, more or ())
     for note in found.notes:
         typer.echo(note)

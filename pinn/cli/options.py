@@ -151,15 +151,19 @@ _LAUNCH = (
         "serve",
         metavar="COMMAND",
         help="A launch command to read model and flags from: 'vllm serve MODEL -tp 2', python -m "
-        "sglang.launch_server, trtllm-serve, with variables or a container's image before it; "
-        "flags beside it go first.",
+        "sglang.launch_server, trtllm-serve, with variables or a container's image before it; a "
+        "list of arguments, or YAML with command and args as Kubernetes has them; flags beside it "
+        "go first.",
     ),
     _text_option("engine_words", hidden=True),
 )
 
 
 def engine_flags(
-    *specifications: type, several: Sequence[str] = (), deploys: bool = False
+    *specifications: type,
+    several: Sequence[str] = (),
+    deploys: bool = False,
+    serves: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command every flag of specifications as an option; of a server the format too.
 
@@ -169,8 +173,10 @@ def engine_flags(
     Args:
         specifications: Dataclasses that declare flags.
         several: Fields whose option takes values separated by commas; the command gets a list.
-        deploys: Whether it times deployments that nobody measured: it gets ``--serve`` and
-            ``--force``, and its arguments may hold any flag of an engine.
+        deploys: Whether it times deployments that nobody measured: it gets ``--force``, and all
+            that ``serves`` gives.
+        serves: Whether it is about one server: it gets ``--serve``, and its arguments may hold any
+            flag of an engine.
 
     Raises:
         PinnError: When the command runs, if a value is not one that its flag can have.
@@ -180,7 +186,8 @@ def engine_flags(
     ]
     listed += [(FORCE, _PANEL)] * deploys
     declared = {flag.name: flag for flag, _ in listed}
-    beside = [_FORMAT] * (ServingSpec in specifications) + [*_LAUNCH] * deploys
+    serves = serves or deploys
+    beside = [_FORMAT] * (ServingSpec in specifications) + [*_LAUNCH] * serves
     names = [*declared, *([_FORMAT.name] if _FORMAT in beside else [])]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -191,7 +198,7 @@ def engine_flags(
         def run(**arguments: object) -> None:
             options = {name: arguments.pop(name) for name in names}
             given = {name: value for name, value in options.items() if value is not None}
-            started = _started(arguments, given, declared) if deploys else {}
+            started = _started(arguments, given, declared) if serves else {}
             given = started | in_own_words(str(given.get("engine", VLLM)), given)
             flags = {n: checked_flag(declared.get(n), v, n in several) for n, v in given.items()}
             command(**arguments, flags=flags)

@@ -19,6 +19,9 @@ from pinn.errors import PinnError
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Exit status where files were read and the rest written, but something of them was left out.
+PARTLY_READ = 3
+
 # Where commands write: a folder that is there, and never over what they read.
 
 #: Options that name a file or folder to write.

@@ -33,7 +33,11 @@ class WorkersRequest:
     address: str | None = None
 
 
-@engine_flags(ServingSpec, EngineSpec, LoadFlags, several=("engine",), deploys=True)
+#: Flags of which a plan tries several values.
+_SEVERAL = ("engine", "tensor_parallel_size")
+
+
+@engine_flags(ServingSpec, EngineSpec, LoadFlags, several=_SEVERAL, deploys=True)
 def plan(
     asked: PlanRequest,
     where: WorkersRequest,
@@ -46,9 +50,9 @@ def plan(
 
     Candidates are all parallelisms, token budgets and numbers of requests a step that the engine
     would start with room for the load's longest request; flags that are given hold for all of
-    them; --quantization and --engine take several, separated by commas. Each is searched for the
-    highest rate that one replica holds within the limits; as few replicas as hold the asked rate
-    follow, checked together behind a load balancer.
+    them; --quantization, --engine and --tensor-parallel-size take several, separated by commas.
+    Each is searched for the highest rate that one replica holds within the limits; as few replicas
+    as hold the asked rate follow, checked together behind a load balancer.
 
     Columns:
       GPUs          replicas x tensor x pipeline x data-parallel ranks

@@ -9,7 +9,7 @@ import json
 import os
 import sysconfig
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -249,6 +249,7 @@ class ReadReport:
         accepted: Number of accepted rows.
         refused: Reason -> number of refused rows, in the order in which reasons were applied.
         noted: Note -> number of accepted rows that it applies to.
+        places: Reason -> where the first refused rows stand, such as ``run.json, line 3``.
 
     Raises:
         PinnError: If a count is negative or the accepted and refused rows do not add up to those
@@ -262,6 +263,7 @@ class ReadReport:
     accepted: int
     refused: Mapping[str, int] = field(default_factory=dict)
     noted: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if min(self.read, self.accepted, *self.refused.values(), 0) < 0:
@@ -270,6 +272,18 @@ class ReadReport:
             counts = f"{self.accepted} accepted and {sum(self.refused.values())} refused"
             fault = f"{self.read} rows read, but {counts}"
             raise PinnError(f"{self.source}: {fault}: the reader lost or doubled rows")
+
+    @property
+    def located(self) -> dict[str, int]:
+        """Return the number of refused rows by reason, each with the places that are known.
+
+        >>> ReadReport("a", "", "", 3, 0, {"cut off": 3}, places={"cut off": ["b", "c"]}).located
+        {'cut off (b; c; and 1 more)': 3}
+        """
+        return {
+            reason + _located(self.places.get(reason, ()), count): count
+            for reason, count in self.refused.items()
+        }
 
     def table(self) -> str:
         """Return the counts as aligned text, one line per reason.
@@ -281,14 +295,15 @@ class ReadReport:
                3  accepted
         """
         lines = [f"{self.source} {self.version}".rstrip(), f"{self.read:8d}  read"]
-        lines += [f"{count:8d}  refused: {reason}" for reason, count in self.refused.items()]
+        lines += [f"{count:8d}  refused: {reason}" for reason, count in self.located.items()]
         lines += [f"{self.accepted:8d}  accepted"]
         lines += [f"{count:8d}  of these {what}" for what, count in self.noted.items()]
         return "\n".join(lines)
 
     def to_json(self) -> JsonObject:
         """Return the report as JSON-ready values; ``refused`` keeps its order."""
-        return vars(self) | {"refused": dict(self.refused), "noted": dict(self.noted)}
+        mappings = ("refused", "noted", "places")
+        return vars(self) | {name: dict(getattr(self, name)) for name in mappings}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> ReadReport:
@@ -301,3 +316,11 @@ class ReadReport:
             return ReadReport(**values)
         except TypeError as error:
             raise PinnError(f"not a read report: {error}") from error
+
+
+def _located(places: Sequence[str], count: int) -> str:
+    """Return the places in brackets, and how many more there are."""
+    if not places:
+        return ""
+    more = [f"and {count - len(places):,} more"] if count > len(places) else []
+    return f" ({'; '.join([*places, *more])})"

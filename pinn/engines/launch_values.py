@@ -51,7 +51,11 @@ def words_of(command: str) -> Words:
 
     >>> words_of("VLLM_USE_V1=1 vllm serve Qwen/Qwen3-8B -tp 2 > log &").arguments
     ['Qwen/Qwen3-8B', '-tp', '2']
+    >>> words_of("args: [serve, Qwen/Qwen3-8B, --tensor-parallel-size=2]").arguments
+    ['Qwen/Qwen3-8B', '--tensor-parallel-size=2']
     """
+    if _LISTED.match(command):
+        command = _shell_line(command)
     try:
         words = shlex.split(command.replace("\\\r\n", " ").replace("\\\n", " "), comments=True)
     except ValueError as error:
@@ -70,6 +74,45 @@ def words_of(command: str) -> Words:
         )
     variables = [match for word in words[:first] if (match := _VARIABLE.fullmatch(word))]
     return Words(engine, release, {m[1]: m[2] for m in variables}, _arguments(words[first:]))
+
+
+#: How a list of arguments begins, or the YAML of a container.
+_LISTED = re.compile(r"\s*(?:[\[{]|- |(?:command|args|image|env|name):\s)")
+
+
+def _shell_line(text: str) -> str:
+    """Return a list of arguments, or a container of Kubernetes, as it would be typed in a shell.
+
+    A container's ``command``, ``args``, ``image`` and ``env`` count. Arguments that name no program
+    are those of vLLM's image.
+
+    Raises:
+        PinnError: If it is no YAML, or holds something else.
+    """
+    found = documents.parse_yaml(text, "--serve")
+    if isinstance(found, list) and len(found) == 1 and isinstance(found[0], dict):
+        (found,) = found  # an entry of ``containers``
+    listed = found if isinstance(found, dict) else {"args": found}
+    parts = [listed.get(name) or [] for name in ("command", "args")]
+    parts = [part if isinstance(part, list) else [part] for part in parts]
+    words = [str(word) for part in parts for word in part]
+    if not words or any(isinstance(word, list | dict) for part in parts for word in part):
+        raise PinnError(
+            "--serve: expected a shell line, a list of arguments, or YAML with command and args as "
+            f"Kubernetes has them, got {text!r:.80}"
+        )
+    env = listed.get("env") if isinstance(listed.get("env"), list) else []
+    named = [each for each in env or [] if isinstance(each, dict) and "value" in each]
+    variables = [shlex.quote(f"{each.get('name')}={each['value']}") for each in named]
+    if words[1:2] == ["-c"] and len(words) == 3:
+        return " ".join([*variables, words[2]])
+    if image := listed.get("image"):
+        words = ["docker", "run", str(image), *words]
+    elif words[0] == "serve":
+        words = ["vllm", *words]
+    elif words[0].startswith("-"):
+        words = ["vllm", "serve", *words]
+    return " ".join([*variables, shlex.join(words)])
 
 
 def _image(words: list[str]) -> tuple[int, str, str]:

@@ -42,6 +42,8 @@ class SearchSpace:
         engine: Further engine settings.
         most_gpus: Of one replica; None for any number.
         engines: To choose from.
+        sizes: Tensor-parallel sizes to choose from in place of the grid's; None where one is
+            shared or the grid's are tried.
     """
 
     shared: Values
@@ -50,13 +52,20 @@ class SearchSpace:
     engine: EngineSpec
     most_gpus: int | None
     engines: Sequence[str] = (VLLM,)
+    sizes: Sequence[int | None] = (None,)
+
+    @property
+    def given(self) -> list[dict[str, FlagValue]]:
+        """Flags that were given, once for each tensor-parallel size."""
+        named = ({} if size is None else {"tensor_parallel_size": size} for size in self.sizes)
+        return [{**self.shared, **size} for size in named]
 
     @property
     def bases(self) -> list[dict[str, FlagValue]]:
-        """Keys that every candidate of a GPU and a format has."""
+        """Keys that every candidate of a GPU, a format and a tensor-parallel size has."""
         return [
-            {**self.shared, "gpu": gpu} | ({"precision": form} if form else {})
-            for gpu, form in itertools.product(self.gpus, self.formats)
+            {**given, "gpu": gpu} | ({"precision": form} if form else {})
+            for gpu, form, given in itertools.product(self.gpus, self.formats, self.given)
         ]
 
 
@@ -97,7 +106,7 @@ def read_candidates_file(path: Path | None) -> CandidatesFile:
 def grid_configurations(space: SearchSpace, path: Path | None = None) -> list[dict[str, FlagValue]]:
     """Return every combination that makes sense; flags that were given stay as they are."""
     listed = read_candidates_file(path)
-    axes = {name: values for name, values in listed.grid.items() if name not in space.shared}
+    axes = {name: values for name, values in listed.grid.items() if name not in space.given[0]}
     every = itertools.product(space.bases, space.engines, expand_grid(axes))
     rows = [_in_words_of(engine, row) | base for base, engine, row in every]
     return [row for row in rows if _makes_sense(row, listed.gpus_per_machine, space.most_gpus)]

@@ -78,6 +78,10 @@ def _search_space(request: PlanRequest, flags: Mapping[str, FlagValue]) -> Searc
     formats = comma_separated(str(serving.pop("precision", "")))
     engines = serving.pop("engine", VLLM)
     engines = [engines] if isinstance(engines, str) else engines
+    sizes = serving.pop("tensor_parallel_size", None)
+    several = sizes if isinstance(sizes, list) else [sizes]
+    if len(several) == 1:
+        serving["tensor_parallel_size"], several = several[0], [None]
     shared = canonical({"model": request.model} | serving)
     gpus = comma_separated(request.gpu or "")
     for name in gpus:
@@ -88,7 +92,7 @@ def _search_space(request: PlanRequest, flags: Mapping[str, FlagValue]) -> Searc
         files = request.coefficients or []
         gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in files]
     engine = EngineSpec(**of_engine)
-    return SearchSpace(shared, gpus, formats or [None], engine, request.max_gpus, engines)
+    return SearchSpace(shared, gpus, formats or [None], engine, request.max_gpus, engines, several)
 
 
 def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) -> Sequence[Values]:
@@ -102,7 +106,8 @@ def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) 
     if request.configs is not None:
         if request.disaggregate:
             raise PinnError("--configs names all candidates: leave it or --disaggregate out")
-        rows = [{**space.shared, **row} for row in read_configurations(request.configs)]
+        listed = read_configurations(request.configs)
+        rows = [{**given, **row} for row in listed for given in space.given]
         if not has_engine:
             return rows
         return [{**row, "engine": engine} for engine in space.engines for row in rows]

@@ -62,6 +62,12 @@ def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " req
         return mine
     band = [max(percent - _BAND_PERCENT, 0), min(percent + _BAND_PERCENT, 100)]
     low, high = np.percentile(seconds[mine], band)
+    around = mine & (seconds >= low) & (seconds <= high)
+    if around.any():
+        return around
+    # Of few requests none may lie within the band: its neighbours on either side stand for it.
+    low = np.percentile(seconds[mine], band[0], method="lower")
+    high = np.percentile(seconds[mine], band[1], method="higher")
     return mine & (seconds >= low) & (seconds <= high)
 
 

@@ -9,6 +9,8 @@ from benchmark_files import vllm_bench
 from engine_pages import iteration_log, metrics_pages, request_spans
 from served_load import served
 
+import pinn
+from pinn.measurements.traces.trace_tables import read_trace_tables
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.surrogate.coefficient_set import read_coefficient_set
 
@@ -136,3 +138,93 @@ def test_what_was_predicted_rightly_stays_and_is_known_better(run, coefficients,
     assert re.search(r"x 1 .*x \d+\.\d\d probable .*x \d+\.\d\d", result.stdout)
     assert "difference +-" in result.stdout
     np.testing.assert_allclose(read_coefficient_set(out).beta, before.beta, rtol=0.02)
+
+
+def test_what_is_left_out_is_named_and_told_by_the_exit_status(run, coefficients, tmp_path):
+    found = read_coefficient_set(coefficients)
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for concurrency in (4, 16):
+        of = served(lambda d: LinearLatency(d, found.beta, found.alpha), concurrency, requests=64)
+        text = json.dumps(vllm_bench(of))
+        (folder / f"c{concurrency}.jsonl").write_text(f"{text}\n")
+    given = ("ingest", "benchmarks", folder, "-o", tmp_path / "run1", *LLAMA)
+    result = run(*given)
+    assert result.exit_code == 0, result.output
+    assert "2 of vllm bench serve, recognized by the keys model_id, num_prompts" in result.stdout
+    (folder / "c4.jsonl").write_text(f"stray\n{text}\n")
+    (folder / "notes.txt").write_text("of Tuesday\n")
+    result = run(*given)
+    assert result.exit_code == 3, result.output
+    stray = f"1  refused: no JSON object ({folder / 'c4.jsonl'}, line 1)"
+    other = f"1  refused: written by no known tool ({folder / 'notes.txt'})"
+    for line in ("4  read", stray, other, "2  accepted"):
+        assert line in result.stdout
+    assert (tmp_path / "run1" / "benchmarks.parquet").exists()
+
+
+def test_a_fit_to_what_could_be_read_tells_of_the_rest(run, coefficients, tmp_path):
+    found, out = read_coefficient_set(coefficients), tmp_path / "set2.json"
+    of = served(lambda d: LinearLatency(d, 0.85 * found.beta, 0.85 * found.alpha), 4, requests=64)
+    (tmp_path / "c4.jsonl").write_text(f"stray\n{json.dumps(vllm_bench(of))}\n")
+    result = run("calibrate", "--base", coefficients, "-o", out, *LLAMA, "--details",
+                 "--benchmarks", tmp_path / "c4.jsonl")  # fmt: skip
+    assert result.exit_code == 3, result.output
+    said = " ".join(result.stdout.split())
+    assert f"1 left out: no JSON object ({tmp_path / 'c4.jsonl'}, line 1)" in said
+    assert out.exists()
+
+
+def test_medians_are_fitted_as_medians(coefficients, tmp_path):
+    """A server that is slower is found from medians alone."""
+    found = read_coefficient_set(coefficients)
+    files = [tmp_path / "c4.json", tmp_path / "c16.json"]
+    for path, concurrency in zip(files, (4, 16), strict=True):
+        of = served(lambda d: LinearLatency(d, 1.3 * found.beta, 1.3 * found.alpha),
+                    concurrency, requests=64)  # fmt: skip
+        values = {k: v for k, v in vllm_bench(of).items() if not k.startswith("mean_")}
+        path.write_text(json.dumps(values))
+    fitted = pinn.calibrate(files, "meta-llama/Llama-3.1-8B", "H100", base=coefficients)
+    errors = fitted.fit.found.errors
+    assert set(errors["figure"]) == {"ttft_p50_s", "tpot_p50_s"}
+    of_gaps = errors[errors["figure"] == "tpot_p50_s"]
+    for when, share in (("before", 1 / 1.3), ("after", 1.0)):
+        np.testing.assert_allclose(of_gaps[when] / of_gaps["measured"], share, atol=0.03)
+
+
+COMMAND = "vllm serve meta-llama/Llama-3.1-8B -tp 2 --max-num-seqs 64 --port 8000"
+
+
+def test_a_launch_command_says_what_was_measured(run, refused, coefficients, tmp_path):
+    found, out = read_coefficient_set(coefficients), tmp_path / "run1"
+    of = served(lambda d: LinearLatency(d, found.beta, found.alpha), 4, requests=64)
+    (tmp_path / "c4.json").write_text(json.dumps(vllm_bench(of) | {"model_id": ""}))
+    result = run("ingest", "benchmarks", tmp_path / "c4.json", "-o", out, "--serve", COMMAND,
+                 "--gpu", "H100", "--max-num-batched-tokens", 4096)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "no effect here: --port 8000" in result.output
+    deployment = read_trace_tables(out).deployment()
+    serving = deployment.serving
+    assert (serving.tensor_parallel_size, serving.max_num_seqs) == (2, 64)
+    assert serving.max_num_batched_tokens == 4096
+    result = run("calibrate", "--benchmarks", tmp_path / "c4.json", "--serve", COMMAND, "--gpu",
+                 "H100", "-o", tmp_path / "set.json", "--force")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    written = read_coefficient_set(tmp_path / "set.json").configuration()
+    assert written["tensor_parallel_size"] == 2
+    result = run("calibrate", "--observations", out, "--serve", COMMAND)
+    assert result.exit_code == 1
+    assert "names its server already" in result.output
+    line = refused("measure", "--model", "Llama-3.1-8B", "--gpu", "H100", "--serve", COMMAND)
+    assert "measure's --serve takes no launch command" in line
+
+
+def test_a_function_takes_the_launch_command_too(coefficients, tmp_path):
+    found = read_coefficient_set(coefficients)
+    of = served(lambda d: LinearLatency(d, found.beta, found.alpha), 4, requests=64)
+    (tmp_path / "c4.json").write_text(json.dumps(vllm_bench(of)))
+    fitted = pinn.calibrate(tmp_path / "c4.json", gpu="H100", serve=COMMAND, force=True,
+                            model="Qwen/Qwen3-8B")  # fmt: skip
+    deployment = fitted.fit.found.deployment
+    assert deployment.serving.max_num_seqs == 64
+    assert deployment.model.name == "Qwen/Qwen3-8B"

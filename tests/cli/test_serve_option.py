@@ -5,6 +5,7 @@ import json
 import pytest
 
 import pinn
+from pinn.engines.launch_line import read_launch
 from pinn.errors import PinnError, RefusedError
 
 COMMAND = "vllm serve Qwen/Qwen3-30B-A3B -tp 2 --port 8000 --enable-dbo --max-model-len 8k"
@@ -110,3 +111,30 @@ def test_a_method_in_a_command_needs_a_quantized_checkpoint(run):
         assert "give a checkpoint that has one" in " ".join(result.output.split())
     with pytest.raises(PinnError, match="give a checkpoint that has one"):
         pinn.predict("Qwen/Qwen3-8B", "H100", quantization="modelopt")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        '["vllm", "serve", "Qwen/Qwen3-8B", "-tp", "2", "--max-num-seqs", 64]',
+        "- serve\n- Qwen/Qwen3-8B\n- --tensor-parallel-size=2\n- --max-num-seqs=64\n",
+        "args:\n  - --model\n  - Qwen/Qwen3-8B\n  - -tp\n  - '2'\n  - --max-num-seqs\n  - '64'\n",
+        "command: [/bin/sh, -c]\nargs:\n- vllm serve Qwen/Qwen3-8B -tp 2 --max-num-seqs 64\n",
+        "name: server\nimage: vllm/vllm-openai:v0.15.1\n"
+        "args: [--model=Qwen/Qwen3-8B, -tp=2, --max-num-seqs=64]\n"
+        "env:\n- name: VLLM_USE_V1\n  value: '1'\n- name: TOKEN\n  valueFrom: {}\n",
+        "- name: server\n  command: [python3, -m, vllm.entrypoints.openai.api_server]\n"
+        "  args: [--model, Qwen/Qwen3-8B, -tp, 2, --max-num-seqs, 64]\n",
+    ],
+)
+def test_lists_and_kubernetes_say_what_a_shell_line_says(command):
+    line = "vllm serve Qwen/Qwen3-8B -tp 2 --max-num-seqs 64"
+    found, typed = read_launch(command).configuration, read_launch(line).configuration
+    assert found.pop("engine_version", "v0.15.1") == "v0.15.1"
+    assert found == typed
+
+
+@pytest.mark.parametrize("command", ["[]", "{a: 1}", "args: [[1]]", "[", "- {a: [1]}", "args: 5"])
+def test_lists_of_something_else_are_refused(command):
+    with pytest.raises(PinnError, match="--serve"):
+        read_launch(command)

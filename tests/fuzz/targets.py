@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 from browser import CHROMIUM
-from fuzz.benchmark_targets import benchmark_files, check_benchmark_file
+from fuzz.benchmark_targets import (
+    STEPS,
+    benchmark_files,
+    check_benchmark_file,
+    check_folder,
+    check_steps,
+    folders,
+)
 from fuzz.command_targets import check_command, commands
 from fuzz.hostile_values import VALUES, changed, changed_bytes, files, written
 from fuzz.load_targets import check_line, check_load, lines, loads
@@ -316,6 +323,8 @@ TARGETS: dict[str, Target] = {
     "traces": Target(_traced, _trace_lines),
     "ONNX": Target(_graphs, _graph, refuses=False),
     "benchmark files": Target(benchmark_files, check_benchmark_file),
+    "folders of benchmarks": Target(folders, check_folder),
+    "tables of steps": Target(lambda _: _cells(STEPS), check_steps),
     "names": Target(names, check_name),
     "grids": Target(grids, check_grid),
     "limits and prices": Target(limits_and_prices, check_limits_and_prices),

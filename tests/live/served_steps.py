@@ -16,7 +16,8 @@ import numpy as np
 from live_engine import CPU_FLAGS, FLAGS, RELEASE
 from live_schedule import Recorded, Rows, read_events, recorded_schedule
 
-from pinn.measurements.traces.measured_steps import COUNTS, FACTS_FILE, LATENCY, STEPS_FILE
+from pinn.measurements.program.table import FACTS_FILE, STEPS_FILE
+from pinn.measurements.traces.step_table import COUNTS, LATENCY
 
 #: Steps of a batch, and tokens within which prompts and contexts count as one batch.
 _LEAST, _PROMPT, _CONTEXT = 8, 64, 100

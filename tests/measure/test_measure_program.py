@@ -14,13 +14,8 @@ from pinn.measurements.program import MODULES, command, session, table
 from pinn.measurements.program.engine import VllmEngine
 from pinn.measurements.program.serving import serve_and_load
 from pinn.measurements.program.table import MeasuringError, busy_card
-from pinn.measurements.traces.measured_steps import (
-    COUNTS,
-    FAR,
-    LATENCY,
-    STEPS_FILE,
-    read_measured_steps,
-)
+from pinn.measurements.traces.measured_steps import FAR, STEPS_FILE, read_measured_steps
+from pinn.measurements.traces.step_table import COUNTS, LATENCY
 
 
 def test_the_file_needs_python_3_10_and_the_engine_alone():

@@ -15,7 +15,8 @@ from pinn.calibration.measuring import deployment_limits
 from pinn.measurements.program.batches import Wanted, fits, own_order, read_batch, short_list
 from pinn.measurements.program.session import COLD, KNOWN, LEAST, Session, measure_all
 from pinn.measurements.program.table import COLUMNS, Table
-from pinn.measurements.traces.measured_steps import COUNTS, read_measured_steps
+from pinn.measurements.traces.measured_steps import read_measured_steps
+from pinn.measurements.traces.step_table import COUNTS
 
 BETA = prior_coefficients(1).beta[0]
 BATCHES = [Wanted(4, 500), Wanted(4, 500, 1, 256), Wanted(2, 500), Wanted(0, 0, 2, 128),

@@ -21,7 +21,7 @@ from pinn.cli.main import app
 from pinn.errors import PinnError
 from pinn.measurements.program import session, table
 from pinn.measurements.program.batches import short_list
-from pinn.measurements.traces import measured_steps
+from pinn.measurements.traces import measured_steps, step_table
 from pinn.measurements.traces.measured_steps import read_measured_steps, typed_flags
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.surrogate.coefficient_set import read_coefficient_set
@@ -181,7 +181,7 @@ def test_what_an_engine_took_is_read_as_a_launch_command_is(words, expected):
 
 @pytest.mark.parametrize("text", ['{"limits": [1]}', '{"cards": ["H100"]}', "[]"])
 def test_facts_of_another_shape_are_refused(tmp_path, text):
-    names = ",".join([*measured_steps.COUNTS, measured_steps.LATENCY])
+    names = ",".join([*step_table.COUNTS, step_table.LATENCY])
     (tmp_path / "steps.csv").write_text(f"{names}\n" + "1,8,0,0,0,5\n" * 3)
     (tmp_path / "machine.json").write_text(text)
     with pytest.raises(PinnError, match="not as 'pinn measure' writes it"):
@@ -265,3 +265,33 @@ def test_the_design_is_no_worse_than_a_grid_and_random_batches(llama_8b_h100, tm
     assert width["design"] < 0.5
     assert width["design"] <= width["grid"]
     assert width["design"] <= width["random"]
+
+
+def test_a_table_longer_than_a_piece_is_the_same_table(tmp_path, monkeypatch):
+    """Pieces of some rows each: runs of equal steps go on from one to the next."""
+    draw = np.random.default_rng(0)
+    decodes = draw.integers(1, 9, 400).repeat(7)
+    rows = [f"0,0,0,{n},{700 * n + i % 7},{5 + n + draw.normal(0, 0.1):.4f}" for i, n in
+            enumerate(decodes)]  # fmt: skip
+    rows[40], rows[41], rows[43] = "0,0,0,4,x,5", "0,0,0,4", "0,0,0,4,9,5,5"
+    header = ",".join([*step_table.COUNTS, step_table.LATENCY])
+    file = tmp_path / "steps.csv"
+    file.write_text("\n".join([header, *rows, ""]))
+    whole = read_measured_steps(file)
+    monkeypatch.setattr(step_table, "_PIECE_BYTES", 500)
+    pieces = read_measured_steps(file)
+    assert pieces.rows.equals(whole.rows)
+    assert pieces.report == whole.report
+    assert dict(whole.report.refused) == {
+        "a cell is missing or no number": 2,
+        "more cells than columns": 1,
+    }
+    assert whole.report.read == len(rows)
+    assert len(whole) > 300
+
+
+def test_a_table_without_rows_is_refused(tmp_path):
+    file = tmp_path / "steps.csv"
+    file.write_text(",".join([*step_table.COUNTS, step_table.LATENCY]) + "\n")
+    with pytest.raises(PinnError, match="has no batch whose median is known"):
+        read_measured_steps(file)

@@ -60,6 +60,18 @@ def read_back(engine, command):
     return make_deployment(canonical({TRTLLM.get(k, k): v for k, v in row.items()}))
 
 
+def test_several_tensor_parallel_sizes_take_the_place_of_the_grids():
+    def labels(**given):
+        space = SearchSpace({"model": MODEL}, ["H100", "H200"], [None], EngineSpec(), None, **given)
+        return [hardware_label(make_deployment(canonical(r))) for r in grid_configurations(space)]
+
+    every = labels()
+    found = labels(sizes=[2, 4])
+    assert found
+    assert set(found) == {x for x in every if "TP 2" in x or "TP 4" in x}
+    assert len(found) == len([x for x in every if "TP 2" in x or "TP 4" in x])
+
+
 @pytest.mark.parametrize("engine", ["sglang", "trtllm"])
 def test_grids_of_other_engines_are_the_same_deployments_in_their_words(engine, tmp_path):
     (tmp_path / "grid.yaml").write_text(GRID)

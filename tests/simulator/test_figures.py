@@ -36,6 +36,15 @@ def test_a_percentile_rests_on_the_requests_around_it(run):
     assert figure_requests(run, "1", "e2e_mean_s").sum() == 20
 
 
+@pytest.mark.parametrize("figure", ["ttft_p50_s", "e2e_p50_s", "e2e_p90_s", "ttft_p99_s"])
+def test_a_percentile_of_few_requests_rests_on_its_neighbours(run, figure):
+    seconds = getattr(run.requests, f"{figure.split('_')[0]}_s")
+    around = figure_requests(run, "0", figure)
+    assert around.any()
+    value = figure_seconds(run, "0", figure)
+    assert seconds[around].min() - 1e-9 <= value <= seconds[around].max() + 1e-9
+
+
 def test_clients_that_gave_up_are_counted_and_left_out():
     workload = load([8, 8], [4, 4], [0.0, 0.0], timeout_s=[1000.0, 1.5])
     lost = play(workload).run

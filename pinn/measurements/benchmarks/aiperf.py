@@ -6,9 +6,10 @@ Pre-releases have the metrics under ``records``, with tags ``ttft`` and ``osl``.
 """
 
 import csv
+import re
 
 from pinn.common import Json, JsonObject
-from pinn.measurements.benchmarks import documents
+from pinn.measurements.benchmarks import documents, marks
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable
 from pinn.measurements.benchmarks.reading import Reading
@@ -24,21 +25,27 @@ _TAGS = {
 _PROMPT, _OUTPUT = "input_sequence_length", "output_sequence_length"
 
 
-def is_aiperf(document: Document) -> bool:
-    """Whether aiperf or genai-perf wrote it."""
-    first = document.first
-    return (
-        any(_metrics(first).find(tag) for tag in _TAGS["ttft"])
-        or ("metrics" in first and "metadata" in first and "error" in first)
-        or document.text.startswith("Metric,avg,")
-    )
+def _is_summary(document: Document) -> str:
+    tags = [tag for tag in _TAGS["ttft"] if _metrics(document.first).find(tag)]
+    return f"the key {tags[0]}" if tags else ""
+
+
+#: Recognizes JSON of aiperf and genai-perf: a summary, or lines of requests.
+is_aiperf = marks.any_of(_is_summary, marks.keys("metrics", "metadata", "error"))
 
 
 def aiperf_points(document: Document) -> list[list[Tree]]:
     """One run a file: a summary, or all the requests of a file of JSON lines."""
-    if document.text:
-        return [[Tree({"records": _csv_metrics(document.text)})]]
     return [document.trees] if "metrics" in document.first else [[document.first]]
+
+
+#: Recognizes the table of a summary.
+is_aiperf_table = marks.pattern("the header Metric,avg", re.compile(r"\AMetric,avg,"))
+
+
+def aiperf_table(document: Document) -> list[list[Tree]]:
+    """One run a table."""
+    return [[Tree({"records": _csv_metrics(document.text)})]]
 
 
 def read_aiperf(point: list[Tree], reading: Reading) -> BenchmarkRun:

@@ -211,6 +211,7 @@ class BenchmarkRun:
         failed: Requests that failed or were cut off.
         server: What the file says of the server.
         assumed: What the file leaves out and was assumed, one sentence each.
+        recognized_by: By what the tool was told, such as ``the keys hw, conc, isl, osl``.
     """
 
     name: str
@@ -221,6 +222,7 @@ class BenchmarkRun:
     failed: int = 0
     server: StatedServer = UNSTATED
     assumed: tuple[str, ...] = ()
+    recognized_by: str = ""
 
     def __post_init__(self) -> None:
         unknown = set(self.figures) - set(FIGURES)
@@ -229,6 +231,11 @@ class BenchmarkRun:
         for name, value in self.figures.items():
             if not (math.isfinite(value) and value > 0):
                 raise PinnError(f"{self.name}: {name} is {value}; it must be positive and finite")
+
+    def typical_s(self, *latencies: str) -> float | None:
+        """Return the mean of the first of some latencies that the file has, else its median."""
+        names = [f"{latency}_{each}_s" for each in ("mean", "p50") for latency in latencies]
+        return next((self.figures[name] for name in names if name in self.figures), None)
 
     @property
     def failed_share(self) -> float:

@@ -9,8 +9,9 @@ import numpy as np
 
 from pinn.common import Json
 from pinn.common.documents import MOST_CSV_BYTES, parse_json, parse_yaml, read_text
-from pinn.errors import PinnError
+from pinn.errors import PinnError, TooLargeError
 from pinn.measurements.benchmarks.benchmark_run import LATENCIES, STATISTICS
+from pinn.measurements.benchmarks.lines import SkippedLine, csv_rows, json_lines
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.units import MICROSECOND, MILLISECOND
 
@@ -18,7 +19,15 @@ from pinn.units import MICROSECOND, MILLISECOND
 
 
 class NotUsable(PinnError):  # noqa: N818  a reason to leave a run out, no failure
-    """A run that is left out; its text is the reason, which the report counts."""
+    """A run that is left out; its text is the reason, which the report counts.
+
+    Attributes:
+        line: Line of the file where the reason was met; None for the whole file.
+    """
+
+    def __init__(self, reason: object, line: int | None = None) -> None:
+        super().__init__(reason)
+        self.line = line
 
 
 @dataclass(frozen=True)
@@ -27,14 +36,18 @@ class Document:
 
     Attributes:
         path: Where it is.
-        text: Its text; empty where it holds ``values``.
-        values: The JSON or YAML documents that it holds, one for each line of JSON lines; empty for
-            another text.
+        text: Its text; empty where it is a JSON or YAML document, or JSON lines throughout.
+        values: The JSON or YAML documents that it holds, one for each line of JSON lines and each
+            row of a table; empty for another text.
+        lines: Line number of each value, where each has a line of its own.
+        skipped: Lines that hold no value beside lines that do.
     """
 
     path: Path
     text: str
     values: tuple[Json, ...]
+    lines: tuple[int, ...] = ()
+    skipped: tuple[SkippedLine, ...] = ()
 
     @property
     def first(self) -> Tree:
@@ -55,41 +68,41 @@ def read_document(path: Path) -> Document:
     """
     try:
         text = read_text(path, MOST_CSV_BYTES, "text")
+    except TooLargeError as error:
+        raise NotUsable(f"larger than {MOST_CSV_BYTES >> 20} MiB") from error
     except PinnError as error:
-        raise NotUsable("cannot be read as text, or is too large") from error
+        raise NotUsable("cannot be read as text") from error
     if not text.strip():
         raise NotUsable("empty file")
+    fault: NotUsable | None = None
     if text.lstrip()[0] in "{[":
-        return Document(path, "", _json(text))
+        try:
+            whole = parse_json(text, "invalid JSON")
+            return Document(path, "", tuple(whole) if isinstance(whole, list) else (whole,))
+        except PinnError as error:
+            fault = _json_fault(error)
     if path.suffix in (".yaml", ".yml"):
         try:
             return Document(path, "", (parse_yaml(text, "invalid YAML"),))
         except PinnError as error:
             raise NotUsable(str(error)) from error
-    return Document(path, text, ())
+    found = json_lines(text)
+    if found.values:
+        left = text if found.skipped else ""
+        return Document(path, left, tuple(found.values), tuple(found.numbers), tuple(found.skipped))
+    # A log may begin with a brace or a bracket too.
+    if fault and text.lstrip().startswith(('{"', "{\n", "[{", "[\n", "[[")):
+        raise fault
+    rows = csv_rows(text)
+    return Document(path, text, tuple(rows.values), tuple(rows.numbers), tuple(rows.skipped))
 
 
-def _json(text: str) -> tuple[Json, ...]:
-    """One JSON value (a list is its entries), or one a line; Infinity is read as such."""
-    try:
-        whole = parse_json(text, "invalid JSON")
-        return tuple(whole) if isinstance(whole, list) else (whole,)
-    except PinnError as error:
-        reason = error
-    try:
-        lines = [line for line in text.splitlines() if line.strip()]
-        return tuple(parse_json(line, "invalid JSON") for line in lines)
-    except PinnError as error:
-        # A log may begin with a brace or a bracket too.
-        if text.lstrip().startswith(('{"', "{\n", "[{", "[\n", "[[")):
-            is_malformed = isinstance(reason.__cause__, ValueError)
-            raise NotUsable("invalid JSON: cut off?" if is_malformed else reason) from error
-        return ()
-
-
-def has(*keys: str) -> Callable[[Document], bool]:
-    """Tells whether the first document of a file has these keys, as one tool's files have."""
-    return lambda document: all(key in document.first for key in keys)
+def _json_fault(error: PinnError) -> NotUsable:
+    """Why a text is no JSON document, and at which line."""
+    cause = error.__cause__
+    if not isinstance(cause, ValueError):
+        return NotUsable(error)
+    return NotUsable("invalid JSON: cut off?", getattr(cause, "lineno", None))
 
 
 # Figures of foreign files in SI units, and the shapes that tools share.
@@ -134,7 +147,7 @@ def streamed(figures: dict[str, float]) -> dict[str, float]:
     Raises:
         NotUsable: If there is none.
     """
-    if "ttft_mean_s" not in figures:
+    if not any(name.startswith("ttft") for name in figures):
         raise NotUsable("no time to first token: the run did not stream")
     return figures
 

@@ -20,10 +20,11 @@ _LATENCIES = {
 }
 
 
-def is_guidellm(document: Document) -> bool:
-    """Whether guidellm wrote it."""
+def is_guidellm(document: Document) -> str:
+    """Recognize guidellm."""
     points = document.first.trees("benchmarks")
-    return any("request_latency" in point.at("metrics") for point in points)
+    is_own = any("request_latency" in point.at("metrics") for point in points)
+    return "the keys benchmarks and, below it, metrics.request_latency" if is_own else ""
 
 
 def guidellm_points(document: Document) -> list[Tree]:

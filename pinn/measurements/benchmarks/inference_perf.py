@@ -10,7 +10,7 @@ run's folder says what served it.
 from pathlib import Path
 
 from pinn.common.documents import read_yaml
-from pinn.measurements.benchmarks import documents
+from pinn.measurements.benchmarks import documents, marks
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable
 from pinn.measurements.benchmarks.reading import Reading
@@ -18,11 +18,8 @@ from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
 
-
-def is_inference_perf(document: Document) -> bool:
-    """Whether it is a report of client-side latencies of inference-perf."""
-    first = document.first
-    return "load_summary" in first and "latency" in first.at("successes")
+#: Recognizes reports of client-side latencies of inference-perf.
+is_inference_perf = marks.keys("load_summary", "successes.latency")
 
 
 def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:

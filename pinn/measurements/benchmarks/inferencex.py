@@ -4,7 +4,7 @@ Latencies are in seconds, without a suffix. Its CI draws lengths uniform in [0.8
 ones and drops the totals; it sends ten prompts per unit of concurrency, prefix cache off.
 """
 
-from pinn.measurements.benchmarks import documents
+from pinn.measurements.benchmarks import documents, marks
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import NotUsable
 from pinn.measurements.benchmarks.reading import Reading
@@ -24,8 +24,8 @@ _ASSUMED = (
 )
 
 
-#: Whether InferenceX wrote a document.
-is_inferencex = documents.has("hw", "conc", "isl", "osl", "mean_ttft")
+#: Recognizes InferenceX.
+is_inferencex = marks.keys("hw", "conc", "isl", "osl")
 
 
 def read_inferencex(values: Tree, reading: Reading) -> BenchmarkRun:

@@ -6,19 +6,16 @@ file passes its odd time per output token on, so there the inter-token latency i
 
 import math
 
-from pinn.measurements.benchmarks import documents
+from pinn.measurements.benchmarks import documents, marks
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, StatedServer
-from pinn.measurements.benchmarks.documents import Document, NotUsable
+from pinn.measurements.benchmarks.documents import NotUsable
 from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue, flags_of, given_flags
 from pinn.specs.serving import ServingSpec
 
-
-def is_llm_d(document: Document) -> bool:
-    """Whether llm-d-benchmark wrote it."""
-    first = document.first
-    return "scenario" in first and ("results" in first or "metrics" in first)
+#: Recognizes llm-d-benchmark.
+is_llm_d = marks.any_of(marks.keys("scenario", "results"), marks.keys("scenario", "metrics"))
 
 
 def read_llm_d(values: Tree, reading: Reading) -> BenchmarkRun:

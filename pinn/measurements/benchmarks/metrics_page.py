@@ -1,14 +1,16 @@
 """Metrics pages of vLLM and SGLang, and the acceptance of drafts they count."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 from pinn.common.documents import MOST_CSV_BYTES, read_text
 from pinn.errors import PinnError
+from pinn.measurements.benchmarks import marks
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, StatedServer
-from pinn.measurements.benchmarks.documents import Document, NotUsable, kept
+from pinn.measurements.benchmarks.documents import NotUsable, kept
 from pinn.measurements.benchmarks.reading import Reading
 from pinn.specs.flags import FlagValue
 
@@ -57,9 +59,8 @@ class Page:
     started_s: float | None = None
 
 
-def is_metrics_page(document: Document) -> bool:
-    """Whether it is a metrics page of vLLM or SGLang."""
-    return bool(_SERIES.search(document.text))
+#: Recognizes a metrics page of vLLM or SGLang.
+is_metrics_page = marks.pattern("series named vllm: or sglang:", _SERIES)
 
 
 def read_page(text: str) -> Page:
@@ -80,8 +81,8 @@ def read_page(text: str) -> Page:
     return page
 
 
-def read_metrics_pages(pages: tuple[str, str], reading: Reading) -> BenchmarkRun:
-    """What happened between two scrapes.
+def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
+    """What happened between two scrapes, or from a server's start to the only one.
 
     Args:
         pages: Their texts, the earlier first.
@@ -91,7 +92,8 @@ def read_metrics_pages(pages: tuple[str, str], reading: Reading) -> BenchmarkRun
         NotUsable: If they are not two scrapes of one server, or nothing was served in between.
         PinnError: If the user has to say more.
     """
-    before, after = map(read_page, pages)
+    *earlier, after = map(read_page, pages)
+    before = earlier[0] if earlier else _at_start(after, reading)
     models = before.models | after.models
     if len(models) > 1:
         raise NotUsable(f"the scrapes are of {len(models)} models: {', '.join(sorted(models))}")
@@ -104,7 +106,8 @@ def read_metrics_pages(pages: tuple[str, str], reading: Reading) -> BenchmarkRun
     served = int(counts.get("e2e_request_latency_seconds_count", 0.0))
     served = served or int(counts.get("time_to_first_token_seconds_count", 0.0))
     if not served:
-        raise NotUsable("no request was served between the scrapes")
+        when = "between the scrapes" if earlier else "since the server's start"
+        raise NotUsable(f"no request was served {when}")
     given = reading.given
     reading.assumed.append("latencies begin when the server's front end has the request")
     prompt = _mean(counts, ("request_prompt_tokens",), "prompt_tokens_total", served)
@@ -124,6 +127,22 @@ def read_metrics_pages(pages: tuple[str, str], reading: Reading) -> BenchmarkRun
         figures["output_tokens_per_s"] = served * output / given.duration
     reading.tool = f"{reading.tool} of {after.engine}"
     return reading.run(load, kept(figures), served, server=_server(after))
+
+
+def _at_start(page: Page, reading: Reading) -> Page:
+    """Return the page that a server has before it serves anything.
+
+    Raises:
+        NotUsable: If neither the time since then nor the load is given.
+    """
+    given = reading.given
+    if given.duration is None and given.concurrency is None and given.request_rate is None:
+        raise NotUsable(
+            "a metrics page without a second scrape: give the earlier one too, or --duration (of "
+            "the load, where it is all that the server has served)"
+        )
+    reading.assumed.append("all that the server counted since its start is of this load")
+    return Page(started_s=page.started_s)
 
 
 def _mean(

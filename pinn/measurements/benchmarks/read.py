@@ -1,10 +1,9 @@
 """Benchmark files of any tool: which tool wrote a file shows in its content."""
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -13,19 +12,23 @@ from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError, printable
 from pinn.measurements.benchmarks import (
     aiperf,
+    console,
     guidellm,
     inferencex,
+    latency_profile,
     llm_d,
+    llmperf,
+    marks,
     metrics_page,
     vllm_bench,
     vllm_log,
 )
 from pinn.measurements.benchmarks import inference_perf as perf
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
+from pinn.measurements.benchmarks.companions import result_files
 from pinn.measurements.benchmarks.documents import Document, NotUsable, read_document
 from pinn.measurements.benchmarks.reading import GivenLoad, Reading
 from pinn.measurements.benchmarks.tree import Tree
-from pinn.measurements.benchmarks.vllm_bench import read_sglang_bench
 
 #: One run of a file, unread.
 Point = TypeVar("Point")
@@ -37,15 +40,17 @@ class Reader(Generic[Point]):
 
     Attributes:
         tool: Its name.
-        wrote: Whether it wrote a file.
+        mark: By what it is recognized that it wrote a file.
         read: One of its runs.
         points: The runs of a file, unread.
+        of_text: Whether it reads a file's text, of which any line may be about something else.
     """
 
     tool: str
-    wrote: Callable[[Document], bool]
+    mark: marks.Mark
     read: Callable[[Point, Reading], BenchmarkRun]
     points: Callable[[Document], list[Point]]
+    of_text: bool = False
 
     def unread(self, document: Document) -> list[Callable[[Reading], BenchmarkRun]]:
         """Return the runs of a file, each still to be read."""
@@ -64,18 +69,73 @@ def _whole(document: Document) -> list[Document]:
 
 READERS = (
     Reader("vllm bench serve", vllm_bench.is_vllm_bench, vllm_bench.read_vllm_bench, _trees),
-    Reader("sglang.bench_serving", vllm_bench.is_sglang_bench, read_sglang_bench, _trees),
+    Reader(
+        "sglang.bench_serving", vllm_bench.is_sglang_bench, vllm_bench.read_sglang_bench, _trees
+    ),
     Reader("InferenceX", inferencex.is_inferencex, inferencex.read_inferencex, _trees),
     Reader("guidellm", guidellm.is_guidellm, guidellm.read_guidellm, guidellm.guidellm_points),
     Reader("llm-d-benchmark", llm_d.is_llm_d, llm_d.read_llm_d, _trees),
     Reader("inference-perf", perf.is_inference_perf, perf.read_inference_perf, _whole),
     Reader("aiperf", aiperf.is_aiperf, aiperf.read_aiperf, aiperf.aiperf_points),
+    Reader("aiperf", aiperf.is_aiperf_table, aiperf.read_aiperf, aiperf.aiperf_table, of_text=True),
+    Reader("llmperf", llmperf.is_llmperf, llmperf.read_llmperf, _trees),
+    Reader(
+        "latency profile generator",
+        latency_profile.is_latency_profile,
+        latency_profile.read_latency_profile,
+        _trees,
+    ),
     Reader("request spans of vLLM", vllm_log.is_request_spans, vllm_log.read_request_spans, _whole),
-    Reader("vLLM log", vllm_log.is_vllm_log, vllm_log.read_vllm_log, _whole),
+    Reader(
+        "what vllm bench serve and sglang.bench_serving print",
+        console.is_console,
+        console.read_console,
+        console.console_points,
+        of_text=True,
+    ),
+    Reader("vLLM log", vllm_log.is_vllm_log, vllm_log.read_vllm_log, _whole, of_text=True),
 )
 
-#: What tools write beside their results, which the readers of those look at.
-_COMPANIONS = {"config.yaml", "profile.yaml", "exp-config.yaml"}
+#: Places of one reason that are named.
+_PLACES = 4
+
+
+@dataclass
+class _Found:
+    """What a reader has found so far.
+
+    Attributes:
+        given: What the files leave out.
+        runs: In the order of the files.
+        refused: Reason -> where what was left out for it stands.
+    """
+
+    given: GivenLoad
+    runs: list[BenchmarkRun] = field(default_factory=list)
+    refused: dict[str, list[str]] = field(default_factory=dict)
+
+    def refuse(self, reason: str, place: str) -> None:
+        """Count what was left out."""
+        self.refused.setdefault(reason, []).append(place)
+
+    @contextmanager
+    def counted(self, tool: str, place: str) -> Iterator[None]:
+        """Count what is not usable: values of other types than a tool writes are, too."""
+        try:
+            yield
+        except PinnError as reason:
+            line = getattr(reason, "line", None)
+            self.refuse(str(reason), f"{place}, line {line}" if line else place)
+        except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+            met = printable(error, 60) or type(error).__name__
+            self.refuse(f"a value that {tool} does not write there ({met})", place)
+
+    def report(self, source: str, digest: str) -> ReadReport:
+        """Return the counts."""
+        refused = {reason: len(places) for reason, places in self.refused.items()}
+        places = {reason: tuple(each[:_PLACES]) for reason, each in self.refused.items()}
+        read = len(self.runs) + sum(refused.values())
+        return ReadReport(source, "", digest, read, len(self.runs), refused, places=places)
 
 
 def read_benchmarks(
@@ -83,93 +143,82 @@ def read_benchmarks(
 ) -> tuple[list[BenchmarkRun], ReadReport]:
     """Read files of benchmarks, of one tool or of several.
 
+    What cannot be read is left out and counted: a file, a run of it, or a line beside others.
+
     Args:
-        paths: Files, or folders of them. Metrics pages come in pairs, the earlier first.
+        paths: Files, or folders of them. Metrics pages come in pairs, the earlier first; one alone
+            counts from the server's start.
         given: What the files leave out.
 
     Returns:
         The runs in the order of the files, and the counts: a point of a file that holds several is
-        one, like a pair of metrics pages.
+        one, like a pair of metrics pages, or a line that holds none beside lines that do.
 
     Raises:
-        PinnError: If nothing could be read, with the reasons, or the user has to say more.
+        PinnError: If nothing could be read, with the reasons.
     """
-    given = given or GivenLoad()
-    refused, runs = Counter[str](), list[BenchmarkRun]()
-    pages: list[Document] = []
+    found, pages = _Found(given or GivenLoad()), list[Document]()
     digest = hashlib.sha256()
-    for path in _files(paths):
-        with _counted("a benchmark's file", refused):
+    for path in result_files(paths):
+        with found.counted("a benchmark's file", str(path)):
             document = read_document(path)
             digest.update(file_sha256(path).encode())
             if metrics_page.is_metrics_page(document):
                 pages.append(document)
             else:
-                _read_document(document, given, runs, refused)
-    _read_pages(pages, given, runs, refused)
-    read = len(runs) + refused.total()
+                _read_document(document, found)
+    _read_pages(pages, found)
     names = ", ".join(str(path) for path in paths)
-    if not runs:
-        reasons = "; ".join(f"{reason} ({n})" for reason, n in refused.items()) or "no files"
-        known = f"{', '.join(reader.tool for reader in READERS)}, and pairs of metrics pages"
-        raise PinnError(f"{names}: no benchmark run could be read: {reasons}. Known are {known}")
-    report = ReadReport(names, "", digest.hexdigest(), read, len(runs), dict(refused))
-    return runs, report
+    report = found.report(names, digest.hexdigest())
+    if not found.runs:
+        raise PinnError(_nothing_read(report))
+    return found.runs, report
 
 
-def _read_document(
-    document: Document, given: GivenLoad, runs: list[BenchmarkRun], refused: Counter[str]
-) -> None:
-    reader = next((reader for reader in READERS if reader.wrote(document)), None)
+def _nothing_read(report: ReadReport) -> str:
+    """Why there is no run: the file and its reason, or all reasons with their places."""
+    known = ""
+    if not report.refused or any(_UNKNOWN in reason for reason in report.refused):
+        tools = ", ".join(dict.fromkeys(reader.tool for reader in READERS))
+        known = f". Known are {tools}, and metrics pages of vLLM and SGLang"
+    if report.read == 1:
+        (reason,), (places,) = report.refused, report.places.values()
+        return f"{places[0]}: {reason}{known}"
+    reasons = "; ".join(report.located) or "no files"
+    return f"{report.source}: no benchmark run could be read: {reasons}{known}"
+
+
+_UNKNOWN = "written by no known tool"
+
+
+def _read_document(document: Document, found: _Found) -> None:
+    marked = ((reader, reader.mark(document)) for reader in READERS)
+    reader, mark = next(((reader, mark) for reader, mark in marked if mark), (None, ""))
     if reader is None:
-        raise NotUsable("written by no known tool")
-    with _counted(reader.tool, refused):
+        like = marks.nearest(document, [(reader.tool, reader.mark) for reader in READERS])
+        raise NotUsable(f"{_UNKNOWN}: {like}" if like else _UNKNOWN)
+    path = str(document.path)
+    if not reader.of_text:
+        for line in document.skipped:
+            found.refuse(line.reason, f"{path}, line {line.number}")
+    with found.counted(reader.tool, path):
         unread = reader.unread(document)
+        lines = document.lines if len(document.lines) == len(unread) else ()
         for number, read in enumerate(unread, 1):
-            name = str(document.path) if len(unread) == 1 else f"{document.path}#{number}"
-            with _counted(reader.tool, refused):
-                runs.append(read(Reading(name, reader.tool, given)))
+            name = path if len(unread) == 1 else f"{path}#{number}"
+            with found.counted(reader.tool, f"{path}, line {lines[number - 1]}" if lines else name):
+                found.runs.append(read(Reading(name, reader.tool, found.given, mark)))
 
 
-@contextmanager
-def _counted(tool: str, refused: Counter[str]) -> Iterator[None]:
-    """Count what is not usable: values of other types than a tool writes are, wherever met."""
-    try:
-        yield
-    except NotUsable as reason:
-        refused[str(reason)] += 1
-    except PinnError:
-        raise
-    except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-        met = printable(error, 60) or type(error).__name__
-        refused[f"a value that {tool} does not write there ({met})"] += 1
-
-
-def _read_pages(
-    pages: list[Document], given: GivenLoad, runs: list[BenchmarkRun], refused: Counter[str]
-) -> None:
-    for first, second in zip(pages[::2], pages[1::2], strict=False):
-        texts, name = (first.text, second.text), f"{first.path} to {second.path}"
-        with _counted("an engine's metrics page", refused):
-            reading = Reading(name, "metrics page", given)
-            runs.append(metrics_page.read_metrics_pages(texts, reading))
-    if len(pages) % 2:
-        refused["a metrics page without a second scrape"] += 1
-
-
-def _files(paths: Iterable[Path]) -> list[Path]:
-    """The files themselves, and those of folders; what lies beside results is left out there.
-
-    Raises:
-        PinnError: If one does not exist.
-    """
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.is_file())
-            found += [p for p in inside if p.name not in _COMPANIONS]
-        elif path.is_file():
-            found.append(path)
-        else:
-            raise PinnError(f"no file or folder at {path}: give the files that a benchmark wrote")
-    return found
+def _read_pages(pages: list[Document], found: _Found) -> None:
+    """Read pairs of pages, or the only one."""
+    if len(pages) > 1 and len(pages) % 2:
+        found.refuse("a metrics page without a second scrape", str(pages.pop().path))
+    for at in range(0, len(pages), 2):
+        scrapes = pages[at : at + 2]
+        name = " to ".join(str(page.path) for page in scrapes)
+        mark = metrics_page.is_metrics_page(scrapes[0])
+        with found.counted("an engine's metrics page", name):
+            reading = Reading(name, "metrics page", found.given, mark)
+            texts = [page.text for page in scrapes]
+            found.runs.append(metrics_page.read_metrics_pages(texts, reading))

@@ -15,6 +15,7 @@ from pinn.measurements.benchmarks.benchmark_run import (
     SharedPrefix,
     StatedServer,
 )
+from pinn.measurements.benchmarks.documents import NotUsable
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue, check_flags, flag, flags_apart, flags_of
 
@@ -38,7 +39,9 @@ class GivenLoad:
         "Lengths were uniform between these shares of the nominal ones, such as 0.8,1.",
         shown="all equal",
     )
-    duration: float | None = flag(None, "Time between two scrapes.", unit="s", above=0)
+    duration: float | None = flag(
+        None, "Time between two scrapes, or from the server's start.", unit="s", above=0
+    )
     prompt_groups: int | None = flag(None, "Groups of prompts that repeat.", least=1)
     prompts_per_group: int = flag(1, "Different prompts in a group.", least=1)
     shared_tokens: int = flag(0, "Tokens that the prompts of a group share.", least=0)
@@ -70,12 +73,14 @@ class Reading:
         name: Of the run.
         tool: What wrote it.
         given: What the user says.
+        recognized_by: By what the tool was told.
         assumed: What was assumed so far, one sentence each.
     """
 
     name: str
     tool: str
     given: GivenLoad
+    recognized_by: str = ""
     assumed: list[str] = field(default_factory=list)
 
     def run(
@@ -87,23 +92,23 @@ class Reading:
         server: StatedServer = UNSTATED,
     ) -> BenchmarkRun:
         """The run, once it is read."""
-        assumed = tuple(self.assumed)
-        return BenchmarkRun(self.name, self.tool, load, figures, served, failed, server, assumed)
+        own, told = tuple(self.assumed), self.recognized_by
+        return BenchmarkRun(self.name, self.tool, load, figures, served, failed, server, own, told)
 
     def or_stated(self, name: str, stated: float | None) -> float | None:
         """The file's value, else the user's; None where neither says.
 
         Raises:
-            PinnError: If they contradict each other.
+            NotUsable: If they contradict each other.
         """
         given: float | None = getattr(self.given, name)
         if given is None or stated is None:
             return stated if given is None else given
         if abs(given - stated) > _SAME * abs(stated):
             option = _FLAGS[name].option
-            raise PinnError(
-                f"{self.name} says {stated:g}, {option} {given:g}: leave {option} out, or read "
-                "files of other loads by themselves"
+            raise NotUsable(
+                f"says {stated:g}, {option} {given:g}: leave {option} out, or read files of other "
+                "loads by themselves"
             )
         return stated
 
@@ -111,7 +116,7 @@ class Reading:
         """The file's concurrency, else the user's.
 
         Raises:
-            PinnError: If they contradict each other.
+            NotUsable: If they contradict each other.
         """
         found = self.or_stated("concurrency", stated)
         return None if found is None else int(found)
@@ -120,12 +125,11 @@ class Reading:
         """A needed value of the load; what neither says is asked for.
 
         Raises:
-            PinnError: If neither says it, or they contradict each other.
+            NotUsable: If neither says it, or they contradict each other.
         """
         found = self.or_stated(name, stated)
         if found is None:
-            what = _FLAGS[name].help.rstrip(".").lower()
-            raise PinnError(f"{self.name} leaves out {_FLAGS[name].option} ({what}): give it")
+            raise NotUsable(f"leaves out {_described(name)}: give it")
         return found
 
     def stated_lengths(
@@ -143,11 +147,16 @@ class Reading:
     def sending(
         self, concurrency: int | None = None, rate: float | None = None
     ) -> tuple[int | None, float | None]:
-        """Concurrency and rate of sending; without a rate, a concurrency is asked for."""
-        rate = self.or_stated("request_rate", rate)
-        if rate is None:
-            return int(self.needed("concurrency", concurrency)), rate
-        return self.concurrency(concurrency), rate
+        """Concurrency and rate of sending; where neither is known, they are asked for.
+
+        Raises:
+            NotUsable: If neither is known, or the user contradicts the file.
+        """
+        rate, limit = self.or_stated("request_rate", rate), self.concurrency(concurrency)
+        if rate is None and limit is None:
+            either = f"{_described('concurrency')} and {_FLAGS['request_rate'].option}"
+            raise NotUsable(f"leaves out {either}: give one")
+        return limit, rate
 
     def lengths(self, mean: float) -> Lengths:
         """Lengths of a mean; how they spread is the user's or assumed."""
@@ -172,6 +181,11 @@ class Reading:
 
 
 _FLAGS = {each.name: each for each in flags_of(GivenLoad)}
+
+
+def _described(name: str) -> str:
+    """An option of the load, with what it is."""
+    return f"{_FLAGS[name].option} ({_FLAGS[name].help.rstrip('.').lower()})"
 
 
 def split_flags(flags: Mapping[str, FlagValue]) -> tuple[dict[str, FlagValue], GivenLoad]:

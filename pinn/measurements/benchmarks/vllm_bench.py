@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pinn.common import Json
 from pinn.common.documents import first_fault
-from pinn.measurements.benchmarks import documents
+from pinn.measurements.benchmarks import documents, marks
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import NotUsable
 from pinn.measurements.benchmarks.reading import Reading
@@ -60,16 +60,18 @@ class ClientFile(BaseModel):
         """Validate a file.
 
         Raises:
-            NotUsable: If it does not fit, with the first place.
+            NotUsable: If it does not fit, with the keys that it lacks, or the first wrong one.
         """
         try:
             return cls.model_validate(values.values)
         except ValidationError as error:
-            raise NotUsable(": ".join(first_fault(error))) from error
+            lacking = [str(e["loc"][0]) for e in error.errors() if e["type"] == "missing"]
+            fault = f"lacks {', '.join(lacking)}" if lacking else ": ".join(first_fault(error))
+            raise NotUsable(fault) from error
 
 
-#: Whether vLLM's client wrote a document.
-is_vllm_bench = documents.has("mean_ttft_ms", "model_id", "num_prompts")
+#: Recognizes vLLM's client.
+is_vllm_bench = marks.keys("model_id", "num_prompts", "completed")
 
 
 def read_vllm_bench(values: Tree, reading: Reading) -> BenchmarkRun:
@@ -123,10 +125,16 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
 
 
 def client_figures(file: ClientFile, values: Tree, e2e: str) -> dict[str, float]:
-    """Figures as stated, with E2E as the file spells it; details add those that it left out."""
-    stated = documents.client_statistics(values, e2e, MILLISECOND, "_ms")
-    rates = documents.throughputs(file.request_throughput, file.output_throughput)
-    return _details(file) | stated | rates
+    """Figures as stated, with E2E as the file spells it; details add those that it left out.
+
+    Raises:
+        NotUsable: If it has no latency at all.
+    """
+    stated = _details(file) | documents.client_statistics(values, e2e, MILLISECOND, "_ms")
+    if not stated:
+        wanted = (f"{each}_{name}_ms" for name in ("ttft", "tpot") for each in ("mean", "median"))
+        raise NotUsable(f"lacks every latency, such as {', '.join(wanted)}")
+    return stated | documents.throughputs(file.request_throughput, file.output_throughput)
 
 
 def _details(file: ClientFile) -> dict[str, float]:
@@ -190,8 +198,8 @@ class _File(ClientFile):
     server_info: dict[str, object] | None = None
 
 
-#: Whether SGLang's client wrote a document.
-is_sglang_bench = documents.has("mean_e2e_latency_ms", "dataset_name", "completed")
+#: Recognizes SGLang's client.
+is_sglang_bench = marks.keys("dataset_name", "random_input_len", "completed")
 
 
 def read_sglang_bench(values: Tree, reading: Reading) -> BenchmarkRun:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pinn.common.documents import MOST_LINE_BYTES
 from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError
+from pinn.measurements.benchmarks import marks
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.measurements.benchmarks.documents import Document, NotUsable, kept, request_figures
 from pinn.measurements.benchmarks.reading import Reading
@@ -117,9 +118,8 @@ _CONFIG = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\) with config: (.
 _MIN_SPAN_S = 20.0
 
 
-def is_vllm_log(document: Document) -> bool:
-    """Whether it is a log with iteration details."""
-    return bool(_ITERATION.search(document.text))
+#: Recognizes a log with iteration details.
+is_vllm_log = marks.pattern("lines 'Iteration(N)'", _ITERATION)
 
 
 def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
@@ -216,11 +216,12 @@ _ATTRIBUTES = {
 _NEEDED = {"ttft", "e2e", "prompt", "output"}
 
 
-def is_request_spans(document: Document) -> bool:
-    """Whether it holds request spans with latencies and no events of an instrumented engine."""
-    return "resourceSpans" in document.first and any(
+def is_request_spans(document: Document) -> str:
+    """Recognize request spans with latencies and no events of an instrumented engine."""
+    is_own = "resourceSpans" in document.first and any(
         span.numbers.keys() >= _NEEDED for span in _spans(document)
     )
+    return f"spans '{_SPAN}' with gen_ai.latency attributes" if is_own else ""
 
 
 class _RequestSpan(NamedTuple):

@@ -21,7 +21,8 @@ from jaxtyping import Bool, Float, Int
 from pinn.common.files import ReadReport, file_sha256
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.measurements.traces.measured_steps import COUNTS, LATENCY, alike_batches
+from pinn.measurements.traces.measured_steps import alike_batches
+from pinn.measurements.traces.step_table import COUNTS, LATENCY
 from pinn.physics.batch_sums import UniformBatches
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import experts_hit, floor_seconds

@@ -13,13 +13,19 @@ from jaxtyping import Float
 
 from pinn.common.documents import read_json
 from pinn.common.files import ReadReport, file_sha256
-from pinn.common.tables import KeptRows, read_frame
+from pinn.common.tables import KeptRows
 from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.launch_line import read_arguments
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.measurements.program.batches import Wanted
 from pinn.measurements.program.table import FACTS_FILE, STEPS_FILE
+from pinn.measurements.traces.step_table import (
+    ALIKE,
+    COUNTS,
+    StepTable,
+    read_step_table,
+)
 from pinn.measurements.traces.trace_tables import Target, TraceTables
 from pinn.physics.batch_sums import BatchSums, UniformBatches
 from pinn.specs.flags import FlagValue, given_flags, specified
@@ -32,11 +38,6 @@ SERVING_FOLDER = "serving"
 
 #: Their table in a folder that ``pinn ingest`` wrote.
 MEASURED = "measured_steps"
-
-#: Columns that a table needs, all numbers.
-COUNTS = ("num_prefill_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens",
-          "num_decode_requests", "sum_decode_kv_tokens")  # fmt: skip
-LATENCY = "latency_ms"
 
 #: Fewest steps whose median counts: as many as ``pinn measure`` leaves of a slow batch.
 LEAST = 3
@@ -152,23 +153,13 @@ def typed_flags(words: Sequence[str], release: str = "") -> dict[str, FlagValue]
 def read_measured_steps(path: Path) -> MeasuredSteps:
     """Read a folder that ``pinn measure`` wrote, or a CSV file of one server in its layout.
 
-    A table without the column ``batch`` takes consecutive steps of equal prompts and as many
-    decodes as one batch. A last row that was cut off is refused and counted.
+    The table may be of any size (:func:`read_step_table`).
 
     Raises:
         PinnError: If there is none, it lacks a column, is of several servers, or no batch is left.
     """
     file = path / STEPS_FILE if path.is_dir() else path
-    # As text: a row that was cut off where the disk was full has fewer cells, or half a number.
-    table = read_frame(file, "give a folder that 'pinn measure' wrote", dtype=str)
-    lacking = [name for name in (*COUNTS, LATENCY) if name not in table]
-    if lacking:
-        raise PinnError(f"{file} lacks {', '.join(lacking)}: it has {', '.join(table.columns)}")
-    runs = table["run"].nunique() if "run" in table else 1
-    if runs > 1:
-        raise PinnError(f"{file} has steps of {runs} runs: give one server's alone")
-    if "dp_rank" in table and table["dp_rank"].nunique() > 1:
-        raise PinnError(f"{file} has steps of several data-parallel ranks: give one rank's alone")
+    table = read_step_table(file)
     facts_file = file.parent / FACTS_FILE
     facts = _facts(facts_file) if facts_file.is_file() else Tree()
     return _grouped(table, file, facts)
@@ -196,41 +187,46 @@ def ingested_steps(traces: TraceTables) -> MeasuredSteps:
     return MeasuredSteps(report.source, Tree(traces.manifest.get("facts")), report, rows)
 
 
-def _grouped(table: pd.DataFrame, file: Path, facts: Tree) -> MeasuredSteps:
-    wanted = [*COUNTS, LATENCY, *(n for n in ("batch", "is_cold") if n in table)]
-    numbers = table[wanted].apply(pd.to_numeric, errors="coerce").astype(float)
-    kept = KeptRows(len(numbers))
-    refuse, keep = kept.refuse, kept.mask
-    whole = numbers[[n for n in wanted if n != LATENCY]]
-    refuse("a cell is missing or no number", ~np.isfinite(numbers).all(axis=1))
-    refuse("a count is negative or a fraction", ((whole < 0) | (whole % 1 != 0)).any(axis=1))
-    refuse("no time", numbers[LATENCY] <= 0)
-    refuse("no request", numbers[["num_prefill_requests", "num_decode_requests"]].sum(axis=1) < 1)
-    prompts, tokens, cached, decodes, context = (numbers[name] for name in COUNTS)
-    beside = ((prompts == 0) & (tokens + cached > 0)) | ((decodes == 0) & (context > 0))
-    refuse("tokens of no request, or a prompt without any", beside | (prompts > tokens))
-    if "is_cold" in numbers:
-        refuse("cold", numbers["is_cold"] > 0)
-    same = numbers[[*COUNTS[:4], *(["batch"] if "batch" in numbers else [])]]
-    key = same.groupby(list(same), dropna=False, sort=False).ngroup()
-    if "batch" not in numbers:
-        key = (key != key.shift()).cumsum()
-    groups = numbers[LATENCY].where(keep).groupby(key)
-    slow = numbers[LATENCY] > FAR * groups.transform("median")
-    refuse(f"more than {FAR:g} times the median of its batch", slow)
-    count = numbers[LATENCY].where(keep).groupby(key).transform("count")
-    refuse(f"fewer than {LEAST} steps of its batch", count < LEAST)
-    report = kept.report(file.name, facts.text("engine_version"), file_sha256(file))
-    if not keep.any():
+def _grouped(table: StepTable, file: Path, facts: Tree) -> MeasuredSteps:
+    """Return the median of each batch, without what is far from it."""
+    latency, batch, kept = table.milliseconds, table.batch, KeptRows(len(table.batch))
+    usual_ms = _medians(latency, batch, len(table.alike))
+    slow = latency > FAR * usual_ms[batch]
+    kept.refuse(f"more than {FAR:g} times the median of its batch", slow)
+    count = np.bincount(batch, kept.mask, len(usual_ms))
+    kept.refuse(f"fewer than {LEAST} steps of its batch", count[batch] < LEAST)
+    refused, accepted = {**table.refused, **kept.refused}, int(kept.mask.sum())
+    version, digest = facts.text("engine_version"), file_sha256(file)
+    report = ReadReport(file.name, version, digest, table.read, accepted, refused)
+    if not accepted:
         raise PinnError(f"{file} has no batch whose median is known:\n{report.table()}")
-    batches = numbers[keep].groupby(key[keep], sort=False)
-    rows = batches[list(COUNTS)].mean()
-    rows["seconds"] = batches[LATENCY].median() * MILLISECOND
-    away = (numbers[LATENCY] - batches[LATENCY].transform("median")).abs()[keep]
-    rows["count"] = batches.size().astype(float)
-    scatter = 1.4826 * away.groupby(key[keep], sort=False).median() * MILLISECOND / rows["seconds"]
+    rows = _counts(table, kept.mask)
+    batch, latency = batch[kept.mask], latency[kept.mask]
+    usual_ms = _medians(latency, batch, len(table.alike))
+    rows["seconds"] = usual_ms[rows.index] * MILLISECOND
+    away = _medians(np.abs(latency - usual_ms[batch]), batch, len(table.alike))[rows.index]
+    rows["count"] = np.bincount(batch, minlength=len(usual_ms))[rows.index].astype(float)
+    scatter = 1.4826 * away * MILLISECOND / rows["seconds"]
     usual = float(np.median(np.repeat(scatter, rows["count"].astype(int))))
     own = rows["count"] / (rows["count"] + _LIKE_OTHERS)
     scatter = np.sqrt(own * scatter**2 + (1 - own) * usual**2)
     rows["error"] = 1.2533 * np.maximum(scatter, _LEAST_NOISE) / np.sqrt(rows["count"])
     return MeasuredSteps(str(file), facts, report, rows.reset_index(drop=True))
+
+
+def _medians(values: np.ndarray, batch: np.ndarray, batches: int) -> np.ndarray:
+    """Return the median of each batch; 0 of one without a value."""
+    found = pd.Series(values).groupby(batch).median()
+    medians = np.zeros(batches)
+    medians[found.index] = found
+    return medians
+
+
+def _counts(table: StepTable, mask: np.ndarray) -> pd.DataFrame:
+    """Return the mean counts of each batch, in the order of its first steps."""
+    context = pd.Series(table.context[mask].astype(float))
+    mean = context.groupby(table.batch[mask], sort=False).mean()
+    alike = table.alike[mean.index].astype(float)
+    rows = pd.DataFrame(alike, index=mean.index, columns=list(ALIKE))
+    rows[COUNTS[-1]] = mean
+    return rows

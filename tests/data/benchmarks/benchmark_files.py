@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 from engine_pages import iteration_log, metrics_pages, request_spans
+from other_files import latency_profile, llmperf, printed_table, sweep_table
 from served_load import Served
 
 
@@ -268,6 +269,10 @@ def write(of: Served, kind: str, folder: Path) -> list[Path]:
         "guidellm": lambda: json.dumps(guidellm(of)),
         "InferenceX": lambda: json.dumps(inferencex(of)),
         "llm-d": lambda: json.dumps(llm_d(of)),
+        "printed table": lambda: printed_table(vllm_bench(of)),
+        "sweep table": lambda: sweep_table([vllm_bench(of)]),
+        "llmperf": lambda: llmperf(of),
+        "latency profile": lambda: latency_profile(of),
         "log": lambda: iteration_log(of),
         "spans": lambda: request_spans(of),
     }
@@ -285,12 +290,14 @@ def write(of: Served, kind: str, folder: Path) -> list[Path]:
 
 KINDS = (
     "vllm bench", "vllm bench, detailed", "sglang", "aiperf", "aiperf csv", "guidellm",
-    "inference-perf", "InferenceX", "llm-d", "metrics pages", "log", "spans",
+    "inference-perf", "InferenceX", "llm-d", "printed table", "sweep table", "llmperf",
+    "latency profile", "metrics pages", "log", "spans",
 )  # fmt: skip
 
 #: Options that a kind needs beside a closed loop's file.
 ASKED = {
     "aiperf csv": {"concurrency": 16},
+    "latency profile": {"concurrency": 16},
     "metrics pages": {"concurrency": 16},
     "spans": {"concurrency": 16},
 }

@@ -10,8 +10,8 @@ from pinn.engines.engine_spec import EngineSpec
 from pinn.memory.kv_cache import kv_layout
 
 
-def metrics_pages(of: Served) -> tuple[str, str]:
-    """A page before and after the load; the server had served others before."""
+def metrics_pages(of: Served, before: tuple[float, float] = (77.5, 1000.0)) -> tuple[str, str]:
+    """A page before and after the load; sums and counts of what the server had served before."""
     r, n = of.run.requests, of.load.requests
     tokens = of.output_tokens - n
     sums = {
@@ -33,8 +33,8 @@ def metrics_pages(of: Served) -> tuple[str, str]:
             f"vllm:kv_cache_usage_perc{labels} 0.0",
         ]
         for name, (total, count) in sums.items():
-            lines.append(f"vllm:{name}_sum{labels} {77.5 + total * done!r}")
-            lines.append(f"vllm:{name}_count{labels} {1000.0 + count * done!r}")
+            lines.append(f"vllm:{name}_sum{labels} {before[0] + total * done!r}")
+            lines.append(f"vllm:{name}_count{labels} {before[1] + count * done!r}")
             lines.append(f'vllm:{name}_bucket{{le="+Inf",model_name="{of.model}"}} 9e9')
         return "\n".join(lines) + "\n"
 

@@ -1,0 +1,54 @@
+"""Files of a folder that hold results, without what tools write beside them."""
+
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+from pinn.errors import PinnError
+
+#: Settings of a run, which the readers of its results look at.
+_SETTINGS = {"config.yaml", "profile.yaml", "exp-config.yaml"}
+
+#: Name -> files whose runs it repeats, sums up or warms up for; it is passed over beside them.
+#: ``run=N.json`` are of ``vllm bench sweep serve`` (vLLM 0.33.0 ``vllm/benchmarks/sweep/serve.py:
+#: run_comb``), which writes their summary and all of them as a table, too.
+_REPEATED = {
+    "summary_lifecycle_metrics.json": "stage_*_lifecycle_metrics.json",
+    "*_prometheus_metrics.json": "*_lifecycle_metrics.json",
+    "summary.json": "run=*.json",
+    "warmup.json": "run=*.json",
+    "summary.csv": "*/run=*.json",
+    "*_individual_responses.json": "*_summary.json",
+    "profile_export_aiperf.csv": "profile_export_aiperf.json",
+    "profile_export.jsonl": "profile_export_aiperf.json",
+}
+
+
+def result_files(paths: Iterable[Path]) -> list[Path]:
+    """Return the files themselves, and those of folders that hold results of their own.
+
+    Raises:
+        PinnError: If one does not exist.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.is_file())
+            found += [p for p in inside if p.name not in _SETTINGS and not _is_repeated(p)]
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise PinnError(f"no file or folder at {path}: give the files that a benchmark wrote")
+    return found
+
+
+def _is_repeated(path: Path) -> bool:
+    return any(
+        fnmatch(path.name, name) and _has(path.parent, others) for name, others in _REPEATED.items()
+    )
+
+
+@cache
+def _has(folder: Path, pattern: str) -> bool:
+    return any(folder.glob(pattern))

@@ -1,0 +1,82 @@
+"""What the engines' own benchmarks print: the table "Serving Benchmark Result".
+
+Labels read in the sources of vLLM 0.10.2 to 0.33.0 (``vllm/benchmarks/serve.py: benchmark``) and
+SGLang 0.4.9 to 0.5.23 (``bench_serving.py`` and ``benchmark/serving.py: benchmark``). The values
+are those of the result file under other names, rounded to two decimals, so throughput is taken
+from the totals. vLLM prints neither model nor engine flags; it leaves out a concurrency or a rate
+that was not limited. Other text around a table, such as a log's, is passed over.
+"""
+
+import re
+
+from pinn.measurements.benchmarks import marks, vllm_bench
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, StatedServer
+from pinn.measurements.benchmarks.documents import Document, NotUsable
+from pinn.measurements.benchmarks.reading import Reading
+from pinn.measurements.benchmarks.tree import Tree
+
+_HEADING = re.compile(r"={3,} *Serving Benchmark Result *={3,}")
+_LINE = re.compile(r"([A-Z][\w /-]*?(?: \([^()\n]{1,20}\))?): *\|? *([^\s|]+)")
+_LATENCY = re.compile(r"(Mean|Median|P\d{2}) (TTFT|TPOT|ITL|E2EL|E2E Latency) \(ms\)")
+
+#: Label -> key of the result file.
+_KEYS = {
+    "Successful requests": "completed",
+    "Benchmark duration (s)": "duration",
+    "Total input tokens": "total_input_tokens",
+    "Total generated tokens": "total_output_tokens",
+    "Failed requests": "failed",
+    "Maximum request concurrency": "max_concurrency",
+    "Max request concurrency": "max_concurrency",
+    "Request rate configured (RPS)": "request_rate",
+    "Traffic request rate": "request_rate",
+    "Backend": "backend",
+    "Acceptance length": "accept_length",
+    "Accept length": "accept_length",
+}
+#: Labels without which there is no load.
+_NEEDED = tuple(_KEYS)[:4]
+#: What SGLang prints for a concurrency that is not limited.
+_NOT_SET = "not"
+
+#: Recognizes the printed table.
+is_console = marks.pattern("the heading 'Serving Benchmark Result'", _HEADING)
+
+
+def console_points(document: Document) -> list[Tree]:
+    """Return the tables of a text, each under the keys of a result file."""
+    return [_values(text) for text in _HEADING.split(document.text)[1:]]
+
+
+def _values(text: str) -> Tree:
+    found: dict[str, str] = {}
+    for label, value in _LINE.findall(text):
+        if latency := _LATENCY.fullmatch(label):
+            name = "e2e" if latency[2].startswith("E2E") else latency[2].lower()
+            found.setdefault(f"{latency[1].lower()}_{name}_ms", value)
+        elif label in _KEYS and value != _NOT_SET:
+            found.setdefault(_KEYS[label], value)
+    return Tree(found)
+
+
+def read_console(values: Tree, reading: Reading) -> BenchmarkRun:
+    """Read one table.
+
+    Raises:
+        NotUsable: If nothing was served, or the table is not whole.
+        PinnError: If the user has to say more.
+    """
+    lacking = [label for label in _NEEDED if _KEYS[label] not in values]
+    if lacking:
+        raise NotUsable(f"a table without {', '.join(lacking)}")
+    tool = "sglang.bench_serving" if "backend" in values else "vllm bench serve"
+    reading.tool = f"{tool}, printed"
+    file = vllm_bench.ClientFile.checked(values)
+    sent = reading.given.num_prompts or file.completed + (file.failed or 0)
+    load = vllm_bench.client_load(file, sent, reading)
+    totals = file.completed / file.duration, file.total_output_tokens / file.duration
+    file = file.model_copy(update={"request_throughput": totals[0], "output_throughput": totals[1]})
+    figures = vllm_bench.client_figures(file, values, "e2e")
+    is_drafted = (values.number("accept_length") or 1.0) > 1
+    server = StatedServer(engine=file.backend, speculative=is_drafted)
+    return reading.run(load, figures, file.completed, max(sent - file.completed, 0), server)

@@ -1,0 +1,74 @@
+"""Reports of the latency profile generator (LPG), the inference benchmark of llm-d and GKE.
+
+One JSON object a run: ``metrics`` (numbers), ``dimensions`` (texts) and ``config``. Latencies are
+in milliseconds under ``STATISTIC_LATENCY_ms``; E2E is called latency. Layout as in published
+reports. They do not say which tokens ``per_token_latency`` divides by, so of times between tokens
+ITL alone is read. A report states the totals of tokens; some state the requests that were sent and
+their rate, too.
+"""
+
+import math
+
+from pinn.measurements.benchmarks import documents, marks
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, StatedServer
+from pinn.measurements.benchmarks.documents import NotUsable
+from pinn.measurements.benchmarks.reading import Reading
+from pinn.measurements.benchmarks.tree import Tree
+from pinn.units import MILLISECOND
+
+_LATENCIES = {"ttft": "TTFT_ms", "itl": "ITL_ms", "e2e": "latency_ms"}
+_STATISTICS = {"mean": "avg", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+_NEEDED = ("benchmark_time", "total_input_tokens", "total_output_token")
+
+#: Recognizes the generator.
+is_latency_profile = marks.keys("dimensions", "config", "metrics.throughput_rps")
+
+
+def read_latency_profile(values: Tree, reading: Reading) -> BenchmarkRun:
+    """Read one run.
+
+    Raises:
+        NotUsable: If nothing was served, by several models, or without a time to first token.
+        PinnError: If the user has to say more.
+    """
+    metrics, config = values.at("metrics"), values.at("config")
+    lacking = [f"metrics.{name}" for name in _NEEDED if name not in metrics]
+    if lacking:
+        raise NotUsable(f"lacks {', '.join(lacking)}")
+    if config.count("num_models") > 1:
+        raise NotUsable(f"{config.count('num_models')} models in one report")
+    rate = metrics.number("throughput_rps") or 0.0
+    counted = rate * (metrics.number("benchmark_time") or 0.0)
+    served = metrics.count("num_prompts_succeeded") or round(counted)
+    if served < 1:
+        raise NotUsable("no request was served")
+    sent = max(metrics.count("num_prompts_attempted"), served)
+    totals = (metrics.number(name) or 0.0 for name in _NEEDED[1:])
+    prompt, output = (total / served or None for total in totals)
+    lengths = (
+        reading.lengths(reading.needed("prompt_tokens", prompt)),
+        reading.lengths(reading.needed("output_tokens", output)),
+    )
+    load = Load(sent, *lengths, *_sending(metrics, reading), prefix=reading.prefix())
+    figures = documents.throughputs(rate, metrics.number("throughput"))
+    for latency, key in _LATENCIES.items():
+        found = {each: metrics.number(f"{spelled}_{key}") for each, spelled in _STATISTICS.items()}
+        figures |= documents.statistics_of(latency, found.get, MILLISECOND)
+    return reading.run(load, documents.streamed(figures), served, sent - served, _server(values))
+
+
+def _sending(metrics: Tree, reading: Reading) -> tuple[int | None, float | None]:
+    """Return concurrency and rate; an infinite rate sends all at once."""
+    rate = metrics.number("request_rate")
+    if rate == math.inf:
+        return reading.concurrency(None), reading.or_stated("request_rate", None)
+    return reading.sending(None, rate)
+
+
+def _server(values: Tree) -> StatedServer:
+    named = Tree({**values.at("dimensions").values, **values.at("config").values})
+    spoken = named.text("model_server", "backend")
+    server = StatedServer(named.text("model", "model_id"), engine=spoken)
+    if spoken and "engine" not in server.all_flags:
+        raise NotUsable(f"served by {spoken}, whose schedule is not simulated")
+    return server

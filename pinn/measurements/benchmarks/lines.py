@@ -1,0 +1,106 @@
+"""Values that stand one a line: JSON lines among other lines, and tables of runs."""
+
+import csv
+import io
+import re
+from dataclasses import dataclass, field
+
+from pinn.common import Json
+from pinn.common.documents import MOST_COLUMNS, parse_json
+from pinn.errors import PinnError
+
+
+@dataclass(frozen=True)
+class SkippedLine:
+    """A line of a file that was left out while the lines around it were read.
+
+    Attributes:
+        number: Counted from 1.
+        reason: Why, such as ``no JSON object``.
+    """
+
+    number: int
+    reason: str
+
+
+@dataclass
+class Lines:
+    """Lines of a text as values.
+
+    Attributes:
+        values: Of the lines that hold one.
+        numbers: Number of each of these, from 1.
+        skipped: The other lines, blank ones aside.
+    """
+
+    values: list[Json] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    skipped: list[SkippedLine] = field(default_factory=list)
+
+    def keep(self, number: int, value: Json) -> None:
+        """Add a line with a value."""
+        self.values.append(value)
+        self.numbers.append(number)
+
+    def skip(self, number: int, reason: str) -> None:
+        """Add a line without one."""
+        self.skipped.append(SkippedLine(number, reason))
+
+
+def json_lines(text: str) -> Lines:
+    """Return the JSON objects that begin lines of a text; Infinity is read as such."""
+    found = Lines()
+    if not (text.startswith("{") or "\n{" in text):
+        return found
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.startswith("{"):
+            if line.strip():
+                found.skip(number, "no JSON object")
+            continue
+        try:
+            found.keep(number, parse_json(line, "line"))
+        except PinnError as error:
+            is_malformed = isinstance(error.__cause__, ValueError)
+            found.skip(number, "malformed JSON: cut off?" if is_malformed else str(error))
+    return found
+
+
+#: Names of columns as keys of JSON are spelled; a first line of others is no header.
+_HEADER = re.compile(r"[\w.\-]*(?:,[\w.\-]*){3,}\s*")
+#: Cells of a table of runs; a larger one is of something else.
+_MOST_CELLS = 1_000_000
+
+
+def csv_rows(text: str) -> Lines:
+    """Return the rows of a table whose header looks like keys of JSON, each as its document."""
+    found = Lines()
+    header = text.split("\n", 1)[0]
+    if not _HEADER.fullmatch(header) or text.count(",") > _MOST_CELLS:
+        return found
+    names = header.strip().split(",")
+    if len(set(names)) < len(names) or len(names) > MOST_COLUMNS:
+        return found
+    rows = csv.reader(io.StringIO(text, newline=""))
+    next(rows)
+    try:
+        for cells in rows:
+            if cells and len(cells) != len(names):
+                found.skip(rows.line_num, f"{len(cells)} values under {len(names)} columns")
+            elif cells:
+                pairs = zip(names, map(_cell, cells), strict=True)
+                found.keep(rows.line_num, {n: cell for n, cell in pairs if cell is not None})
+    except csv.Error as error:
+        found.skip(rows.line_num, f"malformed CSV ({error})")
+    return found
+
+
+def _cell(text: str) -> Json:
+    """Return a cell as the value that JSON would have; None for an empty one."""
+    if text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text or None

@@ -1,0 +1,52 @@
+"""Benchmark runs in print: latencies, loads, what wrote them, and what was assumed."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pinn.measurements.benchmarks.benchmark_run import LATENCIES, BenchmarkRun
+from pinn.units import MILLISECOND
+
+#: A server that answered less than this share of the rate it was asked for is overloaded.
+_KEPT_UP = 0.9
+#: Behind a median, where a file has no mean.
+_MEDIAN = " p50"
+
+
+def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
+    """Return a table of runs and, below it, what wrote them and what was assumed of them."""
+    rows = [line for run in runs for line in _run_lines(run)]
+    heads = " ".join(f"{name.upper():>9s}" for name in LATENCIES)
+    unit = "mean, ms (or p50)" if any(map(_has_median, runs)) else "mean, ms"
+    told = Counter((run.tool, run.recognized_by) for run in runs)
+    wrote = [f"{n} of {tool}, recognized by {mark}" for (tool, mark), n in told.items()]
+    assumed = dict.fromkeys(text for run in runs for text in run.assumed)
+    return [f"{unit:40s} {heads}  load", *rows, "", *wrote, *(f"assumed: {a}" for a in assumed)]
+
+
+def _run_lines(run: BenchmarkRun) -> list[str]:
+    cells = " ".join(_milliseconds(run, name) for name in LATENCIES)
+    end = run.name if len(run.name) <= 40 else "..." + run.name[-37:]
+    lines = [f"{end:40s} {cells}  {run.load.text}"]
+    if run.failed:
+        lines.append(f"{'':40s} {run.failed} of {run.served + run.failed} requests failed")
+    served, rate = run.figures.get("requests_per_s"), run.load.rate_per_s
+    if served is not None and rate is not None and served < _KEPT_UP * rate:
+        lines.append(f"{'':40s} overloaded: served {served:.3g} of {rate:.3g} requests/s")
+    return lines
+
+
+def _is_median(run: BenchmarkRun, latency: str) -> bool:
+    return f"{latency}_mean_s" not in run.figures and f"{latency}_p50_s" in run.figures
+
+
+def _has_median(run: BenchmarkRun) -> bool:
+    return any(_is_median(run, latency) for latency in LATENCIES)
+
+
+def _milliseconds(run: BenchmarkRun, latency: str) -> str:
+    seconds = run.typical_s(latency)
+    if seconds is None:
+        return f"{'-':>9s}"
+    mark = _MEDIAN if _is_median(run, latency) else ""
+    ms = seconds / MILLISECOND
+    return f"{(f'{ms:,.0f}' if ms >= 1000 else f'{ms:.4g}') + mark:>9s}"
