@@ -1,36 +1,16 @@
 """``pinn plan``."""
 
-import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
+from pinn.api.requests import WorkersRequest
 from pinn.cli.options import engine_flags, output
-from pinn.common.workers import Workers, stopping_at_once
+from pinn.common.workers import stopping_at_once
 from pinn.engines.engine_spec import EngineSpec
-from pinn.errors import PinnError
 from pinn.planning.plan import PlanRequest
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
-from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkersRequest:
-    """Who simulates.
-
-    Attributes:
-        backend: processes of this machine, or ray.
-        workers: Tasks at a time. [default: one per core]
-        address: Of a running Ray cluster.
-    """
-
-    PANEL: ClassVar[str] = "Where simulations run"
-
-    backend: str = "processes"
-    workers: int | None = None
-    address: str | None = None
 
 
 @engine_flags(ServingSpec, EngineSpec, LoadFlags, several=("engine",), deploys=True)
@@ -84,29 +64,11 @@ def plan(
         price: Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]
         out: Folder for plan.json, plan.csv, plan.html, PNGs.
     """
-    from pinn.planning.planner import plan_load
-    from pinn.planning.report import print_plan, write_files
+    from pinn.api import plans
 
-    count = where.workers or os.cpu_count() or 1
     with stopping_at_once("nothing is kept: a plan is written when it is done"):
-        workers = Workers(where.backend, count, where.address, torch=False)
-        made = plan_load(asked, flags, _prices(price or ""), workers)
+        simulating = vars(where) | {"workers": where.count}
+        found = plans.plan(**(vars(asked) | simulating | flags), price=price or "")
         if out is not None:
-            write_files(made, out)
-    print_plan(made, out)
-
-
-def _prices(text: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for part in text.replace(",", " ").split():
-        name, equals, value = part.partition("=")
-        try:
-            number = float(value)
-        except ValueError:
-            number = float("nan")
-        if not equals or not 0 < number < float("inf"):
-            raise PinnError(f"--price: cannot read {part!r}: write 'H100=2.5 H200=3.2'")
-        gpu = load_gpu(name).name
-        if found.setdefault(gpu, number) != number:
-            raise PinnError(f"--price: {gpu} costs {found[gpu]:g} and {number:g}: give one price")
-    return found
+            found.save(out)
+    found.print_report(out)

@@ -1,0 +1,157 @@
+"""A server's traces, steps and benchmark files as tables on disk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinn.api.arguments import read_request, with_arguments
+from pinn.api.score_requests import IngestRequest
+from pinn.errors import PinnError
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
+from pinn.measurements.benchmarks.reading import GivenLoad, split_flags
+from pinn.measurements.traces import ingestion, trace_tables
+from pinn.measurements.traces.trace_tables import Target
+from pinn.specs.serving import ServingSpec
+from pinn.units import MILLISECOND
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """Tables of a server, on disk.
+
+    Attributes:
+        folder: Folder of the tables, for ``pinn.calibrate(observations=...)``.
+        report: What was read, accepted and refused, as the command prints it.
+    """
+
+    folder: Path
+    report: str
+
+    def names(self) -> list[str]:
+        """Return the names of the tables that have rows."""
+        listed = trace_tables.read_trace_tables(self.folder).manifest["tables"]
+        return [name for name, table in listed.items() if table.get("rows")]
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return a table by its name."""
+        found: pd.DataFrame = trace_tables.read_trace_tables(self.folder).table(name).to_pandas()
+        return found
+
+    def __str__(self) -> str:
+        """Return what ``pinn ingest`` prints."""
+        return f"{self.report}\n\nwrote {self.folder}"
+
+
+@with_arguments(ServingSpec, request=IngestRequest)
+def ingest_vllm(
+    traces: str | Path, out: str | Path, *, workers: int = 1, **given: object
+) -> Ingested:
+    """Read the traces of an instrumented vLLM, as ``pinn ingest vllm`` does.
+
+    Args:
+        traces: File with one OTLP-JSON export a line.
+        out: Folder for the tables.
+        workers: Processes that parse.
+        **given: Model, GPU and flags of the server.
+
+    Raises:
+        PinnError: If the file cannot be read, or holds nothing of the server.
+    """
+    asked, flags = read_request(IngestRequest, given, ServingSpec, out=out)
+    tables = ingestion.ingest_vllm(Path(traces), asked.out, _target(asked, flags), workers)
+    report = trace_tables.cleaning_tables(tables.manifest)
+    if not tables.manifest["tables"]["steps"]["rows"]:
+        report += (
+            "\nit holds no engine steps, so there is nothing to calibrate on; request spans of "
+            "stock vLLM, which carry latencies, are read by 'pinn ingest benchmarks'"
+        )
+    return Ingested(tables.folder, report)
+
+
+@with_arguments(ServingSpec, request=IngestRequest)
+def ingest_steps(file: str | Path, out: str | Path, **given: object) -> Ingested:
+    """Read step summaries, or whole steps with their own times, as ``pinn ingest steps`` does.
+
+    Args:
+        file: Step summaries as Parquet, or whole steps: a folder or a CSV file.
+        out: Folder for the tables.
+        **given: Model, GPU and flags of the server.
+
+    Raises:
+        PinnError: If the file cannot be read.
+    """
+    asked, flags = read_request(IngestRequest, given, ServingSpec, out=out)
+    source = Path(file)
+    if source.is_dir() or source.suffix == ".csv":
+        server = ingestion.GivenServer(asked.model, asked.gpu, flags)
+        found = ingestion.ingest_measured_steps(source, asked.out, server)
+        batches = f"{len(found):8}  batches with a median"
+        return Ingested(asked.out, f"{found.report.table()}\n{batches}")
+    tables = ingestion.ingest_steps(source, asked.out, _target(asked, flags))
+    return Ingested(tables.folder, trace_tables.cleaning_tables(tables.manifest))
+
+
+@with_arguments(ServingSpec, GivenLoad, request=IngestRequest)
+def ingest_benchmarks(
+    files: str | Path | Sequence[str | Path], out: str | Path, **given: object
+) -> Ingested:
+    """Read result files of serving benchmarks, as ``pinn ingest benchmarks`` does.
+
+    Args:
+        files: Files or folders; metrics pages in pairs, the earlier first.
+        out: Folder for the tables.
+        **given: Model, GPU and flags of the server, and of the load where files leave it out.
+
+    Raises:
+        PinnError: If no file can be used.
+    """
+    asked, flags = read_request(IngestRequest, given, ServingSpec, GivenLoad, out=out)
+    server, load = split_flags(flags)
+    named = ingestion.GivenServer(asked.model, asked.gpu, server)
+    listed = [files] if isinstance(files, str | Path) else files
+    paths = [Path(file) for file in listed]
+    runs, report = ingestion.ingest_benchmarks(paths, asked.out, named, load)
+    return Ingested(asked.out, "\n".join([report.table(), "", *run_lines(runs)]))
+
+
+def _target(asked: IngestRequest, flags: dict[str, Any]) -> Target | None:
+    """Return the deployment that the flags name; None without a model and a GPU."""
+    if (asked.model is None) != (asked.gpu is None):
+        raise PinnError("give --model and --gpu together, or neither")
+    return None if asked.model is None else Target.of(asked.model, asked.gpu, flags)
+
+
+#: A server that answered less than this share of the rate it was asked for is overloaded.
+_KEPT_UP = 0.9
+_SHOWN = ("ttft", "tpot", "itl", "e2e")
+
+
+def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
+    """A table of runs and, below it, what was assumed of them."""
+    heads = " ".join(f"{name.upper():>9s}" for name in _SHOWN)
+    lines = [f"{'mean, ms':40s} {heads}  load"]
+    for run in runs:
+        cells = " ".join(_milliseconds(run.figures.get(f"{name}_mean_s")) for name in _SHOWN)
+        end = run.name if len(run.name) <= 40 else "..." + run.name[-37:]
+        lines.append(f"{end:40s} {cells}  {run.load.text}")
+        if run.failed:
+            lines.append(f"{'':40s} {run.failed} of {run.served + run.failed} requests failed")
+        served, rate = run.figures.get("requests_per_s"), run.load.rate_per_s
+        if served is not None and rate is not None and served < _KEPT_UP * rate:
+            text = f"overloaded: served {served:.3g} of {rate:.3g} requests/s"
+            lines.append(f"{'':40s} {text}")
+    tools = sorted(Counter(run.tool for run in runs).items())
+    lines.append("\n" + ", ".join(f"{n} of {tool}" for tool, n in tools))
+    assumed = dict.fromkeys(text for run in runs for text in run.assumed)
+    return lines + [f"assumed: {text}" for text in assumed]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return f"{'-':>9s}" if seconds is None else f"{seconds / MILLISECOND:9.4g}"
