@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.score_requests import IngestRequest
+from pinn.common.numbers import number
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.measurements.benchmarks.reading import GivenLoad, split_flags
@@ -145,7 +146,7 @@ def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
             lines.append(f"{'':40s} {run.failed} of {run.served + run.failed} requests failed")
         served, rate = run.figures.get("requests_per_s"), run.load.rate_per_s
         if served is not None and rate is not None and served < _KEPT_UP * rate:
-            text = f"overloaded: served {served:.3g} of {rate:.3g} requests/s"
+            text = f"overloaded: served {number(served)} of {number(rate)} requests/s"
             lines.append(f"{'':40s} {text}")
     tools = sorted(Counter(run.tool for run in runs).items())
     lines.append("\n" + ", ".join(f"{n} of {tool}" for tool, n in tools))
@@ -154,4 +155,4 @@ def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return f"{'-':>9s}" if seconds is None else f"{seconds / MILLISECOND:9.4g}"
+    return f"{'-':>9s}" if seconds is None else f"{number(seconds / MILLISECOND, 4):>9s}"

@@ -54,8 +54,8 @@ class KnownModels:
 def models(contains: str = "", **given: object) -> KnownModels:
     """List the models that are known by name, as ``pinn models`` does.
 
-    >>> models("qwen3-32b").names
-    ('Qwen/Qwen3-32B',)
+    >>> models("qwen3-32b-fp8").names
+    ('Qwen/Qwen3-32B-FP8', 'Qwen/Qwen3-32B-FP8-Static-PerTensor')
 
     Args:
         contains: Text that a name has in it, in any case; all names have the empty one.

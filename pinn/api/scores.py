@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from pinn.api.arguments import read_request, with_arguments
 from pinn.api.score_requests import CompareRequest, KernelErrorsRequest, ResultsRequest
 from pinn.common.files import find_checkpoint
 from pinn.common.progress import note
-from pinn.common.screen import Column, Grid, page, printed, say
+from pinn.common.screen import WIDEST, Column, Grid, Row, page, printed, say
 from pinn.common.tables import read_frame, records, write_frame
 from pinn.errors import PinnError
 
@@ -90,13 +90,19 @@ class Results:
         from pinn.evaluation import tables
 
         if self.measured:
-            _print_grid(_measured_grid(self.table), markdown)
+            if markdown:
+                print(_measured_grid(self.table).markdown())
+            else:
+                page(WIDEST).print(_measured_screen(self.table))
             return
         for (split, metric), part in self.table.groupby(["split", "metric"], sort=False):
             say(f"{split}, {str(metric).upper()}: median / mean absolute percentage error\n")
             methods = list(dict.fromkeys(part["method"]))
             whole = tables.error_grid("held out", part, methods, models_only)
-            _print_grid(whole if markdown else tables.screen_grid(part), markdown)
+            if markdown:
+                print(whole.markdown())
+            else:
+                page().print(tables.screen_grid(part))
             say("")
         if not markdown:
             more = "--metric ttft, --markdown (every method and part), --json FILE, docs/trust.md"
@@ -147,16 +153,17 @@ def results(path: str | Path | None = None, **given: object) -> Results:
 def _measured_grid(found: pd.DataFrame) -> Grid:
     from pinn.evaluation.tables import frame_grid
 
-    counts = ("rows", "configurations", "points")
+    counts = ("rows", "configurations", "setups", "points")
     columns = {Column(name, name not in counts): name for name in found.columns}
     return frame_grid(found, columns)
 
 
-def _print_grid(grid: Grid, markdown: bool) -> None:
-    if markdown:
-        print(grid.markdown())
-    else:
-        page().print(grid)
+def _measured_screen(found: pd.DataFrame) -> Grid:
+    """Return the same for a terminal: a line for each model and GPU of a release."""
+    grid = _measured_grid(found.rename(columns={"configurations": "setups"}))
+    rows = [Row([cell.replace(" ", "\n") for cell in row.cells]) for row in grid.rows]
+    columns = [replace(column, folds=False) for column in grid.columns]
+    return replace(grid, columns=columns, rows=rows, gap=1)
 
 
 @with_arguments()

@@ -9,6 +9,7 @@ import pandas as pd
 
 from pinn.calibration import benchmarks, calibrate, calibrated, fit, posterior
 from pinn.calibration.fit import AnyCalibration
+from pinn.common.numbers import number
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, printed, say
 from pinn.errors import PinnError
 from pinn.surrogate.coefficient_set import set_to_json, write_coefficient_set
@@ -237,7 +238,7 @@ def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, headin
     for q in quantities:
         scale, unit = (1.0, "x") if q.unit == "x" else (MICROSECOND, f"u{q.unit}")
         cells = (
-            f"{value / scale:.4g} +- {error / scale:.2g}"
+            f"{number(value / scale, 4)} +- {number(error / scale, 2)}"
             for value, error in ((q.before, q.before_error), (q.after, q.after_error))
         )
         known = ["" if q.is_determined else "not determined"] * unknown
@@ -250,7 +251,7 @@ def _figures(errors: pd.DataFrame) -> Grid:
     table = Grid.of(*headings, caption="figures (ms, or per second)")
     for row in errors.to_dict("records"):
         scale = 1.0 if row["figure"].endswith("_per_s") else MILLISECOND
-        cells = (f"{row[each] / scale:.4g}" for each in ("measured", "before", "after"))
+        cells = (number(row[each] / scale, 4) for each in ("measured", "before", "after"))
         table.add(Path(row["run"]).name, row["figure"], *cells)
     return table
 
@@ -260,8 +261,8 @@ def _steps(found: calibrated.StepCalibration) -> Grid:
     table, steps = Grid.of(*headings, caption="median steps (ms)"), found.steps
     rows = zip(steps.names, steps.seconds, steps.error, *found.predictions(), strict=True)
     for name, measured, error, *predicted in rows:
-        cells = (f"{value / MILLISECOND:.4g}" for value in predicted)
-        table.add(name, f"{measured / MILLISECOND:.4g}", f"{100 * error:.1f} %", *cells)
+        cells = (number(value / MILLISECOND, 4) for value in predicted)
+        table.add(name, number(measured / MILLISECOND, 4), f"{100 * error:.1f} %", *cells)
     return table
 
 

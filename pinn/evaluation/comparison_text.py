@@ -6,8 +6,10 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pinn.common.numbers import number
 from pinn.common.screen import WIDEST, WIDTH, Column, page
 from pinn.evaluation.tables import frame_grid
+from pinn.units import MICROSECOND
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,11 +85,18 @@ def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
     verdict = coefficients["verdict"].str.removesuffix(" A's interval")
     columns: dict[str | Column, str]
     columns = {Column(name, True, folds=False): name for name in ("name", "unit")}
-    columns |= {"A": "a:.4g", "B": "b:.4g", "B / A": "ratio:.2f"}
+    columns |= {"A": "a", "B": "b", "B / A": "ratio:.2f"}
     columns |= {Column("A's interval", True): "verdict"}
-    return frame_grid(coefficients.assign(verdict=verdict), columns, "coefficients")
+    # Times of a coefficient are microseconds.
+    in_us = coefficients["unit"].str.match(r"s(/|$)")
+    scale = in_us.map({True: MICROSECOND, False: 1.0})
+    sides = {side: (coefficients[side] / scale).map(number) for side in ("a", "b")}
+    unit = ("u" + coefficients["unit"]).where(in_us, coefficients["unit"].replace("1", "x"))
+    shown = coefficients.assign(verdict=verdict, unit=unit, **sides)
+    return frame_grid(shown, columns, "coefficients")
 
 
 def _step_times(times: pd.DataFrame) -> Grid:
-    columns = {"deployment": "deployment", "batch": "batch", "A us": "a_us:.0f", "B us": "b_us:.0f"}
-    return frame_grid(times, columns | {"B / A": "ratio:.2f"}, "step times", text=2)
+    columns = {"deployment": "deployment", "batch": "batch"}
+    columns |= {"A us": "a_us:,.0f", "B us": "b_us:,.0f", "B / A": "ratio:.2f"}
+    return frame_grid(times, columns, "step times", text=2)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from pinn.common.numbers import number
 from pinn.memory.start_up import StartUp
 from pinn.planning import commands, fleet, rate_search
 from pinn.planning.bottleneck import KV_MEMORY, bottleneck, gpu_time_shares
@@ -148,7 +149,7 @@ def _sized(
         sent = len(trials.load.at(rate.per_s))
         why = f"runs all of the {sent:,} requests at once: its rate takes a longer load to find"
         return Infeasible(candidate.label, why)
-    alone = f"{rate.per_s:.3g} requests/s"
+    alone = f"{number(rate.per_s)} requests/s"
     size = fleet.fewest_replicas(trials, rate.per_s, problem)
     if size is None:
         why = "but no fleet of them that can be simulated holds the asked rate"
@@ -169,7 +170,7 @@ def _sized(
 def _no_fewer(best: SizedCandidate, problem: PlanningProblem) -> str:
     label = best.candidate.label
     if problem.rate_per_s is None:
-        return f"holds no more than the {best.rate.per_s:.3g} requests/s of {label}"
+        return f"holds no more than the {number(best.rate.per_s)} requests/s of {label}"
     return f"needs no fewer than {label}, of which {best.size.replicas} hold the limits"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pinn.common.numbers import number
 from pinn.specs.flags import FlagValue
 
 
@@ -147,7 +148,7 @@ class Point:
         if not self.is_burst:
             return ""
         return (
-            f"At this rate the load lasts {self.lasts_s:.3g} s, less than {LEAST_ANSWERS} mean "
+            f"At this rate the load lasts {number(self.lasts_s)} s, less than {LEAST_ANSWERS} mean "
             "answers, so there is no verdict: a server that runs on holds less; plan with a longer "
             "load."
         )

@@ -1,12 +1,12 @@
 """A plan printed in a terminal, and written to files."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from pinn.common.files import write_whole
+from pinn.common.numbers import exact, number
 from pinn.common.screen import Column, Grid, as_typed, page, say
 from pinn.common.tables import write_rows
 from pinn.planning.candidate import NETWORK
@@ -31,7 +31,7 @@ _NAMED = 1
 def print_plan(plan: Plan, out: Path | None) -> None:
     """Print the choices, best first, how to start the first one, and what was left out."""
     ask = plan.ask
-    asked = f"{ask.rate_per_s:g} requests/s" if ask.rate_per_s else "as much as it holds"
+    asked = f"{exact(ask.rate_per_s)} requests/s" if ask.rate_per_s else "as much as it holds"
     say(
         f"{ask.model}, {ask.workload}: {asked}, {ask.prompt_tokens:,.0f} prompt and "
         f"{ask.output_tokens:,.0f} output tokens; {'; '.join(ask.limits)}"
@@ -61,14 +61,6 @@ def _table(plan: Plan) -> Grid:
     return table
 
 
-def _written(value: float | None) -> str:
-    """With three significant digits, trailing zeros among them, and never with an exponent."""
-    if value is None:
-        return "-"
-    decimals = 2 - math.floor(math.log10(value)) if value > 0 else 2
-    return f"{value:,.{max(decimals, 0)}f}"
-
-
 def _p99_ms(choice: Choice, metric: str) -> str:
     value = choice.seen.latency_s[metric]["p99"]
     return "-" if value is None else f"{value / MILLISECOND:,.0f}"
@@ -77,9 +69,9 @@ def _p99_ms(choice: Choice, metric: str) -> str:
 def _rate(choice: Choice) -> str:
     rate = choice.fleet_rate
     if rate.interval_per_s is None:
-        return _written(rate.per_s)
-    low, high = map(_written, rate.interval_per_s)
-    return f"{_written(rate.per_s)} ({low}-{high})"
+        return number(rate.per_s)
+    low, high = map(number, rate.interval_per_s)
+    return f"{number(rate.per_s)} ({low}-{high})"
 
 
 def _chance(choice: Choice) -> str:
@@ -137,10 +129,10 @@ def _fleet(replicas: int, fleet: Fleet, on_each: bool) -> str:
 def _how_sure(choice: Choice) -> list[str]:
     """What one replica holds and what all do together, and how sure that is."""
     one, all_of_them = choice.highest_rate, choice.fleet_rate
-    alone = f"One replica alone holds {_written(one.per_s)} requests/s" + _search_bar(one)
+    alone = f"One replica alone holds {number(one.per_s)} requests/s" + _search_bar(one)
     if choice.replicas == 1:
         return [alone + _interval_bar(all_of_them) + "."]
-    together = f"{choice.replicas} replicas together hold {_written(all_of_them.per_s)}"
+    together = f"{choice.replicas} replicas together hold {number(all_of_them.per_s)}"
     together += _search_bar(all_of_them) + _interval_bar(all_of_them)
     more = f"; {FLEET_HOLDS_MORE}" if choice.fleet_holds_more else ""
     return [f"{alone}.", f"{together}{more}."]
@@ -162,9 +154,9 @@ def _search_bar(rate: HighestRate) -> str:
     """Width of the bisection, and the spread over draws of the load."""
     parts = []
     if rate.fails_per_s is not None:
-        parts.append(f"no longer {_written(rate.fails_per_s)}")
+        parts.append(f"no longer {number(rate.fails_per_s)}")
     if len(rate.seeds_per_s) > 1:
-        low, high = map(_written, (min(rate.seeds_per_s), max(rate.seeds_per_s)))
+        low, high = map(number, (min(rate.seeds_per_s), max(rate.seeds_per_s)))
         parts.append(f"{len(rate.seeds_per_s)} draws of the load: {low} to {high}")
     return f" ({'; '.join(parts)})" if parts else ""
 
@@ -172,7 +164,7 @@ def _search_bar(rate: HighestRate) -> str:
 def _interval_bar(rate: HighestRate) -> str:
     if rate.interval_per_s is None or rate.level is None:
         return ", no interval of the prediction"
-    low, high = map(_written, rate.interval_per_s)
+    low, high = map(number, rate.interval_per_s)
     return f", {100 * rate.level:.0f} % interval of the prediction {low} to {high}/s"
 
 

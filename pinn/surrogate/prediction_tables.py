@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from pinn.common.numbers import number
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
 from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, measured_line
 from pinn.memory.ledger_text import ledger_grid, log_grid
@@ -164,7 +165,7 @@ def _step_table(steps: Sequence[StepTime]) -> Grid:
     bounded = any(step.ends for step in steps)
     drafted = any(step.per_token is not None for step in steps)
     table = Grid.of(
-        Column("step of", True, folds=False), "ms", *["90 % interval"] * bounded,
+        Column("step of", True), "ms", *["90 % interval"] * bounded,
         *["per token"] * drafted, "tokens/s",
     )  # fmt: skip
     for step in steps:
@@ -178,4 +179,4 @@ def _step_table(steps: Sequence[StepTime]) -> Grid:
 
 
 def _ms(seconds: float, digits: int = 4) -> str:
-    return f"{seconds * 1e3:#.{digits}g}".rstrip(".")
+    return number(seconds * 1e3, digits)
