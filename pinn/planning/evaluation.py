@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from pinn.common.numbers import number
+from pinn.engines.assumptions import assumption_lines
 from pinn.memory.start_up import StartUp
 from pinn.planning import commands, fleet, rate_search
 from pinn.planning.bottleneck import KV_MEMORY, bottleneck, gpu_time_shares
@@ -219,6 +220,7 @@ def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
         pools=None if apart is None else apart.pool_texts(size.replicas),
         pool_sizes=None if apart is None else apart.pool_sizes(size.replicas),
         memory=StartUp(deployment, candidate.engine).gib if limited_by == KV_MEMORY else None,
+        assumptions=assumption_lines(deployment),
     )
 
 

@@ -224,6 +224,7 @@ class Choice:
         pool_sizes: Of both, the number of servers and the GPUs of each.
         memory: Where KV memory limits the rate: entry of one GPU's memory -> GiB, with
             ``kv_cache_low`` and ``kv_cache_high``.
+        assumptions: Releases whose measurements step times rest on, and the acceptance of drafts.
     """
 
     label: str
@@ -252,6 +253,7 @@ class Choice:
     pools: tuple[str, str] | None = None
     pool_sizes: tuple[tuple[int, int], tuple[int, int]] | None = None
     memory: Mapping[str, float] | None = None
+    assumptions: Sequence[str] = ()
 
     @property
     def fleet_holds_more(self) -> bool:

@@ -100,6 +100,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     lines = _how_sure(first) + _memory_limit(first)
     lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
     lines += filter(None, [first.seen.burst_warning])
+    lines += first.assumptions
     if any(choice.pools for choice in plan.choices):
         lines.append(f"Prefill and decode apart: {POOLS_UNSURE}.")
     misfits = [each for each in plan.left_out if not each.simulated]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from pinn.common.numbers import number
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
-from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, measured_line
+from pinn.engines.assumptions import assumption_lines
+from pinn.engines.recipe import ASSUMED, DESIGN, FLAG
 from pinn.memory.ledger_text import ledger_grid, log_grid
 from pinn.surrogate.coefficient_set import deployment_facts
 from pinn.surrogate.coefficients import REGISTRIES
@@ -38,8 +39,8 @@ def print_prediction(found: Prediction, recipe: bool, betas: bool, memory: bool)
     steps = found.steps  # refuses a batch that cannot be read before anything is printed
     console = page(WIDEST if recipe or betas else WIDTH)
     console.print(_title(found))
-    serving = found.deployment.serving
-    console.print(measured_line(serving.engine, serving.engine_version))
+    for line in assumption_lines(found.deployment):
+        console.print(line)
     console.print(f"{found.memory}\n")
     if memory:
         console.print(ledger_grid(found.memory))

@@ -174,10 +174,10 @@ def typed(*words):
         ({"quantization": "bf16", "max_model_len": "32k"},
          ["--quantization", "bf16", "--max-model-len", "32k"]),
         ({"kv_cache_dtype": "fp8_e4m3"}, ["--kv-cache-dtype", "fp8_e4m3"]),
-        ({"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'},
-         ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']),
-        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
-         ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']),
+        ({"speculative_config": '{"method": "eagle3", "num_speculative_tokens": 3}'},
+         ["--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3}']),
+        ({"speculative_config": {"method": "eagle3", "num_speculative_tokens": 3}},
+         ["--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3}']),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("small_network")
