@@ -47,7 +47,7 @@ def test_rows_that_speculate_say_what_drafts(checkpoint_path, tmp_path):
             "model": "meta-llama/Llama-3.1-8B",
             "gpu": "H100",
             "speculative_config": config,
-            "speculative_acceptance": 0.4,
+            "speculative_acceptance": "0.4",
         }
         for config in (
             "none",
