@@ -64,7 +64,8 @@ def calibrate(
         found = _fit_steps(asked.steps, asked, start, flags)
     else:
         found = _fit_benchmarks(asked, start, flags)
-    return CalibratedServer(found, asked.append is not None, tuple(start.notes))
+    appended = asked.append is not None
+    return CalibratedServer(found, appended, tuple(start.notes), asked.accept)
 
 
 def _fit_traces(

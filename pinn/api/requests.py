@@ -202,6 +202,7 @@ class CalibrationRequest:
         memory_log: Log of the server's start: its KV cache has to match the flags, and benchmarks
             are simulated with it.
         force: Fit although the file does not match the flags.
+        accept: Write the calibration although a metric is still off on held-out data.
         budget: Intervals to fit to, chosen at random; 0 for all there are.
         intervals: Fit to windows (means of 5 to 15 steps), singles (one step) or both.
         seed: Of the random choice.
@@ -217,6 +218,7 @@ class CalibrationRequest:
     checkpoint: Path | None = None
     memory_log: Path | None = None
     force: bool = False
+    accept: bool = False
     budget: int = 500
     intervals: str = "both"
     seed: int = 0

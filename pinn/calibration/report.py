@@ -9,6 +9,7 @@ import pandas as pd
 
 from pinn.calibration import benchmarks, calibrate, calibrated, fit, posterior
 from pinn.calibration.fit import AnyCalibration
+from pinn.calibration.held_out import metric_errors, warnings_of
 from pinn.common.numbers import number
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, printed, say
 from pinn.errors import PinnError
@@ -29,16 +30,35 @@ class CalibratedServer:
         fit: Fit to the measurements.
         appended: Whether it continues an earlier calibration.
         notes: What was left out, assumed or does not match.
+        accepted: Whether it is written although a metric is still off.
     """
 
     fit: fit.Fit
     appended: bool
     notes: tuple[str, ...]
+    accepted: bool = False
 
     @property
     def kept(self) -> bool:
         """Whether held-out data is predicted better than before."""
         return self.fit.kept
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is still off on held-out data after the calibration, with likely causes."""
+        return warnings_of(self.fit.found)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no file is written; None where one is."""
+        if not self.kept:
+            return (
+                "the calibration is not better than what was before on held-out data: measure "
+                "more, or other loads"
+            )
+        if self.warnings and not self.accepted:
+            return "a metric is still off: look at its likely causes, or write it with --accept"
+        return None
 
     def to_json(self) -> dict[str, object]:
         """Return the content of the file that every ``coefficients=`` takes."""
@@ -48,13 +68,11 @@ class CalibratedServer:
         """Write the file that every ``coefficients=`` takes.
 
         Raises:
-            PinnError: If the calibration is not better than what was before.
+            PinnError: If the calibration is not better than what was before, or a metric is still
+                off and that was not accepted.
         """
-        if not self.kept:
-            raise PinnError(
-                "the calibration is not better than what was before on what it has not seen: "
-                "measure more, or other loads"
-            )
+        if self.refusal is not None:
+            raise PinnError(self.refusal)
         write_coefficient_set(self.fit.coefficients, Path(path))
 
     def print_report(self, details: bool = False) -> None:
@@ -88,6 +106,9 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
             say(f"WARNING: nothing was left out to judge by: {_few(found)}")
             continue
         page().print(_judged(found.verdicts, details))
+        if found is fitted.found:
+            for warning in warnings_of(found):
+                say(f"WARNING: {warning}")
         if not details and len(found.verdicts) > _VERDICTS:
             say(f"... and {len(found.verdicts) - _VERDICTS} more")
     if not details:
@@ -170,9 +191,12 @@ def _error_table(found: AnyCalibration, details: bool) -> Grid:
         errors = (predicted / found.steps.seconds - 1 for predicted in found.predictions())
         table.add("median steps", str(len(found.steps)), *map(_typical, errors))
     else:
-        for figure, rows in list(found.errors.groupby("figure", sort=False))[:_ERRORS]:
-            errors = (rows[each] / rows["measured"] - 1 for each in ("before", "after"))
-            table.add(str(figure), str(len(rows)), *map(_typical, errors))
+        held = "held-out" if len(found.held_out) else "fitted"
+        verdict = Column("", True)
+        table = Grid.of(f"median error of {held} loads", "n", "before", "after", verdict)
+        for each in metric_errors(found)[:_ERRORS]:
+            sides = (f"{100 * share:.1f} %" for share in (each.before, each.after))
+            table.add(each.metric, str(each.count), *sides, each.word)
     return table
 
 
@@ -182,9 +206,9 @@ def _typical(errors: np.ndarray | pd.Series) -> str:
 
 
 def _judged(
-    verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "on what was left out"
+    verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "on held-out data"
 ) -> Grid:
-    """Errors, or how many times as probable all of it is; what is worse first."""
+    """Return errors, or likelihood ratios of the measurements; what is worse first."""
     more = ["difference +-"] * details
     table = Grid.of(heading, "n", "before", "after", *more, Column("", True))
     worse_first = sorted(verdicts, key=lambda each: not each.is_worse)

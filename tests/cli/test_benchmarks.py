@@ -133,6 +133,6 @@ def test_what_was_predicted_rightly_stays_and_is_known_better(run, coefficients,
     given = ("--base", coefficients, "-o", out, *LLAMA, "--benchmarks", *files, "--details")
     result = run("calibrate", *given)
     assert result.exit_code == 0, result.output
-    assert re.search(r"x 1 .*x \d+\.\d\d probable .*x \d+\.\d\d", result.stdout)
+    assert re.search(r"likelihood ratio \d+\.\d\d +\d+\.\d\d", result.stdout)
     assert "difference +-" in result.stdout
     np.testing.assert_allclose(read_coefficient_set(out).beta, before.beta, rtol=0.02)
