@@ -37,16 +37,18 @@ def plan(
                     the most tokens and requests of a step; flags in the line
       holds/s       requests/s: highest rate of all replicas within the limits;
                     in brackets at both ends of the prediction's interval
-      TTFT p99      ms from sending to the first token, of all replicas' requests
-      TPOT p99      ms: (last token - first token) / (tokens - 1), likewise
+      limits        one column for each limit: its value over all replicas'
+                    requests, and whether it is met; of limits on each request
+                    the share of all requests that meet them. TPOT is (last
+                    token - first token) / (tokens - 1)
       chance        %: share of 20 equally likely errors of the prediction at
                     which all replicas hold the limits; safe: at its interval's
                     bad end too; none for a load shorter than 10 answers
       coefficients  network, or the file of --coefficients
 
-    Rows are in the order of per hour (or GPUs). Without --rate, of per hour / holds/s; TTFT and
-    TPOT are then of one replica at holds/s. The files of --out have more: price per million
-    tokens, what limits a row, use, other percentiles, what was left out and why.
+    Rows are in the order of per hour (or GPUs). Without --rate, of per hour / holds/s; the
+    limits' values are then of one replica at holds/s. The files of --out have more: price per
+    million tokens, what limits a row, use, other percentiles, what was left out and why.
 
     Examples:
       pinn plan --model Llama-3.1-8B --gpu H100,L40S --slo 'p99 ttft<=2s'

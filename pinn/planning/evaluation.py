@@ -220,6 +220,7 @@ def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
         pools=None if apart is None else apart.pool_texts(size.replicas),
         pool_sizes=None if apart is None else apart.pool_sizes(size.replicas),
         memory=StartUp(deployment, candidate.engine).gib if limited_by == KV_MEMORY else None,
+        fails_first=_fails_first(ladder[-1]),
         assumptions=assumption_lines(deployment),
     )
 
@@ -246,6 +247,16 @@ def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
         run = trials.run(share * rate_per_s)
         points.append(trials.point(run, share * rate_per_s))
     return points, run
+
+
+def _fails_first(beyond: Point) -> str:
+    """Return the limit that a run beyond the highest rate exceeds most; infinite ones first."""
+    worst = max(
+        beyond.limits,
+        key=lambda each: math.inf if each.excess is None else each.excess,
+        default=None,
+    )
+    return "" if worst is None else worst.limit
 
 
 def _other_draws(trials: Trials, rate: HighestRate, problem: PlanningProblem) -> Iterator[float]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pinn.common.numbers import number
+from pinn.planning.slo import LimitOutcome
 from pinn.specs.flags import FlagValue
 
 
@@ -121,6 +122,7 @@ class Point:
         output_tokens_per_s: Served per second.
         output_tokens_per_gpu_s: The same for each GPU.
         user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT; None without any.
+        limits: Each limit that was asked with its value, and whether it is met.
     """
 
     rate_per_s: float
@@ -131,6 +133,7 @@ class Point:
     output_tokens_per_s: float
     output_tokens_per_gpu_s: float
     user_tokens_per_s: float | None
+    limits: Sequence[LimitOutcome] = ()
 
     @property
     def lasts_s(self) -> float:
@@ -224,6 +227,7 @@ class Choice:
         pool_sizes: Of both, the number of servers and the GPUs of each.
         memory: Where KV memory limits the rate: entry of one GPU's memory -> GiB, with
             ``kv_cache_low`` and ``kv_cache_high``.
+        fails_first: Limit that fails first at a higher rate, as a sentence.
         assumptions: Releases whose measurements step times rest on, and the acceptance of drafts.
     """
 
@@ -253,6 +257,7 @@ class Choice:
     pools: tuple[str, str] | None = None
     pool_sizes: tuple[tuple[int, int], tuple[int, int]] | None = None
     memory: Mapping[str, float] | None = None
+    fails_first: str = ""
     assumptions: Sequence[str] = ()
 
     @property
