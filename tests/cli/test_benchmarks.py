@@ -50,7 +50,7 @@ def test_a_server_that_falls_behind_is_named(run, coefficients, tmp_path):
             "ingest", "benchmarks", tmp_path / "open.json", "-o", tmp_path / "run2", *LLAMA
         )
         assert result.exit_code == 0, result.output
-        assert ("overloaded: served 2 of 4 requests/s" in result.stdout) == told
+        assert ("overloaded: served 2.00 of 4.00 requests/s" in result.stdout) == told
 
 
 def test_pages_ask_for_their_load(refused, coefficients, tmp_path):
