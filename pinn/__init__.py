@@ -19,46 +19,106 @@ from typing import TYPE_CHECKING
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
+    from pinn.api.breakdown import breakdown
     from pinn.api.calibration import CalibratedServer, calibrate
-    from pinn.api.exports import export_blis, export_onnx, export_table
+    from pinn.api.evaluating import (
+        Evaluation,
+        evaluate,
+        evaluate_coefficients,
+        evaluate_decisions,
+        evaluate_engines,
+        evaluate_panel,
+        evaluate_serving_runs,
+        evaluate_speculation,
+    )
+    from pinn.api.exports import Written, export_blis, export_onnx, export_table
+    from pinn.api.ingestion import Ingested, ingest_benchmarks, ingest_steps, ingest_vllm
+    from pinn.api.measuring import Measured, measure
+    from pinn.api.names import KnownGpus, KnownModels, gpus, models
     from pinn.api.plans import PlannedFleet, explore, plan
     from pinn.api.prediction import Prediction, predict, predict_many
-    from pinn.api.simulation import Simulation, simulate
+    from pinn.api.scores import (
+        Results,
+        ScoreTable,
+        compare,
+        kernels_errors,
+        kernels_mixers,
+        kernels_score,
+        results,
+    )
+    from pinn.api.simulation import Simulation, simulate, simulate_pools
 
 __version__ = "0.2.0"
 
 __all__ = [
     "CalibratedServer",
+    "Evaluation",
+    "Ingested",
+    "KnownGpus",
+    "KnownModels",
+    "Measured",
     "PinnError",
     "PlannedFleet",
     "Prediction",
+    "Results",
+    "ScoreTable",
     "Simulation",
+    "Written",
+    "breakdown",
     "calibrate",
+    "compare",
+    "evaluate",
+    "evaluate_coefficients",
+    "evaluate_decisions",
+    "evaluate_engines",
+    "evaluate_panel",
+    "evaluate_serving_runs",
+    "evaluate_speculation",
     "explore",
     "export_blis",
     "export_onnx",
     "export_table",
+    "gpus",
+    "ingest_benchmarks",
+    "ingest_steps",
+    "ingest_vllm",
+    "kernels_errors",
+    "kernels_mixers",
+    "kernels_score",
+    "measure",
+    "models",
     "plan",
     "predict",
     "predict_many",
+    "results",
     "simulate",
+    "simulate_pools",
 ]
 
-#: Module of each, but of what :mod:`pinn.api.exports` has.
-_PLACES = {
-    **dict.fromkeys(("CalibratedServer", "calibrate"), "calibration"),
-    **dict.fromkeys(("PlannedFleet", "explore", "plan"), "plans"),
-    **dict.fromkeys(("Prediction", "predict", "predict_many"), "prediction"),
-    **dict.fromkeys(("Simulation", "simulate"), "simulation"),
+#: Module of :mod:`pinn.api` -> the names that it has.
+_MODULES = {
+    "breakdown": "breakdown",
+    "calibration": "CalibratedServer calibrate",
+    "evaluating": "Evaluation evaluate evaluate_coefficients evaluate_decisions evaluate_engines "
+    "evaluate_panel evaluate_serving_runs evaluate_speculation",
+    "exports": "Written export_blis export_onnx export_table",
+    "ingestion": "Ingested ingest_benchmarks ingest_steps ingest_vllm",
+    "measuring": "Measured measure",
+    "names": "KnownGpus KnownModels gpus models",
+    "plans": "PlannedFleet explore plan",
+    "prediction": "Prediction predict predict_many",
+    "scores": "Results ScoreTable compare kernels_errors kernels_mixers kernels_score results",
+    "simulation": "Simulation simulate simulate_pools",
 }
+_PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _PLACES:
         raise AttributeError(f"module 'pinn' has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(f"pinn.api.{_PLACES.get(name, 'exports')}")
+    module = import_module(f"pinn.api.{_PLACES[name]}")
     found: object = getattr(module, name)
     globals()[name] = found
     return found

@@ -262,7 +262,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "card": card,
     "tpot": lambda: run("pinn results --markdown"),
     "ttft": lambda: run("pinn results --metric ttft --models-only --markdown"),
-    "measured": lambda: run("pinn results --measured"),
+    "measured": lambda: run("pinn results --measured --markdown"),
     "report": lambda: shown(REPORT),
     "recipe": lambda: shown(f"{REPORT} --recipe"),
     "betas": lambda: shown(f"{REPORT} --betas"),

@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pinn.api.requests import explained, parameters_of
+from pinn.api.flag_values import in_own_words, read_flag
+from pinn.api.requests import OTHER_NAMES, explained, parameters_of
 from pinn.common.documents import comma_separated
 from pinn.engines import launch_line
 from pinn.errors import PinnError, printable
 from pinn.specs.flags import FORCE, Flag, flags_of
 from pinn.specs.gpu import GpuSpec, load_gpu
-from pinn.specs.model_variants import label_of
 from pinn.specs.serving import VLLM, ServingSpec
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -36,7 +36,7 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 def with_arguments(
     *specifications: type,
-    request: type | None = None,
+    request: type | tuple[type, ...] = (),
     deploys: bool = False,
     serves: bool = False,
 ) -> Callable[[_Function], _Function]:
@@ -44,27 +44,30 @@ def with_arguments(
 
     Args:
         specifications: Dataclasses that declare flags.
-        request: Of the command of the same name; what the function declares itself is left out.
+        request: One or several of the command of the same name; what the function declares itself
+            is left out.
         deploys: Whether it times deployments that nobody measured: it takes ``serve`` and
             ``force``, too.
         serves: Whether it is about one server: it takes ``serve``, too.
     """
     declared = _declared(specifications)
-    if specifications:
+    if ServingSpec in specifications:
         beside = _BESIDE if deploys else _SERVED if serves else _QUANTIZATION
         declared = {**beside, **declared}
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        helps = {} if request is None else explained(request, "Attributes")[1]
-        asked = [] if request is None else parameters_of(request)
+        requests = request if isinstance(request, tuple) else (request,)
+        helps = {n: t for each in requests for n, t in explained(each, "Attributes")[1].items()}
+        asked = [p for each in requests for p in parameters_of(each)]
         asked = [p for p in asked if p.name not in signature.parameters]
-        options = [_parameter(name, flag) for name, flag in declared.items()]
+        flags = {n: flag for n, flag in declared.items() if n not in signature.parameters}
+        options = [_parameter(name, flag) for name, flag in flags.items()]
         parameters = [*own, *asked, *options]
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         lines = [f"    {p.name}: {_OPTION.sub(_in_python, helps[p.name])}" for p in asked]
-        lines += [f"    {name}: {flag.summary}" for name, flag in declared.items()]
+        lines += [f"    {name}: {flag.summary}" for name, flag in flags.items()]
         listed = "\n".join(["Keyword Args:", *lines])
         function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{listed}\n"
         return function
@@ -92,6 +95,10 @@ def read_request(
     """
     declared = get_type_hints(request)
     names = [name for name in declared if name not in own]
+    renamed = {
+        n: r for n, r in OTHER_NAMES.items() if r in names and n not in _declared(specifications)
+    }
+    given = {renamed.get(name, name): value for name, value in given.items()}
     found = {name: value for name, value in given.items() if name in names} | own
     values = {name: _typed(declared[name], value) for name, value in found.items()}
     flags = {name: value for name, value in given.items() if name not in names}
@@ -137,28 +144,29 @@ def given_flags(
         PinnError: If a name is unknown, with the nearest one, or a value is not of its type.
     """
     declared = _declared(specifications) | {FORCE.name: FORCE}
+    served = ServingSpec in specifications
     serving = {name for each in _declared((ServingSpec,)).values() for name in each.other_names}
     from pinn.simulator.workloads.load import LoadFlags  # numpy, which --help does without
 
     loads = {name: f.name for f in flags_of(LoadFlags) for name in f.other_names}
     flags = {loads.get(n, n) if LoadFlags in specifications else n: v for n, v in flags.items()}
-    known = {*declared, *serving, *_BESIDE, "precision"} if specifications else set()
-    found = {}
+    known = set(declared) if specifications else set()
+    known |= {*serving, *_BESIDE, "precision"} if served else set()
+    found: dict[str, object] = {}
     for name, value in flags.items():
         if name not in known:
             what = "flag" if specifications else "argument"
             raise PinnError(f"unknown {what} {name!r}: {_nearest(name, {*known, *beside})}")
         if value is not None and name != "serve":
-            spelled = "precision" if name == "quantization" else name
-            value = label_of(value) if spelled == "precision" and isinstance(value, str) else value
-            found[spelled] = declared[name].read(value, name) if name in declared else value
-    if not flags.get("serve"):
-        return found
-    started, lines = launched(str(flags["serve"]), [], found, gpu, declared)
-    for line in lines:
-        if line.startswith("not modelled"):
-            warnings.warn(line, stacklevel=4)
-    return {k: declared[k].read(v, k) if k in declared else v for k, v in started.items()} | found
+            found["precision" if name == "quantization" else name] = value
+    found = in_own_words(str(found.get("engine", VLLM)), found)
+    if flags.get("serve"):
+        started, lines = launched(str(flags["serve"]), [], found, gpu, declared)
+        for line in lines:
+            if line.startswith("not modelled"):
+                warnings.warn(line, stacklevel=4)
+        found = started | found
+    return {k: read_flag(declared[k], v, k) if k in declared else v for k, v in found.items()}
 
 
 def _declared(specifications: tuple[type, ...]) -> dict[str, Flag]:

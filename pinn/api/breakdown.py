@@ -7,12 +7,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import BreakdownRequest, named
 from pinn.common.files import find_checkpoint, find_kernels
 from pinn.engines.configurations import canonical, make_deployment
-from pinn.specs.flags import FlagValue
+from pinn.specs.serving import ServingSpec
 from pinn.surrogate.surrogate import Surrogate
-from pinn.training.breakdown import breakdown
+from pinn.training import breakdown as steps_of
 from pinn.training.step_breakdowns import StepBreakdowns
 
 if TYPE_CHECKING:
@@ -22,15 +23,28 @@ if TYPE_CHECKING:
 _EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
 
 
-def broken_down(asked: BreakdownRequest, flags: dict[str, FlagValue]) -> StepBreakdowns:
-    """Return the breakdowns of a request's batches, with the engine's flags beside it."""
+@with_arguments(ServingSpec, request=BreakdownRequest, deploys=True)
+def breakdown(
+    model: str | Path | None = None, gpu: str | Path | None = None, **given: object
+) -> StepBreakdowns:
+    """Say where the time of steps goes, as ``pinn breakdown`` does.
+
+    Args:
+        model: Name, or path of a config.json or its folder.
+        gpu: Name, or path of a datasheet's JSON file.
+        **given: All else; of the engine's flags those not given have its defaults.
+
+    Raises:
+        PinnError: If model, GPU or a flag is unknown, or they do not fit together.
+    """
+    asked, flags = read_request(BreakdownRequest, given, ServingSpec, model=model, gpu=gpu)
     path = find_checkpoint(asked.checkpoint)
     surrogate = Surrogate.load(path)
     teacher, sources = _teacher(asked.kernels, path, surrogate.checkpoint.metadata)
     deployment = make_deployment(canonical(named(asked.model, asked.gpu) | flags))
     beta = surrogate.coefficients([deployment]).beta[0]
     batches = asked.batch or _EXAMPLES
-    steps = tuple(breakdown(deployment, text, beta, teacher) for text in batches)
+    steps = tuple(steps_of.breakdown(deployment, text, beta, teacher) for text in batches)
     return StepBreakdowns(deployment, steps, {"network": _shown(path), **sources})
 
 

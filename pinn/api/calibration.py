@@ -66,7 +66,8 @@ def calibrate(
         found = _fit_steps(asked.steps, asked, start, flags)
     else:
         found = _fit_benchmarks(asked, start, flags)
-    return CalibratedServer(found, asked.append is not None, tuple(start.notes), start.left_out)
+    appended = asked.append is not None
+    return CalibratedServer(found, appended, tuple(start.notes), start.left_out, asked.accept)
 
 
 def _fit_traces(

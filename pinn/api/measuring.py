@@ -1,13 +1,18 @@
 """Programs that measure whole steps of a server."""
 
-from collections.abc import Mapping, Sequence
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import MeasureRequest
 from pinn.calibration.measuring import USUAL_LOADS, AskedLoad, design, measuring_script
 from pinn.calibration.prior import Start
 from pinn.common.files import find_checkpoint, given_path
+from pinn.common.workers import on_signals
 from pinn.engines.recipe import release
 from pinn.errors import PinnError
 from pinn.measurements.program.engine import OLDEST
@@ -18,6 +23,7 @@ from pinn.planning.commands import ON_THE_FLY, vllm_words
 from pinn.specs import model_names, serving, speculation
 from pinn.specs.gpu import find_gpu, load_gpu
 from pinn.specs.quantization_block import quantization_words
+from pinn.specs.serving import ServingSpec
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,78 @@ class MeasuringProgram:
             more: Arguments that it has by itself.
         """
         return measuring_script([*self.arguments, *more], self.order)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Steps that were measured, or the program that measures them.
+
+    Attributes:
+        path: Folder of the table of steps, for ``pinn.calibrate(steps=...)``; or the program.
+        notes: What users should know of the batches' order.
+        is_program: Whether only the program was written.
+        exit_status: Exit status of the program; 0 once everything was measured.
+    """
+
+    path: Path
+    notes: tuple[str, ...]
+    is_program: bool = False
+    exit_status: int = 0
+
+    def __str__(self) -> str:
+        """Return what ``pinn measure`` says at its end."""
+        last = f"wrote {self.path}: run it with the engine's python, then calibrate on its --out"
+        return "\n".join([*self.notes, *[last] * self.is_program])
+
+
+@with_arguments(ServingSpec, request=MeasureRequest)
+def measure(
+    model: str | Path,
+    *,
+    more: Sequence[str] = (),
+    say: Callable[[str], object] = lambda _: None,
+    **given: object,
+) -> Measured:
+    """Measure whole steps of vLLM on this machine's GPU, as ``pinn measure`` does.
+
+    Args:
+        model: Folder with a config.json, or a name that vLLM knows.
+        more: Flags of vLLM that pinn does not know, as words.
+        say: Called with each note before the program starts.
+        **given: All else, flags of the server, too.
+
+    Raises:
+        PinnError: If it is not measured, is mistyped, does not fit, or Python cannot be run.
+    """
+    wanted, flags = read_request(MeasureRequest, given, ServingSpec, model=model)
+    if wanted.serve and any(" serve " in word or "launch_server" in word for word in more):
+        raise PinnError(
+            "measure's --serve takes no launch command: give --model and the flags of the server "
+            "beside it"
+        )
+    found = measuring_program(wanted, flags, more)
+    for note in found.notes:
+        say(note)
+    own = ["--minutes", f"{wanted.minutes:g}", *["--serve"] * wanted.serve]
+    own += [*(["--port", str(wanted.port)] if wanted.port else []), *["--force"] * wanted.force]
+    if wanted.script is not None:
+        wanted.script.write_text(found.text(own), encoding="utf-8")
+        return Measured(wanted.script, found.notes, is_program=True)
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "measure.py"
+        program.write_text(found.text(), encoding="utf-8")
+        status = _run([wanted.python, str(program), "--out", str(wanted.out), *own])
+    return Measured(wanted.out, found.notes, exit_status=status)
+
+
+def _run(command: list[str]) -> int:
+    """Run the program to its end; SIGINT and SIGTERM are its own to deal with."""
+    try:
+        program = subprocess.Popen(command)
+    except OSError as error:
+        raise PinnError(f"{command[0]} cannot be run: {error.strerror or error}") from error
+    with on_signals(lambda number, _: program.send_signal(number)):
+        return program.wait()
 
 
 def measuring_program(

@@ -87,6 +87,8 @@ def predict(
         configuration = canonical(wanted)
         deployment, checkpoint = make_deployment(configuration), find_checkpoint(asked.checkpoint)
         predicted = network_prediction(checkpoint, deployment, configuration)
+    if asked.batch:
+        predicted = predicted.at(*asked.batch)
     if asked.memory_log is None:
         return predicted
     return replace(predicted, memory=start_up(deployment, read_startup_log(asked.memory_log)))
@@ -134,7 +136,7 @@ def _with_names(found: CoefficientSet, configuration: Mapping[str, object]) -> C
 
 @with_arguments(ServingSpec, request=ManyRequest, deploys=True)
 def predict_many(
-    configurations: AnyConfigurations, batches: str | Sequence[str] = (), **given: object
+    configurations: AnyConfigurations, batch: str | Sequence[str] = (), **given: object
 ) -> pd.DataFrame:
     """Coefficients of many configurations, a row each, as ``pinn coefficients --out`` writes them.
 
@@ -150,7 +152,7 @@ def predict_many(
         configurations: A DataFrame or an iterable of mappings with model, gpu and the engine's
             flags as keys; a mapping of lists, whose every combination is meant; the same as text
             (``"gpu=H100,H200 tensor_parallel_size=1,2"``); or a CSV, YAML or JSON file.
-        batches: To be timed, each in columns of its own, in microseconds.
+        batch: One or several to be timed, each in columns of its own, in microseconds.
         **given: All else; model, GPU and the engine's flags are of the rows that have none.
 
     Returns:
@@ -166,7 +168,7 @@ def predict_many(
     asked, flags = read_request(ManyRequest, given, ServingSpec)
     shared = canonical(flags | named(asked.model, asked.gpu))
     rows = [shared | row for row in configuration_rows(configurations)]
-    listed = [batches] if isinstance(batches, str) else list(batches)
+    listed = [batch] if isinstance(batch, str) else list(batch)
     table, reasons = many_table(rows, listed, asked.checkpoint, asked.skip_invalid)
     found: pd.DataFrame = table.to_pandas()
     found.attrs["left_out"] = reasons

@@ -5,11 +5,12 @@ describe it to both; :data:`SHARED` describes arguments of several requests.
 """
 
 import inspect
+import os
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_type_hints
+from typing import ClassVar, get_type_hints
 
 from pinn.specs.flags import FlagValue
 
@@ -22,6 +23,8 @@ SHARED = {
     "[default: those of --coefficients]",
     "checkpoint": "Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
 }
+#: Other names of arguments, for functions and options alike.
+OTHER_NAMES = {"request_rate": "rate"}
 #: A name and its text in the Options or Attributes of a docstring.
 _EXPLAINED = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
@@ -51,6 +54,8 @@ class PredictionRequest:
     """A configuration, and what times its steps; the engine's flags go beside it.
 
     Attributes:
+        batch: Batch to time, such as '32 decode @ 700' (32 requests after 700 tokens each) or
+            '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
         coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network;
             its deployment holds where no flag says otherwise.
         memory_log: Log of the start of such a server, whose sizes replace predicted ones.
@@ -58,6 +63,7 @@ class PredictionRequest:
 
     model: str | None = None
     gpu: str | None = None
+    batch: list[str] | None = None
     checkpoint: Path | None = None
     coefficients: Path | None = None
     memory_log: Path | None = None
@@ -82,12 +88,54 @@ class ExploreRequest:
     """The servers of a page; the engine's flags go beside it.
 
     Attributes:
-        gpus: Names, or paths of datasheets, separated by commas.
+        gpu: Names, or paths of datasheets, separated by commas.
     """
 
     model: str | None = None
-    gpus: str | None = None
+    gpu: str | None = None
     checkpoint: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersRequest:
+    """Who simulates.
+
+    Attributes:
+        backend: processes of this machine, or ray.
+        workers: Tasks at a time. [default: one per core; 1 for a function, whose caller with more
+            stands below ``if __name__ == "__main__"``]
+        address: Of a running Ray cluster.
+    """
+
+    PANEL: ClassVar[str] = "Where simulations run"
+
+    backend: str = "processes"
+    workers: int | None = None
+    address: str | None = None
+
+    @property
+    def count(self) -> int:
+        """Return the number of tasks at a time."""
+        return self.workers or os.cpu_count() or 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolsRequest:
+    """Two pools of servers.
+
+    Attributes:
+        prefill: Prefill servers of their own: '2x tp=4' is two with -tp 4 each; other flags in
+            short or in full, such as ep, dp=2, gpu=H200. Goes with --decode.
+        decode: The decode servers.
+        kv_link_gb_per_s: Rate at which a GPU sends or takes keys and values, in GB/s; inf for
+            transfers that take no time. [default: the network port that the GPU's PCIe link fills]
+    """
+
+    PANEL: ClassVar[str] = "Prefill and decode apart"
+
+    prefill: str | None = None
+    decode: str | None = None
+    kv_link_gb_per_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +202,7 @@ class CalibrationRequest:
         memory_log: Log of the server's start: its KV cache has to match the flags, and benchmarks
             are simulated with it.
         force: Fit although the file does not match the flags.
+        accept: Write the calibration although a metric is still off on held-out data.
         budget: Intervals to fit to, chosen at random; 0 for all there are.
         intervals: Fit to windows (means of 5 to 15 steps), singles (one step) or both.
         seed: Of the random choice.
@@ -169,6 +218,7 @@ class CalibrationRequest:
     checkpoint: Path | None = None
     memory_log: Path | None = None
     force: bool = False
+    accept: bool = False
     budget: int = 500
     intervals: str = "both"
     seed: int = 0

@@ -6,13 +6,13 @@ import contextlib
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pinn
 from pinn.api.arguments import read_request, with_arguments
-from pinn.api.requests import SimulationRequest, named
+from pinn.api.requests import PoolsRequest, SimulationRequest, named
 from pinn.calibration.posterior import posterior_step_half_widths
 from pinn.common import Json, JsonObject
 from pinn.common.files import file_sha256, find_checkpoint, json_text
@@ -24,9 +24,9 @@ from pinn.errors import PinnError
 from pinn.memory.logged_cache import with_log
 from pinn.memory.startup_log import read_startup_log
 from pinn.physics.encoder_time import image_note
+from pinn.simulator import pools
 from pinn.simulator.intervals import Intervals, simulated_intervals, standing_step
 from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json
-from pinn.simulator.pools import Link, Pool, default_link, simulate_pools
 from pinn.simulator.pools_result import PoolsSimulation
 from pinn.simulator.result import Simulation
 from pinn.simulator.run import Run
@@ -46,12 +46,15 @@ from pinn.units import GIGA
 if TYPE_CHECKING:
     import pandas as pd
 
+    #: A file, the content of a plain one, or requests; None where flags say it.
+    AnyWorkload = str | Path | Mapping[str, Json] | pd.DataFrame | None
+
 _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
 
 
 @with_arguments(*_SPECIFICATIONS, request=SimulationRequest, deploys=True)
 def simulate(
-    workload: str | Path | Mapping[str, Json] | pd.DataFrame | None = None,
+    workload: AnyWorkload = None,
     model: str | Path | None = None,
     gpu: str | Path | None = None,
     **given: object,
@@ -171,28 +174,40 @@ _OF_ONE_ENGINE = {
 }
 
 
-def simulated_pools(
-    asked: SimulationRequest,
-    pools: tuple[str | None, str | None],
-    kv_link_gb_per_s: float | None,
-    flags: Mapping[str, FlagValue],
+@with_arguments(*_SPECIFICATIONS, request=(SimulationRequest, PoolsRequest), deploys=True)
+def simulate_pools(
+    workload: AnyWorkload = None,
+    model: str | Path | None = None,
+    gpu: str | Path | None = None,
+    **given: object,
 ) -> PoolsSimulation:
-    """Serve a load on a prefill and a decode pool.
+    """Serve a workload on a prefill and a decode pool, as ``pinn simulate --prefill`` does.
 
     Args:
-        asked: What is simulated.
-        pools: Prefill and decode servers as written, such as ``2x tp=4``.
-        kv_link_gb_per_s: Rate of each GPU in GB/s; None for the GPUs' network adapters.
-        flags: Of both pools, and of the load.
+        workload: As of :func:`simulate`.
+        model: Name, or path of a config.json or its folder.
+        gpu: Name, or path of a datasheet's JSON file, of pools that name none.
+        **given: All else; the engine's flags are of both pools.
 
     Raises:
-        PinnError: If an option says something of one engine, or the pools do not fit together.
+        PinnError: If an option is of one engine alone, or the pools do not fit together.
     """
+    apart = {f.name: given.pop(f.name) for f in fields(PoolsRequest) if f.name in given}
+    of_pools, _ = read_request(PoolsRequest, apart)
+    with workload_file(workload) as path:
+        own = {"workload": path, "model": model, "gpu": gpu}
+        asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
+        return _served_by_pools(asked, of_pools, flags)
+
+
+def _served_by_pools(
+    asked: SimulationRequest, apart: PoolsRequest, flags: Mapping[str, FlagValue]
+) -> PoolsSimulation:
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     for name, remedy in _OF_ONE_ENGINE.items():
         if flags.get(name) is not None or getattr(asked, name, None) is not None:
             raise PinnError(f"--{name.replace('_', '-')} with --prefill and --decode: {remedy}")
-    of_prefill, of_decode = pools
+    of_prefill, of_decode = apart.prefill, apart.decode
     if of_prefill is None or of_decode is None:
         option = "--prefill" if of_prefill is None else "--decode"
         raise PinnError(
@@ -202,22 +217,21 @@ def simulated_pools(
     of_pools = [parse_pool(of_prefill, "--prefill"), parse_pool(of_decode, "--decode")]
     jobs = [simulation_job(asked, load, {**flags, **own}) for _, own in of_pools]
     prefill, decode = (
-        Pool(job.deployment, job.latency, replace(job.engine or EngineSpec(), replicas=count))
+        pools.Pool(job.deployment, job.latency, replace(job.engine or EngineSpec(), replicas=count))
         for job, (count, _) in zip(jobs, of_pools, strict=True)
     )
-    network = default_link(prefill, decode).bytes_per_s
-    rate = network if kv_link_gb_per_s is None else kv_link_gb_per_s * GIGA
-    link = Link(rate, decode.engine.kv_transfer_latency_s)
-    found = simulate_pools(prefill, decode, jobs[0].workload, link)
+    network = pools.default_link(prefill, decode).bytes_per_s
+    given = apart.kv_link_gb_per_s
+    rate = network if given is None else given * GIGA
+    link = pools.Link(rate, decode.engine.kv_transfer_latency_s)
+    found = pools.simulate_pools(prefill, decode, jobs[0].workload, link)
     about = [_about(job, load, asked) for job in jobs]
     return PoolsSimulation(found, prefill, decode, about)
 
 
 @contextlib.contextmanager
-def workload_file(
-    workload: str | Path | Mapping[str, Json] | pd.DataFrame | None,
-) -> Iterator[Path | None]:
-    """The file of a workload; written for the time being where it is none."""
+def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
+    """Return the file of a workload; written for the time being where it is none."""
     if workload is None or isinstance(workload, str | Path):
         yield None if workload is None else Path(workload)
         return

@@ -1,7 +1,7 @@
 """Coefficients fitted to figures of benchmarks."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +11,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from pinn.calibration import posterior
-from pinn.calibration.calibrate import Verdict, judgements
+from pinn.calibration.calibrate import Verdict, judge, judgements
 from pinn.calibration.calibrated import ServerCalibration
 from pinn.calibration.posterior import TIME_NOISE, TTFT_NOISE, Posterior
 from pinn.calibration.prior import Prior
@@ -190,15 +190,24 @@ class BenchmarkCalibration(ServerCalibration):
     Attributes:
         errors: ``run``, ``load``, ``figure``, ``measured``, ``before`` and ``after``, one row for
             each figure that was fitted.
+        held_out: The same columns; ``after`` is predicted from the other loads. Empty after a
+            single load.
+        left_alone: Figures that got worse on held-out loads while others improved, to which
+            nothing was fitted.
     """
 
     errors: pd.DataFrame
+    held_out: pd.DataFrame
+    left_alone: tuple[str, ...] = ()
 
 
 def calibrate_to_benchmarks(
     runs: Runs, deployment: Deployment, prior: Prior, engine: EngineSpec | None = None
 ) -> BenchmarkCalibration:
     """Fit the coefficients to runs, and judge them by leaving each load out.
+
+    Where some metrics improve on held-out loads and others get worse, the fit is to those alone
+    that do not get worse.
 
     Args:
         runs: Of one server.
@@ -209,6 +218,43 @@ def calibrate_to_benchmarks(
     Raises:
         PinnError: If a run has no figure to fit, or the simulated server serves none of it.
     """
+    found = _calibrate(runs, deployment, prior, engine)
+    worse = _worse_figures(found.held_out)
+    fewer = [replace(run, figures=_without(run.figures, worse)) for run in runs]
+    fewer = [run for run in fewer if run.figures]
+    if not worse or not fewer:
+        return found
+    alone = _calibrate(fewer, deployment, prior, engine)
+    served = simulated_rows(runs, deployment, alone.posterior.mean, engine)
+    now = found.held_out.assign(after=served.simulated)
+    others = now[now["figure"].isin(worse)]
+    held_out = pd.concat([alone.held_out, others], ignore_index=True)
+    return replace(alone, held_out=held_out, left_alone=worse)
+
+
+def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
+    """Return the figures that got worse on held-out loads where others got better."""
+    words = {
+        str(figure): judge(
+            "", *((rows[side] / rows["measured"] - 1).to_numpy() for side in ("before", "after"))
+        ).word
+        for figure, rows in held_out.groupby("figure", sort=False)
+    }
+    worse = tuple(figure for figure, word in words.items() if word == "worse")
+    return worse if "better" in words.values() else ()
+
+
+def _without(figures: Mapping[str, float], worse: Collection[str]) -> dict[str, float]:
+    """Return figures of other latencies than those, which no other percentile stands in for."""
+    kinds = {name.partition("_")[0] for name in worse}
+    kinds |= {"e2e"} if kinds & {"ttft", "tpot", "itl"} else set()
+    rates = _RATES if kinds else ()
+    return {n: v for n, v in figures.items() if n.partition("_")[0] not in kinds and n not in rates}
+
+
+def _calibrate(
+    runs: Runs, deployment: Deployment, prior: Prior, engine: EngineSpec | None
+) -> BenchmarkCalibration:
     served = partial(simulated_rows, deployment=deployment, engine=engine)
     before = served(runs, coefficients=prior.mean)
     drawn = noise_of_draws(runs, deployment, prior.mean, engine)
@@ -225,10 +271,13 @@ def calibrate_to_benchmarks(
         *posterior.step_quantities(deployment, prior, fitted, requests, context),
         *posterior.scalar_quantities(prior, fitted, after.features / after.measured[:, None]),
     ]
-    verdicts = _left_out(runs, served, prior, before)
+    verdicts, predicted = _left_out(runs, served, prior, before)
+    held_out = errors.assign(after=predicted) if len(predicted) else errors.iloc[:0]
     sources = [{"path": run.name, "tool": run.tool} for run in runs]
     facts = {"sources": sources, "figures": errors.to_dict("records")}
-    return BenchmarkCalibration(deployment, prior, fitted, quantities, verdicts, facts, errors)
+    facts["held_out"] = held_out.to_dict("records")
+    judged = (quantities, verdicts, facts, errors, held_out)
+    return BenchmarkCalibration(deployment, prior, fitted, *judged)
 
 
 @dataclass(frozen=True)
@@ -270,12 +319,12 @@ def fit_rows(
 
 def _left_out(
     runs: Runs, served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
-) -> list[Verdict]:
-    """Each load predicted from the other loads; none where there is one load."""
+) -> tuple[list[Verdict], Float[np.ndarray, " n"]]:
+    """Return verdicts and figures of each load from the other loads; none where there is one."""
     of_row = np.array([run.load.text for run in runs])[rows.run]
     each_load = list(dict.fromkeys(of_row))
     if len(each_load) < 2:
-        return []
+        return [], np.zeros(0)
     simulated, spread = rows.simulated.copy(), rows.noise.copy()
     for load in each_load:
         out = of_row == load
@@ -288,7 +337,7 @@ def _left_out(
     order = np.concatenate([np.flatnonzero(of_row == load) for load in each_load])
     ratios = [each[order] / rows.measured[order] for each in (rows.simulated, simulated)]
     spreads, weight = [before[order], spread[order]], TIME_NOISE / rows.noise[order]
-    return judgements("each load, left out", ratios, spreads, weight)
+    return judgements("each load, held out", ratios, spreads, weight), simulated
 
 
 def _mean_step(runs: Runs) -> tuple[float, float]:

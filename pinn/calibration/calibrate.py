@@ -274,7 +274,7 @@ class Verdict:
         """Before, after, and the standard error, for people."""
         if self.before is None or self.after is None:
             factor = float(np.exp(self.gain))
-            return ["x 1", f"x {factor:.2f} probable", f"x {factor * self.standard_error:.2f}"]
+            return ["", f"likelihood ratio {factor:.2f}", f"{factor * self.standard_error:.2f}"]
         return [f"{100 * share:.2f} %" for share in (self.before, self.after, self.standard_error)]
 
     @property

@@ -9,6 +9,8 @@ import pandas as pd
 
 from pinn.calibration import benchmarks, calibrate, calibrated, fit, posterior
 from pinn.calibration.fit import AnyCalibration
+from pinn.calibration.held_out import metric_errors, warnings_of
+from pinn.common.numbers import number
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, printed, say
 from pinn.errors import PinnError
 from pinn.surrogate.coefficient_set import set_to_json, write_coefficient_set
@@ -29,17 +31,36 @@ class CalibratedServer:
         appended: Whether it continues an earlier calibration.
         notes: What was left out, assumed or does not match.
         left_out: Files of benchmarks, runs and lines of them that could not be read.
+        accepted: Whether it is written although a metric is still off.
     """
 
     fit: fit.Fit
     appended: bool
     notes: tuple[str, ...]
     left_out: int = 0
+    accepted: bool = False
 
     @property
     def kept(self) -> bool:
         """Whether held-out data is predicted better than before."""
         return self.fit.kept
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is still off on held-out data after the calibration, with likely causes."""
+        return warnings_of(self.fit.found)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no file is written; None where one is."""
+        if not self.kept:
+            return (
+                "the calibration is not better than what was before on held-out data: measure "
+                "more, or other loads"
+            )
+        if self.warnings and not self.accepted:
+            return "a metric is still off: look at its likely causes, or write it with --accept"
+        return None
 
     def to_json(self) -> dict[str, object]:
         """Return the content of the file that every ``coefficients=`` takes."""
@@ -49,13 +70,11 @@ class CalibratedServer:
         """Write the file that every ``coefficients=`` takes.
 
         Raises:
-            PinnError: If the calibration is not better than what was before.
+            PinnError: If the calibration is not better than what was before, or a metric is still
+                off and that was not accepted.
         """
-        if not self.kept:
-            raise PinnError(
-                "the calibration is not better than what was before on what it has not seen: "
-                "measure more, or other loads"
-            )
+        if self.refusal is not None:
+            raise PinnError(self.refusal)
         write_coefficient_set(self.fit.coefficients, Path(path))
 
     def print_report(self, details: bool = False) -> None:
@@ -89,6 +108,9 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
             say(f"WARNING: nothing was left out to judge by: {_few(found)}")
             continue
         page().print(_judged(found.verdicts, details))
+        if found is fitted.found:
+            for warning in warnings_of(found):
+                say(f"WARNING: {warning}")
         if not details and len(found.verdicts) > _VERDICTS:
             say(f"... and {len(found.verdicts) - _VERDICTS} more")
     if not details:
@@ -171,9 +193,12 @@ def _error_table(found: AnyCalibration, details: bool) -> Grid:
         errors = (predicted / found.steps.seconds - 1 for predicted in found.predictions())
         table.add("median steps", str(len(found.steps)), *map(_typical, errors))
     else:
-        for figure, rows in list(found.errors.groupby("figure", sort=False))[:_ERRORS]:
-            errors = (rows[each] / rows["measured"] - 1 for each in ("before", "after"))
-            table.add(str(figure), str(len(rows)), *map(_typical, errors))
+        held = "held-out" if len(found.held_out) else "fitted"
+        verdict = Column("", True)
+        table = Grid.of(f"median error of {held} loads", "n", "before", "after", verdict)
+        for each in metric_errors(found)[:_ERRORS]:
+            sides = (f"{100 * share:.1f} %" for share in (each.before, each.after))
+            table.add(each.metric, str(each.count), *sides, each.word)
     return table
 
 
@@ -183,9 +208,9 @@ def _typical(errors: np.ndarray | pd.Series) -> str:
 
 
 def _judged(
-    verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "on what was left out"
+    verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "on held-out data"
 ) -> Grid:
-    """Errors, or how many times as probable all of it is; what is worse first."""
+    """Return errors, or likelihood ratios of the measurements; what is worse first."""
     more = ["difference +-"] * details
     table = Grid.of(heading, "n", "before", "after", *more, Column("", True))
     worse_first = sorted(verdicts, key=lambda each: not each.is_worse)
@@ -239,7 +264,7 @@ def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, headin
     for q in quantities:
         scale, unit = (1.0, "x") if q.unit == "x" else (MICROSECOND, f"u{q.unit}")
         cells = (
-            f"{value / scale:.4g} +- {error / scale:.2g}"
+            f"{number(value / scale, 4)} +- {number(error / scale, 2)}"
             for value, error in ((q.before, q.before_error), (q.after, q.after_error))
         )
         known = ["" if q.is_determined else "not determined"] * unknown
@@ -252,7 +277,7 @@ def _figures(errors: pd.DataFrame) -> Grid:
     table = Grid.of(*headings, caption="figures (ms, or per second)")
     for row in errors.to_dict("records"):
         scale = 1.0 if row["figure"].endswith("_per_s") else MILLISECOND
-        cells = (f"{row[each] / scale:.4g}" for each in ("measured", "before", "after"))
+        cells = (number(row[each] / scale, 4) for each in ("measured", "before", "after"))
         table.add(Path(row["run"]).name, row["figure"], *cells)
     return table
 
@@ -262,8 +287,8 @@ def _steps(found: calibrated.StepCalibration) -> Grid:
     table, steps = Grid.of(*headings, caption="median steps (ms)"), found.steps
     rows = zip(steps.names, steps.seconds, steps.error, *found.predictions(), strict=True)
     for name, measured, error, *predicted in rows:
-        cells = (f"{value / MILLISECOND:.4g}" for value in predicted)
-        table.add(name, f"{measured / MILLISECOND:.4g}", f"{100 * error:.1f} %", *cells)
+        cells = (number(value / MILLISECOND, 4) for value in predicted)
+        table.add(name, number(measured / MILLISECOND, 4), f"{100 * error:.1f} %", *cells)
     return table
 
 

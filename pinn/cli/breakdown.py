@@ -35,9 +35,9 @@ def breakdown(
         explain: Show what parts hold, the composed step, and its kernels, too.
         plot: Also draw it: .png, .svg or .pdf.
     """
-    from pinn.api.breakdown import broken_down
+    from pinn.api import breakdown as steps
 
-    found = broken_down(asked, flags)
+    found = steps.breakdown(**(vars(asked) | flags))
     write_json(found.to_json(), json_path)
     if plot is not None:
         found.draw(plot)

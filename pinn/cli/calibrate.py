@@ -28,9 +28,11 @@ def calibrate(
     The network's coefficients and their intervals are the prior; step times of traces, whole steps
     that were measured, or figures of benchmarks whose loads are simulated, move a handful of
     scalars (step constant, bytes, arithmetic, attention, ...) and, less, single coefficients. What
-    the measurements do not show keeps its value and its interval. The result is judged on later
-    time, loads or batches that were left out; if it is not better there, nothing is written and
-    the exit status is 1. It is 3 where files of benchmarks, or lines of them, could not be read.
+    the measurements do not show keeps its value and its interval. The result is judged on held-out
+    time, loads or batches; if it is not better there, nothing is written and the exit status is 1.
+    It is 3 where files of benchmarks, or lines of them, could not be read. Metrics that get worse
+    while others improve are left alone. A metric that is still off by more than 25 % is a warning
+    with its likely causes, and the file is then written with --accept only.
 
     Examples:
       pinn calibrate --benchmarks results/*.json --model Llama-3.1-8B --gpu H100
@@ -53,11 +55,8 @@ def calibrate(
     files = [*(asked.benchmarks or []), *(more or [])]
     found = calibration.calibrate(**(vars(asked) | {"benchmarks": files} | flags))
     found.print_report(details)
-    if not found.kept:
-        say(
-            "nothing written: the calibration is not better than what was before on "
-            "what it has not seen; measure more, or other loads"
-        )
+    if found.refusal is not None:
+        say(f"nothing written: {found.refusal}")
         raise typer.Exit(1)  # a script that goes on would use a file that is not there
     found.save(out)
     typer.echo(f"wrote {out}")

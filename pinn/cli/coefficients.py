@@ -39,7 +39,6 @@ class ManyOptions:
 @engine_flags(ServingSpec, deploys=True)
 def coefficients(
     asked: PredictionRequest,
-    batch: list[str] | None = None,
     recipe: bool = False,
     betas: bool = False,
     memory: bool = False,
@@ -67,8 +66,6 @@ def coefficients(
         --grid 'gpu=H100,B200 tensor_parallel_size=2,4,8 precision=bf16,fp8'
 
     Options:
-        batch: Batch to time, such as '32 decode @ 700' (32 requests after 700 tokens each) or
-            '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.
         recipe: Print what the engine runs and what set it instead.
         betas: Print the coefficients with their units instead.
         memory: Print what lies in the memory of one GPU, and what the engine would log of it,
@@ -80,7 +77,6 @@ def coefficients(
         if many.out is not None or many.skip_invalid:
             raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
         found = predict(**(vars(asked) | flags))
-        found = found.at(*batch) if batch else found
         if json_path is not None:  # what it holds takes long to find
             write_json(found.to_json(), json_path)
         found.show(recipe=recipe, betas=betas, memory=memory)
@@ -94,7 +90,7 @@ def coefficients(
         from pinn.export.coefficient_table import crossed, many_table, write_table
 
         rows = crossed(many.configs, many.grid, named(asked.model, asked.gpu) | flags)
-        table, reasons = many_table(rows, batch or [], asked.checkpoint, many.skip_invalid)
+        table, reasons = many_table(rows, asked.batch or [], asked.checkpoint, many.skip_invalid)
         write_table(table, many.out)
         for line in left_out_lines(Counter(sorted(reasons))):
             typer.echo(line)

@@ -1,37 +1,12 @@
 """``pinn compare``."""
 
-from __future__ import annotations
-
-import math
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
+from pinn.api.score_requests import CompareRequest
 from pinn.cli.options import Details, JsonPath, asked
-from pinn.cli.outputs import records, write_json
-from pinn.common.screen import WIDEST, WIDTH, Column, page
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from rich.console import Console
-
-    from pinn.common.screen import Grid
-    from pinn.evaluation.sides import Comparison
-
-#: Rows of each table of a screen; --details has all.
-_ROWS = 5
+from pinn.cli.outputs import write_json
 
 
 @asked
-def compare(
-    a: Annotated[Path, typer.Argument()],
-    b: Annotated[Path, typer.Argument()],
-    method: str = "network",
-    details: Details = False,
-    json_path: JsonPath = None,
-) -> None:
+def compare(sides: CompareRequest, details: Details = False, json_path: JsonPath = None) -> None:
     """Two checkpoints, coefficient files or evaluations, metric by metric.
 
     A checkpoint (.safetensors) is compared by the held-out errors that it carries and by its step
@@ -47,93 +22,9 @@ def compare(
       pinn compare before.json after.json
 
       pinn compare results/moe_ep results/mine
-
-    Options:
-        a: Checkpoint, coefficient file or evaluation.
-        b: What to compare it with.
-        method: Whose errors are compared, of tables with several.
     """
-    from pinn.evaluation import sides
+    from pinn.api import scores
 
-    found = sides.compare(a, b, method)
-    console = page(WIDEST if details else WIDTH)
-    console.print(f"A: {a}\nB: {b}\n")
-    _print(found, console, details)
-    write_json({name: records(table) for name, table in found.tables().items()}, json_path)
-
-
-def _print(found: Comparison, console: Console, details: bool) -> None:
-    """Print a comparison: every row and column with details, else what fits one screen."""
-    if len(found.errors):
-        _print_rows(_errors(found.errors, details), console, details)
-    elif found.no_errors:
-        console.print(f"Errors: {found.no_errors}.\n")
-    if len(coefficients := found.coefficients):
-        _print_rows(_coefficients(coefficients, details), console, details)
-        differ = int((coefficients["a"] != coefficients["b"]).sum())
-        outside = int(coefficients["verdict"].str.startswith("outside").sum())
-        console.print(
-            f"{differ} of {len(coefficients)} coefficients differ, {outside} outside A's interval."
-        )
-    if len(times := found.step_times):
-        if details:
-            _print_rows(_step_times(times), console, details)
-        ratio = times["ratio"]
-        console.print(
-            f"Step times of B are {ratio.min():.2f} to {ratio.max():.2f} x those of A, median "
-            f"{ratio.median():.2f}."
-        )
-    if not details:
-        console.print("More: --details (every row), --json FILE.")
-
-
-def _print_rows(table: Grid, console: Console, details: bool) -> None:
-    """Print a table, or its first rows and how many more there are."""
-    shown = table if details else replace(table, rows=table.rows[:_ROWS])
-    if shown.rows:
-        console.print(shown)
-    if len(shown.rows) < len(table.rows):
-        console.print(f"... and {len(table.rows) - len(shown.rows)} more")
-    console.print()
-
-
-def _errors(errors: pd.DataFrame, details: bool) -> Grid:
-    from pinn.evaluation.tables import frame_grid
-
-    signed = "{:+.1f}".format
-    ends = errors["low"].map(signed) + " to " + errors["high"].map(signed)
-    parts = errors["parts_b_lower"].astype(str) + " of " + errors["parts"].astype(str)
-    shown = errors.assign(
-        metric=errors["metric"].str.upper(),
-        ends=ends.where(errors["low"].notna()),
-        parts=parts.where(errors["parts"] > 0),
-    )
-    more = {"B - A": "difference:+.1f", "95 % interval": "ends", "B lower in": "parts"}
-    columns = {"split": "split", "metric": "metric", "n": "n", "A": "a:.1f", "B": "b:.1f"}
-    columns |= more if details else {}
-    verdict = {Column("verdict", True): "verdict"}
-    return frame_grid(shown, columns | verdict, "median absolute percentage error", text=2)
-
-
-def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
-    """All of them, or those that differ, the most different first."""
-    from pinn.evaluation.tables import frame_grid
-
-    if not details:
-        # A coefficient that is 0 on one side differs most.
-        off = coefficients["ratio"].clip(1e-300).map(math.log).abs()
-        off = off[off > 0].sort_values(ascending=False)
-        coefficients = coefficients.loc[off.index]
-    verdict = coefficients["verdict"].str.removesuffix(" A's interval")
-    columns: dict[str | Column, str]
-    columns = {Column(name, True, folds=False): name for name in ("name", "unit")}
-    columns |= {"A": "a:.4g", "B": "b:.4g", "B / A": "ratio:.2f"}
-    columns |= {Column("A's interval", True): "verdict"}
-    return frame_grid(coefficients.assign(verdict=verdict), columns, "coefficients")
-
-
-def _step_times(times: pd.DataFrame) -> Grid:
-    from pinn.evaluation.tables import frame_grid
-
-    columns = {"deployment": "deployment", "batch": "batch", "A us": "a_us:.0f", "B us": "b_us:.0f"}
-    return frame_grid(times, columns | {"B / A": "ratio:.2f"}, "step times", text=2)
+    found = scores.compare(**vars(sides))
+    write_json(found.to_json(), json_path)
+    found.show(details)

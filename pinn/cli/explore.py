@@ -7,7 +7,6 @@ import typer
 
 from pinn.api import requests
 from pinn.cli import options
-from pinn.errors import PinnError
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
 
@@ -33,10 +32,8 @@ def explore(
     Options:
         out: Page to write.
     """
-    from pinn.planning.explore.page import explore_page
+    from pinn.api import plans
 
-    if asked.model is None or asked.gpus is None:
-        raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
-    page = explore_page(asked.model, asked.gpus.split(","), flags, asked.checkpoint)
-    page.write(out)
-    typer.echo(f"{len(page.servers):8} servers in {out}")
+    flags = {"quantization" if name == "precision" else name: v for name, v in flags.items()}
+    servers = plans.explore(out, **(vars(asked) | {"gpu": asked.gpu or ()} | flags))
+    typer.echo(f"{servers:8} servers in {out}")

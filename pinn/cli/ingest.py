@@ -1,44 +1,19 @@
 """``pinn ingest``."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from pinn.api.score_requests import IngestRequest
 from pinn.cli.options import engine_flags
 from pinn.cli.outputs import PARTLY_READ
-from pinn.measurements.benchmarks.reading import GivenLoad, split_flags
-from pinn.measurements.benchmarks.run_table import run_lines
-from pinn.measurements.traces import ingestion, trace_tables
-from pinn.measurements.traces.trace_tables import Target
+from pinn.measurements.benchmarks.reading import GivenLoad
 from pinn.specs.serving import ServingSpec
 
 app = typer.Typer(
     no_args_is_help=True, help="Read a server's traces into tables, with a report of what was read."
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class IngestRequest:
-    """Where tables go, and the server that they are of.
-
-    Attributes:
-        out: Folder for the tables.
-        model: Model served: a name, or the path of its config.json.
-        gpu: GPU it ran on, such as H100.
-    """
-
-    out: Annotated[Path, typer.Option("--out", "-o")]
-    model: str | None = None
-    gpu: str | None = None
-
-
-def _target(asked: IngestRequest, flags: dict[str, Any]) -> Target | None:
-    """The deployment named by the flags; None without a model or a GPU."""
-    if (asked.model is None) != (asked.gpu is None):
-        raise typer.BadParameter("give --model and --gpu together, or neither")
-    return None if asked.model is None else Target.of(asked.model, asked.gpu, flags)
 
 
 @app.command()
@@ -58,14 +33,9 @@ def vllm(
         traces: traces.json: one OTLP-JSON export a line.
         workers: Processes that parse.
     """
-    target = _target(asked, flags)
-    tables = ingestion.ingest_vllm(traces, asked.out, target, workers)
-    _tell(tables.folder, trace_tables.cleaning_tables(tables.manifest))
-    if not tables.manifest["tables"]["steps"]["rows"]:
-        typer.echo(
-            "it holds no engine steps, so there is nothing to calibrate on; request spans of stock "
-            "vLLM, which carry latencies, are read by 'pinn ingest benchmarks'"
-        )
+    from pinn.api import ingestion
+
+    typer.echo(ingestion.ingest_vllm(traces, workers=workers, **(vars(asked) | flags)))
 
 
 @app.command()
@@ -86,14 +56,9 @@ def steps(
     Options:
         file: Step summaries as Parquet, or whole steps: a folder or a CSV file.
     """
-    if file.is_dir() or file.suffix == ".csv":
-        given = ingestion.GivenServer(asked.model, asked.gpu, flags)
-        found = ingestion.ingest_measured_steps(file, asked.out, given)
-        _tell(asked.out, f"{found.report.table()}\n{len(found):8}  batches with a median")
-        return
-    named = _target(asked, flags)
-    tables = ingestion.ingest_steps(file, asked.out, named)
-    _tell(tables.folder, trace_tables.cleaning_tables(tables.manifest))
+    from pinn.api import ingestion
+
+    typer.echo(ingestion.ingest_steps(file, **(vars(asked) | flags)))
 
 
 @app.command()
@@ -118,14 +83,9 @@ def benchmarks(
     Options:
         files: Files or folders; metrics pages in pairs, the earlier first, or one with --duration.
     """
-    server, given = split_flags(flags)
-    named = ingestion.GivenServer(asked.model, asked.gpu, server)
-    runs, report = ingestion.ingest_benchmarks(files, asked.out, named, given)
-    _tell(asked.out, "\n".join([report.table(), "", *run_lines(runs)]))
-    if report.refused:
+    from pinn.api import ingestion
+
+    found = ingestion.ingest_benchmarks(files, **(vars(asked) | flags))
+    typer.echo(found)
+    if found.left_out:
         raise typer.Exit(PARTLY_READ)
-
-
-def _tell(folder: Path, text: str) -> None:
-    typer.echo(text)
-    typer.echo(f"\nwrote {folder}")

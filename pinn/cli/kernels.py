@@ -5,12 +5,8 @@ from typing import Annotated
 
 import typer
 
+from pinn.api.score_requests import KernelErrorsRequest
 from pinn.cli.options import asked, output
-from pinn.cli.outputs import write_csv
-from pinn.common.files import find_checkpoint
-from pinn.common.progress import note
-from pinn.common.screen import Grid
-from pinn.errors import PinnError
 
 app = typer.Typer(
     add_completion=False,
@@ -32,46 +28,25 @@ def score(out: Annotated[Path, output(".csv")]) -> None:
     Options:
         out: CSV file to write.
     """
-    import torch
+    from pinn.api import scores
 
-    from pinn.kernels.heldout import held_out_table
-    from pinn.kernels.tables.tables import read_kernel_tables
-
-    torch.set_num_threads(1)
-    table = held_out_table(read_kernel_tables(), progress=note)
-    write_csv(table, out, float_format="%.4f")
-    typer.echo(f"{len(table)} errors written to {out}")
+    found = scores.kernels_score()
+    found.save(out)
+    typer.echo(f"{found} written to {out}")
 
 
 @app.command()
 @asked
-def errors(path: Annotated[Path | None, typer.Argument()] = None) -> None:
+def errors(which: KernelErrorsRequest) -> None:
     """Median / mean absolute percentage error of each operator on kernels left out.
 
     A Markdown table; the file has every GPU and number format.
 
     Example: pinn kernels errors
-
-    Options:
-        path: Table of 'pinn kernels score'. [default: that of the checkpoint]
     """
-    from pinn.common.tables import read_frame
-    from pinn.kernels.heldout import TABLE_COLUMNS
+    from pinn.api import scores
 
-    path = path or find_checkpoint().parent / "kernels" / "held_out.csv"
-    table = read_frame(path, f"run 'pinn kernels score --out {path}'")
-    if tuple(table.columns) != TABLE_COLUMNS:
-        raise PinnError(f"{path} is no table of kernel errors: needs {', '.join(TABLE_COLUMNS)}")
-    operators = table["operator"].unique()
-    grid = Grid.of("left out", *operators)
-    for left_out, rows in table[table["precision"] == "all"].groupby("left_out", sort=False):
-        cells = {
-            row["operator"]: f"{100 * row['median']:.1f} / {100 * row['mean']:.1f}"
-            for row in rows.to_dict("records")
-            if row["rows"]
-        }
-        grid.add(str(left_out), *(cells.get(name, "-") for name in operators))
-    typer.echo(grid.markdown())
+    typer.echo(scores.kernels_errors(**vars(which)))
 
 
 @app.command()
@@ -83,6 +58,6 @@ def mixers() -> None:
 
     Example: pinn kernels mixers
     """
-    from pinn.kernels.heldout import error_grid, mixer_errors
+    from pinn.api import scores
 
-    typer.echo(error_grid(mixer_errors()).markdown())
+    typer.echo(scores.kernels_mixers())

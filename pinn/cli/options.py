@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
-from typer.models import OptionInfo
+from typer.models import ArgumentInfo, OptionInfo
 
 from pinn.api.arguments import launched
+from pinn.api.flag_values import checked_flag, in_own_words
 from pinn.api.requests import explained, parameters_of
 from pinn.cli.outputs import check_suffix
-from pinn.engines import launch_values
 from pinn.specs.flags import FORCE, Flag, flags_of
-from pinn.specs.model_variants import label_of
 from pinn.specs.serving import VLLM, ServingSpec
 
 
@@ -45,17 +44,35 @@ Checkpoint = Path | None
 
 _TRACES = "Traces"
 #: Spellings, limits and headings of arguments whose name and type do not give them.
-_SPELLED: dict[str, OptionInfo] = {
+_SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
     "rate": typer.Option("--rate", "--request-rate"),
     "sensitivity": typer.Option(metavar="FIGURE"),
     "max_gpus": typer.Option(min=1),
     "top": typer.Option(min=1),
     "worst_error": typer.Option(min=0.0),
     "workloads": typer.Option("--workload"),
-    "gpus": typer.Option("--gpu"),
+    "PoolsRequest.prefill": typer.Option(metavar="POOL"),
+    "PoolsRequest.decode": typer.Option(metavar="POOL"),
     "CalibrationRequest.budget": typer.Option(min=0, rich_help_panel=_TRACES),
     "CalibrationRequest.intervals": typer.Option(rich_help_panel=_TRACES),
     "CalibrationRequest.seed": typer.Option(min=0, rich_help_panel=_TRACES),
+    "NamesRequest.contains": typer.Argument(),
+    "IngestRequest.out": output(names=("--out", "-o")),
+    "CompareRequest.a": typer.Argument(),
+    "CompareRequest.b": typer.Argument(),
+    "ResultsRequest.path": typer.Argument(),
+    "SuiteRequest.overrides": typer.Option("--set", metavar="KEY=VALUE"),
+    "DecisionsRequest.path": typer.Argument(),
+    "ServingRunsRequest.path": typer.Argument(),
+    "ServingRunsRequest.seed": typer.Option(min=0),
+    "FileScoresRequest.file": typer.Argument(),
+    "PanelRequest.alone": typer.Option(metavar="GROUP"),
+    "PanelRequest.judges": typer.Option(envvar="PINN_JUDGE_RUNS"),
+    "PanelRequest.steps": typer.Option(envvar="PINN_WHOLE_STEPS"),
+    "PanelRequest.public": typer.Option(envvar="PINN_PUBLIC_MEASUREMENTS"),
+    "PanelRequest.ledger": typer.Option(metavar="WHAT"),
+    "DraftsRequest.draft_tokens": typer.Option(min=1, max=8),
+    "KernelErrorsRequest.path": typer.Argument(),
     "MeasureRequest.out": output(names=("--out", "-o")),
     "MeasureRequest.minutes": typer.Option(min=0.1),
     "MeasureRequest.script": output(".py"),
@@ -218,26 +235,13 @@ def _started(
     command, words = arguments.pop("serve"), arguments.pop("engine_words")
     if command is None and words is None:
         return {}
-    gpu = arguments.get("gpu", arguments.get("gpus"))
+    gpu = arguments.get("gpu")
     found, lines = launched(command, shlex.split(words or ""), given, gpu, declared)
     for line in lines:
         typer.echo(line, err=True)
     if "model" in found:
         arguments["model"] = arguments.get("model") or found["model"]
     return {name: value for name, value in found.items() if name != "model"}
-
-
-def in_own_words(engine: str, flags: Mapping[str, object]) -> dict[str, object]:
-    """Values of flags as typed, in an engine's spelling or here: ``bfloat16``, ``32k``."""
-    found: dict[str, object] = {}
-    for name, value in flags.items():
-        if name == "precision" and isinstance(value, str):
-            found |= {} if value == "none" else {name: label_of(value)}
-        elif name in ("kv_cache_dtype", "max_model_len", "max_num_batched_tokens"):
-            found[name] = launch_values.plain(engine, name, value).fields.get(name, value)
-        else:
-            found[name] = value
-    return found
 
 
 def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
@@ -258,27 +262,3 @@ def _flag_option(flag: Flag, panel: str) -> inspect.Parameter:
     )
     kind = bool | None if switch else str | None
     return _named(flag.name, Annotated[kind, option])
-
-
-def checked_flag(flag: Flag | None, text: object, several: bool = False) -> object:
-    """A value of the command line in the flag's type; a metrics page stands for its acceptance.
-
-    Args:
-        flag: Whose value it is; what belongs to none stays as it is.
-        text: The value.
-        several: Whether it is a list with commas between its values.
-
-    Raises:
-        PinnError: If it is not one that the flag can have.
-    """
-    if flag is None:
-        return text
-    if several:
-        return [checked_flag(flag, part) for part in str(text).split(",")]
-    if flag.name == "speculative_acceptance" and Path(str(text)).is_file():
-        from pinn.measurements.benchmarks.metrics_page import acceptance_text
-
-        text = acceptance_text(Path(str(text)))
-    value = flag.read(text)
-    flag.check(value)
-    return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,6 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from pinn.common import Json
 from pinn.common.files import json_text, write_json_file
 from pinn.errors import PinnError
 
@@ -121,11 +119,6 @@ def write_csv(table: pd.DataFrame, path: Path | None, **written: object) -> None
 
     if path is not None:
         write_frame(table, path, **written)
-
-
-def records(table: pd.DataFrame) -> list[dict[str, Json]]:
-    """The rows of a table for JSON: what is missing is null."""
-    return json.loads(table.to_json(orient="records"))
 
 
 def write_json(document: object, path: Path | None) -> None:

@@ -1,36 +1,16 @@
 """``pinn plan``."""
 
-import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
+from pinn.api.requests import WorkersRequest
 from pinn.cli.options import engine_flags, output
-from pinn.common.workers import Workers, stopping_at_once
+from pinn.common.workers import stopping_at_once
 from pinn.engines.engine_spec import EngineSpec
-from pinn.errors import PinnError
 from pinn.planning.plan import PlanRequest
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
-from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkersRequest:
-    """Who simulates.
-
-    Attributes:
-        backend: processes of this machine, or ray.
-        workers: Tasks at a time. [default: one per core]
-        address: Of a running Ray cluster.
-    """
-
-    PANEL: ClassVar[str] = "Where simulations run"
-
-    backend: str = "processes"
-    workers: int | None = None
-    address: str | None = None
 
 
 #: Flags of which a plan tries several values.
@@ -61,16 +41,18 @@ def plan(
                     the most tokens and requests of a step; flags in the line
       holds/s       requests/s: highest rate of all replicas within the limits;
                     in brackets at both ends of the prediction's interval
-      TTFT p99      ms from sending to the first token, of all replicas' requests
-      TPOT p99      ms: (last token - first token) / (tokens - 1), likewise
+      limits        one column for each limit: its value over all replicas'
+                    requests, and whether it is met; of limits on each request
+                    the share of all requests that meet them. TPOT is (last
+                    token - first token) / (tokens - 1)
       chance        %: share of 20 equally likely errors of the prediction at
                     which all replicas hold the limits; safe: at its interval's
                     bad end too; none for a load shorter than 10 answers
       coefficients  network, or the file of --coefficients
 
-    Rows are in the order of per hour (or GPUs). Without --rate, of per hour / holds/s; TTFT and
-    TPOT are then of one replica at holds/s. The files of --out have more: price per million
-    tokens, what limits a row, use, other percentiles, what was left out and why.
+    Rows are in the order of per hour (or GPUs). Without --rate, of per hour / holds/s; the
+    limits' values are then of one replica at holds/s. The files of --out have more: price per
+    million tokens, what limits a row, use, other percentiles, what was left out and why.
 
     Examples:
       pinn plan --model Llama-3.1-8B --gpu H100,L40S --slo 'p99 ttft<=2s'
@@ -88,29 +70,11 @@ def plan(
         price: Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]
         out: Folder for plan.json, plan.csv, plan.html, PNGs.
     """
-    from pinn.planning.planner import plan_load
-    from pinn.planning.report import print_plan, write_files
+    from pinn.api import plans
 
-    count = where.workers or os.cpu_count() or 1
     with stopping_at_once("nothing is kept: a plan is written when it is done"):
-        workers = Workers(where.backend, count, where.address, torch=False)
-        made = plan_load(asked, flags, _prices(price or ""), workers)
+        simulating = vars(where) | {"workers": where.count}
+        found = plans.plan(**(vars(asked) | simulating | flags), price=price or "")
         if out is not None:
-            write_files(made, out)
-    print_plan(made, out)
-
-
-def _prices(text: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for part in text.replace(",", " ").split():
-        name, equals, value = part.partition("=")
-        try:
-            number = float(value)
-        except ValueError:
-            number = float("nan")
-        if not equals or not 0 < number < float("inf"):
-            raise PinnError(f"--price: cannot read {part!r}: write 'H100=2.5 H200=3.2'")
-        gpu = load_gpu(name).name
-        if found.setdefault(gpu, number) != number:
-            raise PinnError(f"--price: {gpu} costs {found[gpu]:g} and {number:g}: give one price")
-    return found
+            found.save(out)
+    found.print_report(out)

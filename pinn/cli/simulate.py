@@ -1,12 +1,9 @@
 """``pinn simulate``."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-import typer
-
-from pinn.api.requests import SimulationRequest
+from pinn.api.requests import PoolsRequest, SimulationRequest
 from pinn.cli.options import JsonPath, engine_flags, output
 from pinn.cli.outputs import write_json
 from pinn.engines.engine_spec import EngineSpec
@@ -14,25 +11,6 @@ from pinn.errors import PinnError
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolsRequest:
-    """Two pools of servers.
-
-    Attributes:
-        prefill: Prefill servers of their own: '2x tp=4' is two with -tp 4 each; other flags in
-            short or in full, such as ep, dp=2, gpu=H200. Goes with --decode.
-        decode: The decode servers.
-        kv_link_gb_per_s: Rate at which a GPU sends or takes keys and values, in GB/s; inf for
-            transfers that take no time. [default: the network port that the GPU's PCIe link fills]
-    """
-
-    PANEL: ClassVar[str] = "Prefill and decode apart"
-
-    prefill: Annotated[str | None, typer.Option(metavar="POOL")] = None
-    decode: Annotated[str | None, typer.Option(metavar="POOL")] = None
-    kv_link_gb_per_s: float | None = None
 
 
 @engine_flags(ServingSpec, EngineSpec, LoadFlags, deploys=True)
@@ -76,8 +54,7 @@ def simulate(
     if timeline is not None and not one_engine:
         raise PinnError("--timeline with --prefill and --decode: it draws one engine: leave it out")
     one = simulation.simulate(**(vars(asked) | flags)) if one_engine else None
-    pools = apart.prefill, apart.decode
-    found = one or simulation.simulated_pools(asked, pools, apart.kv_link_gb_per_s, flags)
+    found = one or simulation.simulate_pools(**(vars(asked) | vars(apart) | flags))
     found.print_report()
     write_json(found.to_json(), json_path)
     if requests is not None:

@@ -2,6 +2,8 @@
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template, select_autoescape
 
+from pinn.common.numbers import exact, number
+
 
 def template(package: str, name: str) -> Template:
     """Return a template in a package's folder; all text that it is filled with is escaped."""
@@ -12,4 +14,5 @@ def template(package: str, name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"number": number, "exact": exact}
     return environment.get_template(name)

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,10 +19,17 @@ WIDTH, WIDEST = 80, 100
 
 
 def page(width: int = WIDTH) -> Console:
-    """Return a console for tables and sentences, which prints names and paths without markup."""
+    """Return a console for tables and sentences, which prints names and paths without markup.
+
+    A table whose numbers need more columns is wider, and never cut.
+    """
     from rich.console import Console
 
-    return Console(width=width, highlight=False, markup=False)
+    class Page(Console):
+        def print(self, *objects: Any, **settings: Any) -> None:
+            super().print(*objects, **{"crop": False, **settings})
+
+    return Page(width=width, highlight=False, markup=False)
 
 
 def say(text: str) -> None:
@@ -162,6 +169,7 @@ class Grid:
 
     def __rich__(self) -> Table:
         """Return the table as a console prints it: no lines, numbers to the right."""
+        from rich.cells import cell_len
         from rich.table import Table
 
         left = self.gap - 1
@@ -169,10 +177,14 @@ class Grid:
             title=self.caption or None, title_justify="left", box=None, pad_edge=False,
             padding=(0, 1, 0, left), show_header=any(c.heading for c in self.columns),
         )  # fmt: skip
-        for column in self.columns:
+        for i, column in enumerate(self.columns):
+            whole = not column.folds or not (column.is_text or column.most)
+            lines = "\n".join([column.heading, *(row.cells[i] for row in self.rows)]).split("\n")
+            widest = max(map(cell_len, lines))
             table.add_column(
                 column.heading, justify="left" if column.is_text else "right",
-                min_width=column.least, max_width=column.most, no_wrap=not column.folds,
+                min_width=max(widest, column.least or 0) if whole else column.least,
+                max_width=column.most, no_wrap=not column.folds, overflow="fold",
             )  # fmt: skip
         for row in self.rows:
             table.add_row(*row.cells)

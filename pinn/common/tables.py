@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pinn.common import Json
 from pinn.common.documents import MOST_CSV_BYTES, read_text
 from pinn.common.files import ReadReport, replace_atomically
 from pinn.errors import PinnError
@@ -168,3 +170,9 @@ def write_arrow(table: pa.Table, path: Path, as_json: Callable[[pa.Table], bytes
         known = ", ".join(writers)
         raise PinnError(f"unknown table format {suffix!r}: name a file that ends in one of {known}")
     replace_atomically(path, writers[suffix])
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Json]]:
+    """Return the rows of a table for JSON: what is missing is null."""
+    found: list[dict[str, Json]] = json.loads(table.to_json(orient="records"))
+    return found

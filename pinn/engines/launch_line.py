@@ -273,7 +273,7 @@ def _scalar(value: Any) -> object:
 
 
 def _take(found: Launch, name: str, value: object) -> None:
-    shown = name if isinstance(value, bool) else f"{name} {_short(value)}"
+    shown = _as_typed(name, value)
     if name == "model":
         _set(found, name, launch_values.Read({"model": value}), shown)
         return
@@ -293,6 +293,15 @@ def _take(found: Launch, name: str, value: object) -> None:
         on = _switched(name, value) if flag.takes == SWITCH else value
         read = launch_values.plain(found.engine, field_name, not on if flag.field[0] == "!" else on)
     _set(found, name, read, shown)
+
+
+def _as_typed(name: str, value: object) -> str:
+    """Return a flag as it is typed; a switch that is off is ``--no-...``."""
+    if value is True:
+        return name
+    if value is False and name.startswith("--"):
+        return f"--no-{name.removeprefix('--')}"
+    return f"{name} {_short(value)}"
 
 
 def _switched(name: str, value: object) -> bool:

@@ -223,17 +223,24 @@ ALL = "all"
 
 
 def measured_line(engine: str, version: str) -> str:
-    """A sentence on what runs and what measurements cover.
+    """Return a line on what runs, and on servers of which releases its step times rest.
+
+    A release decides defaults, kernels and the schedule; coefficients are the same for all.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         version: As ``--engine-version``; empty for the release of the defaults.
 
     >>> measured_line("sglang", "0.5.23")
-    'sglang 0.5.23; measured servers ran 0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
+    'sglang 0.5.23, not measured: step times rest on 0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
+    >>> measured_line("vllm", "0.15.1")
+    'vllm 0.15.1, measured: step times rest on 0.10.2, 0.15.1 to 0.19.0'
     """
     runs = served_release(engine, version)
-    return f"{engine} {runs}; measured servers ran {releases_text(engine)}"
+    rows = engine_rows(MEASURED_FILE)
+    own = any(r["release"] == runs for r in rows if r["engine"] == engine)
+    known = "measured" if own else "not measured"
+    return f"{engine} {runs}, {known}: step times rest on {releases_text(engine)}"
 
 
 @cache

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from pinn.calibration.fit import benchmark_runs, score_benchmarks, score_steps
+from pinn.common.numbers import number
 from pinn.common.screen import Grid
 from pinn.engines.engine_spec import EngineSpec
 from pinn.evaluation.serving_runs import OVERLOADED
@@ -64,9 +65,11 @@ def _load_grids(table: pd.DataFrame) -> list[Grid]:
     shown = table[table["figure"].isin(_SHOWN)]
     key = ["run", "load", "figure"]
     errors = shown.pivot(index=key, columns="coefficients", values="error_percent")
-    each = {"run": "run", "load": "load", "figure": "figure", "measured": "measured:.4g"}
+    each = {"run": "run", "load": "load", "figure": "figure", "measured": "measured"}
     each |= {f"{name}, %": f"{name}:+.1f" for name in shown["coefficients"].unique()}
-    loads = frame_grid(shown.drop_duplicates(key).join(errors, on=key), each, text=3)
+    measured = shown.drop_duplicates(key).join(errors, on=key)
+    measured = measured.assign(measured=measured["measured"].map(number))
+    loads = frame_grid(measured, each, text=3)
     overloaded = shown["failed_share"] >= OVERLOADED
     size = shown[~overloaded].assign(size=shown["error_percent"].abs())
     of_figures = size.groupby(["coefficients", "figure"], sort=False)["size"]

@@ -10,7 +10,10 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from pinn.common import JsonObject
 from pinn.common.documents import read_json
+from pinn.common.screen import printed
+from pinn.common.tables import records
 from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -43,6 +46,8 @@ class Comparison:
     """Differences of side B from side A; a table is empty where a side has no such values.
 
     Attributes:
+        a: Path of one side.
+        b: Path of the other.
         errors: Table as :func:`pinn.evaluation.comparison.compare_errors` returns it.
         step_times: Times of well-known steps: ``deployment``, ``batch``, ``a_us``, ``b_us`` and
             ``ratio`` (b / a).
@@ -52,6 +57,8 @@ class Comparison:
         no_errors: Why errors are not compared; empty where they are.
     """
 
+    a: Path
+    b: Path
     errors: pd.DataFrame
     step_times: pd.DataFrame
     coefficients: pd.DataFrame
@@ -60,6 +67,20 @@ class Comparison:
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the tables that have rows, by name."""
         return {name: t for name, t in vars(self).items() if isinstance(t, pd.DataFrame) and len(t)}
+
+    def to_json(self) -> JsonObject:
+        """Return the rows of each table by its name."""
+        return {name: [*records(table)] for name, table in self.tables().items()}
+
+    def show(self, details: bool = False) -> None:
+        """Print what fits one screen; with ``details`` every row and column."""
+        from pinn.evaluation.comparison_text import print_comparison
+
+        print_comparison(self, details)
+
+    def __str__(self) -> str:
+        """Return what ``pinn compare`` prints."""
+        return printed(self.show)
 
 
 def compare(a: Path, b: Path, method: str = "network") -> Comparison:
@@ -79,7 +100,7 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
         errors, no_errors = compare_errors(*sides), ""
     except PinnError as error:
         errors, no_errors = pd.DataFrame(), str(error)
-    found = Comparison(errors, *_steps_and_coefficients(*sides), no_errors)
+    found = Comparison(a, b, errors, *_steps_and_coefficients(*sides), no_errors)
     if not found.tables():
         raise PinnError(no_errors)
     return found

@@ -245,3 +245,21 @@ def error_grid(table: pd.DataFrame) -> Grid:
         shown = (cells.get(part, "-") for part in parts)
         grid.add(str(name), f"{first['rows']:,}", str(first["shapes"]), *shown)
     return grid
+
+
+def operator_grid(table: pd.DataFrame) -> Grid:
+    """Return ``median / mean`` errors in percent over all GPUs and formats, an operator a column.
+
+    Args:
+        table: ``TABLE_COLUMNS``.
+    """
+    operators = table["operator"].unique()
+    grid = Grid.of("left out", *operators)
+    for left_out, rows in table[table["precision"] == "all"].groupby("left_out", sort=False):
+        cells = {
+            row["operator"]: f"{100 * row['median']:.1f} / {100 * row['mean']:.1f}"
+            for row in rows.to_dict("records")
+            if row["rows"]
+        }
+        grid.add(str(left_out), *(cells.get(name, "-") for name in operators))
+    return grid

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from pinn.common.files import data_folder, json_text, read_rows
+from pinn.common.numbers import exact
 from pinn.engines.configurations import Values
 from pinn.engines.engine_spec import EngineSpec
 from pinn.planning.candidate import NETWORK, Candidate
@@ -205,7 +206,7 @@ def simulate_command(
     words += ["--force"] if row.get("force") else []
     words += [*_written(ServingSpec, row), *_written(EngineSpec, engine | servers), *pools]
     words += ["--coefficients", candidate.source] if candidate.source != NETWORK else []
-    return shlex.join([*words, *load, "--rate", repr(rate_per_s)])
+    return shlex.join([*words, *load, "--rate", exact(rate_per_s)])
 
 
 def _given(engine: EngineSpec) -> dict[str, FlagValue]:

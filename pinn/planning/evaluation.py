@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from pinn.common.numbers import number
+from pinn.engines.assumptions import assumption_lines
 from pinn.memory.start_up import StartUp
 from pinn.planning import commands, fleet, rate_search
 from pinn.planning.bottleneck import KV_MEMORY, bottleneck, gpu_time_shares
@@ -148,7 +150,7 @@ def _sized(
         sent = len(trials.load.at(rate.per_s))
         why = f"runs all of the {sent:,} requests at once: its rate takes a longer load to find"
         return Infeasible(candidate.label, why)
-    alone = f"{rate.per_s:.3g} requests/s"
+    alone = f"{number(rate.per_s)} requests/s"
     size = fleet.fewest_replicas(trials, rate.per_s, problem)
     if size is None:
         why = "but no fleet of them that can be simulated holds the asked rate"
@@ -169,7 +171,7 @@ def _sized(
 def _no_fewer(best: SizedCandidate, problem: PlanningProblem) -> str:
     label = best.candidate.label
     if problem.rate_per_s is None:
-        return f"holds no more than the {best.rate.per_s:.3g} requests/s of {label}"
+        return f"holds no more than the {number(best.rate.per_s)} requests/s of {label}"
     return f"needs no fewer than {label}, of which {best.size.replicas} hold the limits"
 
 
@@ -218,6 +220,8 @@ def _choice(sized: SizedCandidate, problem: PlanningProblem) -> Choice:
         pools=None if apart is None else apart.pool_texts(size.replicas),
         pool_sizes=None if apart is None else apart.pool_sizes(size.replicas),
         memory=StartUp(deployment, candidate.engine).gib if limited_by == KV_MEMORY else None,
+        fails_first=_fails_first(ladder[-1]),
+        assumptions=assumption_lines(deployment),
     )
 
 
@@ -243,6 +247,16 @@ def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
         run = trials.run(share * rate_per_s)
         points.append(trials.point(run, share * rate_per_s))
     return points, run
+
+
+def _fails_first(beyond: Point) -> str:
+    """Return the limit that a run beyond the highest rate exceeds most; infinite ones first."""
+    worst = max(
+        beyond.limits,
+        key=lambda each: math.inf if each.excess is None else each.excess,
+        default=None,
+    )
+    return "" if worst is None else worst.limit
 
 
 def _other_draws(trials: Trials, rate: HighestRate, problem: PlanningProblem) -> Iterator[float]:

@@ -31,6 +31,8 @@ _LOOKS = (
 
 #: Statistic -> colour, marker and dashes of its line.
 _LINES = {"p50": ("#56b4e9", "o", "-"), "p90": ("#0072b2", "s", "--"), "p99": ("#12263f", "^", ":")}
+#: Of a statistic that a limit is on and that has no line otherwise.
+_ASKED = ("#a3480f", "D", "-.")
 
 #: Colour and hatch of the parts of a step in their order; neighbours differ in lightness.
 _FILLS = (
@@ -95,7 +97,7 @@ def percentile_figure(plan: Plan) -> Figure:
     for column, choice in enumerate(choices):
         for row, metric in enumerate(metrics):
             ax = axes[row, column]
-            _percentiles(ax, choice, metric)
+            _percentiles(ax, choice, metric, plan.ask.slo)
             for limited, name, seconds in limits:
                 if limited == metric:
                     ax.axhline(1e3 * seconds, color="#a3480f", linewidth=1.1)
@@ -113,11 +115,13 @@ def percentile_figure(plan: Plan) -> Figure:
     return figure
 
 
-def _percentiles(ax: Axes, choice: Choice, metric: str) -> None:
+def _percentiles(ax: Axes, choice: Choice, metric: str, slo: str) -> None:
     ladder = sorted(choice.ladder, key=lambda point: point.rate_per_s)
     rates = [point.rate_per_s for point in ladder]
-    for name, (colour, marker, dashes) in _LINES.items():
-        seconds = np.array([point.latency_s[metric][name] for point in ladder], dtype=float)
+    asked = dict.fromkeys(parse_slo(slo).asked_statistics if slo else ())
+    lines = {**dict.fromkeys(asked, _ASKED), **_LINES}
+    for name, (colour, marker, dashes) in lines.items():
+        seconds = np.array([point.latency_s[metric].get(name) for point in ladder], dtype=float)
         ax.plot(rates, 1e3 * seconds, color=colour, marker=marker, linestyle=dashes,
                 linewidth=1.8, markersize=4, label=name)  # fmt: skip
     highest = choice.highest_rate.per_s

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pinn.common.numbers import number
+from pinn.planning.slo import LimitOutcome
 from pinn.specs.flags import FlagValue
 
 
@@ -120,6 +122,7 @@ class Point:
         output_tokens_per_s: Served per second.
         output_tokens_per_gpu_s: The same for each GPU.
         user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT; None without any.
+        limits: Each limit that was asked with its value, and whether it is met.
     """
 
     rate_per_s: float
@@ -130,6 +133,7 @@ class Point:
     output_tokens_per_s: float
     output_tokens_per_gpu_s: float
     user_tokens_per_s: float | None
+    limits: Sequence[LimitOutcome] = ()
 
     @property
     def lasts_s(self) -> float:
@@ -147,7 +151,7 @@ class Point:
         if not self.is_burst:
             return ""
         return (
-            f"At this rate the load lasts {self.lasts_s:.3g} s, less than {LEAST_ANSWERS} mean "
+            f"At this rate the load lasts {number(self.lasts_s)} s, less than {LEAST_ANSWERS} mean "
             "answers, so there is no verdict: a server that runs on holds less; plan with a longer "
             "load."
         )
@@ -223,6 +227,8 @@ class Choice:
         pool_sizes: Of both, the number of servers and the GPUs of each.
         memory: Where KV memory limits the rate: entry of one GPU's memory -> GiB, with
             ``kv_cache_low`` and ``kv_cache_high``.
+        fails_first: Limit that fails first at a higher rate, as a sentence.
+        assumptions: Releases whose measurements step times rest on, and the acceptance of drafts.
     """
 
     label: str
@@ -251,6 +257,8 @@ class Choice:
     pools: tuple[str, str] | None = None
     pool_sizes: tuple[tuple[int, int], tuple[int, int]] | None = None
     memory: Mapping[str, float] | None = None
+    fails_first: str = ""
+    assumptions: Sequence[str] = ()
 
     @property
     def fleet_holds_more(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from pinn.common.documents import comma_separated
 from pinn.common.files import find_checkpoint
+from pinn.common.numbers import number
 from pinn.common.workers import Workers
 from pinn.engines.configurations import Values, canonical, read_configurations
 from pinn.engines.engine_spec import EngineSpec
@@ -270,8 +271,8 @@ def _costs_more(found: ScreeningResult, problem: PlanningProblem) -> str:
     more, what = ("costs", " an hour") if problem.prices_per_gpu_hour else ("takes", " GPUs")
     per = "" if problem.rate_per_s is not None else " for each request per second"
     return (
-        f"{more} more than the choices: about {found.kept[0][1]:.3g} requests/s a replica, so "
-        f"{_expense(found, problem):.3g}{what}{per}"
+        f"{more} more than the choices: about {number(found.kept[0][1])} requests/s a replica, so "
+        f"{number(_expense(found, problem))}{what}{per}"
     )
 
 

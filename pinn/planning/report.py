@@ -1,12 +1,13 @@
 """A plan printed in a terminal, and written to files."""
 
-import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from pinn.common.files import write_whole
+from pinn.common.numbers import exact, number
 from pinn.common.screen import Column, Grid, as_typed, page, say
 from pinn.common.tables import write_rows
 from pinn.planning.candidate import NETWORK
@@ -17,10 +18,8 @@ from pinn.planning.plan import (
     Fleet,
     HighestRate,
     Plan,
-    has_gaps,
 )
-from pinn.planning.slo import parse_slo
-from pinn.units import MILLISECOND
+from pinn.planning.slo import LimitOutcome, parse_slo
 
 #: Rows of a terminal; the files have all.
 _ROWS = 5
@@ -31,7 +30,7 @@ _NAMED = 1
 def print_plan(plan: Plan, out: Path | None) -> None:
     """Print the choices, best first, how to start the first one, and what was left out."""
     ask = plan.ask
-    asked = f"{ask.rate_per_s:g} requests/s" if ask.rate_per_s else "as much as it holds"
+    asked = f"{exact(ask.rate_per_s)} requests/s" if ask.rate_per_s else "as much as it holds"
     say(
         f"{ask.model}, {ask.workload}: {asked}, {ask.prompt_tokens:,.0f} prompt and "
         f"{ask.output_tokens:,.0f} output tokens; {'; '.join(ask.limits)}"
@@ -48,38 +47,38 @@ def _table(plan: Plan) -> Grid:
     """What fits in a terminal; the page and the CSV file have the rest."""
     is_shown = {
         "per\nhour": bool(plan.ask.prices_per_gpu_hour),
-        "TPOT\np99 ms": has_gaps(plan.choices),
         "chance": plan.ask.rate_per_s is not None,
         "coefficients": any(c.coefficients != NETWORK for c in plan.choices),
     }
-    shown = {
-        column: text for column, text in _COLUMNS.items() if is_shown.get(column.heading, True)
+    limits: dict[Column, Callable[[Choice], str]] = {
+        Column(_heading(each), folds=False): partial(_limit_cell, i)
+        for i, each in enumerate(plan.choices[0].seen.limits)
     }
+    columns = {**_COLUMNS, **limits, **_LAST}
+    shown = {column: text for column, text in columns.items() if is_shown.get(column.heading, True)}
     table = Grid(list(shown), gap=1)
     for choice in plan.choices[:_ROWS]:
         table.add(*(text(choice) for text in shown.values()))
     return table
 
 
-def _written(value: float | None) -> str:
-    """With three significant digits, trailing zeros among them, and never with an exponent."""
-    if value is None:
-        return "-"
-    decimals = 2 - math.floor(math.log10(value)) if value > 0 else 2
-    return f"{value:,.{max(decimals, 0)}f}"
+def _heading(outcome: LimitOutcome) -> str:
+    """Return a limit on a few short lines."""
+    return "\n".join([outcome.what, *outcome.bound.split(" and ")]).replace(" of requests", " of:")
 
 
-def _p99_ms(choice: Choice, metric: str) -> str:
-    value = choice.seen.latency_s[metric]["p99"]
-    return "-" if value is None else f"{value / MILLISECOND:,.0f}"
+def _limit_cell(place: int, choice: Choice) -> str:
+    """Return the value where a limit was asked, and whether it is met."""
+    outcome = choice.seen.limits[place]
+    return f"{outcome.value}\n{'met' if outcome.met else 'MISSED'}"
 
 
 def _rate(choice: Choice) -> str:
     rate = choice.fleet_rate
     if rate.interval_per_s is None:
-        return _written(rate.per_s)
-    low, high = map(_written, rate.interval_per_s)
-    return f"{_written(rate.per_s)} ({low}-{high})"
+        return number(rate.per_s)
+    low, high = map(number, rate.interval_per_s)
+    return f"{number(rate.per_s)} ({low}-{high})"
 
 
 def _chance(choice: Choice) -> str:
@@ -95,8 +94,9 @@ _COLUMNS: dict[Column, Callable[[Choice], str]] = {
     Column("per\nhour", folds=False): lambda c: f"{c.cost_per_hour:,.2f}",
     Column("start", True, least=26): lambda c: f"{c.replicas} x {c.label}".replace(", ", ",\n", 1),
     Column("holds/s", folds=False): _rate,
-    Column("TTFT\np99 ms", folds=False): lambda c: _p99_ms(c, "ttft"),
-    Column("TPOT\np99 ms", folds=False): lambda c: _p99_ms(c, "tpot"),
+}
+#: Behind the limits that were asked.
+_LAST: dict[Column, Callable[[Choice], str]] = {
     Column("chance", most=6): _chance,
     Column("coefficients", True): lambda c: c.coefficients,
 }
@@ -105,9 +105,13 @@ _COLUMNS: dict[Column, Callable[[Choice], str]] = {
 def _notes(plan: Plan, out: Path | None) -> list[str]:
     first = plan.choices[0]
     on_each = parse_slo(plan.ask.slo).goodput is not None
-    lines = _how_sure(first) + _memory_limit(first)
+    lines = _how_sure(first)
+    if first.fails_first:
+        lines.append(f"Fails first at a higher rate: {first.fails_first} ({first.limited_by}).")
+    lines += _memory_limit(first)
     lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
     lines += filter(None, [first.seen.burst_warning])
+    lines += first.assumptions
     if any(choice.pools for choice in plan.choices):
         lines.append(f"Prefill and decode apart: {POOLS_UNSURE}.")
     misfits = [each for each in plan.left_out if not each.simulated]
@@ -127,20 +131,21 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
 
 def _fleet(replicas: int, fleet: Fleet, on_each: bool) -> str:
     """How replicas serve the load together; limits on each request are not always there."""
-    what = "meet the limits on each request" if on_each else "of the requests are served"
+    what = "of all requests meet the limits on each" if on_each else "of all requests are served"
     routing = fleet.routing.replace("_", " ")
     together = f"{replicas} replicas together, {routing}" if replicas > 1 else "1 replica"
-    missed = "" if fleet.point.holds else "; a limit is MISSED"
+    gone = [each.limit for each in fleet.point.limits if not each.met]
+    missed = "" if fleet.point.holds else f"; MISSED: {', '.join(gone) or 'it falls behind'}"
     return f"{together}: {100 * fleet.point.met_share:.1f} % {what}{missed}"
 
 
 def _how_sure(choice: Choice) -> list[str]:
     """What one replica holds and what all do together, and how sure that is."""
     one, all_of_them = choice.highest_rate, choice.fleet_rate
-    alone = f"One replica alone holds {_written(one.per_s)} requests/s" + _search_bar(one)
+    alone = f"One replica alone holds {number(one.per_s)} requests/s" + _search_bar(one)
     if choice.replicas == 1:
         return [alone + _interval_bar(all_of_them) + "."]
-    together = f"{choice.replicas} replicas together hold {_written(all_of_them.per_s)}"
+    together = f"{choice.replicas} replicas together hold {number(all_of_them.per_s)}"
     together += _search_bar(all_of_them) + _interval_bar(all_of_them)
     more = f"; {FLEET_HOLDS_MORE}" if choice.fleet_holds_more else ""
     return [f"{alone}.", f"{together}{more}."]
@@ -162,9 +167,9 @@ def _search_bar(rate: HighestRate) -> str:
     """Width of the bisection, and the spread over draws of the load."""
     parts = []
     if rate.fails_per_s is not None:
-        parts.append(f"no longer {_written(rate.fails_per_s)}")
+        parts.append(f"no longer {number(rate.fails_per_s)}")
     if len(rate.seeds_per_s) > 1:
-        low, high = map(_written, (min(rate.seeds_per_s), max(rate.seeds_per_s)))
+        low, high = map(number, (min(rate.seeds_per_s), max(rate.seeds_per_s)))
         parts.append(f"{len(rate.seeds_per_s)} draws of the load: {low} to {high}")
     return f" ({'; '.join(parts)})" if parts else ""
 
@@ -172,7 +177,7 @@ def _search_bar(rate: HighestRate) -> str:
 def _interval_bar(rate: HighestRate) -> str:
     if rate.interval_per_s is None or rate.level is None:
         return ", no interval of the prediction"
-    low, high = map(_written, rate.interval_per_s)
+    low, high = map(number, rate.interval_per_s)
     return f", {100 * rate.level:.0f} % interval of the prediction {low} to {high}/s"
 
 
@@ -198,7 +203,7 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
 #: Columns that are called as in a choice: those before its flags, and the last ones.
 _FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_output_tokens", "replicas", "engine",
                   "gpu", "gpus_per_replica")  # fmt: skip
-_LAST_COLUMNS = ("limited_by", "chance", "safe", "serve_command", "simulate_command")
+_LAST_COLUMNS = ("limited_by", "fails_first", "chance", "safe", "serve_command", "simulate_command")
 
 
 def _row(place: int, c: Choice) -> dict[str, object]:

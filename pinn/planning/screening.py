@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, Int, Real
 
+from pinn.common.numbers import number
 from pinn.engines.engine_spec import EngineSpec
 from pinn.memory.kv_cache import kv_layout
 from pinn.physics.batch_sums import uniform_sums
@@ -283,4 +284,4 @@ def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
 def _too_low(rate: float, best: float) -> str:
     if rate == 0 and best == 0:
         return "holds the limits at no rate"
-    return f"holds less than {best:.3g} requests/s, as other limits of the scheduler do"
+    return f"holds less than {number(best)} requests/s, as other limits of the scheduler do"

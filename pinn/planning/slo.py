@@ -81,6 +81,40 @@ class GoodputLimit:
 
 
 @dataclass(frozen=True)
+class LimitOutcome:
+    """What a run has where a limit was asked.
+
+    Attributes:
+        limit: The limit as a sentence, such as ``p95 TTFT <= 1 s``.
+        what: What is limited, such as ``p95 TTFT``; of limits on each request the share that has
+            to meet them, such as ``95 % of requests``.
+        bound: The limit itself, such as ``<= 1 s``.
+        seconds: Value of the statistic; None where it is infinite, or of a share.
+        share: Share of all requests that were sent which meet the limits on each; None otherwise.
+        met: Whether it is met.
+        excess: Worst latency as a share of its limit; None where it is infinite.
+    """
+
+    limit: str
+    what: str
+    bound: str
+    seconds: float | None
+    share: float | None
+    met: bool
+    excess: float | None
+
+    @property
+    def value(self) -> str:
+        """Return the value for people."""
+        if self.share is not None:
+            return f"{100 * self.share:.1f} %"
+        return "-" if self.seconds is None else written_s(self.seconds)
+
+
+Gaps = tuple[Float[np.ndarray, " gaps"], Int[np.ndarray, " gaps"]]
+
+
+@dataclass(frozen=True)
 class Slo:
     """A service-level objective: limits that hold together.
 
@@ -118,23 +152,51 @@ class Slo:
         """Whether any limit is on what waiting in a queue lengthens: TTFT or E2E."""
         return any(metric in ("ttft", "e2e") for metric, _, _ in self.each)
 
-    def excess(
-        self, seconds: Latencies, gaps: tuple[Float[np.ndarray, " gaps"], Int[np.ndarray, " gaps"]]
-    ) -> float:
-        """The worst latency as a share of its limit; every limit is held where it is at most 1.
+    @property
+    def asked_statistics(self) -> list[str]:
+        """Statistics that limits are on; of a share of requests the percentile at that share."""
+        names = [limit.name for limit in self.statistics]
+        return names if self.goodput is None else [*names, f"p{100 * self.goodput.share:.10g}"]
+
+    def excess(self, seconds: Latencies, gaps: Gaps) -> float:
+        """Return the worst latency as a share of its limit; all limits are met at 1 or less.
 
         Args:
             seconds: Per request, infinite where it was not served.
             gaps: Lengths of gaps between tokens, and how many there are of each.
         """
-        found = [0.0]
+        found = [self._statistic(limit, seconds, gaps) / limit.seconds for limit in self.statistics]
+        return max([0.0, *found, *self._shares_excess(seconds)])
+
+    def outcomes(self, seconds: Latencies, gaps: Gaps) -> list[LimitOutcome]:
+        """Return the value of each limit and whether it is met; arguments as of :meth:`excess`."""
+        found = []
         for limit in self.statistics:
-            values, counts = gaps if limit.metric == "itl" else _known(seconds[limit.metric])
-            found.append(statistic(values, counts, limit.name) / limit.seconds)
-        if self.goodput is not None:
-            needed = self.goodput.needed(len(seconds["ttft"]))
-            found.append(float(np.sort(self.goodput.excess(seconds))[needed - 1]))
-        return max(found)
+            value = self._statistic(limit, seconds, gaps)
+            what, bound = f"{limit.name} {limit.metric.upper()}", f"<= {written_s(limit.seconds)}"
+            excess = value / limit.seconds
+            ends = excess <= 1, _finite(excess)
+            found.append(LimitOutcome(str(limit), what, bound, _finite(value), None, *ends))
+        for excess in self._shares_excess(seconds):
+            goodput = self.goodput
+            assert goodput is not None
+            share = float(self.met(seconds).mean())
+            what, _, bound = str(goodput).partition(": ")
+            what = what.replace("of the requests", "of requests")
+            ends = excess <= 1, _finite(excess)
+            found.append(LimitOutcome(str(goodput), what, bound, None, share, *ends))
+        return found
+
+    def _statistic(self, limit: StatisticLimit, seconds: Latencies, gaps: Gaps) -> float:
+        values, counts = gaps if limit.metric == "itl" else _known(seconds[limit.metric])
+        return statistic(values, counts, limit.name)
+
+    def _shares_excess(self, seconds: Latencies) -> list[float]:
+        """Return the excess of the request that still has to meet the limits on each, if any."""
+        if self.goodput is None:
+            return []
+        needed = self.goodput.needed(len(seconds["ttft"]))
+        return [float(np.sort(self.goodput.excess(seconds))[needed - 1])]
 
     def met(self, latencies: Latencies) -> Bool[np.ndarray, " requests"]:
         """Which requests are served and meet the limits on each; all served ones without any."""
@@ -164,6 +226,10 @@ class Slo:
             return False
         beyond = int(np.count_nonzero(self.goodput.excess(least) > 1))
         return beyond > requests - self.goodput.needed(requests)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _known(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

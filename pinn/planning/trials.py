@@ -1,5 +1,6 @@
 """Trials of a candidate: its replicas simulated at a rate, and what of the runs meets the SLO."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -76,12 +77,18 @@ def output_tokens_per_s(run: Run) -> float:
 
 
 def percentiles(
-    values: Float[np.ndarray, " n"], counts: Shaped[np.ndarray, " n"]
+    values: Float[np.ndarray, " n"], counts: Shaped[np.ndarray, " n"], asked: Sequence[str] = ()
 ) -> dict[str, float | None]:
-    """Return statistic -> seconds, of values that occur so often; None where it is infinite."""
+    """Return statistic -> seconds, of values that occur so often; None where it is infinite.
+
+    Args:
+        values: Seconds.
+        counts: How often each occurs.
+        asked: Statistics beside the usual ones.
+    """
     exist = ~np.isnan(values)
     values, counts = values[exist], counts[exist].astype(np.int64)
-    found = {name: statistic(values, counts, name) for name in STATISTICS}
+    found = {name: statistic(values, counts, name) for name in (*STATISTICS, *asked)}
     return {name: value if np.isfinite(value) else None for name, value in found.items()}
 
 
@@ -193,8 +200,9 @@ class Trials:
     def point(self, run: Run, rate_per_s: float, replicas: int = 1) -> Point:
         """Return the metrics of a run of so many replicas at a rate."""
         found = latencies_s(run)
-        tables = {name: percentiles(values, np.ones(len(values))) for name, values in found.items()}
-        tables["itl"] = percentiles(run.gaps.seconds, run.gaps.count)
+        asked, gaps = self.slo.asked_statistics, (run.gaps.seconds, run.gaps.count)
+        tables = {name: percentiles(v, np.ones(len(v)), asked) for name, v in found.items()}
+        tables["itl"] = percentiles(*gaps, asked)
         tokens_per_s = output_tokens_per_s(run)
         speed = tables["tpot"]["mean"]
         return Point(
@@ -206,6 +214,7 @@ class Trials:
             output_tokens_per_s=tokens_per_s,
             output_tokens_per_gpu_s=tokens_per_s / (replicas * self.candidate.gpus),
             user_tokens_per_s=1 / speed if speed else None,
+            limits=self.slo.outcomes(found, gaps),
         )
 
     def fleet_excess(self, workload: Workload, replicas: int, routing: str) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pinn.common import Json, JsonObject
+from pinn.common.numbers import number
 from pinn.common.screen import Grid, page, say
 from pinn.engines.labels import hardware_label
 from pinn.simulator import statistics
@@ -134,7 +135,7 @@ class PoolsSimulation:
             table.add(row, *map(text, self.pools.values(), labels))
         page().print(table)
         moved = (
-            f"{transfer['transfers']:,} prompts, {transfer['gigabytes_mean']:.3g} GB each on "
+            f"{transfer['transfers']:,} prompts, {number(transfer['gigabytes_mean'])} GB each on "
             f"average, at {transfer['link_bytes_per_s'] / 1e9:g} GB/s a GPU"
         )
         for name, words in (served_facts(self.run, self.metrics) | {"KV transfer": moved}).items():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pinn.common import Json, JsonObject
 from pinn.common.screen import printed, say
+from pinn.engines.assumptions import assumption_lines
 from pinn.engines.deployment import Deployment
 from pinn.engines.labels import hardware_label
 from pinn.simulator.intervals import Intervals
@@ -106,6 +107,8 @@ class Simulation:
             self.overloaded,
         )
         say(", ".join(filter(None, parts)))
+        for line in assumption_lines(self.deployment):
+            say(line)
         print_report(self.run, self.metrics, self.intervals.figures if self.intervals else {})
         for line in self._trust_lines():
             say(line)

@@ -14,6 +14,7 @@ from typing import Any
 from pinn.common.documents import MOST_DATASHEET, is_finite, misfit, read_json
 from pinn.common.files import data_folder, given_path
 from pinn.errors import PinnError, printable
+from pinn.specs.other_vendors import refuse_other_vendor
 from pinn.specs.precision import Precision
 from pinn.units import GIB, GIGA, TERA
 
@@ -243,11 +244,12 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
         return _load_file(path, entry or None)
     gpu = find_gpu(text)
     if gpu is None:
-        close = difflib.get_close_matches(text.lower(), [name.lower() for name in list_gpus()], n=1)
-        hint = next((f" (close: {name})" for name in list_gpus() if name.lower() in close), "")
-        known = f"known ones are {', '.join(list_gpus())}"
-        remedy = "or give the path of a JSON file with its datasheet"
-        raise PinnError(f"unknown GPU {text!r}{hint}: {known}; {remedy}")
+        refuse_other_vendor(text)
+        *others, last = _nearest_gpus(text)
+        raise PinnError(
+            f"unknown GPU {text!r}: did you mean {', '.join(others)} or {last}? 'pinn gpus' lists "
+            "all; or give the path of a JSON file with its datasheet"
+        )
     return gpu
 
 
@@ -260,6 +262,16 @@ def find_gpu(name: str) -> GpuSpec | None:
     """A known GPU by name or alias; None if there is none."""
     path = _known().get(_plain(name))
     return None if path is None else _catalogued(path)
+
+
+def _nearest_gpus(text: str, count: int = 3) -> list[str]:
+    """Return the names of the known GPUs one of whose names is most like a text."""
+    likeness = dict[str, float]()
+    for alias, path in _known().items():
+        name = _catalogued(path).name
+        ratio = difflib.SequenceMatcher(None, _plain(text), alias).ratio()
+        likeness[name] = max(ratio, likeness.get(name, 0.0))
+    return sorted(likeness, key=lambda name: (-likeness[name], name))[:count]
 
 
 def gpu_aliases(gpu: GpuSpec) -> tuple[str, ...]:
@@ -296,13 +308,16 @@ def _load_file(path: Path, entry: str | None) -> GpuSpec:
     if not isinstance(values, Mapping):
         raise PinnError(f"{path}: a GPU file must hold a JSON object, got {values!r:.60}")
     if "memory_bandwidth_bytes_per_s" in values or "peak_flop_per_s" in values:
-        return _read_own(values, path)
+        found = _read_own(values, path)
+        refuse_other_vendor(found.name, found.source)
+        return found
     nested = {name: value for name, value in values.items() if isinstance(value, Mapping)}
     if entry is None and len(nested) == 1:
         entry = next(iter(nested))
     if entry is None or entry not in nested:
         held = (", ".join(nested) or "no GPU") + (f", not {entry}" if entry else "")
         raise PinnError(f"{path} holds {held}: choose one with {path}#NAME")
+    refuse_other_vendor(entry)
     return read_foreign_gpu(entry, nested[entry], find_gpu(entry), str(path))
 
 

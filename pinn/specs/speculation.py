@@ -31,35 +31,40 @@ class AssumedAcceptance(NamedTuple):
     """What a method's drafts are taken to be accepted at, where the user knows nothing.
 
     Attributes:
-        rate: Chance that a drafted token is accepted given that those before it were.
+        rate: Chance that a drafted token is accepted given that those before it were, as
+            measurements have it; None where it is the text that decides.
         low: Of the rates that its sources give.
         high: Of them.
         source: Where they are from.
     """
 
-    rate: float
+    rate: float | None
     low: float
     high: float
     source: str
 
     @property
     def text(self) -> str:
-        """For the recipe: an assumption, with its spread."""
-        return f"acceptance {self.rate:g} ({self.low:g} to {self.high:g}): {self.source}"
+        """For the recipe: an assumption with its spread, or that it has to be given."""
+        spread = f"{self.low:g} to {self.high:g}"
+        if self.rate is None:
+            return f"give --speculative-acceptance, which is {spread}: {self.source}"
+        return f"acceptance {self.rate:g} ({spread}): {self.source}"
 
 
-# Greedy figures: of the methods' own papers, from memory, and the least tokens per step that
-# SGLang's own tests accept (0.5.23's wheel, sglang/test/server_fixtures and kits/
-# spec_server_kits.py: GSM8K), turned into the rate that would give them at every position. Text,
-# model and sampling move it by tenths: measure it (``--speculative-acceptance``).
+# A rate is a measured one: the least tokens per step that SGLang's own tests accept (0.5.23's
+# wheel, sglang/test/server_fixtures and kits/spec_server_kits.py: GSM8K), turned into the rate that
+# would give them at every position; for mtp what explains measured deployments. Papers' figures,
+# greedy and from memory, are ends of the spread. Text, model and sampling move a rate by tenths.
 
 
 @cache
 def default_acceptance(method: str) -> AssumedAcceptance:
     """Return the line of ``data/engines/acceptance.csv`` of one of ``METHODS``."""
     rows = {row["method"]: row for row in read_rows(data_folder("engines") / "acceptance.csv")}
-    rate, low, high = (float(rows[method][name]) for name in ("rate", "low", "high"))
-    return AssumedAcceptance(rate, low, high, rows[method]["source"])
+    row = rows[method]
+    rate = float(row["rate"]) if row["rate"] else None
+    return AssumedAcceptance(rate, float(row["low"]), float(row["high"]), row["source"])
 
 
 @cache
@@ -86,7 +91,7 @@ class Speculation:
         passes: Passes through the draft's layers in a step; 0 where nothing runs on the GPU.
         branches: Drafts of a request that each pass after the first carries on (a tree's top-k).
         acceptance: By position, the chance that a drafted token is accepted given that those
-            before it were; empty before it is known.
+            before it were; empty where it is not known.
         draft: Name or path of the draft's config.json; empty for the method's own layer.
     """
 
@@ -104,7 +109,13 @@ class Speculation:
 
     @property
     def chances(self) -> tuple[float, ...]:
-        """Chance that at least so many drafted tokens are accepted: 1, 2, and so on."""
+        """Chance that at least so many drafted tokens are accepted: 1, 2, and so on.
+
+        Raises:
+            PinnError: If nobody gave the acceptance and no measurement stands for it.
+        """
+        if not self.acceptance:
+            raise PinnError(f"{self.method} drafts: {default_acceptance(self.method).text}")
         return tuple(accumulate(self.acceptance, mul))
 
     @property
@@ -117,8 +128,8 @@ class Speculation:
 
     def described(self) -> dict[str, object]:
         """Its fields and ``tokens_per_step``, ready for JSON."""
-        found = asdict(self) | {"acceptance": list(self.acceptance)}
-        return found | {"tokens_per_step": self.tokens_per_step}
+        gain = self.tokens_per_step if self.acceptance else None
+        return asdict(self) | {"acceptance": list(self.acceptance), "tokens_per_step": gain}
 
 
 def with_acceptance(asked: Speculation, text: str) -> Speculation:
@@ -127,7 +138,10 @@ def with_acceptance(asked: Speculation, text: str) -> Speculation:
     Raises:
         PinnError: If the acceptance cannot be read or is of too few positions.
     """
-    given = read_acceptance(text) or (default_acceptance(asked.method).rate,)
+    given, assumed = read_acceptance(text), default_acceptance(asked.method).rate
+    if not given and assumed is None:
+        return asked
+    given = given or (assumed or 0.0,)
     if len(given) == 1:
         given *= asked.positions
     if len(given) < asked.positions:

@@ -182,7 +182,8 @@ class Prediction:
             return float(batch.tokens), None
         counts = zip(batch.entry_counts, batch.is_prefill, strict=True)
         decodes = sum(count for count, is_prefill in counts if not is_prefill)
-        return batch.tokens + decodes * (drafts.tokens_per_step - 1), drafts.tokens_per_step
+        gain = drafts.tokens_per_step if drafts.acceptance else None
+        return batch.tokens + decodes * ((gain or 1.0) - 1), gain
 
     def to_json(self) -> dict[str, object]:
         """Return the document of ``pinn coefficients --json``, in SI units but for batches.

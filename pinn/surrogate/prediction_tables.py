@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from pinn.common.numbers import number
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
-from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, measured_line
+from pinn.engines.assumptions import assumption_lines
+from pinn.engines.recipe import ASSUMED, DESIGN, FLAG
 from pinn.memory.ledger_text import ledger_grid, log_grid
 from pinn.surrogate.coefficient_set import deployment_facts
 from pinn.surrogate.coefficients import REGISTRIES
@@ -37,8 +39,8 @@ def print_prediction(found: Prediction, recipe: bool, betas: bool, memory: bool)
     steps = found.steps  # refuses a batch that cannot be read before anything is printed
     console = page(WIDEST if recipe or betas else WIDTH)
     console.print(_title(found))
-    serving = found.deployment.serving
-    console.print(measured_line(serving.engine, serving.engine_version))
+    for line in assumption_lines(found.deployment):
+        console.print(line)
     console.print(f"{found.memory}\n")
     if memory:
         console.print(ledger_grid(found.memory))
@@ -164,7 +166,7 @@ def _step_table(steps: Sequence[StepTime]) -> Grid:
     bounded = any(step.ends for step in steps)
     drafted = any(step.per_token is not None for step in steps)
     table = Grid.of(
-        Column("step of", True, folds=False), "ms", *["90 % interval"] * bounded,
+        Column("step of", True), "ms", *["90 % interval"] * bounded,
         *["per token"] * drafted, "tokens/s",
     )  # fmt: skip
     for step in steps:
@@ -178,4 +180,4 @@ def _step_table(steps: Sequence[StepTime]) -> Grid:
 
 
 def _ms(seconds: float, digits: int = 4) -> str:
-    return f"{seconds * 1e3:#.{digits}g}".rstrip(".")
+    return number(seconds * 1e3, digits)

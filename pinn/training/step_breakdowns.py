@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pinn.common import JsonObject
 from pinn.common.screen import WIDEST, Column, Grid, page, printed, say
+from pinn.engines.assumptions import assumption_lines
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import unread_notice
 from pinn.kernels.evidence import KernelUse
@@ -83,6 +84,8 @@ class StepBreakdowns:
         serving = asdict(self.deployment.serving)
         flags = ", ".join(f"{k} {v}" for k, v in serving.items() if _worth_showing(k, v))
         say(f"{self.deployment.model.title} on {self.deployment.gpu.name}: {flags}")
+        for line in assumption_lines(self.deployment):
+            say(line)
         if explain or "missing" in self.sources.get("kernels", ""):
             for what, source in self.sources.items():
                 say(f"{what}: {source}")

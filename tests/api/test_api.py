@@ -176,7 +176,7 @@ def test_a_plan_is_what_the_command_writes(tmp_path):
     load.write_text("{prompt_tokens: 256, output_tokens: 16, stages: [{rate: 2, duration: 50}]}")
     grid.write_text("gpus_per_machine: 8\ngrid: {tensor_parallel_size: [1], max_num_seqs: [64]}\n")
     slo = "ttft<=300ms, tpot<=20ms for 90 %"
-    found = pinn.plan(load, slo, *LLAMA, rate=20, candidates=grid, prices={"H100": 2.0})
+    found = pinn.plan(load, slo, *LLAMA, rate=20, candidates=grid, price={"H100": 2.0})
     options = ("--slo", slo, "--rate", 20, "--candidates", grid, "--price", "H100=2", "--workers")
     typed("plan", *NAMED, "--workload", load, *options, 1, "--out", tmp_path / "typed")
     assert found.table()["gpus"].tolist() == [choice.gpus for choice in found.plan.choices]
@@ -191,7 +191,7 @@ def test_a_plan_is_what_the_command_writes(tmp_path):
 
 def test_a_page_is_what_the_command_writes(tmp_path):
     called, by_command = tmp_path / "called.html", tmp_path / "typed.html"
-    sizes = {"tensor_parallel_sizes": (1, 2), "max_num_seqs": 2}
+    sizes = {"tensor_parallel_size": (1, 2), "max_num_seqs": 2}
     assert pinn.explore(called, MODEL, ["H100"], **sizes) == 4
     typed(
         "explore", "--model", MODEL, "--gpu", "H100", "--tensor-parallel-size", "1,2",
@@ -200,11 +200,11 @@ def test_a_page_is_what_the_command_writes(tmp_path):
     assert called.read_text() == by_command.read_text()
     assert (
         pinn.explore(
-            called, MODEL, ["H100"], formats=["fp8"], tensor_parallel_size=2, max_num_seqs=1
+            called, MODEL, ["H100"], quantization=["fp8"], tensor_parallel_size=2, max_num_seqs=1
         )
         == 1
     )
-    with pytest.raises(pinn.PinnError, match="needs a model and gpus"):
+    with pytest.raises(pinn.PinnError, match="--model and --gpu are needed"):
         pinn.explore(called, MODEL)
 
 

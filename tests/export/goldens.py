@@ -78,16 +78,18 @@ SPECULATING: tuple[dict[str, Any], ...] = (
         "model": "codellama/CodeLlama-34b-hf", "gpu": "H100", "tensor_parallel_size": 2,
         "enforce_eager": True,
         "speculative_config": '{"method": "ngram", "num_speculative_tokens": 4}',
+        "speculative_acceptance": "0.45",
     },
     {
         "model": "google/gemma-3-12b-it", "gpu": "L40S",
         "speculative_config": '{"method": "eagle", "num_speculative_tokens": 1}',
+        "speculative_acceptance": "0.75",
     },
     {
         "model": "Qwen/Qwen3-30B-A3B", "gpu": "H100", "engine": SGLANG,
         "speculative_config": "EAGLE",
         "speculative_num_steps": 3, "speculative_eagle_topk": 4, "speculative_num_draft_tokens": 8,
-        "speculative_draft_model_path": "somewhere/eagle",
+        "speculative_draft_model_path": "somewhere/eagle", "speculative_acceptance": "0.75",
     },
     {
         "model": "MiniMaxAI/MiniMax-M2.5", "gpu": "B200", "tensor_parallel_size": 4,

@@ -43,7 +43,12 @@ def test_floats_survive_exactly(configured, tmp_path, file_format):
 
 def test_rows_that_speculate_say_what_drafts(checkpoint_path, tmp_path):
     rows = [
-        {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "speculative_config": config}
+        {
+            "model": "meta-llama/Llama-3.1-8B",
+            "gpu": "H100",
+            "speculative_config": config,
+            "speculative_acceptance": "0.4",
+        }
         for config in (
             "none",
             '{"method": "ngram", "num_speculative_tokens": 2}',

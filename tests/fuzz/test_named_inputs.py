@@ -7,8 +7,8 @@ import pytest
 import yaml
 from fuzz.targets import RUNS
 
+from pinn.api.plans import _prices
 from pinn.cli.outputs import check_outputs
-from pinn.cli.plan import _prices
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import (
     canonical,

@@ -74,7 +74,7 @@ def limits_and_prices(_: Fuzzed) -> st.SearchStrategy[tuple[str, str]]:
 
 def check_limits_and_prices(_: Fuzzed, given: tuple[str, str]) -> None:
     """Limits allow some time; prices are positive."""
-    from pinn.cli.plan import _prices
+    from pinn.api.plans import _prices
     from pinn.planning.slo import parse_slo
 
     found = parse_slo(given[0])

@@ -53,7 +53,7 @@ def test_a_calibration_finds_what_the_steps_take(steps, checkpoint_path, tmp_pat
     assert result.exit_code == 0, result.output
     assert "left out: cold" in result.output
     assert_one_screen(result.stdout)
-    assert "each fifth of the batches, left out" in result.output
+    assert "each fifth of the batches, held out" in result.output
     found = read_coefficient_set(out)
     before = found.base.beta[0]
     deployment = read_measured_steps(steps).target(None, None, {}).deployment()
@@ -87,8 +87,8 @@ def test_what_a_server_adds_is_learned_beside_its_steps(served_steps, checkpoint
     out = tmp_path / "server.json"
     result = run("calibrate", "--steps", served_steps, "-o", out, checkpoint=checkpoint_path)
     assert result.exit_code == 0, result.output
-    assert "each fifth of the batches, left out" in result.output
-    assert "each load, left out" in result.output
+    assert "each fifth of the batches, held out" in result.output
+    assert "each load, held out" in result.output
     assert_one_screen(result.stdout)
     measured_ = read_measured_steps(served_steps)
     deployment = measured_.target(None, None, {}).deployment()
@@ -101,7 +101,7 @@ def test_what_a_server_adds_is_learned_beside_its_steps(served_steps, checkpoint
     np.testing.assert_allclose(asked @ found, 1.38 * (asked @ before), rtol=0.03)
     same = calibrate(steps=served_steps, checkpoint=checkpoint_path)
     np.testing.assert_allclose(same.fit.coefficients.beta, found, rtol=1e-9)
-    assert "each load, left out" in str(same)
+    assert "each load, held out" in str(same)
 
 
 def test_a_calibration_goes_on_with_what_it_was_of(served_steps, checkpoint_path, tmp_path):

@@ -17,6 +17,7 @@ from pinn.planning.plan import (
     Point,
     RejectedCandidate,
 )
+from pinn.planning.slo import LimitOutcome
 
 _FACTORS = dict(zip(STATISTICS, (1.0, 0.95, 1.5, 1.8, 2.5), strict=True))
 _STEP_TIME = {
@@ -38,8 +39,14 @@ def point(rate_per_s: float, gpus: int, holds: bool | None = True, slower: float
     if holds is False:
         latency["ttft"] |= {"p95": None, "p99": None}
     tokens_per_s = 230 * rate_per_s
+    e2e_s = latency["e2e"]["p99"]
+    limits = [
+        LimitOutcome("p99 E2E <= 30 s", "p99 E2E", "<= 30 s", e2e_s, None, True, e2e_s / 30),
+        LimitOutcome("95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms", "95 % of requests",
+                     "TTFT <= 1 s and TPOT <= 40 ms", None, 0.99, holds is not False, slower / 1.6),
+    ]  # fmt: skip
     return Point(rate_per_s, 1000, holds, 0.99, latency, tokens_per_s, tokens_per_s / gpus,
-                 1 / (0.024 * slower))  # fmt: skip
+                 1 / (0.024 * slower), limits)  # fmt: skip
 
 
 def choice(gpu: str, gpus_each: int, replicas: int, highest: float, price: float | None) -> Choice:
@@ -79,6 +86,7 @@ def choice(gpu: str, gpus_each: int, replicas: int, highest: float, price: float
         fleets=[Fleet("round_robin", point(12.0, gpus))],
         serve_command=f"vllm serve a-model --tensor-parallel-size {gpus_each}",
         simulate_command=f"pinn simulate --model a-model --replicas {replicas}",
+        fails_first="95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms",
     )
 
 

@@ -87,3 +87,25 @@ def test_nothing_that_holds_is_given_up(seed, n, limit):
             assert limits.excess(found, NO_GAPS) > 1
         if limits.excess(found, NO_GAPS) <= 1:
             assert not limits.is_missed(found, n)
+
+
+def test_outcomes_say_value_limit_and_whether_it_is_met():
+    """Requests that were not served meet no limit, and count among all of them."""
+    slo = parse_slo("p95 ttft<=1s; mean e2e<=20s; ttft<=1s, tpot<=40ms for 95 %")
+    served = np.linspace(0.1, 0.9, 95)
+    unserved = np.full(5, np.inf)
+    seconds = {
+        "ttft": np.concatenate([served, unserved]),
+        "tpot": np.concatenate([np.full(95, 0.02), unserved]),
+        "e2e": np.concatenate([np.full(95, 3.0), unserved]),
+    }
+    gaps = np.array([0.02]), np.array([1])
+    p95, mean, share = slo.outcomes(seconds, gaps)
+    assert (p95.what, p95.bound) == ("p95 TTFT", "<= 1 s")
+    assert p95.seconds is None or p95.seconds > 0.8
+    assert (mean.seconds, mean.met, mean.value) == (None, False, "-")
+    assert (share.share, share.met, share.value) == (0.95, True, "95.0 %")
+    assert share.what == "95 % of requests"
+    worst = max(np.inf if each.excess is None else each.excess for each in (p95, mean, share))
+    assert slo.excess(seconds, gaps) == worst
+    assert slo.asked_statistics == ["p95", "mean", "p95"]

@@ -71,13 +71,13 @@ def test_a_load_of_few_answers_has_no_verdict(tmp_path):
     plan, printed = planned(tmp_path, "p99 ttft<=2s", *words)
     first = plan.choices[0]
     assert (first.chance, first.safe) == (None, None)
-    assert "lasts 2 s, less than 10 mean answers, so there is no verdict" in " ".join(
+    assert "lasts 2.00 s, less than 10 mean answers, so there is no verdict" in " ".join(
         printed.split()
     )
     assert "safe" not in printed
     # Nor does it show that fewer do than divide the rate.
     assert first.replicas >= plan.ask.rate_per_s / first.highest_rate.per_s
-    assert "--input-len 256 --output-len 64 --duration 2.0 --rate 100.0" in first.simulate_command
+    assert "--input-len 256 --output-len 64 --duration 2 --rate 100" in first.simulate_command
 
 
 @pytest.mark.parametrize("keep_all", [False, True])

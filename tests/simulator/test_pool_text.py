@@ -96,6 +96,7 @@ def test_an_instant_link_takes_no_time(run):
 
 
 NGRAM = '{"method":"ngram","num_speculative_tokens":3}'
+HALF = ("--speculative-acceptance", "0.5")
 
 
 @pytest.mark.parametrize(
@@ -103,10 +104,10 @@ NGRAM = '{"method":"ngram","num_speculative_tokens":3}'
     [
         (("--engine", "sglang"), ("1x tp=2", "1x"), "beside"),
         (("--engine", "trtllm"), ("1x", "2x"), "beside"),
-        (("--engine", "sglang", "--speculative-algorithm", "NGRAM"), ("1x", "1x"), "beside"),
-        (("--speculative-config", NGRAM), ("1x", "1x"), "NixlConnector"),
+        (("--engine", "sglang", "--speculative-algorithm", "NGRAM", *HALF), ("1x", "1x"), "beside"),
+        (("--speculative-config", NGRAM, *HALF), ("1x", "1x"), "NixlConnector"),
         ((), ("1x gpu=H100", "1x gpu=H200"), "NixlConnector"),
-        ((), ("1x", f"1x speculative-config={NGRAM}"), "NixlConnector"),
+        (HALF, ("1x", f"1x speculative-config={NGRAM}"), "NixlConnector"),
     ],
 )
 def test_pools_of_other_engines_of_two_gpus_and_with_drafts(tmp_path, options, pools, first_token):

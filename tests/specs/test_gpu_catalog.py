@@ -7,7 +7,8 @@ import yaml
 
 from pinn.common.files import data_folder
 from pinn.errors import PinnError
-from pinn.specs.gpu import find_gpu, list_gpus, load_gpu
+from pinn.specs.gpu import find_gpu, gpu_aliases, list_gpus, load_gpu
+from pinn.specs.other_vendors import vendor_of
 from pinn.specs.precision import precision
 
 SYSTEMS = Path(find_spec("aiconfigurator_core").origin).parent / "systems"
@@ -96,10 +97,37 @@ def test_a_new_gpu_needs_only_a_file(tmp_path):
     assert (load_gpu(path).name, load_gpu(str(path)).sm_count) == ("L5", 77)
 
 
-def test_unknown_gpu_lists_the_known_ones():
-    with pytest.raises(PinnError, match=r"unknown GPU 'H1000'.*H100-SXM.*L40S") as error:
+def test_an_unknown_gpu_names_the_nearest_and_how_to_list_all():
+    with pytest.raises(PinnError) as error:
         load_gpu("H1000")
-    assert "\n" not in str(error.value)
+    near, remedy = str(error.value).split("?", 1)
+    assert near == "unknown GPU 'H1000': did you mean H100-SXM, A100-SXM-80GB or H100-NVL"
+    assert "'pinn gpus' lists all" in remedy
+    assert len(str(error.value)) < 160
+
+
+@pytest.mark.parametrize(
+    ("name", "vendor"),
+    [("MI300X", "AMD"), ("AMD_Instinct_MI355X", "AMD"), ("gfx942", "AMD"), ("Gaudi3", "Intel"),
+     ("TPU-v6e", "Google"), ("trn2", "AWS"), ("Ascend910B", "Huawei")],
+)  # fmt: skip
+def test_another_vendor_is_not_supported(name, vendor, tmp_path):
+    with pytest.raises(PinnError, match=f"{name}.*: {vendor} is not supported"):
+        load_gpu(name)
+    values = json.loads((data_folder("gpus") / "H100-SXM.json").read_text())
+    for what in ({"name": name}, {"name": "mine", "source": f"{name} datasheet"}):
+        path = write(tmp_path / "card.json", {**values, **what})
+        with pytest.raises(PinnError, match=f"{vendor} is not supported"):
+            load_gpu(path)
+    foreign = {name: {"TFlopsPeak": 1307, "BwPeakTBs": 5.3, "MemoryGiB": 192}}
+    with pytest.raises(PinnError, match=f"{vendor} is not supported"):
+        load_gpu(write(tmp_path / "hardware.json", foreign))
+
+
+def test_no_known_gpu_is_of_another_vendor():
+    for name in list_gpus():
+        gpu = load_gpu(name)
+        assert not [text for text in (name, gpu.source, *gpu_aliases(gpu)) if vendor_of(text)]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pinn.engines.assumptions import acceptance_line
 from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.recipe import ASSUMED, FLAG
 from pinn.errors import PinnError
@@ -35,7 +36,7 @@ def sizes(found):
          ("mtp", 3, 3, 1, 3)),
         ("vllm", {"speculative_config": {"method": "mtp"}}, ("mtp", 1, 1, 1, 1)),
         ("vllm", {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4,
-                                         "prompt_lookup_max": 5}}, ("ngram", 4, 0, 1, 4)),
+                                         "prompt_lookup_max": 5}}, ("ngram", 4, 0, 1, 0)),
         ("vllm", {"speculative_config": {"model": "org/EAGLE3-Llama", "num_speculative_tokens": 2}},
          ("eagle3", 2, 2, 1, 2)),
         ("vllm", {"speculative_config": {"model": LLAMA, "num_speculative_tokens": 2}},
@@ -44,7 +45,7 @@ def sizes(found):
         ("sglang", {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 5,
                     "speculative_eagle_topk": 4, "speculative_num_draft_tokens": 8,
                     "speculative_draft_model_path": "org/draft"}, ("eagle3", 7, 5, 4, 5)),
-        ("sglang", {"speculative_algorithm": "ngram"}, ("ngram", 11, 0, 1, 11)),
+        ("sglang", {"speculative_algorithm": "ngram"}, ("ngram", 11, 0, 1, 0)),
         ("trtllm", {"speculative_config": {"decoding_type": "MTP", "num_nextn_predict_layers": 3}},
          ("mtp", 3, 3, 1, 3)),
         ("trtllm", {"speculative_config": {"decoding_type": "Eagle", "max_draft_len": 4}},
@@ -78,9 +79,33 @@ def test_an_acceptance_is_given_or_assumed():
     assert given.origins["speculation"].kind == FLAG
     assert math.isclose(given.speculation.tokens_per_step, 1 + 0.9 + 0.9 * 0.8 + 0.9 * 0.8 * 0.5)
     assert given.described()["speculation"]["value"]["method"] == "eagle3"
-    for method in METHODS:
+    for method in {*METHODS} - {"ngram"}:
         default = default_acceptance(method)
         assert 0 <= default.low <= default.rate <= default.high <= 1, method
+
+
+def test_an_assumed_acceptance_is_a_measured_one():
+    assert [default_acceptance(m).rate for m in ("eagle3", "eagle", "mtp")] == [0.38, 0.62, 0.6]
+    config = {"method": "eagle3", "num_speculative_tokens": 3}
+    found = deployed(speculative_config=config)
+    assert found.recipe.speculation.tokens_per_step == pytest.approx(1 + 0.38 + 0.38**2 + 0.38**3)
+    line = acceptance_line(found)
+    assert line.startswith("Speculation: eagle3, 3 drafted tokens, 1.58 tokens of a request per")
+    assert "ASSUMED acceptance 0.38 (0.38 to 0.8)" in line
+    given = acceptance_line(deployed(speculative_config=config, speculative_acceptance="0.7"))
+    assert "ASSUMED" not in given
+    assert acceptance_line(deployed()) is None
+
+
+def test_n_grams_need_an_acceptance():
+    config = {"method": "ngram", "num_speculative_tokens": 3}
+    unknown = deployed(speculative_config=config)
+    assert "ASSUMED" not in acceptance_line(unknown)
+    assert "give --speculative-acceptance, which is 0 to 1" in acceptance_line(unknown)
+    assert unknown.recipe.described()["speculation"]["value"]["tokens_per_step"] is None
+    with pytest.raises(PinnError, match=r"ngram drafts: give --speculative-acceptance"):
+        unknown.recipe.speculation.tokens_per_step  # noqa: B018
+    assert chosen(speculative_config=config, speculative_acceptance="0").tokens_per_step == 1
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from pinn.common.numbers import number
 from pinn.measurements.benchmarks.benchmark_run import LATENCIES, BenchmarkRun
 from pinn.units import MILLISECOND
 
@@ -31,7 +32,7 @@ def _run_lines(run: BenchmarkRun) -> list[str]:
         lines.append(f"{'':40s} {run.failed} of {run.served + run.failed} requests failed")
     served, rate = run.figures.get("requests_per_s"), run.load.rate_per_s
     if served is not None and rate is not None and served < _KEPT_UP * rate:
-        lines.append(f"{'':40s} overloaded: served {served:.3g} of {rate:.3g} requests/s")
+        lines.append(f"{'':40s} overloaded: served {number(served)} of {number(rate)} requests/s")
     return lines
 
 
@@ -48,5 +49,4 @@ def _milliseconds(run: BenchmarkRun, latency: str) -> str:
     if seconds is None:
         return f"{'-':>9s}"
     mark = _MEDIAN if _is_median(run, latency) else ""
-    ms = seconds / MILLISECOND
-    return f"{(f'{ms:,.0f}' if ms >= 1000 else f'{ms:.4g}') + mark:>9s}"
+    return f"{number(seconds / MILLISECOND, 4) + mark:>9s}"

@@ -13,6 +13,7 @@ from pinn.common.documents import comma_separated
 from pinn.common.files import file_sha256, find_checkpoint, json_text, write_whole
 from pinn.common.pages import template
 from pinn.common.progress import counted
+from pinn.engines.assumptions import assumption_lines
 from pinn.engines.configurations import canonical
 from pinn.errors import PinnError
 from pinn.planning.explore.grid import (
@@ -151,6 +152,8 @@ def explore_page(
     )
     grids = [simulate_grid(server, stops) for server in counted(servers, "server")]
     source = f"Coefficients of {used.name} (SHA-256 {file_sha256(used)[:12]})."
+    if servers:
+        source = " ".join([source, *assumption_lines(servers[0].deployment)])
     name = str(shared.pop("model"))
     return ExplorePage(name, shared, servers, left_out, grids, source, checkpoint)
 

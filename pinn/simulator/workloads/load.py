@@ -32,6 +32,7 @@ import numpy as np
 
 from pinn.common import JsonObject, documents
 from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECONDS, check_size
+from pinn.common.numbers import exact
 from pinn.errors import PinnError
 from pinn.simulator.workloads import arrivals, workload
 from pinn.simulator.workloads.workload import Workload
@@ -379,6 +380,10 @@ class LoadFlags:
         return rng.integers(low, math.ceil(mean * (1 + self.range_ratio)) + 1, count)
 
 
+def _typed(value: FlagValue) -> str:
+    return exact(value) if isinstance(value, float) else str(value)
+
+
 @dataclass(frozen=True)
 class Load:
     """What is sent: a file's content, or what flags say.
@@ -423,7 +428,7 @@ class Load:
             words = ["--workload", str(self.path)]
         else:
             given, known = self.flags.given, {f.name: f.option for f in flags_of(LoadFlags)}
-            words = [word for name, v in given.items() for word in (known[name], str(v))]
+            words = [word for name, v in given.items() for word in (known[name], _typed(v))]
         return words if self.seed is None else [*words, "--seed", str(self.seed)]
 
     @property

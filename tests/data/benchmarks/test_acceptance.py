@@ -2,7 +2,7 @@
 
 import pytest
 
-from pinn.cli.options import checked_flag
+from pinn.api.flag_values import checked_flag
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.metrics_page import measured_acceptance
 from pinn.specs.flags import flags_of

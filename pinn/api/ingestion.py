@@ -1,0 +1,139 @@
+"""A server's traces, steps and benchmark files as tables on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinn.api.arguments import read_request, with_arguments
+from pinn.api.score_requests import IngestRequest
+from pinn.errors import PinnError
+from pinn.measurements.benchmarks.reading import GivenLoad, split_flags
+from pinn.measurements.benchmarks.run_table import run_lines
+from pinn.measurements.traces import ingestion, trace_tables
+from pinn.measurements.traces.trace_tables import Target
+from pinn.specs.serving import ServingSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """Tables of a server, on disk.
+
+    Attributes:
+        folder: Folder of the tables, for ``pinn.calibrate(observations=...)``.
+        report: What was read, accepted and refused, as the command prints it.
+        left_out: Files of benchmarks, runs and lines of them that could not be read.
+    """
+
+    folder: Path
+    report: str
+    left_out: int = 0
+
+    def names(self) -> list[str]:
+        """Return the names of the tables that have rows."""
+        listed = trace_tables.read_trace_tables(self.folder).manifest["tables"]
+        return [name for name, table in listed.items() if table.get("rows")]
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return a table by its name."""
+        found: pd.DataFrame = trace_tables.read_trace_tables(self.folder).table(name).to_pandas()
+        return found
+
+    def __str__(self) -> str:
+        """Return what ``pinn ingest`` prints."""
+        return f"{self.report}\n\nwrote {self.folder}"
+
+
+@with_arguments(ServingSpec, request=IngestRequest, serves=True)
+def ingest_vllm(
+    traces: str | Path, out: str | Path, *, workers: int = 1, **given: object
+) -> Ingested:
+    """Read the traces of an instrumented vLLM, as ``pinn ingest vllm`` does.
+
+    Args:
+        traces: File with one OTLP-JSON export a line.
+        out: Folder for the tables.
+        workers: Processes that parse.
+        **given: Model, GPU and flags of the server.
+
+    Raises:
+        PinnError: If the file cannot be read, or holds nothing of the server.
+    """
+    asked, flags = _asked(given, out, ServingSpec)
+    tables = ingestion.ingest_vllm(Path(traces), asked.out, _target(asked, flags), workers)
+    report = trace_tables.cleaning_tables(tables.manifest)
+    if not tables.manifest["tables"]["steps"]["rows"]:
+        report += (
+            "\nit holds no engine steps, so there is nothing to calibrate on; request spans of "
+            "stock vLLM, which carry latencies, are read by 'pinn ingest benchmarks'"
+        )
+    return Ingested(tables.folder, report)
+
+
+@with_arguments(ServingSpec, request=IngestRequest, serves=True)
+def ingest_steps(file: str | Path, out: str | Path, **given: object) -> Ingested:
+    """Read step summaries, or whole steps with their own times, as ``pinn ingest steps`` does.
+
+    Args:
+        file: Step summaries as Parquet, or whole steps: a folder or a CSV file.
+        out: Folder for the tables.
+        **given: Model, GPU and flags of the server.
+
+    Raises:
+        PinnError: If the file cannot be read.
+    """
+    asked, flags = _asked(given, out, ServingSpec)
+    source = Path(file)
+    if source.is_dir() or source.suffix == ".csv":
+        server = ingestion.GivenServer(asked.model, asked.gpu, flags)
+        found = ingestion.ingest_measured_steps(source, asked.out, server)
+        batches = f"{len(found):8}  batches with a median"
+        return Ingested(asked.out, f"{found.report.table()}\n{batches}")
+    tables = ingestion.ingest_steps(source, asked.out, _target(asked, flags))
+    return Ingested(tables.folder, trace_tables.cleaning_tables(tables.manifest))
+
+
+@with_arguments(ServingSpec, GivenLoad, request=IngestRequest, serves=True)
+def ingest_benchmarks(
+    files: str | Path | Sequence[str | Path], out: str | Path, **given: object
+) -> Ingested:
+    """Read result files of serving benchmarks, as ``pinn ingest benchmarks`` does.
+
+    Args:
+        files: Files or folders; metrics pages in pairs, the earlier first, or one with a
+            ``duration``.
+        out: Folder for the tables.
+        **given: Model, GPU and flags of the server, and of the load where files leave it out.
+
+    Raises:
+        PinnError: If no file can be used.
+    """
+    asked, flags = _asked(given, out, ServingSpec, GivenLoad)
+    server, load = split_flags(flags)
+    named = ingestion.GivenServer(asked.model, asked.gpu, server)
+    listed = [files] if isinstance(files, str | Path) else files
+    paths = [Path(file) for file in listed]
+    runs, report = ingestion.ingest_benchmarks(paths, asked.out, named, load)
+    text = "\n".join([report.table(), "", *run_lines(runs)])
+    return Ingested(asked.out, text, sum(report.refused.values()))
+
+
+def _asked(
+    given: Mapping[str, object], out: str | Path, *specifications: type
+) -> tuple[IngestRequest, dict[str, Any]]:
+    """Return the request and the flags beside it; the launch command may name the model."""
+    asked, flags = read_request(IngestRequest, given, *specifications, out=out)
+    started = flags.pop("model", None)
+    return replace(asked, model=asked.model or started), flags
+
+
+def _target(asked: IngestRequest, flags: dict[str, Any]) -> Target | None:
+    """Return the deployment that the flags name; None without a model and a GPU."""
+    if (asked.model is None) != (asked.gpu is None):
+        raise PinnError("give --model and --gpu together, or neither")
+    return None if asked.model is None else Target.of(asked.model, asked.gpu, flags)

@@ -1,0 +1,148 @@
+"""Models and GPUs that are known by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from pinn.api.arguments import read_request, with_arguments
+from pinn.api.score_requests import NamesRequest
+from pinn.common.files import find_checkpoint
+from pinn.common.screen import printed, say
+from pinn.errors import PinnError
+from pinn.specs import catalog, model
+from pinn.specs.gpu import GpuSpec, list_gpus, load_gpu
+from pinn.units import GIB, GIGA, TERA
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class KnownModels:
+    """Models that are known by name.
+
+    Attributes:
+        names: Full names, in order.
+    """
+
+    names: tuple[str, ...]
+
+    def mixers(self) -> dict[str, str]:
+        """Return each model's kinds of layers, in words."""
+        return {name: model.mixer_names(catalog.load_model(name)) for name in self.names}
+
+    def show(self, mixers: bool = False) -> None:
+        """Print the names, one a line; with ``mixers`` the kinds of layers, too."""
+        for name, kinds in (self.mixers() if mixers else dict.fromkeys(self.names, "")).items():
+            if kinds:
+                say(f"{name:52}  {kinds}")
+            else:
+                print(name)
+
+    def to_json(self) -> list[str]:
+        """Return the names."""
+        return list(self.names)
+
+    def __str__(self) -> str:
+        """Return what ``pinn models`` prints."""
+        return printed(self.show)
+
+
+@with_arguments(request=NamesRequest)
+def models(contains: str = "", **given: object) -> KnownModels:
+    """List the models that are known by name, as ``pinn models`` does.
+
+    >>> models("qwen3-32b-fp8").names
+    ('Qwen/Qwen3-32B-FP8', 'Qwen/Qwen3-32B-FP8-Static-PerTensor')
+
+    Args:
+        contains: Text that a name has in it, in any case; all names have the empty one.
+        **given: Nothing else.
+
+    Raises:
+        PinnError: If no name has the text in it.
+    """
+    asked, _ = read_request(NamesRequest, given, contains=contains)
+    names = [name for name in catalog.list_models() if asked.contains.lower() in name.lower()]
+    if not names:
+        raise _nothing("models", contains, "from the path of their config.json")
+    return KnownModels(tuple(names))
+
+
+@dataclass(frozen=True)
+class KnownGpus:
+    """GPUs that are known by name.
+
+    Attributes:
+        specs: Datasheets in SI units, in the order of their names.
+        measured: What predictions for a GPU rest on, by name; one that is missing is extrapolated.
+    """
+
+    specs: tuple[GpuSpec, ...]
+    measured: Mapping[str, str]
+
+    def table(self) -> pd.DataFrame:
+        """Return a row per GPU, in SI units."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_json())
+
+    def show(self, sources: bool = False) -> None:
+        """Print the datasheets; with ``sources`` where their figures come from, too."""
+        print(
+            f"{'gpu':25}{'GiB':>5}{'TB/s':>6}{'bf16':>6}{'fp8':>6}{'fp4':>6}{'SMs':>5}"
+            f"{'link GB/s':>11}{'PCIe GB/s':>11}  measured"
+        )
+        for gpu in self.specs:
+            print(f"{_line(gpu)}  {self.measured.get(gpu.name, '-')}")
+            if sources:
+                say(f"  {gpu.source}")
+
+    def to_json(self) -> list[dict[str, object]]:
+        """Return each datasheet, in SI units, with what predictions for it rest on."""
+        return [asdict(gpu) | {"measured": self.measured.get(gpu.name, "-")} for gpu in self.specs]
+
+    def __str__(self) -> str:
+        """Return what ``pinn gpus`` prints."""
+        return printed(self.show)
+
+
+@with_arguments(request=NamesRequest)
+def gpus(contains: str = "", **given: object) -> KnownGpus:
+    """List the GPUs that are known by name, as ``pinn gpus`` does.
+
+    >>> [gpu.name for gpu in gpus("h100-p").specs]
+    ['H100-PCIe']
+
+    Args:
+        contains: Text that a name has in it, in any case; all names have the empty one.
+        **given: Nothing else.
+
+    Raises:
+        PinnError: If no name has the text in it.
+    """
+    from pinn.surrogate.uncertainty.distance import measured_gpus
+
+    asked, _ = read_request(NamesRequest, given, contains=contains)
+    names = [name for name in list_gpus() if asked.contains.lower() in name.lower()]
+    if not names:
+        raise _nothing("gpus", contains, "from the path of a datasheet's JSON file")
+    return KnownGpus(tuple(map(load_gpu, names)), measured_gpus(find_checkpoint(None)))
+
+
+def _nothing(command: str, contains: str, others: str) -> PinnError:
+    all_of_them = f"'pinn {command}' lists all; others are taken {others}"
+    return PinnError(f"no known name has {contains!r:.80} in it: {all_of_them}")
+
+
+def _line(gpu: GpuSpec) -> str:
+    flop_per_s = (gpu.peak_flop_per_s.get(kind) for kind in ("bf16", "fp8", "fp4"))
+    peaks = "".join(f"{peak / TERA:6.0f}" if peak else f"{'-':>6}" for peak in flop_per_s)
+    return (
+        f"{gpu.name:25}{gpu.memory_bytes / GIB:5.0f}"
+        f"{gpu.memory_bandwidth_bytes_per_s / TERA:6.2f}{peaks}{gpu.sm_count:5}"
+        f"{gpu.link_bandwidth_bytes_per_s / GIGA:11.0f}"
+        f"{gpu.pcie_bandwidth_bytes_per_s / GIGA:11.0f}"
+    )

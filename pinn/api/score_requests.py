@@ -1,0 +1,173 @@
+"""Arguments of the functions and commands that list, read, score and compare.
+
+As in :mod:`pinn.api.requests`, a field is an argument of the function and an option of the command.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamesRequest:
+    """Which of the known names are listed.
+
+    Attributes:
+        contains: Show only names with this text, in any case.
+    """
+
+    contains: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestRequest:
+    """Where tables go, and the server that they are of.
+
+    Attributes:
+        out: Folder for the tables.
+        model: Model served: a name, or the path of its config.json.
+        gpu: GPU it ran on, such as H100.
+    """
+
+    out: Path
+    model: str | None = None
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareRequest:
+    """Two sides of a comparison.
+
+    Attributes:
+        a: Checkpoint, coefficient file or evaluation.
+        b: What to compare it with.
+        method: Whose errors are compared, of tables with several.
+    """
+
+    a: Path
+    b: Path
+    method: str = "network"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultsRequest:
+    """Which errors, or measurements, are shown.
+
+    Attributes:
+        path: results.csv of an experiment. [default: that of the checkpoint]
+        metric: tpot or ttft.
+        measured: What was measured, by engine and release; no errors.
+    """
+
+    path: Path | None = None
+    metric: str = "tpot"
+    measured: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteRequest:
+    """How much of the suite is run.
+
+    Attributes:
+        fast: Fit nothing: score what is on disk and was published.
+        overrides: Value of conf/experiment/suite.yaml, such as workers.backend=ray or
+            'evaluation.splits=[leave-one-gpu-out]'. Repeatable.
+    """
+
+    fast: bool = False
+    overrides: list[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionsRequest:
+    """Whose decisions are priced.
+
+    Attributes:
+        path: predictions.csv of an experiment. [default: that of the checkpoint]
+    """
+
+    path: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingRunsRequest:
+    """Measured serving runs.
+
+    Attributes:
+        path: CSV of serving runs, or a folder that inference-perf wrote (or of such folders).
+        model_configs: Folder of MODEL/config.json for models pinn does not know.
+        gpu: GPU of inference-perf's runs, whose files do not name it.
+        seed: Of arrival times and lengths.
+    """
+
+    path: Path
+    model_configs: Path | None = None
+    gpu: str | None = None
+    checkpoint: Path | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginesRequest:
+    """The network whose held-out fits are scored."""
+
+    checkpoint: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileScoresRequest:
+    """A coefficient file, and what was measured of its server.
+
+    Attributes:
+        file: Of 'pinn calibrate' or 'pinn coefficients --json'.
+        observations: Folder that 'pinn ingest' wrote.
+    """
+
+    file: Path
+    observations: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelRequest:
+    """A checkpoint, and measurements to score it on.
+
+    Attributes:
+        against: Another panel, written by --out: compare.
+        alone: With --against, the group in which the one new mechanism stands alone.
+        judges: CSV of serving runs that nothing was fitted to; may be repeated.
+        steps: CSV of measured whole steps.
+        public: Folder of public measurements; may be repeated.
+        ledger: Add a line to the ledger.csv of the shipped one.
+        widths: Fit the widths of its intervals to all groups, and keep them beside it.
+    """
+
+    checkpoint: Path | None = None
+    against: Path | None = None
+    alone: str | None = None
+    judges: list[Path] | None = None
+    steps: Path | None = None
+    public: list[Path] | None = None
+    ledger: str | None = None
+    widths: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftsRequest:
+    """What deployments that hide multi-token prediction are taken to do.
+
+    Attributes:
+        draft_tokens: Taken to be drafted in a step.
+    """
+
+    checkpoint: Path | None = None
+    draft_tokens: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelErrorsRequest:
+    """A table of errors of kernels.
+
+    Attributes:
+        path: Table of 'pinn kernels score'. [default: that of the checkpoint]
+    """
+
+    path: Path | None = None

@@ -1,0 +1,215 @@
+"""Errors of predictions: tables that were scored, and two sides compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinn.api.arguments import read_request, with_arguments
+from pinn.api.score_requests import CompareRequest, KernelErrorsRequest, ResultsRequest
+from pinn.common.files import find_checkpoint
+from pinn.common.progress import note
+from pinn.common.screen import WIDEST, Column, Grid, Row, page, printed, say
+from pinn.common.tables import read_frame, records, write_frame
+from pinn.errors import PinnError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pinn.common import Json
+    from pinn.evaluation.sides import Comparison
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """Errors of predictions.
+
+    Attributes:
+        table: A row for each thing that was predicted; what the command's ``--out`` writes.
+        text: What the command prints.
+        more: Other tables of the command's JSON document, by name.
+        decimals: Format of the numbers that :meth:`save` writes; None for all digits.
+    """
+
+    table: pd.DataFrame
+    text: str
+    more: dict[str, Json] = field(default_factory=dict)
+    decimals: str | None = None
+
+    def save(self, path: str | Path) -> None:
+        """Write the table as CSV."""
+        write_frame(self.table, Path(path), float_format=self.decimals)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the rows of the table, and the other tables."""
+        return {"scores": [*records(self.table)], **self.more}
+
+    def __str__(self) -> str:
+        """Return what the command prints."""
+        return self.text
+
+
+@with_arguments(request=CompareRequest)
+def compare(a: str | Path, b: str | Path, **given: object) -> Comparison:
+    """Compare two checkpoints, coefficient files or evaluations, as ``pinn compare`` does.
+
+    Args:
+        a: Checkpoint, coefficient file or evaluation.
+        b: What to compare it with.
+        **given: All else.
+
+    Raises:
+        PinnError: If a side is none of them or lacks the method, or the two have nothing in common.
+    """
+    from pinn.evaluation import sides
+
+    asked, _ = read_request(CompareRequest, given, a=a, b=b)
+    return sides.compare(asked.a, asked.b, asked.method)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Errors on held-out models and GPUs, or counts of what was measured.
+
+    Attributes:
+        table: A row per split, held-out part, method and metric; or per engine and release.
+        measured: Whether it has counts of measurements, and no errors.
+    """
+
+    table: pd.DataFrame
+    measured: bool = False
+
+    def show(self, markdown: bool = False, models_only: bool = False) -> None:
+        """Print one screen; with ``markdown`` every method and part.
+
+        Args:
+            markdown: Whether tables are Markdown.
+            models_only: Whether Markdown leaves out named parts of the rows.
+        """
+        from pinn.evaluation import tables
+
+        if self.measured:
+            if markdown:
+                print(_measured_grid(self.table).markdown())
+            else:
+                page(WIDEST).print(_measured_screen(self.table))
+            return
+        for (split, metric), part in self.table.groupby(["split", "metric"], sort=False):
+            say(f"{split}, {str(metric).upper()}: median / mean absolute percentage error\n")
+            methods = list(dict.fromkeys(part["method"]))
+            whole = tables.error_grid("held out", part, methods, models_only)
+            if markdown:
+                print(whole.markdown())
+            else:
+                page().print(tables.screen_grid(part))
+            say("")
+        if not markdown:
+            more = "--metric ttft, --markdown (every method and part), --json FILE, docs/trust.md"
+            say(f"More: {more}.")
+
+    def to_json(self) -> list[dict[str, Json]]:
+        """Return the rows of the table."""
+        return records(self.table)
+
+    def __str__(self) -> str:
+        """Return what ``pinn results`` prints."""
+        return printed(self.show)
+
+
+@with_arguments(request=ResultsRequest)
+def results(path: str | Path | None = None, **given: object) -> Results:
+    """Read errors on held-out models and GPUs, as ``pinn results`` does.
+
+    >>> found = results(metric="ttft")
+    >>> set(found.table["metric"])
+    {'ttft'}
+
+    Args:
+        path: results.csv of an experiment; beside a checkpoint it has to be of that checkpoint's
+            own folds. [default: that of the checkpoint]
+        **given: All else.
+
+    Raises:
+        PinnError: If there is no such table, or it has no such metric.
+    """
+    from pinn.evaluation import metrics
+
+    asked, _ = read_request(ResultsRequest, given, path=path)
+    if asked.measured:
+        from pinn.training.data.released import released_measurements
+
+        return Results(released_measurements(), measured=True)
+    place = asked.path or find_checkpoint().with_suffix(metrics.KEPT)
+    table = metrics.read_results(place)
+    metrics.check_checkpoint(table, place)
+    chosen = table[table["metric"] == asked.metric]
+    if chosen.empty:
+        known = ", ".join(sorted(table["metric"].unique()))
+        raise PinnError(f"no results for --metric {asked.metric}: known ones are {known}")
+    return Results(chosen)
+
+
+def _measured_grid(found: pd.DataFrame) -> Grid:
+    from pinn.evaluation.tables import frame_grid
+
+    counts = ("rows", "configurations", "setups", "points")
+    columns = {Column(name, name not in counts): name for name in found.columns}
+    return frame_grid(found, columns)
+
+
+def _measured_screen(found: pd.DataFrame) -> Grid:
+    """Return the same for a terminal: a line for each model and GPU of a release."""
+    grid = _measured_grid(found.rename(columns={"configurations": "setups"}))
+    rows = [Row([cell.replace(" ", "\n") for cell in row.cells]) for row in grid.rows]
+    columns = [replace(column, folds=False) for column in grid.columns]
+    return replace(grid, columns=columns, rows=rows, gap=1)
+
+
+@with_arguments()
+def kernels_score() -> ScoreTable:
+    """Fit kernel surrogates without some kernels and predict those, as ``pinn kernels score`` does.
+
+    It takes 10 to 15 minutes on a core.
+    """
+    import torch
+
+    from pinn.kernels.heldout import held_out_table
+    from pinn.kernels.tables.tables import read_kernel_tables
+
+    torch.set_num_threads(1)
+    table = held_out_table(read_kernel_tables(), progress=note)
+    return ScoreTable(table, f"{len(table)} errors", decimals="%.4f")
+
+
+@with_arguments(request=KernelErrorsRequest)
+def kernels_errors(path: str | Path | None = None, **given: object) -> ScoreTable:
+    """Read the errors of each operator on held-out kernels, as ``pinn kernels errors`` does.
+
+    Args:
+        path: Table of ``pinn kernels score``. [default: that of the checkpoint]
+        **given: Nothing else.
+
+    Raises:
+        PinnError: If there is no such table.
+    """
+    from pinn.kernels.heldout import TABLE_COLUMNS, operator_grid
+
+    asked, _ = read_request(KernelErrorsRequest, given, path=path)
+    place = asked.path or find_checkpoint().parent / "kernels" / "held_out.csv"
+    table = read_frame(place, f"run 'pinn kernels score --out {place}'")
+    if tuple(table.columns) != TABLE_COLUMNS:
+        raise PinnError(f"{place} is no table of kernel errors: needs {', '.join(TABLE_COLUMNS)}")
+    return ScoreTable(table, operator_grid(table).markdown())
+
+
+@with_arguments()
+def kernels_mixers() -> ScoreTable:
+    """Score roofline fits of linear and sparse attention, as ``pinn kernels mixers`` does.
+
+    It takes a minute.
+    """
+    from pinn.kernels.heldout import error_grid, mixer_errors
+
+    table = mixer_errors()
+    return ScoreTable(table, error_grid(table).markdown())

@@ -1,0 +1,105 @@
+"""Held-out errors of a calibration by metric, in a user's words, and what is still off."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from pinn.calibration.benchmarks import BenchmarkCalibration
+from pinn.calibration.calibrate import judge
+from pinn.calibration.calibrated import ServerCalibration
+
+#: A median error beyond this is a warning: far outside the 90 % intervals of any metric on held-out
+#: servers (docs/evaluation.md), so that something else than coefficients is wrong. An assumption.
+STILL_OFF = 0.25
+
+#: What makes each metric of a benchmark differ while the engine's steps are right: what the load
+#: and the flags hide, and the remedy. Of a metric's first word.
+_CAUSES = {
+    "ttft": (
+        "a server at or beyond saturation, whose queue decides it (leave such loads out)",
+        "prompts that share a beginning (--prompt-groups, --shared-tokens)",
+        "time in the client or a gateway before the engine",
+        "another --max-num-batched-tokens or --max-num-seqs than the server's",
+    ),
+    "tpot": (
+        "another GPU, --tensor-parallel-size or --quantization than the server's",
+        "speculative decoding that the flags do not name",
+        "a GPU that other work shares, or whose power is capped",
+    ),
+    "e2e": (
+        "outputs that ended before their length (--output-tokens)",
+        "a server at or beyond saturation (leave such loads out)",
+    ),
+}
+_CAUSES |= {"itl": _CAUSES["tpot"], "step times": _CAUSES["tpot"]}
+_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
+
+
+@dataclass(frozen=True)
+class MetricError:
+    """The median absolute relative error of a metric before and after a calibration.
+
+    Attributes:
+        metric: Name for people, such as ``TTFT``.
+        key: First word of the metric's name, which has the likely causes.
+        count: How many measurements.
+        before: Error before.
+        after: Error after.
+        is_held_out: Whether each was predicted from the others; else it was fitted to.
+        word: ``better``, ``worse`` or ``no better``, or that it was left alone.
+    """
+
+    metric: str
+    key: str
+    count: int
+    before: float
+    after: float
+    is_held_out: bool
+    word: str
+
+    @property
+    def warning(self) -> str | None:
+        """Return what is still off and its likely causes; None where nothing is."""
+        if not self.after > STILL_OFF:
+            return None
+        where = "held-out" if self.is_held_out else "fitted"
+        causes = "; ".join(_CAUSES.get(self.key, _CAUSES["e2e"]))
+        off = f"{self.metric} is still off by {100 * self.after:.0f} %"
+        return f"{off} (median of {self.count} {where} measurements). Likely causes: {causes}."
+
+
+def metric_errors(found: ServerCalibration) -> list[MetricError]:
+    """Return the errors of each metric; of steps, those of each judgement by errors."""
+    if isinstance(found, BenchmarkCalibration):
+        return list(_of_benchmarks(found))
+    judged = [v for v in found.verdicts if v.before is not None and v.after is not None]
+    return [
+        MetricError(
+            f"step times, {v.where}", "step times", v.count, v.before, v.after, True, v.word
+        )
+        for v in judged
+        if v.before is not None and v.after is not None
+    ]
+
+
+def _of_benchmarks(found: BenchmarkCalibration) -> Iterator[MetricError]:
+    held = len(found.held_out) > 0
+    table = found.held_out if held else found.errors
+    for figure, rows in table.groupby("figure", sort=False):
+        before, after = (_error(rows, side) for side in ("before", "after"))
+        key = str(figure).partition("_")[0]
+        word = "left as it was" if figure in found.left_alone else judge("", before, after).word
+        was, now = (float(np.median(np.abs(each))) for each in (before, after))
+        name = _NAMES.get(key, str(figure).removesuffix("_per_s").replace("_", " "))
+        yield MetricError(name, key, len(rows), was, now, held, word if held else "fitted")
+
+
+def _error(rows: pd.DataFrame, side: str) -> np.ndarray:
+    return (rows[side] / rows["measured"] - 1).to_numpy(float)
+
+
+def warnings_of(found: ServerCalibration) -> list[str]:
+    """Return a warning for each metric that is still off."""
+    return [text for each in metric_errors(found) if (text := each.warning) is not None]

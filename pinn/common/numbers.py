@@ -1,0 +1,40 @@
+"""Numbers for people."""
+
+import math
+
+#: From here on a number has an exponent.
+_EXPONENT_FROM = 1e9
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number with its significant digits, thousands apart, without an exponent below 10^9.
+
+    >>> [number(each) for each in (1234.5, 31049, 0.012345, 20.0, 9.996, 0, 2.5e9)]
+    ['1,230', '31,000', '0.0123', '20.0', '10.0', '0', '2.50e+09']
+    >>> number(None), number(float("nan")), number(12345.678, 4)
+    ('-', '-', '12,350')
+
+    Args:
+        value: Number; None and NaN stand for one that does not exist.
+        digits: Significant digits.
+    """
+    if value is None or math.isnan(value):
+        return "-"
+    if value == 0:
+        return "0"
+    if math.isinf(value):
+        return f"{value}"
+    rounded = float(f"{value:.{digits - 1}e}")
+    if abs(rounded) >= _EXPONENT_FROM:
+        return f"{value:.{digits - 1}e}"
+    decimals = digits - 1 - math.floor(math.log10(abs(rounded)))
+    return f"{rounded:,.{max(decimals, 0)}f}"
+
+
+def exact(value: float) -> str:
+    """Return a number as a person types it: all of its digits, none that say nothing.
+
+    >>> exact(20.0), exact(0.1), exact(1e6)
+    ('20', '0.1', '1000000')
+    """
+    return repr(value).removesuffix(".0")

@@ -1,0 +1,32 @@
+"""What a prediction rests on that nobody stated: the release's measurements, the acceptance."""
+
+from pinn.common.numbers import number
+from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import ASSUMED, measured_line
+
+
+def release_line(deployment: Deployment) -> str:
+    """Return servers of which releases step times rest on, as :func:`measured_line` says it."""
+    return measured_line(deployment.serving.engine, deployment.serving.engine_version)
+
+
+def acceptance_line(deployment: Deployment) -> str | None:
+    """Return what speculation is taken to gain, and whether that is assumed; None without it."""
+    recipe = deployment.recipe
+    found = recipe.speculation
+    if found is None:
+        return None
+    drafts, origin = f"{found.method}, {found.tokens} drafted tokens", recipe.origins["speculation"]
+    if not found.acceptance:
+        return f"Speculation: {drafts}. What it gains is not known: {origin.text}."
+    gain = f"{number(found.tokens_per_step)} tokens of a request per step"
+    drafts = f"Speculation: {drafts}, {gain}"
+    if origin.kind == ASSUMED:
+        return f"{drafts}. ASSUMED {origin.text} (--speculative-acceptance sets it)."
+    return f"{drafts}, by the acceptance that was given."
+
+
+def assumption_lines(deployment: Deployment) -> list[str]:
+    """Return both lines, those that there are."""
+    lines = [release_line(deployment), acceptance_line(deployment)]
+    return [line for line in lines if line is not None]
