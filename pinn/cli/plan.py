@@ -12,7 +12,6 @@ from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
 
-
 #: Flags of which a plan tries several values.
 _SEVERAL = ("engine", "tensor_parallel_size")
 

@@ -67,7 +67,7 @@ def build_text_model(fields: ConfigFields) -> BuiltModel:
         )
     _check_layers(fields)
     verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         root = known[root_type].from_dict(_safe(fields.root))
         config = root.get_text_config(decoder=True)
