@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pinn.api.exports import export_blis, export_onnx, export_table
     from pinn.api.plans import PlannedFleet, explore, plan
     from pinn.api.prediction import Prediction, predict, predict_many
-    from pinn.api.simulation import Simulation, simulate
+    from pinn.api.simulation import RateSweep, Simulation, simulate, sweep
 
 __version__ = "0.2.0"
 
@@ -32,6 +32,7 @@ __all__ = [
     "PinnError",
     "PlannedFleet",
     "Prediction",
+    "RateSweep",
     "Simulation",
     "calibrate",
     "explore",
@@ -42,6 +43,7 @@ __all__ = [
     "predict",
     "predict_many",
     "simulate",
+    "sweep",
 ]
 
 #: Module of each, but of what :mod:`pinn.api.exports` has.
@@ -49,7 +51,7 @@ _PLACES = {
     **dict.fromkeys(("CalibratedServer", "calibrate"), "calibration"),
     **dict.fromkeys(("PlannedFleet", "explore", "plan"), "plans"),
     **dict.fromkeys(("Prediction", "predict", "predict_many"), "prediction"),
-    **dict.fromkeys(("Simulation", "simulate"), "simulation"),
+    **dict.fromkeys(("RateSweep", "Simulation", "simulate", "sweep"), "simulation"),
 }
 
 

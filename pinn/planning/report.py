@@ -19,7 +19,7 @@ from pinn.planning.plan import (
     Plan,
     has_gaps,
 )
-from pinn.planning.slo import parse_slo
+from pinn.simulator.slo import parse_slo
 from pinn.units import MILLISECOND
 
 #: Rows of a terminal; the files have all.
