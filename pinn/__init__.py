@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         kernels_score,
         results,
     )
-    from pinn.api.simulation import Simulation, simulate, simulate_pools
+    from pinn.api.simulation import RateSweep, Simulation, simulate, simulate_pools, sweep
 
 __version__ = "0.2.0"
 
@@ -60,6 +60,7 @@ __all__ = [
     "PinnError",
     "PlannedFleet",
     "Prediction",
+    "RateSweep",
     "Results",
     "ScoreTable",
     "Simulation",
@@ -93,6 +94,7 @@ __all__ = [
     "results",
     "simulate",
     "simulate_pools",
+    "sweep",
 ]
 
 #: Module of :mod:`pinn.api` -> the names that it has.
@@ -108,7 +110,7 @@ _MODULES = {
     "plans": "PlannedFleet explore plan",
     "prediction": "Prediction predict predict_many",
     "scores": "Results ScoreTable compare kernels_errors kernels_mixers kernels_score results",
-    "simulation": "Simulation simulate simulate_pools",
+    "simulation": "RateSweep Simulation simulate simulate_pools sweep",
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -28,11 +28,12 @@ from pinn.planning.plan import Choice
 from pinn.planning.planner import make_plan
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import guessed_rates_per_s
-from pinn.planning.slo import parse_slo
 from pinn.planning.trials import Trials
+from pinn.simulator.slo import parse_slo
 from pinn.simulator.workloads.arrivals import Gaps, Stage
 from pinn.simulator.workloads.load import Load, LoadFlags
-from pinn.simulator.workloads.workload import PromptGroups, at_rate, open_loop, shared_prefix
+from pinn.simulator.workloads.rates import at_rate
+from pinn.simulator.workloads.workload import PromptGroups, open_loop, shared_prefix
 
 #: Rates of the ladder are whole powers of this; far from the crossing, every so many-th of them.
 RUNG, FAR = 1.002, 48

@@ -18,7 +18,7 @@ from pinn.export.blis_features import Timed
 from pinn.kernels.operator import KernelCorrection
 from pinn.measurements.traces.batches import knowledge_levels
 from pinn.physics.batch_sums import BatchSums
-from pinn.planning.slo import parse_slo
+from pinn.simulator.slo import parse_slo
 from pinn.simulator.statistics import weighted_percentiles
 from pinn.surrogate.network import log_huber
 from pinn.surrogate.uncertainty.quantiles import weighted_quantile

@@ -108,7 +108,7 @@ def read_request(
 
 
 def _typed(annotation: object, value: object) -> object:
-    """A path for text where a request has paths, and text for a path where it has text."""
+    """A path for text where a request has paths; text for a path, numbers or several of them."""
     kinds = get_args(annotation) or (annotation,)
     if value is None:
         return None
@@ -120,7 +120,9 @@ def _typed(annotation: object, value: object) -> object:
         return Path(str(value))
     if float in kinds and isinstance(value, int):
         return float(value)
-    return str(value) if isinstance(value, Path) else value
+    if str in kinds and isinstance(value, Iterable) and not isinstance(value, str):
+        return ",".join(map(str, value))
+    return str(value) if str in kinds and isinstance(value, Path | int | float) else value
 
 
 def given_flags(

@@ -161,11 +161,17 @@ class SimulationRequest:
     """A workload to serve, and what times its steps; the flags of server and load go beside it.
 
     Attributes:
-        workload: CSV trace, TraceV2 header, inference-perf or BLIS YAML, or a plain YAML with
-            prompt_tokens, output_tokens and stages or concurrency; or give --input-len and the
-            flags beside it.
-        rate: Mean requests per second, for as long as the load lasts. [default: the file's own]
+        workload: CSV trace (Azure's and BurstGPT's too), TraceV2 header, JSON of Mooncake or
+            ShareGPT, inference-perf or BLIS YAML, or a plain YAML with prompt_tokens, output_tokens
+            and stages or concurrency; or give --input-len and the flags beside it.
+        rate: Mean requests per second, for as long as the load lasts; several with commas between
+            them, such as 1,2,4,8, for a table of them. [default: the file's own]
         seed: Of random draws. [default: the file's, else 0]
+        slo: Limits to check, such as 'ttft<=1s, tpot<=50ms' or 'ttft:1000 tpot:50' on each request,
+            'p99 ttft<=2s' on all: says which share of the requests meets them, and goodput.
+        percentiles: Of latencies, such as 50,90,99.9. [default: 50,90,95,99]
+        num_warmups: Requests that are served first and not measured.
+        warmup_s: Seconds in which requests are sent that are not measured.
         sensitivity: Also say which coefficients a figure of the JSON depends on, such as
             e2e_mean_ms: the run again with each one changed, everything else equal.
         coefficients: JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network;
@@ -177,8 +183,12 @@ class SimulationRequest:
     workload: Path | None = None
     model: str | None = None
     gpu: str | None = None
-    rate: float | None = None
+    rate: str | None = None
     seed: int | None = None
+    slo: str | None = None
+    percentiles: str | None = None
+    num_warmups: int = 0
+    warmup_s: float = 0.0
     sensitivity: str | None = None
     checkpoint: Path | None = None
     coefficients: Path | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import PoolsRequest, SimulationRequest, named
 from pinn.calibration.posterior import posterior_step_half_widths
 from pinn.common import Json, JsonObject
+from pinn.common.documents import comma_separated
 from pinn.common.files import file_sha256, find_checkpoint, json_text
 from pinn.common.progress import doing
 from pinn.engines.configurations import canonical, make_deployment, parse_pool
@@ -28,10 +29,13 @@ from pinn.simulator import pools
 from pinn.simulator.intervals import Intervals, simulated_intervals, standing_step
 from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json
 from pinn.simulator.pools_result import PoolsSimulation
-from pinn.simulator.result import Simulation
+from pinn.simulator.result import Reported, Simulation
 from pinn.simulator.run import Run
 from pinn.simulator.sensitivity import sensitivity
 from pinn.simulator.simulate import Job
+from pinn.simulator.slo import parse_slo
+from pinn.simulator.statistics import read_percentiles
+from pinn.simulator.sweep import RateSweep, swept
 from pinn.simulator.workloads.load import Load, LoadFlags, asked_load
 from pinn.specs.flags import FlagValue, flags_apart
 from pinn.specs.serving import ServingSpec
@@ -86,20 +90,97 @@ def simulate(
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
-        load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
-        job = simulation_job(asked, load, flags)
-        doing(f"serving {len(job.workload):,} requests")
-        run, file, figure = job.run(), asked.coefficients, asked.sensitivity
-        trust: Intervals | None
-        if file is None:
-            trust = network_intervals(run, job, find_checkpoint(asked.checkpoint))
-        else:
-            trust = posterior_intervals(run, job, read_coefficient_set(file))
-        moved = None if figure is None else sensitivity(job, run, figure)
-        return Simulation(job.deployment, run, trust, moved, _about(job, load, asked))
+        return simulated(asked, flags, *_one_rate(asked, "or use pinn.sweep"))
 
 
-def simulation_job(asked: SimulationRequest, load: Load, flags: Mapping[str, FlagValue]) -> Job:
+@with_arguments(*_SPECIFICATIONS, request=SimulationRequest, deploys=True)
+def sweep(
+    rate: str | Sequence[float],
+    workload: str | Path | Mapping[str, Json] | pd.DataFrame | None = None,
+    model: str | Path | None = None,
+    gpu: str | Path | None = None,
+    **given: object,
+) -> RateSweep:
+    """Serve a workload at several rates, as ``pinn simulate --rate 1,2,4`` does.
+
+    >>> found = sweep([2, 4], None, "Llama-3.1-8B", "H100", input_len=512, output_len=16,
+    ...               num_prompts=50, slo="ttft<=1s for 95 %")
+    >>> found.highest_rate_per_s
+    4.0
+
+    Args:
+        rate: Mean requests per second of each run.
+        workload: As of :func:`simulate`.
+        model: Name, or path of a config.json or its folder.
+        gpu: Name, or path of a datasheet's JSON file.
+        **given: All else, the engine's and the load's flags too.
+
+    Raises:
+        PinnError: If something is unknown, does not fit together, or cannot be served.
+    """
+    with workload_file(workload) as path:
+        own = {"workload": path, "model": model, "gpu": gpu, "rate": rate}
+        asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
+        return swept(read_rates(asked.rate), lambda one: simulated(asked, flags, one))
+
+
+def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
+    """Return the asked rate as a list; an empty one without."""
+    rates = read_rates(asked.rate)
+    if len(rates) > 1:
+        raise PinnError(f"rate {asked.rate} names {len(rates)} rates: give one, {remedy}")
+    return rates
+
+
+def read_rates(text: str | None) -> list[float]:
+    """Return the rates that a text names; none for None.
+
+    Raises:
+        PinnError: If one is no number.
+    """
+    if text is None:
+        return []
+    try:
+        found = [float(word) for word in comma_separated(text)]
+    except ValueError:
+        found = []
+    if not found:
+        raise PinnError(f"--rate must be requests/s such as 8, or 1,2,4,8, got {text!r:.60}")
+    return found
+
+
+def simulated(
+    asked: SimulationRequest, flags: Mapping[str, FlagValue], rate_per_s: float | None = None
+) -> Simulation:
+    """Serve a load at one rate; its own for None."""
+    load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
+    job = simulation_job(asked, load, flags, rate_per_s)
+    doing(f"serving {len(job.workload):,} requests")
+    run, file, figure = job.run(), asked.coefficients, asked.sensitivity
+    trust: Intervals | None
+    if file is None:
+        trust = network_intervals(run, job, find_checkpoint(asked.checkpoint))
+    else:
+        trust = posterior_intervals(run, job, read_coefficient_set(file))
+    reported = _reported(asked)
+    moved = None if figure is None else sensitivity(job, run, figure, reported.percentiles)
+    about = _about(job, load, asked, rate_per_s)
+    return Simulation(job.deployment, run, trust, moved, about, reported)
+
+
+def _reported(asked: SimulationRequest) -> Reported:
+    percentiles = () if asked.percentiles is None else read_percentiles(asked.percentiles)
+    return Reported(
+        percentiles, None if asked.slo is None else parse_slo(asked.slo, shareless=True)
+    )
+
+
+def simulation_job(
+    asked: SimulationRequest,
+    load: Load,
+    flags: Mapping[str, FlagValue],
+    rate_per_s: float | None = None,
+) -> Job:
     """Return what is simulated; flags go before the request."""
     of_engine, others = flags_apart(EngineSpec, flags)
     file = asked.coefficients
@@ -108,7 +189,10 @@ def simulation_job(asked: SimulationRequest, load: Load, flags: Mapping[str, Fla
     deployment = make_deployment(canonical(known | others))
     if load.image_tokens:
         warnings.warn(image_note(deployment, load.flags.image_size), stacklevel=2)
-    workload = load.draw(asked.rate)
+    workload = load.draw(rate_per_s)
+    if asked.num_warmups or asked.warmup_s:
+        first, seconds = asked.num_warmups, asked.warmup_s
+        workload = replace(workload, warmup_requests=first, warmup_s=seconds)
     if file is None:
         latency = latency_from_checkpoint(deployment, find_checkpoint(asked.checkpoint))
     else:
@@ -119,7 +203,7 @@ def simulation_job(asked: SimulationRequest, load: Load, flags: Mapping[str, Fla
     return Job(deployment, workload, latency, engine)
 
 
-def _about(job: Job, load: Load, asked: SimulationRequest) -> JsonObject:
+def _about(job: Job, load: Load, asked: SimulationRequest, rate_per_s: float | None) -> JsonObject:
     """Return what was simulated and with what, so that the figures can be had again."""
     facts = deployment_facts(job.deployment)
     facts["serving"] |= asdict(job.engine or EngineSpec())
@@ -130,7 +214,7 @@ def _about(job: Job, load: Load, asked: SimulationRequest) -> JsonObject:
         **facts,
         "recipe": job.deployment.recipe.described(),
         **({"notices": [notice]} if notice else {}),
-        "workload": load.document | {"rate_per_s": asked.rate, "seed": load.seed},
+        "workload": load.document | {"rate_per_s": rate_per_s, "seed": load.seed},
         "coefficients": {"path": str(source), "sha256": file_sha256(source)},
         "simulated_by": f"pinn {pinn.__version__}",
     }
@@ -197,12 +281,17 @@ def simulate_pools(
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
-        return _served_by_pools(asked, of_pools, flags)
+        rates = _one_rate(asked, "simulate each on its own")
+        return simulated_pools(asked, of_pools, flags, *rates)
 
 
-def _served_by_pools(
-    asked: SimulationRequest, apart: PoolsRequest, flags: Mapping[str, FlagValue]
+def simulated_pools(
+    asked: SimulationRequest,
+    apart: PoolsRequest,
+    flags: Mapping[str, FlagValue],
+    rate_per_s: float | None = None,
 ) -> PoolsSimulation:
+    """Serve a load on two pools at one rate; its own for None."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     for name, remedy in _OF_ONE_ENGINE.items():
         if flags.get(name) is not None or getattr(asked, name, None) is not None:
@@ -215,7 +304,7 @@ def _served_by_pools(
             "--prefill '2x tp=4' --decode '1x tp=8' (--kv-link-gb-per-s is the link between them)"
         )
     of_pools = [parse_pool(of_prefill, "--prefill"), parse_pool(of_decode, "--decode")]
-    jobs = [simulation_job(asked, load, {**flags, **own}) for _, own in of_pools]
+    jobs = [simulation_job(asked, load, {**flags, **own}, rate_per_s) for _, own in of_pools]
     prefill, decode = (
         pools.Pool(job.deployment, job.latency, replace(job.engine or EngineSpec(), replicas=count))
         for job, (count, _) in zip(jobs, of_pools, strict=True)
@@ -225,8 +314,8 @@ def _served_by_pools(
     rate = network if given is None else given * GIGA
     link = pools.Link(rate, decode.engine.kv_transfer_latency_s)
     found = pools.simulate_pools(prefill, decode, jobs[0].workload, link)
-    about = [_about(job, load, asked) for job in jobs]
-    return PoolsSimulation(found, prefill, decode, about)
+    about = [_about(job, load, asked, rate_per_s) for job in jobs]
+    return PoolsSimulation(found, prefill, decode, about, _reported(asked))
 
 
 @contextlib.contextmanager

@@ -46,6 +46,10 @@ _TRACES = "Traces"
 #: Spellings, limits and headings of arguments whose name and type do not give them.
 _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
     "rate": typer.Option("--rate", "--request-rate"),
+    "SimulationRequest.slo": typer.Option("--slo", "--goodput"),
+    "percentiles": typer.Option("--percentiles", "--metric-percentiles"),
+    "num_warmups": typer.Option(min=0),
+    "warmup_s": typer.Option(min=0.0),
     "sensitivity": typer.Option(metavar="FIGURE"),
     "max_gpus": typer.Option(min=1),
     "top": typer.Option(min=1),

@@ -1,7 +1,10 @@
 """``pinn simulate``."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
+
+import typer
 
 from pinn.api.requests import PoolsRequest, SimulationRequest
 from pinn.cli.options import JsonPath, engine_flags, output
@@ -17,9 +20,11 @@ from pinn.specs.serving import ServingSpec
 def simulate(
     asked: SimulationRequest,
     apart: PoolsRequest,
+    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     json_path: JsonPath = None,
     requests: Annotated[Path | None, output(".parquet")] = None,
     timeline: Annotated[Path | None, output(".png")] = None,
+    plot: Annotated[Path | None, output(".png")] = None,
     *,
     flags: dict[str, FlagValue],
 ) -> None:
@@ -35,6 +40,10 @@ def simulate(
 
       pinn simulate --model Llama-3.1-8B --gpu H100 --workload profile.yaml
 
+      pinn simulate --model Llama-3.1-8B --gpu H100 --input-len 1024
+        --output-len 256 --rate 1,2,4,8,16 --slo 'ttft<=1s, tpot<=50ms for 95 %'
+        --plot rates.png
+
       pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2
         --max-num-seqs 256 --workload trace.csv --timeline run.png
 
@@ -47,17 +56,54 @@ def simulate(
     Options:
         requests: Also write every request, as Parquet.
         timeline: Also draw the run over time, as PNG.
+        plot: Also draw latencies and throughput over the rates of --rate 1,2,4,8, as PNG.
     """
     from pinn.api import simulation
+    from pinn.simulator.pools_result import PoolsSimulation
+    from pinn.simulator.result import Simulation
+    from pinn.simulator.sweep import swept
 
-    one_engine = apart == PoolsRequest()
+    one_engine, asked = apart == PoolsRequest(), _with_all_limits(asked, more or [])
     if timeline is not None and not one_engine:
         raise PinnError("--timeline with --prefill and --decode: it draws one engine: leave it out")
-    one = simulation.simulate(**(vars(asked) | flags)) if one_engine else None
-    found = one or simulation.simulate_pools(**(vars(asked) | vars(apart) | flags))
+    rates = simulation.read_rates(asked.rate)
+
+    def serve(rate: float | None) -> Simulation | PoolsSimulation:
+        if one_engine:
+            return simulation.simulated(asked, flags, rate)
+        return simulation.simulated_pools(asked, apart, flags, rate)
+
+    if len(rates) > 1 or plot is not None:
+        _refuse_of_one_run(
+            rates, requests=requests, timeline=timeline, sensitivity=asked.sensitivity
+        )
+        sweep = swept(rates, serve)
+        sweep.print_report()
+        write_json(sweep.to_json(), json_path)
+        if plot is not None:
+            sweep.plot(plot)
+        return
+    found = serve(*rates) if rates else serve(None)
     found.print_report()
     write_json(found.to_json(), json_path)
     if requests is not None:
         found.write_requests(requests)
-    if one is not None and timeline is not None:
-        one.timeline(timeline)
+    if isinstance(found, Simulation) and timeline is not None:
+        found.timeline(timeline)
+
+
+def _with_all_limits(asked: SimulationRequest, more: list[str]) -> SimulationRequest:
+    """Return the request with limits that are words of their own: ``--slo ttft:900 tpot:50``."""
+    for word in more:
+        if asked.slo is None or ":" not in word:
+            raise PinnError(f"unexpected argument {word!r}: options begin with --, see --help")
+    return replace(asked, slo=" ".join([asked.slo, *more])) if asked.slo else asked
+
+
+def _refuse_of_one_run(rates: list[float], **given: object) -> None:
+    """Refuse what is of a single run where several are asked for."""
+    if len(rates) < 2:
+        raise PinnError("--plot draws several rates: give --rate 1,2,4,8")
+    for name, value in given.items():
+        if value is not None:
+            raise PinnError(f"--{name} is of one run: give a single --rate, or leave it out")

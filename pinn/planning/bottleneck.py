@@ -6,10 +6,10 @@ import numpy as np
 
 from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.planning.candidate import Candidate, gpu_count
-from pinn.planning.slo import Latencies, Slo
 from pinn.planning.trials import latencies_s
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
+from pinn.simulator.slo import Latencies, Slo
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.step_features import STEP_FEATURES
 

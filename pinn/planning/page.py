@@ -17,7 +17,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from pinn.common import files, pages
 from pinn.common.plots import new_figure, png, short, svg
 from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Plan, Point, has_gaps
-from pinn.planning.slo import parse_slo, written_s
+from pinn.simulator.slo import parse_slo, written_s
 
 #: How many of the choices are drawn, best first.
 SHOWN = 4

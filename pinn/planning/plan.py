@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pinn.common.numbers import number
-from pinn.planning.slo import LimitOutcome
+from pinn.simulator.slo import LimitOutcome
 from pinn.specs.flags import FlagValue
 
 

@@ -22,7 +22,7 @@ from pinn.planning.plan import Choice, FrontierPoint, Plan, PlanRequest, Rejecte
 from pinn.planning.pools import PoolsCandidate, find_pools
 from pinn.planning.problem import PlanningProblem, check_limits, draw_load
 from pinn.planning.screening import ScreeningResult, screen
-from pinn.planning.slo import parse_slo
+from pinn.simulator.slo import parse_slo
 from pinn.simulator.workloads.load import asked_load
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, flags_apart

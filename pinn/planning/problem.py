@@ -12,9 +12,10 @@ from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
 from pinn.planning.plan import PlanSummary
-from pinn.planning.slo import Slo
+from pinn.simulator.slo import Slo
 from pinn.simulator.workloads.load import Load
-from pinn.simulator.workloads.workload import Workload, at_rate, mean_rate_per_s, repeated, thinned
+from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s, repeated, thinned
+from pinn.simulator.workloads.workload import Workload
 
 #: Fewer requests than this say little about a percentile: a server that gets a smaller share of
 #: the load is sent so many, at its own rate; a load that has fewer is sent again.
@@ -71,10 +72,19 @@ def replica_load(
         keep_all: Whether none is left out at lower rates, where that many may be sent.
     """
     count = len(workload)
-    order = np.random.default_rng(seed).permutation(count)
+    order = _order_kept(workload, np.random.default_rng(seed))
     most = max(count, MOST_REPEATED) if most is None else most
     least = min(max(LEAST_REQUESTS, count if keep_all else 0), most)
     return ReplicaLoad(workload, mean_rate_per_s(workload), order, least, most)
+
+
+def _order_kept(workload: Workload, rng: np.random.Generator) -> Int[np.ndarray, " n"]:
+    """Return the place of each request in which it is kept: conversations whole, at random."""
+    sizes = np.bincount(workload.conversations)
+    rank = rng.permutation(len(sizes))
+    begins = np.cumsum(sizes[np.argsort(rank)]) - sizes[np.argsort(rank)]
+    order: Int[np.ndarray, " n"] = begins[rank][workload.conversations] + workload.turns
+    return order
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pinn.planning.plan import (
     HighestRate,
     Plan,
 )
-from pinn.planning.slo import LimitOutcome, parse_slo
+from pinn.simulator.slo import LimitOutcome, parse_slo
 
 #: Rows of a terminal; the files have all.
 _ROWS = 5

@@ -23,10 +23,10 @@ from pinn.planning.plan import Point, RejectedCandidate
 from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.rate_search import highest_rate
-from pinn.planning.slo import Latencies, Slo
 from pinn.planning.trials import Trials
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import halves
+from pinn.simulator.slo import Latencies, Slo
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.deployment_features import deployment_features
 

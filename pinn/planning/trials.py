@@ -11,34 +11,21 @@ from pinn.errors import TooLargeError
 from pinn.planning.candidate import Candidate
 from pinn.planning.plan import STATISTICS, Point
 from pinn.planning.problem import ReplicaLoad
-from pinn.planning.slo import METRICS, Latencies, Slo
+from pinn.simulator.goodput import latencies_s
 from pinn.simulator.intervals import scaled
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import HopelessError
+from pinn.simulator.slo import METRICS, Latencies, Slo
 from pinn.simulator.state import FINISHED, REJECTED, TIMED_OUT
 from pinn.simulator.statistics import statistic
+from pinn.simulator.steady_state import output_tokens_between
 from pinn.simulator.workloads.workload import Workload
 
 #: Throughput is measured from this share of the load on, when batches have filled.
 _WARM_SHARE = 0.2
 #: Of the load's time that a server may take longer for its last answers than for its first ones.
 _DRAIN_SHARE = 0.05
-
-
-def latencies_s(run: Run) -> Latencies:
-    """Return metric -> seconds per request.
-
-    Infinite where it was not served, NaN where there is no such time. TPOT is the mean gap between
-    a request's tokens, (last - first) / (tokens - 1).
-    """
-    r = run.requests
-    gaps = np.where(run.workload.output_tokens > 1, 1.0, np.nan)
-    return {
-        "ttft": np.where(r.finished, r.ttft_s, np.inf),
-        "tpot": np.where(r.finished, r.mean_itl_s, np.inf) * gaps,
-        "e2e": np.where(r.finished, r.e2e_s, np.inf),
-    }
 
 
 def backlog(run: Run) -> float:
@@ -59,21 +46,13 @@ def backlog(run: Run) -> float:
 
 
 def output_tokens_per_s(run: Run) -> float:
-    """Return output tokens per second while the load is sent, without its first fifth.
-
-    Each request's tokens are spread evenly from its first to its last.
-    """
+    """Return output tokens per second while the load is sent, without its first fifth."""
     r = run.requests
     begin, end = r.arrival_s.min(), r.arrival_s.max()
     begin += _WARM_SHARE * (end - begin)
     if not end > begin:
         return 0.0
-    first, last = r.first_token_s, r.last_token_s
-    known = ~np.isnan(first)
-    first, last, tokens = first[known], last[known], r.output_tokens[known]
-    length = np.maximum(last - first, 1e-9)
-    done = [tokens * np.clip((moment - first) / length, 0, 1) for moment in (begin, end)]
-    return float((done[1] - done[0]).sum() / (end - begin))
+    return float(output_tokens_between(run, begin, end) / (end - begin))
 
 
 def percentiles(

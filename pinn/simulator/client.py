@@ -220,9 +220,16 @@ PUBLISH_INTERVAL_S = 0.1
 
 def next_send_s(engine: Engine) -> float:
     """When the next request is sent; infinity while that is not known yet."""
-    config, counters = engine.config, engine.counters
-    if config.role == DECODES:
+    counters = engine.counters
+    if engine.config.role == DECODES:
         return engine.endings[0].moment_s if counters.endings > 0 else np.inf
+    due_s = engine.due[0].moment_s if counters.due > 0 else np.inf
+    return min(_next_start_s(engine), due_s)
+
+
+def _next_start_s(engine: Engine) -> float:
+    """When the next request is sent that follows none."""
+    config, counters = engine.config, engine.counters
     if counters.next == config.n_requests:
         return np.inf
     request = engine.requests[counters.next]
@@ -256,16 +263,25 @@ def send(engine: Engine, moment: float) -> int:
     """Send the next request; -1 if the server refuses it at once.
 
     Where all places were taken it takes the one that was freed first. Others that are freed in the
-    same moment stay for the requests after it, which are then sent in that moment too.
+    same moment stay for the requests after it, which are then sent in that moment too. The next
+    turn of a conversation goes on in the place of the first.
     """
     config, counters = engine.config, engine.counters
     if config.role == DECODES:
         r = pop_ending(engine)  # as they come from the prefill servers
+    elif counters.due > 0 and engine.due[0].moment_s <= moment:
+        r = blocks.pop_heap(engine.due, counters.due)
+        counters.due -= 1
     else:
         r = counters.next
         counters.next += 1
+        while counters.next < config.n_requests and engine.requests[counters.next].follows:
+            counters.next += 1
     request = engine.requests[r]
-    if config.concurrency > 0:
+    if config.role != DECODES:
+        request.warmup = counters.all_sent < config.warmup_requests or moment < config.warmup_s
+        counters.all_sent += 1
+    if config.concurrency > 0 and not request.follows:
         if counters.sent >= config.concurrency:
             pop_ending(engine)
         else:
@@ -332,7 +348,12 @@ def resolve(engine: Engine, r: int, moment: float) -> None:
     if config.role == DECODES:
         pass_on(engine, r, moment)
         return
-    if config.concurrency > 0:
+    follower = engine.requests[r].follower
+    if follower >= 0:
+        due_s = moment + engine.requests[follower].offset_s
+        blocks.push_heap(engine.due, counters.due, due_s, follower)
+        counters.due += 1
+    elif config.concurrency > 0:
         push_ending(engine, r, moment)
     counters.progress += 1
     counters.stage_end_s = max(counters.stage_end_s, moment)
@@ -463,7 +484,7 @@ def _append_tokens(
         request.first_work[:] = server.work
         request.early_preemption_s = request.preemption_s
         request.early_preemptions = request.preemptions
-    else:
+    elif not request.warmup:
         gap = server.start_s - request.gap_start_s
         run = engine.gaps[max(counters.n_gaps - 1, 0)]
         if counters.n_gaps == 0 or run.seconds != gap or run.tokens != tokens:

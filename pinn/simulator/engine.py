@@ -62,6 +62,8 @@ class Config:
     keeps_batches: I8  # for latency models that read them
     role: I8  # of prefill and decode apart, see ``pinn.simulator.state``
     gpu_cache_tokens: F8
+    warmup_requests: I8  # that are sent before any is measured
+    warmup_s: F8
     stage_gap_s: F8
     transfer_latency_s: F8
     transfer_token_s: F8
@@ -94,6 +96,8 @@ class Counters:
     round_robin: I8
     endings: I8  # entries of the heap
     deadlines: I8  # entries of the heap
+    due: I8  # entries of the heap
+    all_sent: I8
     next: I8  # request that is sent next
     sent: I8  # requests whose clients wait, under a concurrency limit
     unresolved: I8  # requests of the open stage that have not ended
@@ -142,6 +146,7 @@ class Engine(NamedTuple):
     guesses: Annotated[Records[state.Guess], state.Guess, "n_guesses"]
     endings: Annotated[Records[state.Event], state.Event, "n_requests"]  # heap, as clients see them
     deadlines: Annotated[Records[state.Event], state.Event, "n_requests"]  # heap of hang-ups
+    due: Annotated[Records[state.Event], state.Event, "n_requests"]  # heap of next turns
     leaving: Annotated[Records[state.Event], state.Event, "n_requests"]
     source_free_s: Annotated[Float[np.ndarray, " n_sources"], np.float64]
     steps: Annotated[Float[np.ndarray, "step_rows n_columns"], np.float64]

@@ -106,7 +106,7 @@ def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figure
 
 
 #: Statistic -> latencies whose intervals are reported.
-_TAILS = {"mean": ("e2e", "ttft", "itl", "step"), "p99": ("e2e", "ttft", "itl")}
+_TAILS = {"mean": ("e2e", "ttft", "tpot", "itl", "step"), "p99": ("e2e", "ttft", "tpot", "itl")}
 #: Rates: they fall where times rise.
 _RATES = ("responses_per_sec", "tokens_per_sec")
 _UNSERVED = "unserved"

@@ -315,7 +315,7 @@ def _send_on(prefill: Engine, decode: Engine) -> None:
     for i in range(prefill.counters.leaving):
         r, moment = prefill.leaving[i].request, prefill.leaving[i].moment_s
         prompt, answer = prefill.requests[r], decode.requests[r]
-        answer.source = prompt.replica
+        answer.source, answer.warmup = prompt.replica, prompt.warmup
         answer.timeout_s = max(prompt.sent_s + prompt.timeout_s - moment, 0.0)
         client.push_ending(decode, r, moment)
     prefill.counters.leaving = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -14,11 +14,12 @@ from pinn.common.numbers import number
 from pinn.common.screen import Grid, page, say
 from pinn.engines.labels import hardware_label
 from pinn.simulator import statistics
+from pinn.simulator.goodput import Goodput
 from pinn.simulator.pools import Pool, PoolsRun
 from pinn.simulator.report import print_latencies, served_facts
-from pinn.simulator.result import finite
+from pinn.simulator.result import Reported, finite, load_facts
 from pinn.simulator.run import Run, write_requests
-from pinn.simulator.statistics import Metrics, latency_statistics
+from pinn.simulator.statistics import Metrics
 from pinn.specs.serving import VLLM
 
 _NO_INTERVALS = "nothing measured says how far off two pools together are"
@@ -33,12 +34,14 @@ class PoolsSimulation:
         prefill: The prefill pool.
         decode: The decode pool.
         about: What was simulated of each, prefill first, for JSON.
+        reported: Percentiles that are printed, and limits that are checked.
     """
 
     found: PoolsRun
     prefill: Pool
     decode: Pool
     about: Sequence[Mapping[str, Json]] = ({}, {})
+    reported: Reported = field(default_factory=Reported)
 
     @property
     def run(self) -> Run:
@@ -47,14 +50,18 @@ class PoolsSimulation:
 
     @cached_property
     def metrics(self) -> Metrics:
-        """What clients see; ``tpot`` is over each request's mean gap between tokens."""
-        return self._client_metrics(None)
+        """What clients see."""
+        return statistics.client_statistics(self.run, None, self.reported.percentiles)
 
-    def _client_metrics(self, stage: int | None) -> Metrics:
-        r = self.run.requests
-        tpot_s = r.mean_itl_s[r.finished & r.of_stage(stage)]
-        tpot = latency_statistics("tpot", tpot_s[~np.isnan(tpot_s)])
-        return statistics.client_statistics(self.run, stage) | tpot
+    @cached_property
+    def goodput(self) -> Goodput | None:
+        """Requests that meet the SLO; None without one."""
+        return self.reported.goodput(self.run)
+
+    @property
+    def overloaded(self) -> str | None:
+        """What shows that the servers could not keep up; None where they could."""
+        return statistics.overload(self.run)
 
     @cached_property
     def pools(self) -> dict[str, Metrics]:
@@ -83,9 +90,12 @@ class PoolsSimulation:
             "latency_s": link.latency_s,
             "gigabytes": float(transfers.link_bytes.sum()) / 1e9,
             "gigabytes_mean": float(sizes.mean()) / 1e9 if moved.any() else 0.0,
-            **latency_statistics("link", transfers.link_s[moved]),
-            **latency_statistics("wait", transfers.waited_s[moved]),
+            **self._latencies("link", transfers.link_s[moved]),
+            **self._latencies("wait", transfers.waited_s[moved]),
         }
+
+    def _latencies(self, name: str, seconds: np.ndarray) -> Metrics:
+        return statistics.latency_statistics(name, seconds, None, self.reported.percentiles)
 
     @property
     def assumptions(self) -> list[str]:
@@ -107,13 +117,17 @@ class PoolsSimulation:
             name: {**metrics, "deployment": about}
             for (name, metrics), about in zip(self.pools.items(), self.about, strict=True)
         }
-        stages = [self._client_metrics(stage) for stage in range(self.run.workload.stages)]
+        stages = [
+            statistics.client_statistics(self.run, stage, self.reported.percentiles)
+            for stage in range(self.run.workload.stages)
+        ]
         return {
             **{name: finite(value) for name, value in self.metrics.items()},
             "pools": finite(pools),
             "kv_transfer": finite(self.kv_transfer),
             "stages": finite(stages),
-            "overloaded": statistics.overload(self.run),
+            "overloaded": self.overloaded,
+            **load_facts(self.run, self.goodput),
             "intervals": {"missing": _NO_INTERVALS},
             "assumptions": self.assumptions,
         }
@@ -125,10 +139,14 @@ class PoolsSimulation:
     def print_report(self) -> None:
         """Print latencies, the transfer and each pool for people."""
         heading = f"{self.decode.deployment.model.name}, {self.run.workload.name}"
-        parts = (heading, "prefill and decode apart", statistics.overload(self.run))
+        parts = (heading, "prefill and decode apart", self.overloaded)
+        if self.goodput is not None:
+            say(f"{self.goodput.sentence}.")
         say(", ".join(filter(None, parts)))
+        if self.run.workload.reading is not None:
+            say(f"{self.run.workload.reading}.")
         transfer = self.kv_transfer
-        print_latencies(self.run, self.metrics | transfer, _LATENCIES, {})
+        print_latencies(self.run, self.metrics | transfer, _LATENCIES, {}, self.reported.shown)
         labels = [hardware_label(pool.deployment) for pool in (self.prefill, self.decode)]
         table = Grid.of("pool", *self.pools)
         for row, text in _POOL_ROWS.items():
@@ -147,6 +165,8 @@ class PoolsSimulation:
 _LATENCIES = {
     "e2e": "end to end",
     "ttft": "time to first token",
+    "first_turn_ttft": "  of first turns",
+    "later_turn_ttft": "  of later turns",
     "tpot": "per output token",
     "itl": "between tokens",
     "scheduling_delay": "arrival to prefill",

@@ -1,12 +1,13 @@
 """A simulation as tables and sentences for the terminal."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pinn.common.screen import Grid, page
 from pinn.simulator.run import Run
 from pinn.simulator.sensitivity import Sensitivity
-from pinn.simulator.statistics import PERCENTILES, Metrics, run_statistics
+from pinn.simulator.statistics import PERCENTILES, Metrics, percentile_name, run_statistics
+from pinn.simulator.steady_state import steady_states, steady_words
 
 #: Name of a mean in milliseconds -> ends of its 90 % interval; no upper one where the slow end
 #: serves nothing.
@@ -14,6 +15,9 @@ Ends = Mapping[str, tuple[float, float | None]]
 _LATENCIES = {
     "e2e": "end to end",
     "ttft": "time to first token",
+    "first_turn_ttft": "  of first turns",
+    "later_turn_ttft": "  of later turns",
+    "tpot": "per output token",
     "itl": "between tokens",
     "step_itl": "between steps' tokens",
     "scheduling_delay": "arrival to schedule",
@@ -21,33 +25,43 @@ _LATENCIES = {
 }
 
 
-def print_report(run: Run, statistics: Metrics, intervals: Ends) -> None:
+def print_report(
+    run: Run, statistics: Metrics, intervals: Ends, percentiles: Sequence[float] = PERCENTILES
+) -> None:
     """Print latencies, stages, throughput, queueing, cache and steps.
 
     Args:
         run: The run.
         statistics: Of it.
         intervals: Of its means.
+        percentiles: Of latencies.
     """
-    print_latencies(run, statistics, _LATENCIES, intervals)
+    print_latencies(run, statistics, _LATENCIES, intervals, percentiles)
     table = Grid.of("", "", text=2)
-    for name, text in (served_facts(run, statistics) | _engine_facts(statistics)).items():
+    facts = served_facts(run, statistics) | _engine_facts(statistics)
+    if run.workload.hit_rate is not None:
+        facts["prefix cache"] += f" ({100 * run.workload.hit_rate:g} % asked for)"
+    for name, text in facts.items():
         table.add(name, text)
     page().print(table)
 
 
 def print_latencies(
-    run: Run, found: Mapping[str, float], rows: Mapping[str, str], intervals: Ends
+    run: Run,
+    found: Mapping[str, float],
+    rows: Mapping[str, str],
+    intervals: Ends,
+    percentiles: Sequence[float] = PERCENTILES,
 ) -> None:
     """Print means, their intervals where there are some, and percentiles; the same of stages."""
-    columns = ["mean", *(f"p{percent}" for percent in PERCENTILES)]
+    columns = ["mean", *map(percentile_name, percentiles)]
     headings = ["mean", *["90 % interval"] * bool(intervals), *columns[1:]]
     table = Grid.of("latency (ms)", *headings)
     for key, label in rows.items():
         mean = f"{key}_mean_ms"
         if not math.isfinite(found.get(mean, math.nan)):
             continue
-        values = [_number(found[f"{key}_{column}_ms"]) for column in columns]
+        values = [number(found[f"{key}_{column}_ms"]) for column in columns]
         ends = [_ends(intervals[mean]) if mean in intervals else "-"] * bool(intervals)
         table.add(label, values[0], *ends, *values[1:])
     page().print(table)
@@ -57,7 +71,7 @@ def print_latencies(
 
 def _ends(ends: tuple[float, float | None]) -> str:
     low, high = ends
-    return f"{_number(low)} or more" if high is None else f"{_number(low)} to {_number(high)}"
+    return f"{number(low)} or more" if high is None else f"{number(low)} to {number(high)}"
 
 
 def _stage_table(run: Run) -> Grid:
@@ -67,7 +81,7 @@ def _stage_table(run: Run) -> Grid:
     for stage in range(run.workload.stages):
         found = run_statistics(run, stage)
         served = f"{found['completed_requests']:,}/{found['injected_requests']:,}"
-        rate, times = f"{found['responses_per_sec']:.2f}", (_number(found[n]) for n in latencies)
+        rate, times = f"{found['responses_per_sec']:.2f}", (number(found[n]) for n in latencies)
         table.add(str(stage), served, rate, *times)
     return table
 
@@ -78,12 +92,17 @@ def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
     for how in ("timed_out", "rejected"):
         if found[f"{how}_requests"]:
             served += f", {found[f'{how}_requests']:,} {how.replace('_', ' ')}"
+    if warm := int(run.requests.warmup.sum()):
+        served += f"; {warm:,} before them as a warm-up"
     rates = (
         f"{found['responses_per_sec']:.2f} requests/s, "
         f"{_token_rate(run, found)} over "
         f"{found['vllm_estimated_duration_s']:,.1f} s"
     )
-    return {"requests": served, "throughput": rates}
+    facts = {"requests": served, "throughput": rates}
+    if steady := steady_states(run):
+        facts["steady state"] = steady_words(steady)
+    return facts
 
 
 def _token_rate(run: Run, found: Mapping[str, float]) -> str:
@@ -116,7 +135,8 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
     return rows
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Return a number with the digits that matter; - for none."""
     if math.isnan(value):
         return "-"
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +14,14 @@ from pinn.common.screen import printed, say
 from pinn.engines.assumptions import assumption_lines
 from pinn.engines.deployment import Deployment
 from pinn.engines.labels import hardware_label
+from pinn.simulator.goodput import Goodput, goodput
 from pinn.simulator.intervals import Intervals
 from pinn.simulator.report import print_report, print_sensitivity
 from pinn.simulator.run import Run, plot_timeline, request_table, write_requests
 from pinn.simulator.sensitivity import Sensitivity
-from pinn.simulator.statistics import Metrics, overload, run_statistics
+from pinn.simulator.slo import Slo
+from pinn.simulator.statistics import PERCENTILES, Metrics, overload, run_statistics
+from pinn.simulator.steady_state import SteadyState, steady_states
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +34,39 @@ def finite(value: Json) -> Json:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def load_facts(run: Run, met: Goodput | None) -> JsonObject:
+    """Return ``steady_state``, ``slo`` and ``reading`` for JSON, each where there is one."""
+    reading, steady = run.workload.reading, [each.to_json() for each in steady_states(run)]
+    found: JsonObject = {"steady_state": finite(steady)}
+    if met is not None:
+        found["slo"] = finite(met.to_json())
+    if reading is not None:
+        found["reading"] = {"accepted": reading.accepted, **asdict(reading)}
+    return found
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a report says beside what it always says.
+
+    Attributes:
+        percentiles: Of latencies; the usual ones if empty.
+        slo: Limits that are checked; None without any.
+    """
+
+    percentiles: tuple[float, ...] = ()
+    slo: Slo | None = None
+
+    @property
+    def shown(self) -> tuple[float, ...]:
+        """Percentiles that are printed."""
+        return self.percentiles or PERCENTILES
+
+    def goodput(self, run: Run) -> Goodput | None:
+        """Requests of a run that meet the limits; None without any."""
+        return None if self.slo is None else goodput(run, self.slo)
 
 
 _ENDS = "Intervals: runs at the bounds of step time and KV cache."
@@ -46,6 +82,7 @@ class Simulation:
         intervals: Of the metrics; None where nothing tells.
         sensitivity: Of a metric; None where none was asked for.
         about: What was simulated and with what, for JSON.
+        reported: Percentiles that are printed, and limits that are checked.
     """
 
     deployment: Deployment
@@ -53,16 +90,28 @@ class Simulation:
     intervals: Intervals | None = None
     sensitivity: Sensitivity | None = None
     about: Mapping[str, Json] = field(default_factory=dict)
+    reported: Reported = field(default_factory=Reported)
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Latencies (TTFT, ITL, E2E), throughput, preemptions, queueing and cache, by name."""
-        return run_statistics(self.run)
+        """Latencies (TTFT, TPOT, ITL, E2E), throughput, queueing and cache, by name."""
+        return run_statistics(self.run, None, self.reported.percentiles)
 
     @cached_property
     def stages(self) -> list[Metrics]:
         """The same of the clients of each load stage."""
-        return [run_statistics(self.run, stage) for stage in range(self.run.workload.stages)]
+        stages = range(self.run.workload.stages)
+        return [run_statistics(self.run, stage, self.reported.percentiles) for stage in stages]
+
+    @cached_property
+    def goodput(self) -> Goodput | None:
+        """Requests that meet the SLO; None without one."""
+        return self.reported.goodput(self.run)
+
+    @cached_property
+    def steady_states(self) -> list[SteadyState]:
+        """When each load stage is in a steady state."""
+        return steady_states(self.run)
 
     @property
     def overloaded(self) -> str | None:
@@ -71,9 +120,10 @@ class Simulation:
 
     @cached_property
     def figures(self) -> JsonObject:
-        """Metrics, ``stages``, ``overloaded``, ``intervals`` and ``sensitivity``, for JSON."""
+        """Metrics, ``stages``, ``slo``, ``intervals``, ``sensitivity`` and more, for JSON."""
         found: JsonObject = {name: finite(value) for name, value in self.metrics.items()}
         found |= {"stages": finite(self.stages), "overloaded": self.overloaded}
+        found |= load_facts(self.run, self.goodput)
         if self.intervals is not None:
             found["intervals"] = self.intervals.to_json()
         if self.sensitivity is not None:
@@ -106,10 +156,15 @@ class Simulation:
             self.run.workload.name,
             self.overloaded,
         )
+        if self.goodput is not None:
+            say(f"{self.goodput.sentence}.")
         say(", ".join(filter(None, parts)))
         for line in assumption_lines(self.deployment):
             say(line)
-        print_report(self.run, self.metrics, self.intervals.figures if self.intervals else {})
+        if self.run.workload.reading is not None:
+            say(f"{self.run.workload.reading}.")
+        ends = self.intervals.figures if self.intervals else {}
+        print_report(self.run, self.metrics, ends, self.reported.shown)
         for line in self._trust_lines():
             say(line)
         if self.sensitivity is not None:

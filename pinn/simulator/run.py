@@ -55,6 +55,7 @@ class RequestRecords:
         last_work: The same when its last token was sent.
         drafted_tokens: Drafted tokens that steps verified for it; 0 without speculative decoding.
         accepted_tokens: Of those, what the model would have said, beyond its output's end too.
+        warmup: 1 for a request that came before the measurement, else 0.
         completion_s: PostDecodeFixedOverhead, the same for all.
     """
 
@@ -82,14 +83,16 @@ class RequestRecords:
     last_work: Float[np.ndarray, "requests 3"]
     drafted_tokens: Int[np.ndarray, " requests"]
     accepted_tokens: Int[np.ndarray, " requests"]
+    warmup: Int[np.ndarray, " requests"]
     completion_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self.status)
 
     def of_stage(self, stage: int | None) -> Bool[np.ndarray, " requests"]:
-        """Mask of the requests of a stage; of all without one."""
-        return np.full(len(self), True) if stage is None else self.stage == stage
+        """Mask of the measured requests of a stage; of all without one."""
+        measured: Bool[np.ndarray, " requests"] = self.warmup == 0
+        return measured if stage is None else measured & (self.stage == stage)
 
     @property
     def finished(self) -> Bool[np.ndarray, " requests"]:
@@ -174,7 +177,7 @@ class Run:
         workload: What was sent.
         requests: Per request.
         steps: Per step.
-        gaps: Gaps between steps' tokens, over all requests that generated any.
+        gaps: Gaps between steps' tokens, over all measured requests that generated any.
         kv_blocks: KV cache blocks of one replica.
         replicas: Data-parallel replicas of all servers together.
         groups: Of replicas that step together, alike in size.
@@ -203,14 +206,14 @@ class Run:
 
 
 def request_table(run: Run) -> pa.Table:
-    """The plain columns of ``RequestRecords`` and ``ttft_s``, ``e2e_s`` and ``mean_itl_s``."""
+    """The plain columns of ``RequestRecords``, ``ttft_s``, ``e2e_s``, ``mean_itl_s``, ``turn``."""
     import pyarrow as pa
 
     requests = run.requests
     names = [*(f.name for f in fields(requests)), "ttft_s", "e2e_s", "mean_itl_s"]
     columns = {name: getattr(requests, name) for name in names}
     plain = {name: column for name, column in columns.items() if np.ndim(column) == 1}
-    return pa.table({"request": range(len(requests)), **plain})
+    return pa.table({"request": range(len(requests)), **plain, "turn": run.workload.turns})
 
 
 def write_requests(

@@ -5,7 +5,7 @@ what remains is the coefficient's effect, queues included.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -100,17 +100,21 @@ def coefficient_sensitivities(
     return {name: CoefficientShare(*row) for name, row in zip(names, columns, strict=True)}
 
 
-def sensitivity(job: Job, run: Run, figure: str) -> Sensitivity:
-    """Differentiate a metric by its name in JSON.
+def sensitivity(job: Job, run: Run, figure: str, percentiles: Sequence[float] = ()) -> Sensitivity:
+    """Differentiate a metric by its name in JSON; ``percentiles`` are those beside the usual ones.
 
     Raises:
         PinnError: If no metric has this name, or it is 0 or missing in this run.
     """
-    known = run_statistics(run)
+    known = run_statistics(run, None, percentiles)
     if figure not in known:
         raise PinnError(f"--sensitivity {figure}: no such figure; known are {', '.join(known)}")
+
+    def value(run: Run) -> float:
+        return float(run_statistics(run, None, percentiles)[figure])
+
     try:
-        found = coefficient_sensitivities(job, lambda run: float(run_statistics(run)[figure]))
+        found = coefficient_sensitivities(job, value)
     except PinnError as error:
         raise PinnError(f"--sensitivity {figure}: {error}") from error
     return Sensitivity(figure, float(known[figure]), found)

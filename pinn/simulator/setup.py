@@ -24,25 +24,42 @@ def block_keys(
     """Keys of every full block of every request, prompt and output.
 
     A block's hash covers all tokens up to its end (``vllm/v1/core/kv_cache_utils.py:
-    hash_block_tokens``), so it equals the donor's where the shared tokens reach to its end.
+    hash_block_tokens``), so it equals the donor's where the shared tokens reach to its end. A
+    request that goes on from all of its donor's blocks, as the next turn of a conversation does,
+    has its keys in the same place.
 
     Returns:
-        The keys of all requests one after the other, where each request's begin, and how many
-        different keys there are.
+        The keys, where each request's begin, and how many different keys there are.
     """
     full = (workload.prompt_tokens + workload.generated_tokens) // block_size
-    first = np.concatenate([[0], np.cumsum(full)[:-1]]).astype(np.int64)
     shared = np.where(workload.shares_with >= 0, workload.shared_tokens // block_size, 0)
     donors = np.maximum(workload.shares_with, 0)
     shared = np.minimum(shared, np.minimum(full, full[donors]))
+    place, sizes = np.empty(len(full), np.int64), np.zeros(len(full), np.int64)
+    _find_places(place, sizes, full, donors, shared)
     check_size(
-        float(full.sum()) * np.dtype(np.int32).itemsize,
+        float(sizes.sum()) * np.dtype(np.int32).itemsize,
         MOST_ENGINE_BYTES,
         "bytes of the prompts' block hashes",
         "send fewer requests or shorter ones, or turn prefix caching off",
     )
-    keys = np.empty(int(full.sum()), np.int32)
+    first = (np.cumsum(sizes) - sizes)[place]
+    keys = np.empty(int(sizes.sum()), np.int32)
     return keys, first, int(_fill(keys, first, full, donors, shared))
+
+
+@compiled
+def _find_places(
+    place: np.ndarray, sizes: np.ndarray, full: np.ndarray, donors: np.ndarray, shared: np.ndarray
+) -> None:
+    """Number the places of keys by the first request in each; note how many keys each has."""
+    ends = np.ones(len(full), np.bool_)  # whether the last key of a request's place is its own
+    for r in range(len(full)):
+        d = donors[r]
+        place[r] = r
+        if d < r and 0 < full[d] == shared[r] and (ends[d] or full[r] == full[d]):
+            place[r], ends[r], ends[d] = place[d], ends[d], False
+        sizes[place[r]] = max(sizes[place[r]], full[r])
 
 
 @compiled
@@ -51,7 +68,8 @@ def _fill(
 ) -> int:
     fresh = 0
     for r in range(len(first)):
-        for i in range(full[r]):
+        begin = shared[r] if first[r] == first[donors[r]] else 0
+        for i in range(begin, full[r]):
             if i < shared[r]:
                 keys[first[r] + i] = keys[first[donors[r]] + i]
             else:
@@ -172,6 +190,7 @@ def set_up(
     requests["transferred"], requests["first_key"] = transferred, first_key
     for name in ("stage", "offset_s", "timeout_s"):
         requests[name] = getattr(workload, name)
+    requests["follows"], requests["follower"] = workload.follows >= 0, workload.followers
     requests["status"] = np.where(too_long, state.REJECTED, state.UNSENT)
     for name in ("slot", "handed_s", "queued_s", "scheduled_s", "first_s"):
         requests[name] = -1

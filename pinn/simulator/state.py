@@ -108,6 +108,9 @@ class Request:
     unverified: I8  # drafted tokens among those computed, in batches in flight
     drafted_tokens: I8  # tokens that steps have verified
     accepted_tokens: I8  # of those
+    follower: I8  # request that is sent when this one has ended, or -1
+    follows: I4  # whether it is such a request
+    warmup: I4  # whether it is not measured
 
 
 class Server:

@@ -1,17 +1,51 @@
 """Metrics of a run: latencies, throughput, queueing, cache and batches."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from pinn.simulator.run import Run
+from pinn.common.documents import comma_separated
+from pinn.errors import PinnError
+from pinn.simulator.run import Run, StepRecords
 from pinn.units import MILLISECOND
 
 #: Metrics by the names that JSON gives them; times in milliseconds.
 Metrics: TypeAlias = dict[str, float]
 
-PERCENTILES = (50, 90, 95, 99)
+#: Percentiles of every latency that are always computed.
+PERCENTILES: tuple[float, ...] = (50, 90, 95, 99)
+
+
+def read_percentiles(text: str) -> tuple[float, ...]:
+    """Parse percentiles with commas between them.
+
+    Raises:
+        PinnError: If one is no number above 0 and at most 100.
+
+    >>> read_percentiles("50, p99.9")
+    (50.0, 99.9)
+    """
+    found = []
+    for word in comma_separated(text):
+        with suppress(ValueError):
+            found.append(float(word.lower().removeprefix("p")))
+            if 0 < found[-1] <= 100:
+                continue
+        raise PinnError(
+            f"--percentiles: got {word!r:.60}, expected numbers above 0 and at most 100: write "
+            "50,90,99.9"
+        )
+    if not found:
+        raise PinnError("--percentiles is empty: write 50,90,99.9, or leave it out")
+    return tuple(dict.fromkeys(found))
+
+
+def percentile_name(percent: float) -> str:
+    """Return the name of a percentile in JSON and tables: ``p99.9``."""
+    return f"p{percent:.10g}"
 
 
 def weighted_percentiles(
@@ -47,53 +81,72 @@ def statistic(values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], na
     return weighted_percentiles(values, counts, (float(name[1:]),))[0]
 
 
-def run_statistics(run: Run, stage: int | None = None) -> Metrics:
+def run_statistics(
+    run: Run, stage: int | None = None, percentiles: Sequence[float] = ()
+) -> Metrics:
     """Figures of a run or of one of its stages, under BLIS's names where it has one.
 
-    Figures of steps, batches and the KV cache are of the whole run and left out for a stage.
+    Requests of the warm-up count nowhere. Figures of steps, batches and the KV cache are left out
+    for a stage.
 
     Args:
         run: The run.
         stage: Only requests of this stage.
+        percentiles: Of latencies, beside ``PERCENTILES``.
     """
-    found = client_statistics(run, stage)
-    return found | engine_statistics(run) if stage is None else found
+    found = client_statistics(run, stage, percentiles)
+    return found | engine_statistics(run, percentiles) if stage is None else found
 
 
-def client_statistics(run: Run, stage: int | None = None) -> Metrics:
+def client_statistics(
+    run: Run, stage: int | None = None, percentiles: Sequence[float] = ()
+) -> Metrics:
     """Statistics that clients see.
 
-    ``e2e``, ``ttft`` and ``scheduling_delay`` (arrival to first scheduling) are over finished
-    requests; ``itl`` is over gaps between tokens, or in a stage over each request's mean gap. Under
-    speculative decoding a gap is shared by the tokens that come at its end, ``step_itl`` is over
-    the gaps as clients see them, and tokens drafted and accepted are counted, of the whole run.
+    ``e2e``, ``ttft``, ``tpot`` (each request's mean gap between tokens) and ``scheduling_delay``
+    (arrival to first scheduling) are over finished requests, ``first_turn_ttft`` and
+    ``later_turn_ttft`` over those of conversations; ``itl`` is over gaps between tokens,
+    or in a stage over each request's mean gap. Under speculative decoding a gap is shared by the
+    tokens that come at its end, ``step_itl`` is over the gaps as clients see them, and tokens
+    drafted and accepted are counted.
 
     Args:
         run: The run.
         stage: Only requests of this stage.
+        percentiles: Of latencies, beside ``PERCENTILES``.
     """
     r = run.requests
     mine = r.of_stage(stage)
+    if stage is None and not mine.any():
+        raise PinnError(
+            f"none of {len(r):,} requests is measured: lower --num-warmups or --warmup-s, or send "
+            "more"
+        )
     done = mine & r.finished
     found = _counts(run, mine, done)
+    tpot_s = r.mean_itl_s[done]
+    tpot_s = tpot_s[~np.isnan(tpot_s)]
     for name, seconds in (
-        ("e2e", r.e2e_s),
-        ("ttft", r.ttft_s),
-        ("scheduling_delay", r.scheduled_s - r.arrival_s),
+        ("e2e", r.e2e_s[done]),
+        ("ttft", r.ttft_s[done]),
+        ("scheduling_delay", (r.scheduled_s - r.arrival_s)[done]),
+        ("tpot", tpot_s),
     ):
-        found |= latency_statistics(name, seconds[done])
-    if stage is None:
-        gaps, whole = run.gaps, run.gaps.count * run.gaps.tokens
-        found |= latency_statistics("itl", gaps.seconds / gaps.tokens, whole)
-        return found | _verification(run)
-    means = r.mean_itl_s[done]
-    means = means[~np.isnan(means)]
-    return found | latency_statistics("itl", means)
+        found |= latency_statistics(name, seconds, None, percentiles)
+    begins = run.workload.starts
+    if not begins.all():
+        for name, turns in (("first_turn_ttft", begins), ("later_turn_ttft", ~begins)):
+            found |= latency_statistics(name, r.ttft_s[done & turns], None, percentiles)
+    if stage is not None:
+        return found | latency_statistics("itl", tpot_s, None, percentiles)
+    gaps, whole = run.gaps, run.gaps.count * run.gaps.tokens
+    found |= latency_statistics("itl", gaps.seconds / gaps.tokens, whole, percentiles)
+    return found | _verification(run, percentiles)
 
 
 def _counts(run: Run, mine: np.ndarray, done: np.ndarray) -> Metrics:
     r = run.requests
-    duration = float(r.finish_s[mine].max() - r.arrival_s[mine].min())
+    duration = float(r.finish_s[mine].max(initial=-np.inf) - r.arrival_s[mine].min(initial=np.inf))
     prompt, cached = int(r.prompt_tokens[mine].sum()), int(r.cached_tokens[mine].sum())
     output = int(r.output_tokens[mine].sum())
     return {
@@ -123,24 +176,28 @@ def _recomputed(run: Run, done: np.ndarray) -> int:
 
 
 def latency_statistics(
-    name: str, seconds: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"] | None = None
+    name: str,
+    seconds: Float[np.ndarray, " n"],
+    counts: Int[np.ndarray, " n"] | None = None,
+    percentiles: Sequence[float] = (),
 ) -> Metrics:
     """Mean and percentiles in milliseconds of times that each occur so often, once by default."""
     if counts is None:
         counts = np.ones(len(seconds), np.int64)
     mean = _ratio(float(seconds @ counts), float(counts.sum()))
-    names = (f"{name}_mean_ms", *(f"{name}_p{percent}_ms" for percent in PERCENTILES))
-    values = (mean, *weighted_percentiles(seconds, counts))
+    percents = tuple(dict.fromkeys((*PERCENTILES, *percentiles)))
+    names = (f"{name}_mean_ms", *(f"{name}_{percentile_name(p)}_ms" for p in percents))
+    values = (mean, *weighted_percentiles(seconds, counts, percents))
     return {key: value / MILLISECOND for key, value in zip(names, values, strict=True)}
 
 
-def _verification(run: Run) -> Metrics:
+def _verification(run: Run, percentiles: Sequence[float]) -> Metrics:
     """What drafting brought; nothing without it."""
     r, gaps = run.requests, run.gaps
     drafted, accepted = int(r.drafted_tokens.sum()), int(r.accepted_tokens.sum())
     if drafted == 0:
         return {}
-    return latency_statistics("step_itl", gaps.seconds, gaps.count) | {
+    return latency_statistics("step_itl", gaps.seconds, gaps.count, percentiles) | {
         "drafted_tokens": drafted,
         "accepted_tokens": accepted,
         "acceptance_rate": accepted / drafted,
@@ -148,15 +205,18 @@ def _verification(run: Run) -> Metrics:
     }
 
 
-def engine_statistics(run: Run) -> Metrics:
-    """Statistics of steps, batches and the KV cache."""
-    steps = run.steps
+def engine_statistics(run: Run, percentiles: Sequence[float] = ()) -> Metrics:
+    """Statistics of steps, batches and the KV cache, without the steps of the warm-up."""
+    r, steps = run.requests, run.steps
+    begin_s = float(r.arrival_s[r.of_stage(None)].min())
+    if r.warmup.any():
+        steps = StepRecords(steps.table[steps["start_s"] >= begin_s])
     duration = steps["duration_s"]
     busy = float(duration.sum())
-    span = float(run.requests.finish_s.max() - run.requests.arrival_s.min())
+    span = float(r.finish_s.max() - begin_s)
     groups = len(np.unique(steps["group"]))
     weights = duration / busy if busy else duration
-    return latency_statistics("step", duration) | {
+    return latency_statistics("step", duration, None, percentiles) | {
         "steps": len(steps),
         "busy_share": _ratio(busy, span * groups),
         "requests_per_step": _ratio(float(steps["requests"].sum()), len(steps)),

@@ -37,6 +37,10 @@ FEW_CANDIDATES = {
     "pools": {"prefill": ["2x tp=1"], "decode": ["1x tp=2"]},
 }  # fmt: skip
 FEW_PREDICTED = "gpu == 'b200_sxm' and output_tokens == 8192 and concurrency in (4, 32)"
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2023-11-16 18:15:{i:02}.5,{374 + i},{9 + i}\n" for i in range(40)
+)
+TEXTS = [{"conversations": [{"from": f, "value": f * 90} for f in ("human", "gpt") * 3]}] * 50
 LOAD = "{prompt_tokens: 256, output_tokens: 16, stages: [{rate: 4, duration: 20}]}"
 
 
@@ -91,6 +95,8 @@ def _predictions(path: Path) -> None:
 FILES: dict[str, Callable[[Path], object]] = {
     "config.json": lambda path: path.write_text(json.dumps(CONFIG | {"head_dim": 0})),
     "load.yaml": lambda path: path.write_text(LOAD),
+    "azure.csv": lambda path: path.write_text(AZURE),
+    "sharegpt.json": lambda path: path.write_text(json.dumps(TEXTS)),
     "few.yaml": lambda path: path.write_text(json.dumps(FEW_CANDIDATES)),
     "few.csv": _predictions,
     "candidates.csv": lambda path: path.write_text("model,gpu\nLlama-3.1-8B,H100\n"),

@@ -32,7 +32,10 @@ _FLAGS = [
     {"random_input_len": "64", "random_output_len": "8", "max_concurrency": 4, "num_prompts": 30},
     {"input_len": 512, "output_len": 64, "duration": 60, "range_ratio": 0.3, "prefix_len": 128},
     {"input_len": 5, "output_len": 1, "num_prompts": 1, "random_range_ratio": 0.9},
-]
+    {"input_len": 90, "output_len": 9, "turns": 3, "turn_len": 20, "think_time": 4.0,
+     "num_prompts": 60, "tool_calls": 1, "tool_len": 7, "tool_delay": 0.5},
+    {"input_len": 99, "output_len": 9, "num_prompts": 400, "prefix_hit_rate": 0.5},
+]  # fmt: skip
 
 
 def loads(_: Fuzzed) -> st.SearchStrategy[dict[str, Any]]:
@@ -47,9 +50,12 @@ def check_load(_: Fuzzed, asked: dict[str, Any]) -> None:
     load, _ = asked_load(None, given, 0)
     found, flags = load.draw(asked["rate"]), load.flags
     assert 1 <= len(found) <= MOST_REQUESTS
-    assert len(found) == flags.num_prompts or flags.num_prompts is None
+    each = (flags.turns or 1) * (1 + flags.tool_calls)
+    if flags.num_prompts is not None:
+        assert len(found) == max(flags.num_prompts // each, 1) * each
     assert np.isfinite(found.offset_s).all()
-    assert (np.diff(found.offset_s) >= 0).all()
+    assert (np.diff(found.offset_s[found.starts]) >= 0).all()
+    assert (found.turns == np.arange(len(found)) % each).all()
     assert (found.prompt_tokens > flags.prefix_len).all()
     assert (found.output_tokens <= np.ceil((flags.output_len or 0) * 2)).all()
     again = dict(zip(load.words[::2], load.words[1::2], strict=True))

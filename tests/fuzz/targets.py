@@ -36,6 +36,24 @@ from pinn.errors import PinnError
 PLAIN = {"prompt_tokens": 64, "output_tokens": 4, "stages": [{"rate": 8, "duration": 2}]}
 CLOSED = {"prompt_tokens": 64, "output_tokens": 4, "concurrency": 4, "requests": 12}
 SHARED = PLAIN | {"groups": 2, "prompts_per_group": 2, "shared_tokens": 16, "seed": 1}
+TURNS = CLOSED | {
+    "turns": 3,
+    "turn_tokens": 8,
+    "think_time_s": 0.5,
+    "tool_calls": 1,
+    "tool_tokens": 6,
+    "tool_delay_s": 0.1,
+}
+MOONCAKE = [
+    {"timestamp": 0, "input_length": 600, "output_length": 4, "hash_ids": [1, 2]},
+    {"timestamp": 250, "input_length": 1100, "output_length": 2, "hash_ids": [1, 2, 3]},
+]
+TEXTS = [
+    {"id": "a", "conversations": [
+        {"from": "human", "value": "What is a prefix cache?"}, {"from": "gpt", "value": "A store."},
+        {"from": "human", "value": "Of what?"}, {"from": "gpt", "value": "Keys and values."}]},
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]},
+]  # fmt: skip
 INFERENCE_PERF = {
     "load": {"type": "poisson", "interval": 1.0, "stages": [{"rate": 4, "duration": 3}]},
     "data": {"type": "shared_prefix", "shared_prefix": {"num_groups": 2, "output_len": 3}},
@@ -54,6 +72,14 @@ BLIS = {
 TRACE = (
     b"arrival_s,prompt_tokens,output_tokens,prefix_group,prefix_tokens,timeout_s\n"
     b"0,100,5,a,16,\n0.5,64,3,a,16,30\n1.25,80,4,,0,0\n"
+)
+AZURE = (
+    b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,4\n"
+    b"2023-11-16 18:15:46.9951690,96,9\n2023-11-16 18:15:47.2224670,79,2\n"
+)
+ROUNDS = (
+    b"Session ID,arrival_ms,prompt_len,completion_tokens,think_time_s\n"
+    b"a,5,90,4,\nb,15,20,3,\na,25,120,2,\n"
 )
 LIST = [
     {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "tensor_parallel_size": 2},
@@ -189,10 +215,12 @@ def _workload(shared: Fuzzed, given: tuple[str, bytes]) -> None:
 
 
 def _workloads(_: Fuzzed) -> st.SearchStrategy[tuple[str, bytes]]:
-    trees = files([PLAIN, CLOSED, SHARED, INFERENCE_PERF, BLIS])
+    trees = files([PLAIN, CLOSED, SHARED, TURNS, INFERENCE_PERF, BLIS])
+    lists, tables = files([MOONCAKE, TEXTS]), st.sampled_from([TRACE, AZURE, ROUNDS])
     return st.one_of(
         st.tuples(st.sampled_from([".yaml", ".json"]), trees),
-        st.tuples(st.just(".csv"), _cells(TRACE)),
+        st.tuples(st.sampled_from([".json", ".jsonl"]), lists),
+        st.tuples(st.just(".csv"), tables.flatmap(_cells)),
     )
 
 

@@ -21,7 +21,7 @@ from pinn.measurements.benchmarks.read import read_benchmarks
 from pinn.measurements.runs.serving_runs import read_serving_runs
 from pinn.physics.batch_sums import sum_batches
 from pinn.planning.candidates import read_candidates_file
-from pinn.planning.slo import parse_slo
+from pinn.simulator.slo import parse_slo
 from pinn.simulator.workloads.load import load_workload
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.catalog import load_model

@@ -75,7 +75,7 @@ def limits_and_prices(_: Fuzzed) -> st.SearchStrategy[tuple[str, str]]:
 def check_limits_and_prices(_: Fuzzed, given: tuple[str, str]) -> None:
     """Limits allow some time; prices are positive."""
     from pinn.api.plans import _prices
-    from pinn.planning.slo import parse_slo
+    from pinn.simulator.slo import parse_slo
 
     found = parse_slo(given[0])
     assert all(0 < price < float("inf") for price in _prices(given[1]).values())

@@ -17,7 +17,7 @@ from pinn.planning.plan import (
     Point,
     RejectedCandidate,
 )
-from pinn.planning.slo import LimitOutcome
+from pinn.simulator.slo import LimitOutcome
 
 _FACTORS = dict(zip(STATISTICS, (1.0, 0.95, 1.5, 1.8, 2.5), strict=True))
 _STEP_TIME = {

@@ -17,7 +17,8 @@ from pinn.simulator.linear_latency import latency_from_checkpoint
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Gaps, Stage
-from pinn.simulator.workloads.workload import at_rate, open_loop
+from pinn.simulator.workloads.rates import at_rate
+from pinn.simulator.workloads.workload import open_loop
 
 
 class MadeUp(SimpleNamespace):

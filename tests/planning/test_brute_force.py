@@ -11,9 +11,9 @@ import pytest
 from pages import command_on, missing
 
 from pinn.engines.engine_spec import ROUTINGS
-from pinn.planning.slo import parse_slo
 from pinn.planning.trials import Trials
-from pinn.simulator.workloads.workload import at_rate
+from pinn.simulator.slo import parse_slo
+from pinn.simulator.workloads.rates import at_rate
 
 _PATH = Path(__file__).parents[2] / "scripts" / "check_plan.py"
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinn.errors import PinnError
-from pinn.planning.slo import parse_slo
+from pinn.simulator.slo import parse_slo
 
 NO_GAPS = (np.zeros(0), np.zeros(0, np.int64))
 
@@ -28,6 +28,8 @@ def latencies(rng, n):
         ("ttft<=500ms for 90%", ["90 % of the requests: TTFT <= 500 ms"]),
         ("p50 itl <= 0.02s, TTFT <= 1s, tpot <= 40ms for 99.5 %",
          ["p50 ITL <= 20 ms", "99.5 % of the requests: TTFT <= 1 s and TPOT <= 40 ms"]),
+        ("ttft:1000 e2el:9000 for 95 %", ["95 % of the requests: TTFT <= 1 s and E2E <= 9 s"]),
+        ("ttft=1s, tpot = 50 for 95 %", ["95 % of the requests: TTFT <= 1 s and TPOT <= 50 ms"]),
     ],
 )  # fmt: skip
 def test_limits_are_read(text, sentences):
@@ -46,7 +48,7 @@ def test_limits_are_read(text, sentences):
         ("itl<=10ms for 95 %", "many gaps"),
         ("ttft<=0s for 95 %", "must allow some time"),
         ("ttft<=1s for 195 %", "at most 100 %"),
-        ("ttft=1s for 95 %", "cannot read"),
+        ("ttft>1s for 95 %", "cannot read"),
         ("ttft<=1s for 95 %; tpot<=1s for 90 %", "two shares"),
     ],
 )

@@ -19,7 +19,8 @@ from pinn.planning.problem import LEAST_REQUESTS, MOST_REPEATED, replica_load
 from pinn.simulator.linear_latency import latency_from_checkpoint
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Gaps, Stage
-from pinn.simulator.workloads.workload import at_rate, mean_rate_per_s, open_loop
+from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s
+from pinn.simulator.workloads.workload import open_loop
 
 app = alone(plan_command)
 

@@ -28,7 +28,7 @@ from pinn.planning.pools import find_pools
 from pinn.planning.screening import least_latencies_s
 from pinn.planning.trials import ErrorScenario, latencies_s
 from pinn.simulator.workloads.load import load_workload
-from pinn.simulator.workloads.workload import at_rate
+from pinn.simulator.workloads.rates import at_rate
 from pinn.surrogate.uncertainty.quantiles import ErrorLaw
 
 app = alone(plan_command)

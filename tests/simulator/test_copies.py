@@ -13,7 +13,7 @@ from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.metric_features import request_feature_sums
 from pinn.simulator.simulate import HopelessError, simulate
 from pinn.simulator.statistics import engine_statistics
-from pinn.simulator.workloads.workload import thinned
+from pinn.simulator.workloads.rates import thinned
 
 
 def some_load(seed=0, n=60, gap_s=3e-4):

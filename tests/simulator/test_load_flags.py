@@ -16,7 +16,8 @@ from pinn.cli import simulate as simulate_command
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.load import LoadFlags, asked_load, load_workload
-from pinn.simulator.workloads.workload import mean_rate_per_s, open_loop, repeated
+from pinn.simulator.workloads.rates import mean_rate_per_s, repeated
+from pinn.simulator.workloads.workload import open_loop
 from pinn.specs.serving import ServingSpec
 
 app = alone(simulate_command)

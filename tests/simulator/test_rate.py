@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.workload import (
-    Workload,
-    at_rate,
-    closed_loop,
-    mean_rate_per_s,
-    open_loop,
-    thinned,
-)
+from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s, thinned
+from pinn.simulator.workloads.workload import Workload, closed_loop, open_loop
 
 
 def two_stages():

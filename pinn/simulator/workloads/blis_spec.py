@@ -176,9 +176,9 @@ _UNSERVED = {
     "servegen_data": "its files hold the load",
     "cohorts": "write their members as clients",
     "multimodal": "images, audio and video are not simulated; write their tokens as text",
-    "multi_turn": "rounds do not wait for each other's end; give a TraceV2 recording",
-    "enable_multi_turn_chat": "rounds do not wait for each other's end; give a TraceV2 recording",
-    "think_time_us": "clients do not pause between an answer and the next request",
+    "multi_turn": "write turns, turn_tokens and think_time_s in a plain YAML",
+    "enable_multi_turn_chat": "write turns and think_time_s in a plain YAML",
+    "think_time_us": "write turns and think_time_s in a plain YAML",
 }
 
 

@@ -1,18 +1,5 @@
 """A load as it is asked for: a file, whatever wrote it, or a few flags.
 
-Columns of a CSV, a simple one or BLIS's TraceV2 (header YAML and CSV); others are read over:
-
-| column | meaning |
-|---|---|
-| arrival_s, arrival_ms or arrival_time_us | when it was sent; the earliest one counts as 0 |
-| prompt_tokens, server_input_tokens or input_tokens | prompt length; the server's count wins |
-| output_tokens | tokens generated |
-| prefix_group, prefix_tokens (or prefix_length) | prompts of a group share their first tokens |
-| prompt_id | equal ids are equal prompts |
-| session_id, round_index | a later round repeats the prompt and output of the one before |
-| timeout_s, or deadline_us on the clock of arrival | when the client hangs up; empty or 0: never |
-| transferred_tokens | first prompt tokens whose keys and values come over the network |
-
 Lengths of flags are drawn as vLLM's random data set draws them (``vllm 0.15.1
 vllm/benchmarks/datasets.py: RandomDataset.get_sampling_params``): uniform whole numbers from
 floor(length x (1 - range ratio)) to ceil(length x (1 + range ratio)), prompts behind a prefix that
@@ -22,174 +9,42 @@ all of them share. 1,000 requests are its default (``--num-prompts``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from pinn.common import JsonObject, documents
+from pinn.common import JsonObject
 from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECONDS, check_size
 from pinn.common.numbers import exact
 from pinn.errors import PinnError
-from pinn.simulator.workloads import arrivals, workload
+from pinn.simulator.workloads import arrivals, rates, workload
+from pinn.simulator.workloads.conversations import ConversationShape, converse
+from pinn.simulator.workloads.csv_trace import read_csv_trace
+from pinn.simulator.workloads.hit_rate import with_hit_rate
+from pinn.simulator.workloads.public_traces import read_json_load
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, check_flags, flag, flags_apart, flags_of
 from pinn.specs.images import parse_size
-from pinn.units import MICROSECOND, MILLISECOND
-
-# A recorded load: a CSV trace.
-
-_ARRIVAL = {"arrival_s": 1.0, "arrival_ms": MILLISECOND, "arrival_time_us": MICROSECOND}
-_PROMPT = ("server_input_tokens", "prompt_tokens", "input_tokens")
-_PREFIX = ("prefix_tokens", "prefix_length")
-_LABELS = ("prefix_group", "prompt_id", "session_id")
-_OTHERS = ("output_tokens", "timeout_s", "deadline_us", "transferred_tokens")
-_READ = frozenset({*_ARRIVAL, *_PROMPT, *_PREFIX, *_LABELS, *_OTHERS})
-
-
-def read_csv_trace(path: Path) -> Workload:
-    """The requests of a trace, sent when they were sent.
-
-    Raises:
-        PinnError: If the file cannot be read, lacks a column or holds a value that is no number.
-    """
-    columns = _Columns(path)
-    clock = columns.first(_ARRIVAL, "the arrival time")
-    moments = columns.numbers(clock)
-    columns.refuse(moments < 0, lambda i: f"{clock} is {moments[i]:g}: it must be 0 or later")
-    arrival = moments * _ARRIVAL[clock]
-    order = np.argsort(arrival, kind="stable")
-    columns.first(_PROMPT, "the prompt length")
-    prompt = np.zeros(len(columns), np.int64)
-    for name in reversed(_PROMPT):
-        given = columns.whole(name, 0)
-        prompt = np.where(given > 0, given, prompt)
-    output = columns.whole("output_tokens")
-    timeout = _timeouts(columns, arrival)
-    arrival = arrival - arrival.min()
-    return Workload(
-        path.stem,
-        prompt[order],
-        output[order],
-        arrival[order],
-        **_sharing(columns, order, prompt[order], output[order]),
-        transferred_tokens=columns.whole("transferred_tokens", 0)[order],
-        timeout_s=timeout[order],
-    )
-
-
-class _Columns:
-    """A CSV file by columns; those that a trace may have."""
-
-    def __init__(self, path: Path) -> None:
-        table = documents.CsvTable(path)
-        self.path, self.names = path, table.names
-        places = [(name, i) for i, name in enumerate(self.names) if name in _READ]
-        self._cells: dict[str, list[str]] = {name: [] for name, _ in places}
-        self._lines: list[int] = []
-        for line, cells in table.rows():
-            arrivals.check_requests(len(self._lines), str(path))
-            self._lines.append(line)
-            for name, place in places:
-                self._cells[name].append(cells[place])
-        if not self._lines:
-            raise PinnError(f"{path}: it has 0 requests; it needs a header line and at least one")
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def refuse(self, bad: np.ndarray, reason: Callable[[int], str]) -> None:
-        """Stop at the first row that a mask selects, with its line and the reason."""
-        rows = np.flatnonzero(bad)
-        if len(rows):
-            raise PinnError(f"{self.path}, line {self._lines[rows[0]]}: {reason(int(rows[0]))}")
-
-    def first(self, names: Iterable[str], meaning: str) -> str:
-        """The first of some columns that the file has."""
-        for name in names:
-            if name in self.names:
-                return name
-        expected = f"expected a column {' or '.join(names)}, got {', '.join(self.names)}"
-        raise PinnError(f"{self.path}: {meaning} is missing: {expected}")
-
-    def numbers(self, name: str, default: float | None = None) -> np.ndarray:
-        """A column of numbers; the default stands for a missing column or an empty cell."""
-        column = self._cells.get(name, [""] * len(self))
-        return np.array([self._number(i, text, name, default) for i, text in enumerate(column)])
-
-    def whole(self, name: str, default: int | None = None) -> np.ndarray:
-        """A column of whole numbers from 0 on."""
-        found = self.numbers(name, default)
-        bad = (found != np.rint(found)) | (found < 0) | (found > MOST_REQUEST_TOKENS)
-        rule = f"it must be a whole number from 0 to {MOST_REQUEST_TOKENS:,}"
-        self.refuse(bad, lambda i: f"{name} is {self._cells[name][i]!r:.60}, {rule}")
-        return found.astype(np.int64)
-
-    def labels(self, name: str) -> np.ndarray:
-        """A column of names as numbers; -1 for a missing column or an empty cell."""
-        texts = self._cells.get(name, [""] * len(self))
-        known = {text: i for i, text in enumerate(sorted(set(texts) - {""}))}
-        return np.array([known.get(text, -1) for text in texts])
-
-    def _number(self, i: int, text: str, name: str, default: float | None) -> float:
-        if text == "" and default is not None:
-            return float(default)
-        with suppress(ValueError):
-            value = float(text)
-            if math.isfinite(value):
-                return value
-        fault = f"is {text!r:.60}, no finite number" if text else "is missing"
-        raise PinnError(f"{self.path}, line {self._lines[i]}: {name} {fault}")
-
-
-def _timeouts(columns: _Columns, arrival: np.ndarray) -> np.ndarray:
-    patience = columns.numbers("timeout_s", 0.0)
-    remedy = "leave it empty, or 0, for a client that waits"
-    columns.refuse(patience < 0, lambda i: f"timeout_s is {patience[i]:g}: {remedy}")
-    deadline = columns.numbers("deadline_us", 0.0) * MICROSECOND
-    patience = np.where(deadline > 0, deadline - arrival, patience)
-    fault = "deadline_us lies before the arrival: it counts on the same clock"
-    columns.refuse((deadline > 0) & (patience <= 0), lambda _: fault)
-    return np.where(patience > 0, patience, np.inf)
-
-
-def _sharing(
-    columns: _Columns, order: np.ndarray, prompt: np.ndarray, output: np.ndarray
-) -> dict[str, Any]:
-    name = next((n for n in _PREFIX if n in columns.names), _PREFIX[0])
-    prefix = columns.whole(name, 0)
-    of_row = prompt[np.argsort(order)]
-    columns.refuse(
-        prefix > of_row,
-        lambda i: f"{name} is {prefix[i]}, longer than the prompt of {of_row[i]} tokens",
-    )
-    group, same = (columns.labels(label)[order] for label in ("prefix_group", "prompt_id"))
-    found = workload.share_prompts(group, prefix[order], same, prompt)
-    latest: dict[int, int] = {}
-    for i, session in enumerate(columns.labels("session_id")[order].tolist()):
-        before = latest.get(session, -1) if session >= 0 else -1
-        if before >= 0 and prompt[i] > prompt[before] + output[before]:
-            found["shares_with"][i] = before
-            found["shared_tokens"][i] = prompt[before] + output[before]
-        latest[session] = i
-    return found
-
 
 # Workloads from files: ``load_workload``.
 
 FORMATS = (
-    "a CSV trace (arrival_s, prompt_tokens, output_tokens), a TraceV2 header beside its CSV, "
+    "a CSV trace (arrival_s, prompt_tokens, output_tokens, or Azure's or BurstGPT's), a TraceV2 "
+    "header beside its CSV, Mooncake's JSON lines, conversations in JSON (ShareGPT), "
     "inference-perf's YAML (load, data), a BLIS workload specification (clients or inference_perf) "
     "or a plain one (prompt_tokens, output_tokens, stages or concurrency)"
 )
 
 
 def load_workload(
-    path: str | Path, seed: int | None = None, rate_per_s: float | None = None
+    path: str | Path,
+    seed: int | None = None,
+    rate_per_s: float | None = None,
+    most: int | None = None,
 ) -> Workload:
     """Load a workload; what kind of file it is shows in its contents.
 
@@ -198,22 +53,29 @@ def load_workload(
         seed: Of the random draws, in place of the file's (0 where it names none).
         rate_per_s: Exact mean rate, in place of the file's. Loads that are drawn last as long as
             they would, with more or fewer requests, as if the file named that rate. A recorded one
-            is sent faster and again and again for as long as it lasts, or slower.
+            is sent faster and again and again for as long as it lasts, or slower. Conversations
+            without times begin at random.
+        most: Requests at most, the first ones of the file; None for all.
 
     Raises:
         PinnError: If the file is of no known kind or cannot be used.
     """
-    if rate_per_s is None:
-        return _load(Path(path), seed, None)
-    workload.check_rate(rate_per_s)
-    return workload.at_rate(_load(Path(path), seed, rate_per_s), rate_per_s)
+    if rate_per_s is not None:
+        rates.check_rate(rate_per_s)
+    found = _load(Path(path), seed, rate_per_s, most)
+    if most is not None and len(found) > most:
+        found = rates.thinned(found, np.arange(len(found)) < most)
+    return found if rate_per_s is None else rates.at_rate(found, rate_per_s)
 
 
-def _load(path: Path, seed: int | None, rate_per_s: float | None) -> Workload:
+def _load(path: Path, seed: int | None, rate_per_s: float | None, most: int | None) -> Workload:
     if not path.is_file():
         raise PinnError(f"no workload at {path}: give {FORMATS}")
     if path.suffix == ".csv":
-        return _recorded(read_csv_trace(path), rate_per_s)
+        return _recorded(read_csv_trace(path, most), rate_per_s)
+    if path.suffix == ".jsonl" or (path.suffix == ".json" and _is_list(path)):
+        found = read_json_load(path, seed, rate_per_s, most)
+        return found if (found.follows >= 0).any() else _recorded(found, rate_per_s)
     from pinn.simulator.workloads import blis_spec, yaml_spec
 
     values = yaml_spec.read_mapping(path)
@@ -228,13 +90,19 @@ def _load(path: Path, seed: int | None, rate_per_s: float | None) -> Workload:
     raise PinnError(f"{path}: cannot tell what kind of workload this is: give {FORMATS}")
 
 
+def _is_list(path: Path) -> bool:
+    """Whether a JSON file is a list."""
+    with path.open("rb") as file:
+        return file.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
+
+
 def _recorded(sent: Workload, rate_per_s: float | None) -> Workload:
     """As many requests as are sent at a rate while a recorded load lasts, but no fewer than its."""
     if rate_per_s is None:
         return sent
-    count = len(sent) * rate_per_s / workload.mean_rate_per_s(sent)
+    count = len(sent) * rate_per_s / rates.mean_rate_per_s(sent)
     arrivals.check_requests(count, f"workload {sent.name} at {rate_per_s:g}/s")
-    return workload.repeated(sent, round(count)) if count > len(sent) else sent
+    return rates.repeated(sent, round(count)) if count > len(sent) else sent
 
 
 def _load_trace(header: Path, time_unit: str) -> Workload:
@@ -295,7 +163,7 @@ class LoadFlags:
     )
     prefix_len: int = flag(
         0,
-        "Further prompt tokens, which all requests share.",
+        "Further prompt tokens, which all requests share, such as a system prompt.",
         least=0,
         spelled={_BENCH: "random_prefix_len"},
     )
@@ -303,6 +171,38 @@ class LoadFlags:
         0, "Images of a request, whose tokens are part of its prompt.", least=0, most=1000
     )
     image_size: str = flag("1024x1024", "Size of each image.", unit="pixels")
+    turns: int | None = flag(
+        None,
+        "Prompts of a conversation: each waits for the answer before and repeats all that was "
+        "said; --concurrency then counts conversations.",
+        least=1,
+        most=MOST_REQUESTS,
+        spelled={"sglang": "gsp_num_turns"},
+    )
+    turn_len: int | None = flag(
+        None, "New prompt tokens of each later turn.", least=1, shown="as --input-len"
+    )
+    think_time: float = flag(
+        0.0,
+        "Mean time between an answer and the next prompt of a conversation; exponential.",
+        unit="s",
+        least=0,
+        most=MOST_SECONDS,
+    )
+    tool_calls: int = flag(
+        0, "Calls of a tool in each turn: each is an answer, a delay and a further prompt.", least=0
+    )
+    tool_len: int | None = flag(None, "Prompt tokens that a tool's result adds.", least=1)
+    tool_delay: float = flag(
+        0.0, "Mean time that a tool takes; exponential.", unit="s", least=0, most=MOST_SECONDS
+    )
+    prefix_hit_rate: float | None = flag(
+        None,
+        "Share of prompt tokens that the prefix cache is known to hit, where nothing says which "
+        "prompts begin alike.",
+        least=0,
+        most=0.999,
+    )
 
     def __post_init__(self) -> None:
         check_flags(self)
@@ -335,31 +235,105 @@ class LoadFlags:
         if rate_per_s is None and self.concurrency is None:
             remedy = "give --concurrency 64, or --rate 8 --duration 600, or --workload FILE"
             raise PinnError(f"nothing says when requests are sent: {remedy}")
-        count = self._count(rate)
+        check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten it")
+        shape = self._shape()
+        each = shape.requests if shape else 1
+        count = max(self._count(rate) // each, 1)
         offset = np.zeros(count)
         if rate < math.inf:
-            stages = [arrivals.Stage(rate, count / rate)]
+            stages = [arrivals.Stage(rate / each, count * each / rate)]
             offset, _ = arrivals.stage_arrivals(stages, arrivals.POISSON, rng)
-        check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten it")
-        prompt = self.prefix_len + image_tokens + self._lengths(self.input_len, count, rng)
-        output = self._lengths(self.output_len, count, rng)
+        columns = (
+            self._conversations(shape, offset, rng)
+            if shape
+            else self._alone(offset, rng, image_tokens)
+        )
+        found = Workload(self.titled(image_tokens), **columns, concurrency=self.concurrency)
+        is_open = rate < math.inf and self.concurrency is None and count > 1
+        found = rates.at_rate(found, rate) if is_open else found
+        return with_hit_rate(found, self.prefix_hit_rate) if self.prefix_hit_rate else found
+
+    def applied(self, sent: Workload, seed: int) -> Workload:
+        """Return a file's load with clients, pauses and cache hits as flags beside it say.
+
+        Raises:
+            PinnError: If it has no conversations to pause, or nothing says when they are sent.
+        """
+        if self.concurrency is not None:
+            sent = replace(sent, concurrency=self.concurrency)
+        later = ~sent.starts
+        if self.think_time:
+            if not later.any():
+                raise PinnError(
+                    f"workload {sent.name} has no conversations, to which --think-time belongs: "
+                    "leave it out"
+                )
+            pauses_s = arrivals.random_draws(seed).exponential(self.think_time, len(sent))
+            sent = replace(sent, offset_s=np.where(later, pauses_s, sent.offset_s))
+        if later.any() and sent.concurrency is None and not sent.offset_s[sent.starts].any():
+            raise PinnError(
+                f"workload {sent.name} does not say when its conversations begin: give --rate 8, "
+                "or --concurrency 64 for so many at a time"
+            )
+        return with_hit_rate(sent, self.prefix_hit_rate) if self.prefix_hit_rate else sent
+
+    def _alone(
+        self, offset: np.ndarray, rng: np.random.Generator, image_tokens: int
+    ) -> dict[str, Any]:
+        """Return the columns of single requests."""
+        count = len(offset)
+        prompt = self.prefix_len + image_tokens + self._lengths(self.input_len or 0, count, rng)
+        output = self._lengths(self.output_len or 0, count, rng)
         group = np.full(count, 0 if self.prefix_len else -1)
         shared = workload.share_prompts(group, np.full(count, self.prefix_len))
-        found = Workload(
-            self.titled(image_tokens),
-            prompt,
-            output,
-            offset,
+        return {
+            "prompt_tokens": prompt,
+            "output_tokens": output,
+            "offset_s": offset,
             **shared,
-            concurrency=self.concurrency,
+        }
+
+    def _conversations(
+        self, shape: ConversationShape, offset: np.ndarray, rng: np.random.Generator
+    ) -> dict[str, Any]:
+        """Return the columns of conversations."""
+
+        def draw(mean: int, count: int) -> np.ndarray:
+            return self._lengths(mean, count, rng)
+
+        return converse(shape, offset, np.zeros(len(offset), np.int64), draw, rng)
+
+    def _shape(self) -> ConversationShape | None:
+        """Return the shape of conversations; None where each request is alone."""
+        later = ("turn_len", "think_time", "tool_calls", "tool_len", "tool_delay")
+        given = [name for name in later if name in self.given]
+        if self.turns is None and not given:
+            return None
+        if self.turns is None:
+            option = f"--{given[0].replace('_', '-')}"
+            raise PinnError(f"{option} is of conversations: give --turns too, or leave it out")
+        if self.images_per_request:
+            fault = "--images-per-request with --turns: which prompts have images is not asked"
+            raise PinnError(f"{fault}: add their tokens to --input-len")
+        first = self.input_len or 0
+        return ConversationShape(
+            turns=self.turns,
+            first_tokens=first,
+            turn_tokens=self.turn_len or first,
+            output_tokens=self.output_len or 0,
+            system_tokens=self.prefix_len,
+            think_s=self.think_time,
+            tool_calls=self.tool_calls,
+            tool_tokens=self.tool_len or 0,
+            tool_delay_s=self.tool_delay,
         )
-        is_open = rate < math.inf and self.concurrency is None and count > 1
-        return workload.at_rate(found, rate) if is_open else found
 
     def titled(self, image_tokens: int = 0) -> str:
-        """``1024 tokens in, 256 out``."""
-        prompt = self.prefix_len + (self.input_len or 0) + image_tokens
-        return f"{prompt} tokens in, {self.output_len} out"
+        """``1024 tokens in, 256 out``, or ``8 turns of 1024 tokens in, 256 out``."""
+        turns = f"{self.turns} turns of " if self.turns else ""
+        tokens = (self.turn_len if self.turns else None) or self.input_len or 0
+        beside = 0 if self.turns else self.prefix_len + image_tokens
+        return f"{turns}{beside + tokens} tokens in, {self.output_len} out"
 
     def _count(self, rate_per_s: float) -> int:
         if self.duration is None:
@@ -390,7 +364,7 @@ class Load:
 
     Attributes:
         path: Of the file; None for flags.
-        flags: In place of a file.
+        flags: In place of a file; some also go beside one.
         seed: Of the random draws; None for the file's own, or 0.
         image_tokens: Tokens of each prompt's images.
     """
@@ -413,7 +387,8 @@ class Load:
         """
         seed = self.seed if seed is None else seed
         if self.path is not None:
-            return load_workload(self.path, seed, rate_per_s)
+            sent = load_workload(self.path, seed, rate_per_s, self.flags.num_prompts)
+            return self.flags.applied(sent, seed or 0)
         return self.flags.draw(rate_per_s, seed or 0, self.image_tokens)
 
     @property
@@ -424,17 +399,21 @@ class Load:
     @property
     def words(self) -> list[str]:
         """As the command line says it, without rate."""
-        if self.path is not None:
-            words = ["--workload", str(self.path)]
-        else:
-            given, known = self.flags.given, {f.name: f.option for f in flags_of(LoadFlags)}
-            words = [word for name, v in given.items() for word in (known[name], _typed(v))]
+        given, known = self.flags.given, {f.name: f.option for f in flags_of(LoadFlags)}
+        words = [] if self.path is None else ["--workload", str(self.path)]
+        words += [word for name, v in given.items() for word in (known[name], _typed(v))]
         return words if self.seed is None else [*words, "--seed", str(self.seed)]
 
     @property
     def document(self) -> JsonObject:
         """For JSON."""
-        return {"path": str(self.path)} if self.path is not None else asdict(self.flags)
+        if self.path is None:
+            return asdict(self.flags)
+        return {"path": str(self.path), **self.flags.given}
+
+
+#: Flags of a load that go beside a file.
+_BESIDE_FILE = frozenset({"concurrency", "num_prompts", "think_time", "prefix_hit_rate"})
 
 
 def asked_load(
@@ -458,8 +437,8 @@ def asked_load(
         PinnError: If neither a file nor flags say what is sent, or both do.
     """
     given, rest = flags_apart(LoadFlags, flags)
-    if path is not None and given:
-        both = f"--workload {path} and --{next(iter(given)).replace('_', '-')}"
+    if path is not None and (instead := [name for name in given if name not in _BESIDE_FILE]):
+        both = f"--workload {path} and --{instead[0].replace('_', '-')}"
         raise PinnError(f"{both} both say what is sent: leave one of them out")
     if path is None and not given:
         when = "--concurrency 64, or with --rate 8" if closed else "--rate 8"

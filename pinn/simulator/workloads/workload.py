@@ -3,8 +3,9 @@
 Further down: workloads made from a few numbers, and a workload at another rate.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,33 @@ def _first_of(label: np.ndarray) -> np.ndarray:
 
 # What clients send: requests with their lengths, times, shared prompts and patience.
 
+
+@dataclass(frozen=True)
+class Reading:
+    """Counts of the rows of a file.
+
+    Attributes:
+        rows: Read.
+        refused: Reason -> how many rows were refused for it.
+        notes: Sentences on what the file does not say and what is taken in its place.
+    """
+
+    rows: int
+    refused: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> int:
+        """Rows that are sent."""
+        return self.rows - sum(self.refused.values())
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.refused.items())
+        refused = self.rows - self.accepted
+        counts = f"{self.rows:,} read, {self.accepted:,} accepted, {refused:,} refused"
+        return ". ".join([f"{counts} ({reasons})" if reasons else counts, *self.notes])
+
+
 #: aiohttp gives up after five minutes unless told otherwise; inference-perf does not tell it.
 AIOHTTP_TIMEOUT_S = 300.0
 
@@ -67,7 +95,8 @@ class Workload:
         prompt_tokens: Prompt length of each request, at least 1.
         output_tokens: Tokens that each request generates; 0 for one that ends with its prompt,
             see ``generated_tokens``.
-        offset_s: When it is sent, from the opening of its stage; never falling inside a stage.
+        offset_s: When it is sent, from the opening of its stage; never falling inside a stage. Of a
+            request that follows another, the pause after the end of that one.
         stage: Load stage it belongs to, 0, 1, ...; never falling.
         shares_with: Index of an earlier request whose first tokens it repeats; -1 for none. The
             donor's sequence is its prompt followed by its output.
@@ -75,11 +104,17 @@ class Workload:
         transferred_tokens: First prompt tokens whose keys and values arrive over the network, as
             behind a prefill server; 0 for a request that is prefilled here.
         timeout_s: The client hangs up after this long; infinity for a patient one.
-        concurrency: Most requests in flight at once (a closed loop when every offset is 0); None
-            for an open loop.
+        follows: Index of an earlier request of the same stage whose end it waits for, as the next
+            turn of a conversation does; -1 for none. No two follow the same one.
+        concurrency: Most requests in flight at once (a closed loop when every offset is 0), or
+            conversations, pauses included; None for an open loop.
         stages_wait: Whether a stage opens only when every request of the one before has ended.
         stage_gap_s: Pause between that moment and the opening.
         stage_starts_s: When each stage opens, if stages do not wait.
+        warmup_requests: So many are sent before the measurement begins.
+        warmup_s: And it begins no earlier than this.
+        hit_rate: Share of the prompt tokens that the prefix cache is to hit; None if not asked for.
+        reading: Counts of what a file had and what of it is not sent; None where it is sent whole.
     """
 
     name: str
@@ -91,10 +126,15 @@ class Workload:
     shared_tokens: Int[np.ndarray, " _"] = field(default_factory=lambda: np.zeros(0, np.int64))
     transferred_tokens: Int[np.ndarray, " _"] = field(default_factory=lambda: np.zeros(0, np.int64))
     timeout_s: Float[np.ndarray, " _"] = field(default_factory=lambda: np.zeros(0))
+    follows: Int[np.ndarray, " _"] = field(default_factory=lambda: np.zeros(0, np.int64))
     concurrency: int | None = None
     stages_wait: bool = False
     stage_gap_s: float = 0.0
     stage_starts_s: tuple[float, ...] = (0.0,)
+    warmup_requests: int = 0
+    warmup_s: float = 0.0
+    hit_rate: float | None = None
+    reading: Reading | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))
@@ -118,6 +158,36 @@ class Workload:
     def stages(self) -> int:
         """Number of load stages."""
         return int(self.stage[-1]) + 1
+
+    @property
+    def starts(self) -> Bool[np.ndarray, " n"]:
+        """Mask of the requests that follow no other: single ones and first turns."""
+        return self.follows < 0
+
+    @property
+    def followers(self) -> Int[np.ndarray, " n"]:
+        """Index of the request that follows each one; -1 for none."""
+        found, next_turns = np.full(len(self), -1), np.flatnonzero(~self.starts)
+        found[self.follows[next_turns]] = next_turns
+        return found
+
+    @cached_property
+    def turns(self) -> Int[np.ndarray, " n"]:
+        """Place of each request in its conversation, from 0."""
+        before, found = self.follows, (~self.starts).astype(np.int64)
+        while (waits := before >= 0).any():  # each time twice as far back
+            earlier = np.maximum(before, 0)
+            found = found + np.where(waits, found[earlier], 0)
+            before = np.where(waits, before[earlier], -1)
+        return found
+
+    @cached_property
+    def conversations(self) -> Int[np.ndarray, " n"]:
+        """Number of each request's conversation, in the order of their first turns."""
+        first = np.where(self.starts, np.arange(len(self)), self.follows)
+        while not self.starts[first].all():
+            first = first[first]
+        return np.unique(first, return_inverse=True)[1]
 
     @property
     def generated_tokens(self) -> Int[np.ndarray, " n"]:
@@ -157,6 +227,19 @@ class Workload:
         if self.concurrency is not None and self.concurrency < 1:
             raise self._fault(f"concurrency must be at least 1, got {self.concurrency}")
 
+    def _check_turns(self) -> None:
+        """Each conversation is one line of requests."""
+        later = np.flatnonzero(~self.starts)
+        before = self.follows[later]
+        bad = (before >= later) | (self.stage[before] != self.stage[later])
+        if bad.any():
+            r = int(later[bad.argmax()])
+            fault = f"request {r} follows request {self.follows[r]}"
+            raise self._fault(f"{fault}, which is not before it in the same stage")
+        twice = later[np.bincount(before, minlength=1)[before] > 1] if len(later) else later
+        if len(twice):
+            raise self._fault(f"two requests follow request {self.follows[twice[0]]}: let one")
+
     def _check_starts(self) -> None:
         """A request that is due before one that is sent earlier would be sent in the past."""
         if self.stages_wait:
@@ -164,22 +247,26 @@ class Workload:
         if (given := len(self.stage_starts_s)) != self.stages:
             raise self._fault(f"{self.stages} stages need as many stage_starts_s, got {given}")
         due = np.array(self.stage_starts_s)[self.stage] + self.offset_s
-        early = np.flatnonzero(np.diff(due) < 0)
+        starts = np.flatnonzero(self.starts)
+        early = np.flatnonzero(np.diff(due[starts]) < 0)
         if len(early):
-            r = int(early[0])
+            before, r = starts[early[0]], starts[early[0] + 1]
             raise self._fault(
-                f"request {r + 1} of stage {self.stage[r + 1]} is due at {due[r + 1]:g} s, before "
-                f"request {r} of the stage before at {due[r]:g} s: open the stage later"
+                f"request {r} of stage {self.stage[r]} is due at {due[r]:g} s, before "
+                f"request {before} of the stage before at {due[before]:g} s: open the stage later"
             )
 
     def _check_order(self) -> None:
-        gaps, steps = np.diff(self.offset_s, prepend=np.inf), np.diff(self.stage, prepend=-1)
-        bad = np.flatnonzero((steps < 0) | (steps > 1) | ((steps == 0) & (gaps < 0)))
+        starts = np.flatnonzero(self.starts)
+        offset, stage = self.offset_s[starts], self.stage[starts]
+        gaps, steps = np.diff(offset, prepend=np.inf), np.diff(stage, prepend=-1)
+        bad = starts[(steps < 0) | (steps > 1) | ((steps == 0) & (gaps < 0))]
         if len(bad):
             raise self._fault(
                 f"request {bad[0]} is out of order; sort requests by stage (0, 1, ... without a "
                 "gap) and by offset_s inside a stage"
             )
+        self._check_turns()
         late = np.flatnonzero(self.shares_with >= np.arange(len(self)))
         if len(late):
             raise self._fault(
@@ -198,6 +285,7 @@ COLUMNS: dict[str, tuple[float, float, float]] = {
     "shared_tokens": (0, 0, np.inf),
     "transferred_tokens": (0, 0, np.inf),
     "timeout_s": (np.inf, 0.0, np.inf),
+    "follows": (-1, -1, np.inf),
 }
 
 
@@ -351,141 +439,3 @@ def shared_prefix(
         stage_gap_s=stage_gap_s or 0.0,
         stage_starts_s=arrivals.stage_starts([s.duration_s for s in stages], offset, stage),
     )
-
-
-# A load at another rate: its clock scaled, its requests repeated, or fewer of them.
-
-
-def mean_rate_per_s(workload: Workload) -> float:
-    """Requests per second, from the first to the last that is sent.
-
-    Where stages wait for each other, the time in between counts for nothing.
-
-    Raises:
-        PinnError: If the load is a closed loop, or sends everything at one moment.
-    """
-    if workload.concurrency is not None:
-        raise PinnError(
-            f"workload {workload.name}: a closed loop of {workload.concurrency} clients has no "
-            "rate of its own: give --rate, or stages (rate, duration)"
-        )
-    due = _clock_s(workload)
-    span_s = float(due[-1] - due[0])
-    if not span_s > 0:
-        raise PinnError(
-            f"workload {workload.name}: its {len(workload)} requests are all sent at one moment, "
-            "which is no rate: give at least two that are sent apart"
-        )
-    return (len(workload) - 1) / span_s
-
-
-def check_rate(rate_per_s: float) -> None:
-    """Refuse a rate at which nothing can be sent.
-
-    Raises:
-        PinnError: If it is not positive and finite.
-    """
-    if not 0 < rate_per_s < np.inf:
-        raise PinnError(f"a rate must be positive and finite, got {rate_per_s:g} requests/s")
-
-
-def at_rate(workload: Workload, rate_per_s: float) -> Workload:
-    """A load's requests at another mean rate: every time between two of them changes alike.
-
-    Stages keep the ratio of their rates. Lengths, sharing and patience stay.
-
-    Raises:
-        PinnError: If the rate is not positive, or the load has none.
-    """
-    check_rate(rate_per_s)
-    factor = mean_rate_per_s(workload) / rate_per_s
-    return replace(
-        workload,
-        offset_s=workload.offset_s * factor,
-        stage_starts_s=tuple(start * factor for start in workload.stage_starts_s),
-        stage_gap_s=workload.stage_gap_s * factor,
-    )
-
-
-def repeated(workload: Workload, count: int) -> Workload:
-    """So many requests: the load's own, and then the same again, as often as it takes.
-
-    Each repetition begins where the next request of the one before would be due, in the mean. Its
-    prompts are its own: what they share they share with requests of the same repetition.
-
-    Raises:
-        PinnError: If there are too many, or the load has no rate.
-    """
-    n = len(workload)
-    copies = -(-count // n)
-    arrivals.check_requests(copies * n, f"workload {workload.name}, {copies:,} times")
-    if copies <= 1:
-        return thinned(workload, np.arange(n) < count)
-    copy = np.repeat(np.arange(copies), n)
-    columns: dict[str, Any] = {name: np.tile(getattr(workload, name), copies) for name in COLUMNS}
-    donor, starts = columns["shares_with"], workload.stage_starts_s
-    columns["shares_with"] = np.where(donor >= 0, donor + copy * n, -1)
-    if workload.stages_wait:
-        columns["stage"] += copy * workload.stages
-    else:
-        clock_s = np.tile(_clock_s(workload), copies)
-        columns["offset_s"] = clock_s + copy * (n / mean_rate_per_s(workload))
-        columns["stage"], starts = np.zeros(copies * n, np.int64), (0.0,)
-    whole = replace(workload, stage_starts_s=starts, **columns)
-    return thinned(whole, np.arange(copies * n) < count)
-
-
-def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
-    """Some requests of a load, at their own times.
-
-    Requests that share tokens with one that is left out share them with each other, as far as
-    their own prompts reach: with the one before that has most of them.
-
-    Raises:
-        PinnError: If none is kept.
-    """
-    donor, shared = workload.shares_with, workload.shared_tokens
-    if (donor >= 0).any() and not kept.all():
-        whole = workload.prompt_tokens + workload.output_tokens
-        shared = np.minimum(shared, whole[np.maximum(donor, 0)])
-        donor, shared = _shared_among(donor, shared, kept)
-    place = np.cumsum(kept) - 1
-    donor = np.where(donor >= 0, place[np.maximum(donor, 0)], -1)[kept]
-    left, stage = np.unique(workload.stage[kept], return_inverse=True)
-    columns: dict[str, Any] = {name: getattr(workload, name)[kept] for name in COLUMNS}
-    columns |= {"stage": stage, "shares_with": donor, "shared_tokens": shared[kept]}
-    if not workload.stages_wait:
-        columns["stage_starts_s"] = tuple(workload.stage_starts_s[i] for i in left)
-    return replace(workload, **columns)
-
-
-def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
-    """When requests are due if nothing is ever waited for."""
-    starts_s = workload.stage_starts_s
-    if workload.stages_wait:
-        starts_s = arrivals.stage_starts([0.0] * workload.stages, workload.offset_s, workload.stage)
-    return np.array(starts_s)[workload.stage] + workload.offset_s
-
-
-def _shared_among(
-    donor: np.ndarray, shared: np.ndarray, kept: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Donors that are kept, and the tokens shared with them.
-
-    Every left-out request is stood for by a kept one that begins with as many of its tokens as any
-    so far.
-    """
-    new_donor, stand_in = np.full((2, len(donor)), -1, np.int64)
-    new_shared, tokens = np.zeros((2, len(donor)), np.int64)
-    for r in range(len(donor)):
-        d, common = donor[r], shared[r]
-        found, reach = -1, 0
-        if d >= 0:
-            found, reach = (d, common) if kept[d] else (stand_in[d], min(common, tokens[d]))
-            if kept[r] and not kept[d] and common > tokens[d]:
-                stand_in[d], tokens[d] = r, common
-        if kept[r]:
-            new_donor[r], new_shared[r] = found, reach
-        else:
-            stand_in[r], tokens[r] = found, reach
-    return new_donor, new_shared

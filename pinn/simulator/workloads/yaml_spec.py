@@ -11,6 +11,7 @@ from pinn.common import Json
 from pinn.common.documents import first_fault, read_yaml, written
 from pinn.errors import PinnError
 from pinn.simulator.workloads import arrivals, workload
+from pinn.simulator.workloads.conversations import ConversationShape, converse
 from pinn.simulator.workloads.workload import PromptGroups, closed_loop, open_loop, shared_prefix
 
 # Reading of YAML files into checked models, with errors that name file, place and remedy.
@@ -72,7 +73,8 @@ def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
 # duration: 600} process: poisson # or gamma, weibull (with cv), constant concurrency: 64 # ...
 # or closed loop, with `requests` requests: 640 groups: 10 # shared prefixes: groups x
 # prompts_per_group prompts that repeat prompts_per_group: 10 shared_tokens: 100 timeout_s: 300 #
-# patience of a client; default unlimited seed: 0
+# patience of a client; default unlimited seed: 0 turns: 8 # conversations, see ConversationShape:
+# turn_tokens: 200 think_time_s: 20 tool_calls: 2 tool_tokens: 500 tool_delay_s: 1
 
 
 class _InferencePerfStage(BaseModel):
@@ -96,8 +98,18 @@ class _Spec(Strict):
     groups: Whole | None = None
     prompts_per_group: Whole = 1
     shared_tokens: Whole = 0
+    turns: Whole | None = Field(default=None, ge=1)
+    turn_tokens: Whole | None = Field(default=None, ge=1)
+    think_time_s: Number = Field(default=0.0, ge=0)
+    tool_calls: Whole = Field(default=0, ge=0)
+    tool_tokens: Whole = Field(default=0, ge=0)
+    tool_delay_s: Number = Field(default=0.0, ge=0)
     timeout_s: Number = np.inf
     seed: Whole = 0
+
+
+#: Keys that say something of conversations alone.
+_OF_TURNS = ("turn_tokens", "think_time_s", "tool_calls", "tool_tokens", "tool_delay_s")
 
 
 class _Sent(TypedDict):
@@ -129,6 +141,8 @@ def read_plain_spec(
     if spec.concurrency is not None:
         if spec.requests is None or spec.stages is not None:
             raise PinnError(f"{path}: a closed loop needs concurrency and requests, and no stages")
+        if spec.turns is not None:
+            return _conversations(spec, None, sent)
         return closed_loop(
             spec.concurrency, spec.requests, *lengths, length_range=spec.length_range, **sent
         )
@@ -137,6 +151,8 @@ def read_plain_spec(
     rates = [(stage.rate, stage.duration) for stage in spec.stages]
     stages = arrivals.read_stages(rates, str(path), rate_per_s)
     gaps = arrivals.Gaps(spec.process, spec.cv)
+    if spec.turns is not None:
+        return _conversations(spec, stages, sent)
     if spec.groups is not None:
         prompts = PromptGroups(
             spec.groups, spec.prompts_per_group, spec.shared_tokens,
@@ -144,6 +160,44 @@ def read_plain_spec(
         )  # fmt: skip
         return shared_prefix(stages, prompts, spec.output_tokens, gaps=gaps, **sent)
     return open_loop(stages, *lengths, gaps=gaps, length_range=spec.length_range, **sent)
+
+
+def _conversations(
+    spec: _Spec, stages: list[arrivals.Stage] | None, sent: _Sent
+) -> workload.Workload:
+    """Return conversations that begin at the rate of stages, or a few at a time."""
+    rng = arrivals.random_draws(sent["seed"])
+    shape = ConversationShape(
+        turns=spec.turns or 1,
+        first_tokens=spec.prompt_tokens - spec.shared_tokens,
+        turn_tokens=spec.turn_tokens or spec.prompt_tokens - spec.shared_tokens,
+        output_tokens=spec.output_tokens,
+        system_tokens=spec.shared_tokens,
+        groups=spec.groups or 1,
+        think_s=spec.think_time_s,
+        tool_calls=spec.tool_calls,
+        tool_tokens=spec.tool_tokens,
+        tool_delay_s=spec.tool_delay_s,
+    )
+    if stages is None:
+        count = max((spec.requests or 0) // shape.requests, 1)
+        offset, stage = np.zeros(count), np.zeros(count, np.int64)
+        starts_s: tuple[float, ...] = (0.0,)
+    else:
+        begins = [arrivals.Stage(s.rate_per_s / shape.requests, s.duration_s) for s in stages]
+        gaps = arrivals.Gaps(spec.process, spec.cv)
+        offset, stage = arrivals.stage_arrivals(begins, gaps, rng)
+        starts_s = arrivals.stage_starts([s.duration_s for s in stages], offset, stage)
+
+    def draw(mean: int, count: int) -> np.ndarray:
+        return arrivals.draw_range(mean, spec.length_range, count, rng, least=0)
+
+    columns = converse(shape, offset, stage, draw, rng)
+    patience = np.full(len(columns["stage"]), sent["timeout_s"])
+    return workload.Workload(
+        sent["name"], **columns, timeout_s=patience, concurrency=spec.concurrency,
+        stage_starts_s=starts_s,
+    )  # fmt: skip
 
 
 def _check_lengths(spec: _Spec, path: Path) -> None:
@@ -156,8 +210,11 @@ def _check_lengths(spec: _Spec, path: Path) -> None:
             f"and prompt_tokens, {written(spec.prompt_tokens)}"
         )
     for name in ("shared_tokens", "prompts_per_group"):
-        if spec.groups is None and name in spec.model_fields_set:
+        if spec.groups is None and spec.turns is None and name in spec.model_fields_set:
             raise PinnError(f"{path}: {name} needs groups: give both or neither")
+    for name in _OF_TURNS:
+        if spec.turns is None and name in spec.model_fields_set:
+            raise PinnError(f"{path}: {name} is of conversations: give turns too, or leave it out")
 
 
 # inference-perf's YAML: the profile that a user writes, or the config that the tool ran.

@@ -3,8 +3,8 @@
 A limit is on a statistic over all requests (``p99 ttft<=2s``, ``mean e2e<=10s``; of ITL over all
 gaps between tokens), or on each request: ``... for 95 %`` asks that so many requests meet all of
 those at once. The share that does is the goodput of DistServe (Zhong et al. 2024,
-arXiv:2401.09670, "SLO attainment") and of vLLM's ``benchmark_serving --goodput``. Requests that are
-not served meet no limit.
+arXiv:2401.09670, "SLO attainment") and of vLLM's ``benchmark_serving --goodput``, whose spelling
+``ttft:1000 tpot:50``, in milliseconds, is read too. Requests that are not served meet no limit.
 """
 
 import math
@@ -28,8 +28,11 @@ _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _CLAUSE = re.compile(
     r"^(?:(?P<before>mean|p\d+(?:\.\d+)?)\s+)?(?P<metric>[a-z0-9]+)"
     r"(?:\s+(?P<after>mean|p\d+(?:\.\d+)?))?"
-    rf"\s*(?:<=|<|≤)\s*(?P<value>{_NUMBER}(?:e-?\d+)?)\s*(?P<unit>[a-zµ]*)$"
+    rf"\s*(?P<sign><=|<|≤|:|=)\s*(?P<value>{_NUMBER}(?:e-?\d+)?)\s*(?P<unit>[a-zµ]*)$"
 )
+#: ``vllm 0.33.0 vllm/benchmarks/serve.py: parse_goodput``: pairs with blanks between them.
+_PAIRS = re.compile(r"(?<=[\d.a-zµ])\s+(?=[a-z0-9]+\s*[:=])")
+_OTHER_NAMES = {"e2el": "e2e"}
 _SHARE = re.compile(rf"\s+for\s+(?P<share>{_NUMBER})\s*%\s*$")
 
 #: Seconds by metric, one entry per request; NaN where a request has no such time.
@@ -59,16 +62,20 @@ class GoodputLimit:
     """Limits on each request, which a share of them has to meet together.
 
     Attributes:
-        share: Of the requests, at least.
+        share: Of the requests, at least; 0 where only their share is asked for.
         seconds: Metric -> at most.
     """
 
     share: float
     seconds: Mapping[str, float]
 
+    @property
+    def words(self) -> str:
+        """The limits on a request."""
+        return " and ".join(f"{k.upper()} <= {written_s(v)}" for k, v in self.seconds.items())
+
     def __str__(self) -> str:
-        each = " and ".join(f"{k.upper()} <= {written_s(v)}" for k, v in self.seconds.items())
-        return f"{100 * self.share:g} % of the requests: {each}"
+        return f"{100 * self.share:g} % of the requests: {self.words}"
 
     def needed(self, requests: int) -> int:
         """How many of the requests have to meet them."""
@@ -238,8 +245,12 @@ def _known(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values, np.ones(len(values), np.int64)
 
 
-def parse_slo(text: str) -> Slo:
+def parse_slo(text: str, *, shareless: bool = False) -> Slo:
     """Parse the limits of an SLO.
+
+    Args:
+        text: The limits.
+        shareless: Whether limits on each request may name no share, which is 0 then.
 
     Raises:
         PinnError: If one cannot be read, says neither its statistic nor a share of requests, or is
@@ -254,22 +265,22 @@ def parse_slo(text: str) -> Slo:
     for group in filter(None, (part.strip() for part in text.split(";"))):
         ending = _SHARE.search(group)
         clauses = group[: ending.start()] if ending else group
-        alone = [_clause(clause, text) for clause in clauses.split(",")]
+        alone = [_clause(clause, text) for clause in _PAIRS.sub(",", clauses.lower()).split(",")]
         statistics += [limit for limit in alone if limit.name]
         on_each = {limit.metric: limit.seconds for limit in alone if not limit.name}
-        if bool(on_each) != bool(ending):
+        if bool(on_each) != bool(ending) and not (shareless and on_each):
             raise PinnError(
                 f"--slo {text!r}: {', '.join(on_each) or clauses.strip()} "
                 + ("needs a statistic or a share" if on_each else "has a statistic and a share")
                 + f": {_EXAMPLE}"
             )
-        if ending is not None:
+        if on_each:
             if each:
                 raise PinnError(f"--slo {text!r} names two shares: put them together, {_EXAMPLE}")
-            each, share = on_each, float(ending["share"]) / 100
+            each, share = on_each, float(ending["share"]) / 100 if ending else 0.0
     if not statistics and not each:
         raise PinnError(f"--slo {text!r} holds no limit: {_EXAMPLE}")
-    if share is not None and not 0 < share <= 1:
+    if share is not None and not (0 < share <= 1 or (shareless and share == 0)):
         raise PinnError(f"--slo {text!r}: a share is above 0 and at most 100 %")
     if "itl" in each:
         raise PinnError(
@@ -281,10 +292,11 @@ def parse_slo(text: str) -> Slo:
 
 def _clause(clause: str, text: str) -> StatisticLimit:
     """A limit, without a name where it is on each request."""
-    found = _CLAUSE.match(clause.strip().lower())
+    found = _CLAUSE.match(clause.strip())
     if found is None or (found["before"] and found["after"]):
         raise PinnError(f"--slo {text!r}: cannot read {clause.strip()!r}: {_EXAMPLE}")
-    metric, unit = found["metric"], found["unit"].replace("µ", "u")
+    metric = _OTHER_NAMES.get(found["metric"], found["metric"])
+    unit = found["unit"].replace("µ", "u") or ("ms" if found["sign"] in ":=" else "")
     if metric not in METRICS:
         raise PinnError(f"--slo {text!r}: unknown metric {metric!r}: use {', '.join(METRICS)}")
     if unit not in _UNITS_S:

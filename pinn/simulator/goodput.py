@@ -1,0 +1,116 @@
+"""How many requests of a run meet a service-level objective.
+
+As ``sglang 0.5.23 sglang/benchmark/goodput.py: calculate_goodput`` counts them: attainment is over
+all requests that were sent, those that failed meet no limit, and an answer of a single token meets
+any limit on TPOT, as it does in ``vllm 0.33.0 vllm/benchmarks/serve.py: calculate_metrics``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from pinn.common import JsonObject
+from pinn.simulator.run import Run
+from pinn.simulator.slo import GoodputLimit, Latencies, Slo, StatisticLimit, written_s
+from pinn.simulator.statistics import statistic
+
+
+def latencies_s(run: Run) -> Latencies:
+    """Return metric -> seconds per request.
+
+    Infinite where it was not served, NaN where there is no such time. TPOT is the mean gap between
+    a request's tokens, (last - first) / (tokens - 1).
+    """
+    r = run.requests
+    gaps = np.where(run.workload.output_tokens > 1, 1.0, np.nan)
+    return {
+        "ttft": np.where(r.finished, r.ttft_s, np.inf),
+        "tpot": np.where(r.finished, r.mean_itl_s, np.inf) * gaps,
+        "e2e": np.where(r.finished, r.e2e_s, np.inf),
+    }
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Requests that meet an SLO, of all that were measured.
+
+    Attributes:
+        limits: The limits as written.
+        requests: Measured requests, those that were not served too.
+        met_requests: Of these, the ones that were served within all limits on each request.
+        attainment: Their share.
+        requests_per_s: Of them, from the first arrival to the last answer.
+        attainment_by_metric: Share of the requests that meet each limit alone.
+        statistics_s: Limit on a statistic -> its value, infinite where requests were not served.
+        each: Limits on each request in words; empty without any.
+        limits_s: The same: metric -> seconds.
+        met: Whether all limits are met; None where a share of requests is asked for and none named.
+    """
+
+    limits: str
+    requests: int
+    met_requests: int
+    attainment: float
+    requests_per_s: float
+    attainment_by_metric: Mapping[str, float]
+    statistics_s: Mapping[str, float]
+    each: str
+    limits_s: Mapping[str, float]
+    met: bool | None
+
+    def to_json(self) -> JsonObject:
+        """Return the key ``slo`` of the JSON."""
+        return asdict(self)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words."""
+        verdict = "" if self.met is None else "SLO met: " if self.met else "SLO missed: "
+        share = f"{100 * self.attainment:.1f} % of {self.requests:,} requests meet {self.each}"
+        alone = [f"{k.upper()} {100 * v:.1f} %" for k, v in self.attainment_by_metric.items()]
+        if len(alone) > 1:
+            share += f" ({', '.join(alone)} alone)"
+        parts = [f"{share}: goodput {self.requests_per_s:.2f} requests/s"] if self.each else []
+        parts += [f"{limit}: it is {written_s(v)}" for limit, v in self.statistics_s.items()]
+        return verdict + "; ".join(parts)
+
+
+def goodput(run: Run, slo: Slo, stage: int | None = None) -> Goodput:
+    """Count the requests of a run, or of one of its stages, that meet an SLO."""
+    r = run.requests
+    mine = r.of_stage(stage)
+    found = {name: seconds[mine] for name, seconds in latencies_s(run).items()}
+    meets = slo.met(found)
+    span_s = float(r.finish_s[mine].max() - r.arrival_s[mine].min())
+    values = {str(limit): _value(run, limit, found) for limit in slo.statistics}
+    gaps = (run.gaps.seconds / run.gaps.tokens, run.gaps.count * run.gaps.tokens)
+    undecided = slo.goodput is not None and slo.goodput.share == 0
+    return Goodput(
+        limits=slo.text,
+        requests=len(meets),
+        met_requests=int(meets.sum()),
+        attainment=float(meets.mean()),
+        requests_per_s=float(meets.sum()) / span_s if span_s > 0 else float("nan"),
+        attainment_by_metric=_alone(slo.goodput, found),
+        statistics_s=values,
+        each=slo.goodput.words if slo.goodput else "",
+        limits_s=slo.goodput.seconds if slo.goodput else {},
+        met=None if undecided and not slo.statistics else slo.excess(found, gaps) <= 1,
+    )
+
+
+def _alone(limits: GoodputLimit | None, found: Latencies) -> dict[str, float]:
+    """Return the share of requests within each limit on requests."""
+    each = limits.seconds if limits else {}
+    return {name: float((~(found[name] > limit)).mean()) for name, limit in each.items()}
+
+
+def _value(run: Run, limit: StatisticLimit, found: Latencies) -> float:
+    """Return the statistic in seconds that a limit is on."""
+    if limit.metric == "itl":
+        gaps = run.gaps
+        return statistic(gaps.seconds / gaps.tokens, gaps.count * gaps.tokens, limit.name)
+    values = found[limit.metric]
+    values = values[~np.isnan(values)]
+    return statistic(values, np.ones(len(values), np.int64), limit.name)

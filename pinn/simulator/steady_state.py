@@ -1,0 +1,113 @@
+"""When a load has filled a server, so that what follows no longer depends on the empty start.
+
+The rule is MSER-5 (K. P. White, "An effective truncation heuristic for bias reduction in simulation
+output", SIMULATION 69(6), 1997): of a series of means of five samples, the beginning is left out
+that makes sum (y - mean)^2 / (values left)^2 smallest, as ``pymser 1.0.22 pymser.py:
+calculate_MSEm`` computes it. Where that is half of the series or more, no steady state was reached.
+The series is of requests in flight, from the first to the last request, or conversation, that a
+stage begins: afterwards the server drains.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.common import JsonObject
+from pinn.simulator.run import Run
+
+#: Samples of a mean, and means of a series. The last few have too few values after them.
+_BATCH, _MEANS, _LAST = 5, 200, 5
+
+
+@dataclass(frozen=True)
+class SteadyState:
+    """When a load stage is in a steady state.
+
+    Attributes:
+        stage: Its number.
+        begin_s: From when on, on the clock of the load; None where it is not reached.
+        end_s: When the stage's last request is sent, or its last conversation begins.
+        in_flight: Mean number of requests in flight in between; None where it is not reached.
+        output_tokens_per_s: Likewise.
+    """
+
+    stage: int
+    begin_s: float | None
+    end_s: float
+    in_flight: float | None = None
+    output_tokens_per_s: float | None = None
+
+    def to_json(self) -> JsonObject:
+        """Return an entry of the key ``steady_state`` of the JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.begin_s is None:
+            return "not reached: the number of requests in flight changes to the end"
+        return (
+            f"from {self.begin_s:,.1f} s until the last begins at {self.end_s:,.1f} s: "
+            f"{self.in_flight:,.1f} requests in flight, {self.output_tokens_per_s:,.0f} output "
+            "tokens/s"
+        )
+
+
+def steady_states(run: Run) -> list[SteadyState]:
+    """Return the steady state of each stage that sends requests for some time."""
+    r = run.requests
+    found = []
+    for stage in range(run.workload.stages):
+        sent_s = r.arrival_s[(r.stage == stage) & run.workload.starts]
+        begin_s, end_s = float(sent_s.min()), float(sent_s.max())
+        if end_s > begin_s:
+            found.append(_of_span(run, stage, begin_s, end_s))
+    return found
+
+
+def _of_span(run: Run, stage: int, begin_s: float, end_s: float) -> SteadyState:
+    edges = np.linspace(begin_s, end_s, _BATCH * _MEANS + 1)
+    moments = (edges[1:] + edges[:-1]) / 2
+    r = run.requests
+    begun, ended = (
+        np.searchsorted(np.sort(each), moments, "right") for each in (r.arrival_s, r.finish_s)
+    )
+    series = (begun - ended).reshape(-1, _BATCH).mean(axis=1)
+    left_out = truncation(series)
+    if 2 * left_out >= _MEANS:
+        return SteadyState(stage, None, end_s)
+    from_s = float(edges[left_out * _BATCH])
+    tokens_per_s = output_tokens_between(run, from_s, end_s) / (end_s - from_s)
+    return SteadyState(stage, from_s, end_s, float(series[left_out:].mean()), tokens_per_s)
+
+
+def truncation(series: Float[np.ndarray, " n"]) -> int:
+    """Return how many values MSER leaves out at the beginning.
+
+    >>> truncation(np.array([0.0, 3.0, 5.0, *[6.0, 7.0] * 10]))
+    3
+    """
+    series = series - series.mean()
+    left = np.arange(len(series), 0, -1)
+    sums, squares = (np.cumsum(each[::-1])[::-1] for each in (series, series**2))
+    spread = np.maximum(squares - sums**2 / left, 0.0) / left**2
+    return int(np.argmin(np.round(spread, 12)[: max(len(series) - _LAST, 1)]))
+
+
+def steady_words(found: Sequence[SteadyState]) -> str:
+    """Return the steady states of all stages in words."""
+    if len(found) == 1:
+        return str(found[0])
+    begins = ["not reached" if s.begin_s is None else f"from {s.begin_s:,.1f} s" for s in found]
+    return ", ".join(f"stage {s.stage} {text}" for s, text in zip(found, begins, strict=True))
+
+
+def output_tokens_between(run: Run, begin_s: float, end_s: float) -> float:
+    """Return output tokens of a span; each request's are spread evenly from first to last."""
+    r = run.requests
+    first, last = r.first_token_s, r.last_token_s
+    known = ~np.isnan(first)
+    first, last, tokens = first[known], last[known], r.output_tokens[known]
+    length = np.maximum(last - first, 1e-9)
+    done = [tokens * np.clip((moment - first) / length, 0, 1) for moment in (begin_s, end_s)]
+    return float((done[1] - done[0]).sum())

@@ -1,0 +1,177 @@
+"""A load at several rates: which of them the server keeps up with, and what clients see at each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from pinn.common import JsonObject
+from pinn.common.files import replace_atomically
+from pinn.common.screen import Grid, page, printed, say
+from pinn.simulator.goodput import Goodput
+from pinn.simulator.report import number
+from pinn.simulator.statistics import Metrics
+from pinn.units import MILLISECOND
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Served(Protocol):
+    """A load served at a rate."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """What clients see."""
+
+    @property
+    def goodput(self) -> Goodput | None:
+        """Requests that meet the SLO; None without one."""
+
+    @property
+    def overloaded(self) -> str | None:
+        """What shows that the server could not keep up; None where it could."""
+
+    def to_json(self) -> JsonObject:
+        """Return all that is known of it."""
+
+
+@dataclass(frozen=True)
+class RateSweep:
+    """A load served at several rates.
+
+    Attributes:
+        rates_per_s: Requests per second, rising.
+        runs: At each of them.
+    """
+
+    rates_per_s: Sequence[float]
+    runs: Sequence[Served]
+
+    @property
+    def highest_rate_per_s(self) -> float | None:
+        """The highest rate up to which all meet the SLO, or keep up without one; None for none."""
+        met = None
+        for rate, run in zip(self.rates_per_s, self.runs, strict=True):
+            if not _holds(run):
+                break
+            met = rate
+        return met
+
+    @property
+    def answer(self) -> str:
+        """The highest rate in words."""
+        rates = ", ".join(f"{rate:g}" for rate in self.rates_per_s)
+        highest = self.highest_rate_per_s
+        decided = any(run.goodput and run.goodput.met is not None for run in self.runs)
+        does, up_to = ("meets the SLO", " up to") if decided else ("keeps up", " with")
+        if highest is None:
+            return f"The server {does} at none of {rates} requests/s"
+        last = ", the highest" if highest == self.rates_per_s[-1] else ""
+        return f"The server {does}{up_to} {highest:g} requests/s{last} of {rates}"
+
+    @property
+    def table(self) -> list[dict[str, float]]:
+        """A row per rate: its metrics, and ``rate_per_s`` and ``slo_attainment`` beside them."""
+        return [
+            {"rate_per_s": rate, **run.metrics}
+            | ({"slo_attainment": run.goodput.attainment} if run.goodput else {})
+            for rate, run in zip(self.rates_per_s, self.runs, strict=True)
+        ]
+
+    def to_json(self) -> JsonObject:
+        """Return what ``pinn simulate --json`` writes."""
+        return {
+            "answer": self.answer,
+            "highest_rate_per_s": self.highest_rate_per_s,
+            "rates_per_s": list(self.rates_per_s),
+            "runs": [run.to_json() for run in self.runs],
+        }
+
+    def print_report(self) -> None:
+        """Print the highest rate and a row per rate for people."""
+        say(f"{self.answer}.")
+        with_slo = any(run.goodput for run in self.runs)
+        last = "SLO met by" if with_slo else "keeps up"
+        table = Grid.of("rate", "served/s", "tokens/s", *(name for name, _ in _LATENCIES), last)
+        for rate, run in zip(self.rates_per_s, self.runs, strict=True):
+            found, met = run.metrics, run.goodput
+            share = f"{100 * met.attainment:.1f} %" if met else "no" if run.overloaded else "yes"
+            speeds = f"{found['responses_per_sec']:.2f}", f"{found['tokens_per_sec']:,.0f}"
+            times = [number(found[key]) for _, key in _LATENCIES]
+            table.add(f"{rate:g}", *speeds, *times, share)
+        page().print(table)
+        say("Rates in requests/s, latencies in ms.")
+        for rate, run in zip(self.rates_per_s, self.runs, strict=True):
+            if run.goodput is not None:
+                say(f"At {rate:g}: {run.goodput.sentence}.")
+
+    def plot(self, path: str | Path) -> None:
+        """Draw latencies, throughput and SLO attainment over the rates as a PNG.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(10, 7), layout="constrained")
+        axes = figure.subplots(2, 2).flat
+        for axis, name in zip(axes, ("ttft", "tpot", "e2e"), strict=False):
+            self._draw(axis, name)
+        self._draw_throughput(axes[3])
+        for axis in axes:
+            axis.set_xlabel("requests/s sent")
+            axis.grid(alpha=0.25)
+            axis.legend(fontsize=8)
+        figure.suptitle(self.answer)
+        replace_atomically(Path(path), lambda target: figure.savefig(target, format="png", dpi=110))
+
+    def _draw(self, axis: Axes, name: str) -> None:
+        for statistic, style in (("mean", "o-"), ("p50", "o--"), ("p99", "o:")):
+            values = [run.metrics[f"{name}_{statistic}_ms"] for run in self.runs]
+            axis.plot(self.rates_per_s, values, style, label=statistic)
+        axis.set_ylabel(f"{name.upper()} (ms)")
+        axis.set_yscale("log")
+        limits = next((run.goodput.limits_s for run in self.runs if run.goodput), {})
+        if name in limits:
+            axis.axhline(limits[name] / MILLISECOND, color="grey", lw=1, label="limit")
+
+    def _draw_throughput(self, axis: Axes) -> None:
+        served = [run.metrics["responses_per_sec"] for run in self.runs]
+        axis.plot(self.rates_per_s, self.rates_per_s, color="grey", lw=1, label="sent")
+        axis.plot(self.rates_per_s, served, "o-", label="served")
+        good = [run.goodput.requests_per_s if run.goodput else np.nan for run in self.runs]
+        if any(run.goodput for run in self.runs):
+            axis.plot(self.rates_per_s, good, "o--", label="goodput")
+        axis.set_ylabel("requests/s")
+        axis.set_ylim(bottom=0)
+
+    def __str__(self) -> str:
+        """Return what ``pinn simulate --rate 1,2,4`` prints."""
+        return printed(self.print_report)
+
+
+#: Heading of a column -> its metric.
+_LATENCIES = (
+    ("TTFT", "ttft_mean_ms"),
+    ("p99", "ttft_p99_ms"),
+    ("TPOT", "tpot_mean_ms"),
+    ("p99", "tpot_p99_ms"),
+    ("E2E", "e2e_mean_ms"),
+)
+
+
+def _holds(run: Served) -> bool:
+    """Whether a run meets its SLO, or keeps up where there is none that can be met."""
+    met = run.goodput.met if run.goodput else None
+    return run.overloaded is None if met is None else met
+
+
+def swept(rates_per_s: Sequence[float], serve: Callable[[float], Served]) -> RateSweep:
+    """Serve a load at several rates, the lowest first."""
+    rising = sorted(set(rates_per_s))
+    return RateSweep(rising, [serve(rate) for rate in rising])

@@ -1,0 +1,110 @@
+"""Conversations: requests that wait for the answer before them and repeat all that was said.
+
+A turn's prompt is the whole history, prompts and answers, and what is new: what the user types, or
+the result of a tool that the answer before called. So the prefix cache has all of it but the new
+tokens, as long as nothing of it was evicted.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pinn.errors import PinnError
+from pinn.simulator.workloads import arrivals
+
+#: Draws lengths in tokens: from their mean, and how many.
+DrawLengths = Callable[[int, int], Int[np.ndarray, " n"]]
+
+
+@dataclass(frozen=True)
+class ConversationShape:
+    """Shape of conversations that are alike.
+
+    Attributes:
+        turns: Prompts that a user types in each conversation.
+        first_tokens: Tokens of the first prompt, without the system prompt.
+        turn_tokens: New tokens of each later prompt.
+        output_tokens: Tokens of each answer.
+        system_tokens: Tokens of the system prompt, which conversations of a group share.
+        groups: Different system prompts, which conversations take in turn.
+        think_s: Mean pause between the last answer of a turn and the next prompt; exponential.
+        tool_calls: Calls of a tool in each turn: so many answers more.
+        tool_tokens: Tokens that a tool's result adds.
+        tool_delay_s: Mean time that a tool takes; exponential.
+    """
+
+    turns: int
+    first_tokens: int
+    turn_tokens: int
+    output_tokens: int
+    system_tokens: int = 0
+    groups: int = 1
+    think_s: float = 0.0
+    tool_calls: int = 0
+    tool_tokens: int = 0
+    tool_delay_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        tools = self.tool_tokens > 0 or self.tool_delay_s > 0
+        if tools and self.tool_calls == 0:
+            raise PinnError("results or delays of tools need tool calls: say how many a turn has")
+        if self.tool_calls > 0 and self.tool_tokens < 1:
+            raise PinnError("tool calls need the tokens of their results: at least 1")
+
+    @property
+    def requests(self) -> int:
+        """Requests of a conversation."""
+        return self.turns * (1 + self.tool_calls)
+
+
+def converse(
+    shape: ConversationShape,
+    offset_s: Float[np.ndarray, " conversations"],
+    stage: Int[np.ndarray, " conversations"],
+    draw: DrawLengths,
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    """Return the columns of a workload of conversations.
+
+    Args:
+        shape: Shape of each conversation.
+        offset_s: When each begins, from the opening of its stage.
+        stage: Load stage of each.
+        draw: Draws lengths of a mean, so many.
+        rng: Source of the pauses.
+    """
+    count, each = len(offset_s), shape.requests
+    arrivals.check_requests(count * each, "conversations x their requests")
+    call = np.arange(each) % (1 + shape.tool_calls)  # 0 where the user types
+    new, pause_s = np.empty((count, each), np.int64), np.zeros((count, each))
+    new[:, call == 0] = draw(shape.turn_tokens, count * shape.turns).reshape(count, -1)
+    new[:, 0] = shape.system_tokens + draw(shape.first_tokens, count)
+    pause_s[:, call == 0] = rng.exponential(shape.think_s, (count, shape.turns))
+    if shape.tool_calls:
+        calls = count * shape.turns * shape.tool_calls
+        new[:, call > 0] = draw(shape.tool_tokens, calls).reshape(count, -1)
+        pause_s[:, call > 0] = rng.exponential(shape.tool_delay_s, calls).reshape(count, -1)
+    pause_s[:, 0] = offset_s
+    output = draw(shape.output_tokens, count * each).reshape(count, each)
+    known = np.cumsum(new + output, axis=1)
+    before = np.arange(count * each).reshape(count, each) - 1
+    before[:, 0] = -1
+    shared = np.roll(known, 1, axis=1)
+    donor = before.copy()
+    donor[:, 0] = np.arange(count) - shape.groups  # the conversation of its group before it
+    donor[:, 0] = np.where(donor[:, 0] >= 0, donor[:, 0] * each, -1)
+    shared[:, 0] = shape.system_tokens
+    if shape.system_tokens == 0:
+        donor[:, 0] = -1
+    return {
+        "prompt_tokens": (known - output).ravel(),
+        "output_tokens": output.ravel(),
+        "offset_s": pause_s.ravel(),
+        "stage": np.repeat(stage, each),
+        "follows": before.ravel(),
+        "shares_with": donor.ravel(),
+        "shared_tokens": np.where(donor >= 0, shared, 0).ravel(),
+    }

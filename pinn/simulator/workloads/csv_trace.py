@@ -1,0 +1,341 @@
+"""Recorded loads as CSV: a simple one, BLIS's TraceV2, the Azure and BurstGPT traces, or alike.
+
+| column | meaning |
+|---|---|
+| arrival_s, arrival_ms or arrival_time_us | when it was sent; the earliest one counts as 0 |
+| prompt_tokens, server_input_tokens or input_tokens | prompt length; the server's count wins |
+| output_tokens | tokens generated |
+| prefix_group, prefix_tokens (or prefix_length) | prompts of a group share their first tokens |
+| prompt_id | equal ids are equal prompts |
+| session_id, round_index | a later round repeats the prompt and output of the one before |
+| think_time_s | of a later round: sent so long after that answer, in place of its arrival |
+| timeout_s, or deadline_us on the clock of arrival | when the client hangs up; empty or 0: never |
+| transferred_tokens | first prompt tokens whose keys and values come over the network |
+
+Where a file has other names for arrival, prompt or output, one column of :data:`OTHER_NAMES` is
+taken for each: ``TIMESTAMP,ContextTokens,GeneratedTokens`` are Azure's of 2023 and 2024
+(github.com/Azure/AzurePublicDataset), ``Timestamp,Session ID,Elapsed time,Model,Request
+tokens,Response tokens,Total tokens,Log Type`` BurstGPT's (github.com/HPMLL/BurstGPT), whose times
+are seconds and whose failed requests have a response of 0 tokens. Rows of such files that are no
+requests are refused and counted; in the others each is an error.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from pinn.common import documents
+from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS
+from pinn.errors import PinnError
+from pinn.simulator.workloads import arrivals, workload
+from pinn.simulator.workloads.workload import Reading, Workload
+from pinn.units import MICROSECOND, MILLISECOND, NANOSECOND
+
+_ARRIVAL = {"arrival_s": 1.0, "arrival_ms": MILLISECOND, "arrival_time_us": MICROSECOND}
+_PROMPT = ("server_input_tokens", "prompt_tokens", "input_tokens")
+_PREFIX = ("prefix_tokens", "prefix_length")
+_LABELS = ("prefix_group", "prompt_id", "session_id")
+_OUTPUT = "output_tokens"
+_OTHERS = (_OUTPUT, "think_time_s", "timeout_s", "deadline_us", "transferred_tokens")
+_READ = frozenset({*_ARRIVAL, *_PROMPT, *_PREFIX, *_LABELS, *_OTHERS})
+
+#: What a column may be called beside the names above, in lower case with underscores.
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "the arrival time": (
+        "timestamp", "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "request_time",
+        "request_timestamp", "start_time", "sent_at", "time",
+    ),
+    "the prompt length": (
+        "context_tokens", "request_tokens", "input_length", "input_len", "prompt_length",
+        "prompt_len", "num_prompt_tokens", "num_input_tokens", "num_prefill_tokens",
+        "prefill_tokens",
+    ),
+    "the output length": (
+        "generated_tokens", "response_tokens", "completion_tokens", "output_length", "output_len",
+        "num_output_tokens", "num_generated_tokens", "num_decode_tokens", "decode_tokens",
+        "generation_tokens",
+    ),
+}  # fmt: skip
+_ROLES: Mapping[str, tuple[str, ...]] = {
+    "the arrival time": (*_ARRIVAL,),
+    "the prompt length": _PROMPT,
+    "the output length": (_OUTPUT,),
+}
+_ENDINGS = {
+    "s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": MILLISECOND, "us": MICROSECOND, "ns": NANOSECOND
+}  # fmt: skip
+#: Columns that say that a number without a unit is BurstGPT's, which is seconds.
+_BURSTGPT = {"request_tokens", "response_tokens"}
+_MOMENT = re.compile(
+    r"^(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d(?:\.\d{1,9})?)\d*\s*(?:Z|UTC|([+-])(\d\d):?(\d\d))?$"
+)
+
+
+def read_csv_trace(path: Path, most: int | None = None) -> Workload:
+    """Read the requests of a trace, with the times when they were sent.
+
+    Args:
+        path: File of the trace.
+        most: Requests that are wanted, of a file that may have too many; None for all.
+
+    Raises:
+        PinnError: If the file cannot be read, lacks a column or holds a value that is no number.
+    """
+    columns = _Columns(path, most)
+    reading = columns.adopt()
+    follows_file = columns.numbers("think_time_s", math.nan)
+    clock = columns.first(_ARRIVAL, "the arrival time")
+    later = columns.follows(~np.isnan(follows_file))
+    moments = columns.numbers(clock, None if (later < 0).all() else math.nan)
+    columns.refuse(moments < 0, lambda i: f"{clock} is {moments[i]:g}: it must be 0 or later")
+    arrival = _arrivals(columns, moments * _ARRIVAL[clock], later, clock)
+    order = np.argsort(arrival, kind="stable")
+    columns.first(_PROMPT, "the prompt length")
+    prompt = np.zeros(len(columns), np.int64)
+    for name in reversed(_PROMPT):
+        given = columns.whole(name, 0)
+        prompt = np.where(given > 0, given, prompt)
+    output = columns.whole(_OUTPUT)
+    timeout = _timeouts(columns, arrival)
+    offset = np.where(later >= 0, follows_file, arrival - arrival.min())
+    place = np.argsort(order)
+    return Workload(
+        path.stem,
+        prompt[order],
+        output[order],
+        offset[order],
+        **_sharing(columns, order, prompt[order], output[order]),
+        follows=np.where(later >= 0, place[np.maximum(later, 0)], -1)[order],
+        transferred_tokens=columns.whole("transferred_tokens", 0)[order],
+        timeout_s=timeout[order],
+        reading=reading,
+    )
+
+
+def _arrivals(
+    columns: "_Columns", arrival: np.ndarray, later: np.ndarray, clock: str
+) -> Float[np.ndarray, " n"]:
+    """Return when each was sent; a round that waits has the time of the one before."""
+    columns.refuse(np.isnan(arrival) & (later < 0), lambda _: f"{clock} is missing")
+    for i in np.flatnonzero(later >= 0).tolist():
+        arrival[i] = arrival[later[i]]
+    return arrival
+
+
+class _Columns:
+    """A CSV file by columns; those that a trace may have."""
+
+    def __init__(self, path: Path, most: int | None) -> None:
+        table = documents.CsvTable(path)
+        self.path, self.names = path, table.names
+        known = {*_LABELS, *(name for names in OTHER_NAMES.values() for name in names)}
+        places = [
+            (name, i)
+            for i, name in enumerate(self.names)
+            if name in _READ or known & {_plain(name), _unit(name)[0]}
+        ]
+        self._cells: dict[str, list[str]] = {name: [] for name, _ in places}
+        self._lines: list[int] = []
+        for line, cells in table.rows():
+            if most is not None and len(self._lines) == MOST_REQUESTS:
+                break
+            arrivals.check_requests(len(self._lines), str(path))
+            self._lines.append(line)
+            for name, place in places:
+                self._cells[name].append(cells[place])
+        if not self._lines:
+            raise PinnError(f"{path}: it has 0 requests; it needs a header line and at least one")
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def adopt(self) -> Reading | None:
+        """Take columns of other names and drop rows that are no requests; None if none is taken."""
+        taken = {own[0]: self._other(role, own) for role, own in _ROLES.items()}
+        foreign = {own: name for own, name in taken.items() if name is not None}
+        if not foreign:
+            return None
+        for own, name in foreign.items():
+            self._cells[own] = self._seconds(name) if own in _ARRIVAL else self._cells[name]
+        for name in [*self._cells]:
+            if _plain(name) in _LABELS:
+                self._cells[_plain(name)] = self._cells[name]
+        return self._drop(foreign)
+
+    def _other(self, role: str, own: Sequence[str]) -> str | None:
+        """Return the column that stands for one of this project's; None where the file has that."""
+        if any(name in self.names for name in own):
+            return None
+        names = [n for n in self.names if {_plain(n), _unit(n)[0]} & set(OTHER_NAMES[role])]
+        if len(names) > 1:
+            fault = f"{role} may be {' or '.join(names)}"
+            raise PinnError(f"{self.path}: {fault}: rename the one that is meant {own[0]}")
+        return names[0] if names else None
+
+    def _seconds(self, name: str) -> list[str]:
+        """Return a column of moments in seconds; its unit is in its name or its cells."""
+        cells = self._cells[name]
+        unit = _unit(name)[1]
+        first = next(filter(None, cells), "")
+        if unit is None and _MOMENT.match(first):
+            return [_moment_s(cell) for cell in cells]
+        if unit is None and {_plain(each) for each in self.names} >= _BURSTGPT:
+            unit = 1.0
+        if unit is None:
+            raise PinnError(
+                f"{self.path}: {name} is {first!r:.40}, which names no unit: call the column "
+                "arrival_s, arrival_ms or arrival_time_us"
+            )
+        return [_scaled(cell, unit) for cell in cells]
+
+    def _drop(self, foreign: Mapping[str, str]) -> Reading:
+        """Leave out rows that are no requests by a column of another name, and count them."""
+        rows, kept = len(self), np.full(len(self), True)
+        refused: Counter[str] = Counter()
+        for own, name in foreign.items():
+            values = np.array([_number(cell) for cell in self._cells[own]])
+            if own in _ARRIVAL:
+                bad = kept & ~(values >= 0)
+            else:
+                bad = kept & ~((values >= 1) & (values == np.rint(values)))
+            if bad.any():
+                refused[f"without {name}"] += int(bad.sum())
+            kept &= ~bad
+        reading = Reading(rows, dict(refused))
+        if not kept.any():
+            raise PinnError(f"{self.path}: no row is a request: {reading}")
+        places = np.flatnonzero(kept).tolist()
+        self._lines = [self._lines[i] for i in places]
+        self._cells = {name: [cells[i] for i in places] for name, cells in self._cells.items()}
+        return reading
+
+    def refuse(self, bad: np.ndarray, reason: Callable[[int], str]) -> None:
+        """Stop at the first row that a mask selects, with its line and the reason."""
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            raise PinnError(f"{self.path}, line {self._lines[rows[0]]}: {reason(int(rows[0]))}")
+
+    def first(self, names: Iterable[str], meaning: str) -> str:
+        """The first of some columns that the file has."""
+        for name in names:
+            if name in self._cells:
+                return name
+        expected = f"expected a column {' or '.join(names)}, got {', '.join(self.names)}"
+        raise PinnError(f"{self.path}: {meaning} is missing: {expected}")
+
+    def numbers(self, name: str, default: float | None = None) -> np.ndarray:
+        """A column of numbers; the default stands for a missing column or an empty cell."""
+        column = self._cells.get(name, [""] * len(self))
+        return np.array([self._number(i, text, name, default) for i, text in enumerate(column)])
+
+    def whole(self, name: str, default: int | None = None) -> np.ndarray:
+        """A column of whole numbers from 0 on."""
+        found = self.numbers(name, default)
+        bad = (found != np.rint(found)) | (found < 0) | (found > MOST_REQUEST_TOKENS)
+        rule = f"it must be a whole number from 0 to {MOST_REQUEST_TOKENS:,}"
+        self.refuse(bad, lambda i: f"{name} is {self._cells[name][i]!r:.60}, {rule}")
+        return found.astype(np.int64)
+
+    def labels(self, name: str) -> np.ndarray:
+        """A column of names as numbers; -1 for a missing column or an empty cell."""
+        texts = self._cells.get(name, [""] * len(self))
+        known = {text: i for i, text in enumerate(sorted(set(texts) - {""}))}
+        return np.array([known.get(text, -1) for text in texts])
+
+    def follows(self, waits: Bool[np.ndarray, " n"]) -> np.ndarray:
+        """Return the row before, of the same session, that each row waits for; -1 for none."""
+        latest: dict[int, int] = {}
+        found = np.full(len(self), -1)
+        for i, session in enumerate(self.labels("session_id").tolist()):
+            if waits[i]:
+                found[i] = latest.get(session, -1) if session >= 0 else -1
+            latest[session] = i
+        remedy = "leave it empty in the first round, and give session_id"
+        self.refuse(waits & (found < 0), lambda _: f"think_time_s has no round before it: {remedy}")
+        return found
+
+    def _number(self, i: int, text: str, name: str, default: float | None) -> float:
+        if text == "" and default is not None:
+            return float(default)
+        if math.isfinite(value := _number(text)):
+            return value
+        fault = f"is {text!r:.60}, no finite number" if text else "is missing"
+        raise PinnError(f"{self.path}, line {self._lines[i]}: {name} {fault}")
+
+
+def _plain(name: str) -> str:
+    """Return a name in lower case with underscores: ``context_tokens`` of ``ContextTokens``."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")
+
+
+def _unit(name: str) -> tuple[str, float | None]:
+    """Return a column's name without its unit, and the unit in seconds."""
+    plain, _, ending = _plain(name).rpartition("_")
+    return (plain, _ENDINGS[ending]) if ending in _ENDINGS else (_plain(name), None)
+
+
+def _number(text: str) -> float:
+    """Return a finite number, or NaN."""
+    with suppress(ValueError):
+        value = float(text)
+        return value if math.isfinite(value) else math.nan
+    return math.nan
+
+
+def _scaled(cell: str, unit: float) -> str:
+    value = _number(cell) * unit
+    return "" if math.isnan(value) else repr(value)
+
+
+def _moment_s(cell: str) -> str:
+    """Return a date with its time as seconds since 1970, as text; empty for what is none."""
+    found = _MOMENT.match(cell)
+    if found is None:
+        return ""
+    day, clock, sign, hours, minutes = found.groups()
+    with suppress(ValueError):
+        moment = np.datetime64(f"{day}T{clock}", "ns").astype(np.int64) / 1e9
+        ahead = (int(hours or 0) * 60 + int(minutes or 0)) * 60
+        return repr(float(moment) - (-ahead if sign == "-" else ahead))
+    return ""
+
+
+def _timeouts(columns: _Columns, arrival: np.ndarray) -> np.ndarray:
+    patience = columns.numbers("timeout_s", 0.0)
+    remedy = "leave it empty, or 0, for a client that waits"
+    columns.refuse(patience < 0, lambda i: f"timeout_s is {patience[i]:g}: {remedy}")
+    deadline = columns.numbers("deadline_us", 0.0) * MICROSECOND
+    patience = np.where(deadline > 0, deadline - arrival, patience)
+    fault = "deadline_us lies before the arrival: it counts on the same clock"
+    columns.refuse((deadline > 0) & (patience <= 0), lambda _: fault)
+    return np.where(patience > 0, patience, np.inf)
+
+
+def _sharing(
+    columns: _Columns, order: np.ndarray, prompt: np.ndarray, output: np.ndarray
+) -> dict[str, Any]:
+    name = next((n for n in _PREFIX if n in columns.names), _PREFIX[0])
+    prefix = columns.whole(name, 0)
+    of_row = prompt[np.argsort(order)]
+    columns.refuse(
+        prefix > of_row,
+        lambda i: f"{name} is {prefix[i]}, longer than the prompt of {of_row[i]} tokens",
+    )
+    group, same = (columns.labels(label)[order] for label in ("prefix_group", "prompt_id"))
+    found = workload.share_prompts(group, prefix[order], same, prompt)
+    latest: dict[int, int] = {}
+    for i, session in enumerate(columns.labels("session_id")[order].tolist()):
+        before = latest.get(session, -1) if session >= 0 else -1
+        if before >= 0 and prompt[i] > prompt[before] + output[before]:
+            found["shares_with"][i] = before
+            found["shared_tokens"][i] = prompt[before] + output[before]
+        latest[session] = i
+    return found

@@ -1,0 +1,64 @@
+"""A load whose prompts share as much as a prefix cache is known to hit."""
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Int
+
+from pinn.errors import PinnError
+from pinn.simulator.workloads.workload import Workload
+
+#: Different beginnings of prompts, so that requests that run at once mostly hold their own; and
+#: requests of each at least, of which the first one finds nothing.
+_BEGINNINGS, _REQUESTS_OF_EACH = 16, 20
+#: Halvings of the share of a prompt that is looked for.
+_HALVINGS = 40
+
+
+def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
+    """Return a load whose prompts repeat the beginnings of earlier ones.
+
+    Requests take turns among up to 16 different beginnings, or one for each client of a closed
+    loop. Each repeats the same share of its prompt, so that their tokens are ``hit_rate`` of all
+    prompt tokens: less comes out where the cache does not keep them until they are wanted, or
+    finds whole blocks only.
+
+    Raises:
+        PinnError: If the load says itself what its prompts share, or so much cannot be shared.
+    """
+    if (workload.shares_with >= 0).any():
+        raise PinnError(
+            f"workload {workload.name} says which prompts begin alike: leave --prefix-hit-rate out"
+        )
+    n = len(workload)
+    most = _BEGINNINGS if workload.concurrency is None else workload.concurrency
+    groups = max(min(most, n // _REQUESTS_OF_EACH), 1)
+    donor = _longest_before(workload.prompt_tokens, groups)
+    prompt, longest = workload.prompt_tokens, workload.prompt_tokens[np.maximum(donor, 0)]
+    most_shared = np.where(donor >= 0, np.minimum(prompt - 1, longest), 0)
+    wanted = hit_rate * float(prompt.sum())
+    if most_shared.sum() < wanted:
+        reached = f"{most_shared.sum() / prompt.sum():.3f}"
+        raise PinnError(
+            f"workload {workload.name}: --prefix-hit-rate {hit_rate:g} is out of reach, its "
+            f"{n:,} prompts can share {reached}: send more, or ask for less"
+        )
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        share = (low + high) / 2
+        enough = float(np.minimum(share * prompt, most_shared).sum()) >= wanted
+        low, high = (low, share) if enough else (share, high)
+    shared = np.minimum(np.rint(high * prompt), most_shared).astype(np.int64)
+    return replace(workload, shares_with=donor, shared_tokens=shared, hit_rate=hit_rate)
+
+
+def _longest_before(prompt: Int[np.ndarray, " n"], groups: int) -> Int[np.ndarray, " n"]:
+    """Return the longest earlier prompt of each request's group; -1 for the first ones."""
+    donor = np.full(len(prompt), -1)
+    for group in range(groups):
+        mine = np.arange(group, len(prompt), groups)
+        longest = np.maximum.accumulate(prompt[mine])
+        is_longest = prompt[mine] == longest
+        latest = np.maximum.accumulate(np.where(is_longest, np.arange(len(mine)), 0))
+        donor[mine[1:]] = mine[latest[:-1]]
+    return donor

@@ -1,0 +1,253 @@
+"""Loads in JSON that others publish: Mooncake's traces, and conversations as texts.
+
+Mooncake (github.com/kvcache-ai/Mooncake, ``FAST25-release``; ``sglang 0.5.23
+sglang/benchmark/datasets/mooncake.py`` reads it): a line per request with ``timestamp`` in
+milliseconds, ``input_length``, ``output_length`` and ``hash_ids``, one number for each 512 tokens
+of the prompt, equal where all tokens up to there are.
+
+Conversations, as ShareGPT's (``vllm 0.33.0 vllm/benchmarks/datasets``): a list, or a line each, of
+``conversations`` with ``from`` and ``value``, or of ``messages`` with ``role`` and ``content``.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinn.common import Json
+from pinn.common.documents import (
+    MOST_LINE_BYTES,
+    MOST_REQUEST_TOKENS,
+    MOST_REQUESTS,
+    check_size,
+    is_finite,
+)
+from pinn.errors import PinnError
+from pinn.simulator.workloads import arrivals
+from pinn.simulator.workloads.workload import Reading, Workload
+from pinn.units import MILLISECOND
+
+#: Tokens of a hash of Mooncake's.
+_HASHED_TOKENS = 512
+#: Bytes of UTF-8 that count as a token: OpenAI's rule of thumb of four English characters.
+_TOKEN_BYTES = 4
+_NOTE = f"Lengths are estimated: {_TOKEN_BYTES} bytes of text are a token"
+#: Keys of a conversation and of its messages; who speaks, and who is the model.
+_LISTS, _SPEAKERS, _TEXTS = ("conversations", "messages", "conversation"), ("from", "role"), (
+    "value", "content",
+)  # fmt: skip
+_MODELS = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard", "model"})
+_CHUNK_BYTES = 1 << 20
+
+
+def read_json_load(
+    path: Path, seed: int | None, rate_per_s: float | None, most: int | None = None
+) -> Workload:
+    """Read the load of a JSON file of requests or conversations.
+
+    Args:
+        path: File with a JSON list, or an entry per line.
+        seed: Seed of the times when conversations begin.
+        rate_per_s: Requests per second of conversations, which have no times; None for all at once.
+        most: Most requests to read; None for all.
+
+    Raises:
+        PinnError: If the file is of no known kind, or none of its entries is a request.
+    """
+    entries = json_entries(path)
+    first = next(entries, None)
+    if isinstance(first, dict) and {"timestamp", "input_length"} <= set(first):
+        return _read_mooncake(path, first, entries, most)
+    if isinstance(first, dict) and any(key in first for key in _LISTS):
+        return _read_conversations(path, first, entries, (seed or 0, rate_per_s, most))
+    keys = ", ".join(map(str, first)) if isinstance(first, dict) else f"{first!r:.60}"
+    raise PinnError(
+        f"{path}: cannot tell what kind of load this is: expected entries with timestamp, "
+        f"input_length, output_length and hash_ids (Mooncake), or with {' or '.join(_LISTS)} of "
+        f"messages (ShareGPT), got {keys or 'an empty one'}"
+    )
+
+
+def json_entries(path: Path) -> Iterator[Json]:
+    """Yield the entries of a JSON list, or of lines of JSON; the file may be large.
+
+    Raises:
+        PinnError: If it cannot be read, or is no JSON.
+    """
+    decoder, text, at, number = json.JSONDecoder(), "", 0, 0
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            while True:
+                at = _end_of_gap(text, at, at_begin=number == 0)
+                if text[at : at + 1] == "]":
+                    return
+                try:
+                    entry, end = decoder.raw_decode(text, at)
+                except (json.JSONDecodeError, RecursionError):
+                    end = -1
+                if 0 < end < len(text) or (end > 0 and text[end - 1] in "}]"):
+                    number, at = number + 1, end
+                    yield entry
+                    continue
+                check_size(
+                    len(text) - at, MOST_LINE_BYTES, f"{path}: bytes of an entry", "split it"
+                )
+                more = file.read(_CHUNK_BYTES)
+                text, at = text[at:] + more, 0
+                if not more and not text:
+                    return
+                if not more:
+                    raise PinnError(f"{path}: malformed JSON after {number:,} entries: correct it")
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror or error) if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise PinnError(f"{path}: cannot be read ({why}): give a readable JSON file") from error
+
+
+def _end_of_gap(text: str, at: int, *, at_begin: bool) -> int:
+    """Return the place where the next entry begins, or the list ends."""
+    while at < len(text) and (text[at] in " \t\r\n," or (at_begin and text[at] == "[")):
+        at_begin = at_begin and text[at] != "["
+        at += 1
+    return at
+
+
+def _read_mooncake(
+    path: Path, first: dict[str, Any], entries: Iterator[Json], most: int | None
+) -> Workload:
+    """Read requests with their times; prompts share tokens as far as hashes are equal."""
+    rows: list[tuple[float, int, int, list[int]]] = []
+    refused: Counter[str] = Counter()
+    for entry in _chain(first, entries):
+        fault = _mooncake_fault(entry)
+        if fault is not None:
+            refused[fault] += 1
+            continue
+        if most is not None and len(rows) == most:
+            break
+        check_size(len(rows) + 1, MOST_REQUESTS, f"{path}: requests", "give --num-prompts")
+        moment = entry["timestamp"] * MILLISECOND
+        rows.append(
+            (moment, entry["input_length"], entry["output_length"], entry.get("hash_ids") or [])
+        )
+    reading = Reading(len(rows) + sum(refused.values()), dict(refused))
+    if not rows:
+        raise PinnError(f"{path}: no entry is a request: {reading}")
+    rows.sort(key=lambda row: row[0])
+    arrival, prompt, output = (np.array(column) for column in list(zip(*rows, strict=True))[:3])
+    donor, shared = _share_hashes([row[3] for row in rows], prompt)
+    return Workload(
+        path.stem, prompt, output, arrival - arrival[0], shares_with=donor, shared_tokens=shared,
+        reading=reading,
+    )  # fmt: skip
+
+
+def _chain(first: Json, entries: Iterator[Json]) -> Iterator[Any]:
+    yield first
+    yield from entries
+
+
+def _mooncake_fault(entry: Any) -> str | None:
+    """Return why an entry is no request; None where it is one."""
+    if not isinstance(entry, Mapping):
+        return "no mapping"
+    if not is_finite(entry.get("timestamp")) or entry["timestamp"] < 0:
+        return "without timestamp"
+    for name in ("input_length", "output_length"):
+        tokens = entry.get(name)
+        if isinstance(tokens, bool) or not isinstance(tokens, int):
+            return f"without {name}"
+        if not 1 <= tokens <= MOST_REQUEST_TOKENS:
+            return f"with {name} below 1 or above {MOST_REQUEST_TOKENS:,}"
+    ids = entry.get("hash_ids") or []
+    if not isinstance(ids, list) or any(not isinstance(each, int) for each in ids):
+        return "with other than numbers in hash_ids"
+    return None
+
+
+def _share_hashes(hashes: list[list[int]], prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first request with the longest common beginning, and its tokens, for each."""
+    donor, shared = np.full((2, len(hashes)), -1, np.int64)
+    known: dict[tuple[int, int], tuple[int, int]] = {}  # (node before, hash) -> node, request
+    for r, ids in enumerate(hashes):
+        node, common = 0, 0
+        for i, each in enumerate(ids):
+            found = known.get((node, each))
+            if found is None:
+                found = known[node, each] = (len(known) + 1, r)
+            elif found[1] < r:
+                donor[r], common = found[1], i + 1
+            node = found[0]
+        shared[r] = min(common * _HASHED_TOKENS, prompt[r], prompt[donor[r]]) if common else 0
+    return donor, shared
+
+
+def _read_conversations(
+    path: Path,
+    first: dict[str, Any],
+    entries: Iterator[Json],
+    asked: tuple[int, float | None, int | None],
+) -> Workload:
+    """Read conversations whose turns wait for answers; they begin at a rate or at once."""
+    seed, rate_per_s, most = asked
+    turns: list[tuple[int, int, int]] = []  # prompt, output, tokens known before
+    refused: Counter[str] = Counter()
+    read = 0
+    for entry in _chain(first, entries):
+        if most is not None and len(turns) >= most:
+            break
+        read += 1
+        found = _turns_of(entry)
+        if isinstance(found, str):
+            refused[found] += 1
+            continue
+        check_size(len(turns) + len(found), MOST_REQUESTS, f"{path}: requests", "--num-prompts")
+        turns += found
+    turns = turns[:most]
+    reading = Reading(read, dict(refused), (_NOTE,))
+    if not turns:
+        raise PinnError(f"{path}: no entry is a conversation: {reading}")
+    prompt, output, known = np.array(turns).T
+    begins = known == 0
+    rng = arrivals.random_draws(seed)
+    offset = np.zeros(len(turns))
+    if rate_per_s is not None and rate_per_s < math.inf:
+        count = int(begins.sum())
+        gaps = arrivals.draw_gaps("poisson", rate_per_s * count / len(turns), count, rng)
+        offset[begins] = np.cumsum(gaps)
+    before = np.where(begins, -1, np.arange(len(turns)) - 1)
+    return Workload(
+        path.stem, prompt, output, offset, follows=before, shares_with=before, shared_tokens=known,
+        reading=reading,
+    )  # fmt: skip
+
+
+def _turns_of(entry: Any) -> list[tuple[int, int, int]] | str:
+    """Return prompt, output and earlier tokens of each answer; or why there is none."""
+    messages = next((entry[k] for k in _LISTS if k in entry), None) if _is_map(entry) else None
+    if not isinstance(messages, list) or not all(_is_map(each) for each in messages):
+        return "without messages"
+    found: list[tuple[int, int, int]] = []
+    history = known = 0
+    for message in messages:
+        speaker = next((message[k] for k in _SPEAKERS if k in message), None)
+        tokens = _tokens(next((message[k] for k in _TEXTS if k in message), None))
+        if speaker in _MODELS and tokens > 0 and history > known:
+            found.append((history, tokens, known))
+            known = history + tokens
+        history += tokens
+    return found or "without an answer to a prompt"
+
+
+def _is_map(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _tokens(text: object) -> int:
+    """Estimate the tokens of a message; of its parts only texts count."""
+    if isinstance(text, list):
+        return sum(_tokens(part.get("text")) for part in text if isinstance(part, Mapping))
+    return -(-len(text.encode(errors="replace")) // _TOKEN_BYTES) if isinstance(text, str) else 0

@@ -1,0 +1,155 @@
+"""A load at another rate: its clock scaled, its requests repeated, or fewer of them."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from pinn.errors import PinnError
+from pinn.simulator.workloads import arrivals
+from pinn.simulator.workloads.workload import COLUMNS, Workload
+
+
+def mean_rate_per_s(workload: Workload) -> float:
+    """Requests per second, from the first to the last that is sent.
+
+    Where stages wait for each other, the time in between counts for nothing. Conversations count
+    with all their turns, from the first to the last that begins.
+
+    Raises:
+        PinnError: If the load is a closed loop, or sends everything at one moment.
+    """
+    if workload.concurrency is not None:
+        raise PinnError(
+            f"workload {workload.name}: a closed loop of {workload.concurrency} clients has no "
+            "rate of its own: give --rate, or stages (rate, duration)"
+        )
+    due = _clock_s(workload)[workload.starts]
+    span_s = float(due[-1] - due[0])
+    if not span_s > 0:
+        raise PinnError(
+            f"workload {workload.name}: its {len(workload)} requests are all sent at one moment, "
+            "which is no rate: give at least two that are sent apart"
+        )
+    return (len(due) - 1) / span_s * (len(workload) / len(due))
+
+
+def check_rate(rate_per_s: float) -> None:
+    """Refuse a rate at which nothing can be sent.
+
+    Raises:
+        PinnError: If it is not positive and finite.
+    """
+    if not 0 < rate_per_s < np.inf:
+        raise PinnError(f"a rate must be positive and finite, got {rate_per_s:g} requests/s")
+
+
+def at_rate(workload: Workload, rate_per_s: float) -> Workload:
+    """A load's requests at another mean rate: every time between two of them changes alike.
+
+    Stages keep the ratio of their rates. Lengths, sharing, patience and pauses between the turns of
+    a conversation stay.
+
+    Raises:
+        PinnError: If the rate is not positive, or the load has none.
+    """
+    check_rate(rate_per_s)
+    factor = mean_rate_per_s(workload) / rate_per_s
+    return replace(
+        workload,
+        offset_s=workload.offset_s * np.where(workload.starts, factor, 1.0),
+        stage_starts_s=tuple(start * factor for start in workload.stage_starts_s),
+        stage_gap_s=workload.stage_gap_s * factor,
+    )
+
+
+def repeated(workload: Workload, count: int) -> Workload:
+    """So many requests: the load's own, and then the same again, as often as it takes.
+
+    Each repetition begins where the next request of the one before would be due, in the mean. Its
+    prompts are its own: what they share they share with requests of the same repetition.
+
+    Raises:
+        PinnError: If there are too many, or the load has no rate.
+    """
+    n = len(workload)
+    copies = -(-count // n)
+    arrivals.check_requests(copies * n, f"workload {workload.name}, {copies:,} times")
+    if copies <= 1:
+        return thinned(workload, np.arange(n) < count)
+    copy = np.repeat(np.arange(copies), n)
+    columns: dict[str, Any] = {name: np.tile(getattr(workload, name), copies) for name in COLUMNS}
+    starts = workload.stage_starts_s
+    for name in ("shares_with", "follows"):
+        columns[name] = np.where(columns[name] >= 0, columns[name] + copy * n, -1)
+    if workload.stages_wait:
+        columns["stage"] += copy * workload.stages
+    else:
+        clock_s = np.tile(_clock_s(workload), copies)
+        sent_s = clock_s + copy * (n / mean_rate_per_s(workload))
+        columns["offset_s"] = np.where(columns["follows"] < 0, sent_s, columns["offset_s"])
+        columns["stage"], starts = np.zeros(copies * n, np.int64), (0.0,)
+    whole = replace(workload, stage_starts_s=starts, **columns)
+    return thinned(whole, np.arange(copies * n) < count)
+
+
+def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
+    """Some requests of a load, at their own times.
+
+    Requests that share tokens with one that is left out share them with each other, as far as
+    their own prompts reach: with the one before that has most of them. Of a conversation first
+    turns have to be kept.
+
+    Raises:
+        PinnError: If none is kept, or a turn without the one before it.
+    """
+    donor, shared = workload.shares_with, workload.shared_tokens
+    if (donor >= 0).any() and not kept.all():
+        whole = workload.prompt_tokens + workload.output_tokens
+        shared = np.minimum(shared, whole[np.maximum(donor, 0)])
+        donor, shared = _shared_among(donor, shared, kept)
+    place, before = np.cumsum(kept) - 1, workload.follows
+    if (kept & (before >= 0) & ~kept[np.maximum(before, 0)]).any():
+        raise PinnError(f"workload {workload.name}: a turn cannot be kept without the one before")
+    donor, before = (np.where(o >= 0, place[np.maximum(o, 0)], -1)[kept] for o in (donor, before))
+    left, stage = np.unique(workload.stage[kept], return_inverse=True)
+    columns: dict[str, Any] = {name: getattr(workload, name)[kept] for name in COLUMNS}
+    columns |= {"stage": stage, "shares_with": donor, "shared_tokens": shared[kept]}
+    columns |= {"follows": before}
+    if not workload.stages_wait:
+        columns["stage_starts_s"] = tuple(workload.stage_starts_s[i] for i in left)
+    return replace(workload, **columns)
+
+
+def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
+    """When requests that follow no other are due if nothing is ever waited for."""
+    starts_s = workload.stage_starts_s
+    if workload.stages_wait:
+        offset_s = np.where(workload.starts, workload.offset_s, 0.0)
+        starts_s = arrivals.stage_starts([0.0] * workload.stages, offset_s, workload.stage)
+    return np.array(starts_s)[workload.stage] + workload.offset_s
+
+
+def _shared_among(
+    donor: np.ndarray, shared: np.ndarray, kept: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Donors that are kept, and the tokens shared with them.
+
+    Every left-out request is stood for by a kept one that begins with as many of its tokens as any
+    so far.
+    """
+    new_donor, stand_in = np.full((2, len(donor)), -1, np.int64)
+    new_shared, tokens = np.zeros((2, len(donor)), np.int64)
+    for r in range(len(donor)):
+        d, common = donor[r], shared[r]
+        found, reach = -1, 0
+        if d >= 0:
+            found, reach = (d, common) if kept[d] else (stand_in[d], min(common, tokens[d]))
+            if kept[r] and not kept[d] and common > tokens[d]:
+                stand_in[d], tokens[d] = r, common
+        if kept[r]:
+            new_donor[r], new_shared[r] = found, reach
+        else:
+            stand_in[r], tokens[r] = found, reach
+    return new_donor, new_shared
