@@ -21,7 +21,7 @@ from pinn.simulator.workloads.workload import Workload
 #: smaller share of the load is sent this many, at its own rate; a shorter load is repeated.
 LEAST_REQUESTS = 2000
 #: Most requests of a repeated load. A load is also repeated at rates above the asked one, so that
-#: it lasts as long; a load with more requests is used up to its own number.
+#: it lasts as long. A load with more requests than this is not repeated.
 MOST_REPEATED = 10_000
 #: Duration in seconds of a load in flags that has no end.
 _DURATION_S = 600.0

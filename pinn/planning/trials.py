@@ -31,8 +31,9 @@ _DRAIN_SHARE = 0.05
 def backlog(run: Run) -> float:
     """Return the backlog of a server; it keeps up at 1 or less.
 
-    The backlog is the time from the last request to the last answer, over the longest answer in the
-    first fifth of the load plus a twentieth of the load's time.
+    The backlog is the time from the last request to the last answer, divided by a reference. The
+    reference is the longest answer in the first fifth of the load plus a twentieth of the load's
+    time.
     """
     r = run.requests
     arrival, served = r.arrival_s, r.finished
