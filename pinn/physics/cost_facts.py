@@ -362,7 +362,7 @@ class SamplerTime(NamedTuple):
     logit_s: float
 
 
-#: Of a model that draws no tokens.
+#: Sampler time of a model that draws no tokens.
 NO_SAMPLER = SamplerTime(0.0, 0.0, 0.0)
 
 

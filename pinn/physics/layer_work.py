@@ -216,7 +216,7 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
     for group in groups:
         for name, value in _mixer_facts(group.attention, group.count, tp).items():
             found[name] += value
-    # Pairs are counted one way. Of a window, which reaches half of it either way, they are right.
+    # Pairs are counted one way. For a window, which reaches half of it either way, that is right.
     found["prefill_flop"] *= 1 + model.bidirectional
     return found | {
         "layers": sum(g.count * g.halves for g in groups) / 2,
