@@ -32,9 +32,16 @@ _EXPERT_SECONDS, _LAUNCH_SECONDS = 1e-6, 1e-5
 def terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
     """Return the terms of MoE kernels, in seconds at the datasheet's rates.
 
-    The terms are: a launch of 10 us; reading the hit experts; computing; the slower of the two;
-    gathering and scattering; 1 us per hit expert and SM; compute of tokens beyond 256. 256 is about
-    the ridge of an H100 in bf16 (989 TFLOP/s over 3.35 TB/s: 295 FLOP per byte).
+    The terms are, in this order:
+
+    - a launch of 10 us
+    - reading the hit experts
+    - computing
+    - the slower of the two
+    - gathering and scattering
+    - 1 us per hit expert and SM
+    - computing tokens beyond 256, which is about the ridge of an H100 in bf16 (989 TFLOP/s over
+      3.35 TB/s: 295 FLOP per byte)
     """
     read, activations, compute = Moe().times(hw, sizes)
     late = np.maximum(1.0 - 256.0 / np.maximum(sizes["tokens"], 1.0), 0.0)
@@ -326,10 +333,15 @@ _UNTIMED_EXPERT_SECONDS = 1e-7
 def _terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
     """Return the terms of other experts' kernels, in seconds at the datasheet's rates.
 
-    The terms are: a launch of 10 us; 0.1 us per expert that a rank holds, whether it is hit or not
-    (a grouped multiplication gets an entry for each); gathering and scattering the rank's pairs of
-    token and expert; the same for the whole group, for which Triton's kernel makes room; reading
-    the hit experts; computing; computing tokens beyond 256.
+    The terms are, in this order:
+
+    - a launch of 10 us
+    - 0.1 us per expert that a rank holds, hit or not: a grouped multiplication has an entry for each
+    - gathering and scattering the rank's pairs of token and expert
+    - the same for the pairs of the whole group, for which Triton's kernel makes room
+    - reading the hit experts
+    - computing
+    - computing tokens beyond 256
     """
     read, activations, compute = Moe().times(hw, sizes)
     held = sizes["experts"] / sizes["expert_parallel"] * _UNTIMED_EXPERT_SECONDS
