@@ -336,7 +336,7 @@ def _terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
     The terms are, in this order:
 
     - a launch of 10 us
-    - 0.1 us per expert that a rank holds, hit or not: a grouped multiplication has an entry for each
+    - 0.1 us per expert of a rank, hit or not: a grouped multiplication has an entry for each
     - gathering and scattering the rank's pairs of token and expert
     - the same for the pairs of the whole group, for which Triton's kernel makes room
     - reading the hit experts

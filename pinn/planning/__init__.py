@@ -1,1 +1,1 @@
-"""Plans for a load: candidates to rent, their simulations, and the certainty of a plan."""
+"""Plans for a load: candidates, their simulations, and the certainty of a plan."""
