@@ -248,10 +248,10 @@ def error_grid(table: pd.DataFrame) -> Grid:
 
 
 def operator_grid(table: pd.DataFrame) -> Grid:
-    """Return ``median / mean`` errors in percent over all GPUs and formats, an operator a column.
+    """Return a grid of ``median / mean`` errors in percent, with one column per operator.
 
     Args:
-        table: ``TABLE_COLUMNS``.
+        table: Table with ``TABLE_COLUMNS``; only its rows over all GPUs and formats are shown.
     """
     operators = table["operator"].unique()
     grid = Grid.of("left out", *operators)

@@ -56,7 +56,7 @@ class SearchSpace:
 
     @property
     def given(self) -> list[dict[str, FlagValue]]:
-        """Flags that were given, once for each tensor-parallel size."""
+        """Return the given flags, once for each tensor-parallel size."""
         named = ({} if size is None else {"tensor_parallel_size": size} for size in self.sizes)
         return [{**self.shared, **size} for size in named]
 

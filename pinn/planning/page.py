@@ -31,7 +31,7 @@ _LOOKS = (
 
 #: Statistic -> colour, marker and dashes of its line.
 _LINES = {"p50": ("#56b4e9", "o", "-"), "p90": ("#0072b2", "s", "--"), "p99": ("#12263f", "^", ":")}
-#: Of a statistic that a limit is on and that has no line otherwise.
+#: Colour, marker and dashes of a statistic that only a limit asks for.
 _ASKED = ("#a3480f", "D", "-.")
 
 #: Colour and hatch of the parts of a step in their order; neighbours differ in lightness.

@@ -122,7 +122,7 @@ class Point:
         output_tokens_per_s: Output tokens per second.
         output_tokens_per_gpu_s: Output tokens per second and GPU.
         user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT; None without any.
-        limits: Each limit that was asked with its value, and whether it is met.
+        limits: Value of each limit that was asked, and whether it is met.
     """
 
     rate_per_s: float

@@ -95,7 +95,7 @@ _COLUMNS: dict[Column, Callable[[Choice], str]] = {
     Column("start", True, least=26): lambda c: f"{c.replicas} x {c.label}".replace(", ", ",\n", 1),
     Column("holds/s", folds=False): _rate,
 }
-#: Behind the limits that were asked.
+#: Columns after those of the limits.
 _LAST: dict[Column, Callable[[Choice], str]] = {
     Column("chance", most=6): _chance,
     Column("coefficients", True): lambda c: c.coefficients,

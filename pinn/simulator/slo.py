@@ -89,16 +89,16 @@ class GoodputLimit:
 
 @dataclass(frozen=True)
 class LimitOutcome:
-    """What a run has where a limit was asked.
+    """Value of a run for a limit, and whether the limit is met.
 
     Attributes:
         limit: The limit as a sentence, such as ``p95 TTFT <= 1 s``.
-        what: What is limited, such as ``p95 TTFT``; of limits on each request the share that has
-            to meet them, such as ``95 % of requests``.
+        what: Limited statistic, such as ``p95 TTFT``; for limits on each request, the share that
+            has to meet them, such as ``95 % of requests``.
         bound: The limit itself, such as ``<= 1 s``.
-        seconds: Value of the statistic; None where it is infinite, or of a share.
-        share: Share of all requests that were sent which meet the limits on each; None otherwise.
-        met: Whether it is met.
+        seconds: Value of the statistic; None where it is infinite, or the limit is on a share.
+        share: Share of all sent requests that meet the limits on each; None for a statistic.
+        met: Whether the limit is met.
         excess: Worst latency as a share of its limit; None where it is infinite.
     """
 
