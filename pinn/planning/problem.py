@@ -33,9 +33,9 @@ _DRAWS = 5
 class ReplicaLoad:
     """Load for one replica at any rate, with common random numbers.
 
-    Requests are removed one by one in a fixed random order. A lower rate therefore has a part of
-    the requests of a higher one, at the same times. Where no more may be removed, or none is left
-    to be sent, all times between requests are scaled alike.
+    Requests are removed in a fixed random order, one conversation after another. A lower rate
+    therefore has a part of the requests of a higher one, at the same times. Where no more may be
+    removed, or none is left to be sent, all times between requests are scaled alike.
 
     Attributes:
         workload: Whole load.
@@ -79,7 +79,7 @@ def replica_load(
 
 
 def _order_kept(workload: Workload, rng: np.random.Generator) -> Int[np.ndarray, " n"]:
-    """Return the place of each request in which it is kept: conversations whole, at random."""
+    """Return each request's rank in the order of removal: random, by whole conversations."""
     sizes = np.bincount(workload.conversations)
     rank = rng.permutation(len(sizes))
     begins = np.cumsum(sizes[np.argsort(rank)]) - sizes[np.argsort(rank)]
